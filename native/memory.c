@@ -1,0 +1,37 @@
+#include "memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <sys/mman.h>
+
+void *tw_reserve(uint64_t bytes) {
+    void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return base == MAP_FAILED ? NULL : base;
+}
+
+int tw_map_file(void *base, uint64_t offset, int fd, uint64_t file_offset, uint64_t bytes, int writable) {
+    int   protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    void *at = mmap((uint8_t *)base + offset, bytes, protection, MAP_SHARED | MAP_FIXED, fd, (off_t)file_offset);
+    return at == MAP_FAILED ? -errno : 0;
+}
+
+int tw_unmap_to_reserved(void *base, uint64_t offset, uint64_t bytes) {
+    int   flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    void *at = mmap((uint8_t *)base + offset, bytes, PROT_NONE, flags, -1, 0);
+    return at == MAP_FAILED ? -errno : 0;
+}
+
+int tw_release(void *base, uint64_t bytes) { return munmap(base, bytes) == 0 ? 0 : -errno; }
+
+int tw_allocate(int fd, uint64_t offset, uint64_t bytes) {
+    /* Returns its error instead of setting errno. */
+    return -posix_fallocate(fd, (off_t)offset, (off_t)bytes);
+}
+
+int tw_punch_hole(int fd, uint64_t offset, uint64_t bytes) {
+    int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    return fallocate(fd, mode, (off_t)offset, (off_t)bytes) == 0 ? 0 : -errno;
+}
+
+int tw_sync_map(void *base, uint64_t bytes) { return msync(base, bytes, MS_SYNC) == 0 ? 0 : -errno; }

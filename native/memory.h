@@ -1,0 +1,19 @@
+/* Address space and disk space for the memory-mapped files.
+ *
+ * A derived file lives in one large reserved range of addresses, of which only the part that the file has
+ * allocated on disk may be touched. So the C code sees one flat array, however far the file grows, and a full disk
+ * shows as an error code of tw_allocate, never as a SIGBUS.
+ *
+ * All functions return 0 or a negated errno; tw_reserve returns NULL on failure. */
+#ifndef TICKWHEEL_MEMORY_H
+#define TICKWHEEL_MEMORY_H
+#include <stdint.h>
+
+void *tw_reserve(uint64_t bytes);
+int   tw_map_file(void *base, uint64_t offset, int fd, uint64_t file_offset, uint64_t bytes, int writable);
+int   tw_unmap_to_reserved(void *base, uint64_t offset, uint64_t bytes);
+int   tw_release(void *base, uint64_t bytes);
+int   tw_allocate(int fd, uint64_t offset, uint64_t bytes);
+int   tw_punch_hole(int fd, uint64_t offset, uint64_t bytes);
+int   tw_sync_map(void *base, uint64_t bytes);
+#endif

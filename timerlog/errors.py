@@ -1,0 +1,94 @@
+"""What the storage engine refuses, as typed errors with a stable code and advice."""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """The store cannot do this."""
+
+    code = "internal"
+    advice = "This is a defect; please report it with the log."
+
+
+class DiskFull(StoreError):
+    """The disk is full; nothing was accepted."""
+
+    code = "disk_full"
+    advice = "Free space or extend the disk; deliveries and acks go on, sends work again once there is room."
+
+
+class DirectoryLocked(StoreError):
+    """Another broker holds the data directory."""
+
+    code = "locked"
+    advice = "Stop the other broker, or use another directory: one directory has one owner at a time."
+
+
+class DirectoryReadOnly(StoreError):
+    """The data directory cannot be written."""
+
+    code = "read_only"
+    advice = "Give this user write access to the directory, or use another one."
+
+
+class DamagedLog(StoreError):
+    """The CommitLog is damaged in its middle."""
+
+    code = "damaged"
+    advice = "Run `tickwheel inspect DIRECTORY` to see where; restore a backup. Nothing was changed."
+
+
+class UnsupportedFormat(StoreError):
+    """The files were written by another version."""
+
+    code = "unsupported_format"
+    advice = "Open the directory with the version that wrote it, or newer."
+
+
+class LogFailed(StoreError):
+    """Writing to the disk failed; the log accepts nothing more."""
+
+    code = "log_failed"
+    advice = "Check the disk, then restart: everything that was acknowledged is on it."
+
+
+class UnknownTopic(StoreError):
+    """There is no such topic."""
+
+    code = "unknown_topic"
+    advice = "Create the topic first, or set auto_create_topics = true."
+
+
+class BadName(StoreError):
+    """A topic or group name must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}."""
+
+    code = "bad_topic_name"
+    advice = "Use letters, digits, dots, underscores and dashes; at most 128 characters."
+
+
+class TooManyTopics(StoreError):
+    """The limit of topics is reached."""
+
+    code = "too_many_topics"
+    advice = "Raise max_topics, or use fewer topics and more keys."
+
+
+class TooManyGroups(StoreError):
+    """The limit of consumer groups is reached."""
+
+    code = "too_many_groups"
+    advice = "Raise max_groups, or share a group."
+
+
+class TooManySubscriptions(StoreError):
+    """The limit of subscriptions is reached."""
+
+    code = "too_many_subscriptions"
+    advice = "Close idle subscriptions, or raise credit instead of opening more."
+
+
+class BadTime(StoreError):
+    """A time is negative or after the year 9999."""
+
+    code = "bad_time"
+    advice = "Give milliseconds since 1970 in UTC, up to 253402300799999."

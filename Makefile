@@ -72,7 +72,7 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
-	$(PIP) install --editable '.[dev]'
+	PYTHONWARNINGS='ignore:Editable installation' $(PIP) install --editable '.[dev]'
 	@touch $@
 
 # Installing compiles too, but only a change of pyproject.toml installs again; this follows the C sources.

@@ -1,4 +1,4 @@
-"""The one thing pyproject.toml cannot say: the cffi extension, and that its wheel fits every CPython from 3.11 on."""
+"""What pyproject.toml cannot say: the cffi extension, and that its wheel fits every CPython from 3.11 on."""
 
 from setuptools import setup
 

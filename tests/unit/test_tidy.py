@@ -1,0 +1,214 @@
+"""The house style, checked over the real tree: who imports whom, small modules, true links, portable files."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("native", "timerlog", "broker", "tickwheel", "cli", "bench")
+MAX_MODULE_LINES = 500
+MAX_FUNCTION_LINES = 70
+
+# Who may be longer, and why. An entry that is no longer needed fails too.
+LONG_MODULES: dict[str, str] = {}
+LONG_FUNCTIONS: dict[str, str] = {}
+
+# A place in the tree, and which of our own packages it may import besides itself. The longest match counts.
+MAY_IMPORT: dict[str, set[str]] = {
+    "native": set(),
+    "timerlog": {"native"},
+    "broker": {"timerlog", "native", "tickwheel.protocol"},
+    "tickwheel.protocol": {"native"},
+    "tickwheel": set(),
+    "tickwheel._embedded": {"tickwheel", "broker"},
+    "tickwheel.testing": {"tickwheel", "broker"},
+    "cli": {"tickwheel", "broker"},
+    "cli.inspect": {"cli", "tickwheel", "timerlog"},
+    "bench": {"tickwheel", "broker"},
+}
+
+# The pure core does no I/O and reads no clock: time, disk and randomness are passed in.
+MAY_NOT_IMPORT: dict[str, set[str]] = {
+    "native": {"trio", "anyio", "asyncio", "socket", "threading", "time", "random"},
+    "timerlog": {"trio", "anyio", "asyncio", "socket", "threading", "time", "random"},
+    "tickwheel.protocol": {"trio", "anyio", "asyncio", "socket", "threading", "time", "random", "os"},
+}
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_inside(module: str, place: str) -> bool:
+    return module == place or module.startswith(place + ".")
+
+
+def most_exact_place(module: str, places: dict[str, set[str]]) -> str | None:
+    return max((place for place in places if is_inside(module, place)), key=len, default=None)
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """Every module that `path` imports, at any depth; `from a import b` gives `a.b`: b may be a module."""
+    package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")
+                base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def forbidden_imports(path: Path) -> list[str]:
+    module = module_name(path)
+    place = most_exact_place(module, MAY_IMPORT)
+    assert place is not None, f"{module} is in no known place: add it to MAY_IMPORT"
+    allowed = MAY_IMPORT[place] | {place}
+    found = []
+    for name in imported_modules(path):
+        ours = name.split(".")[0] in PACKAGES
+        impure = name.split(".")[0] in MAY_NOT_IMPORT.get(place, set())
+        if impure or (ours and not any(is_inside(name, one) for one in allowed)):
+            found.append(f"{relative(path)} imports {name}")
+    return found
+
+
+def test_imports_follow_the_arrows() -> None:
+    assert [line for path in python_files(*PACKAGES) for line in forbidden_imports(path)] == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        relative(path)
+        for path in python_files(*PACKAGES, "tests")
+        if ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None
+    ]
+    assert silent == []
+
+
+def test_modules_are_small() -> None:
+    lines = {relative(path): path.read_text().count("\n") for path in python_files(*PACKAGES, "tests")}
+    long = {name for name, count in lines.items() if count >= MAX_MODULE_LINES}
+    assert long == set(LONG_MODULES)
+
+
+def test_functions_are_small() -> None:
+    long = set()
+    for path in python_files(*PACKAGES):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                if node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES:
+                    long.add(f"{relative(path)}:{node.name}")
+    assert long == set(LONG_FUNCTIONS)
+
+
+def project_files() -> list[Path]:
+    """Files under version control, and those about to be; outside a git checkout there are none to see."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    try:
+        listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    return [path for name in listing.splitlines() if (path := ROOT / name).is_file()]
+
+
+# Spelled in pieces, so that this file does not find itself.
+MACHINE_PATH = re.compile(
+    r"(?<![\w.}/])/(?:" + "|".join(["ho" + "me", "ro" + "ot", "Us" + "ers", "wo" + "rk"]) + r")/\w"
+)
+LEFT_UNDONE = re.compile(r"\b(?:" + "|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX"]) + r")\b")
+
+
+def lines_with(pattern: re.Pattern[str]) -> list[str]:
+    found = []
+    for path in project_files():
+        if path.suffix in {".svg", ".zip", ".png"} or path.name == "LICENSE":
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if pattern.search(line):
+                found.append(f"{relative(path)}:{number}: {line.strip()}")
+    return found
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    assert lines_with(MACHINE_PATH) == []
+
+
+def test_nothing_is_left_for_later_in_the_code() -> None:
+    assert lines_with(LEFT_UNDONE) == []
+
+
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def markdown_files() -> list[Path]:
+    return [path for path in project_files() if path.suffix == ".md"]
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors GitHub makes of a page's headings."""
+    prose = FENCE.sub("", path.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ +(.+?) *$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(path: Path) -> list[str]:
+    broken = []
+    for target in LINK.findall(FENCE.sub("", path.read_text(encoding="utf-8"))):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            broken.append(f"{relative(path)}: {target}")
+    return broken
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    assert [line for path in markdown_files() for line in broken_links(path)] == []
+
+
+def test_the_index_lists_every_document() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = {
+        (index.parent / target.partition("#")[0]).resolve() for target in LINK.findall(index.read_text())
+    }
+    pages = {path for path in markdown_files() if path.is_relative_to(ROOT / "docs")}
+    assert sorted(map(relative, pages - listed - {index})) == []
+
+
+def test_documents_name_only_make_targets_that_exist() -> None:
+    targets = set(re.findall(r"^\.PHONY: (\w+)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        target
+        for path in markdown_files()
+        for code in re.findall(r"```.*?```|`[^`\n]+`", path.read_text(encoding="utf-8"), re.DOTALL)
+        for target in re.findall(r"(?:^|[`$;&] ?)make (\w+)", code, re.MULTILINE)
+    }
+    assert "demo" in named
+    assert named <= targets
+
+
+def test_changelog_has_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert re.search(rf"^## \[{re.escape(version)}\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The house style, checked over the real tree: who imports whom, small modules, true links, portable files."""
+"""The house style, checked over the real tree: who imports whom, small modules, true links."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Runs the commands and programs of the README and the quick start as they are written, against a real daemon."""
+"""Runs the commands and programs of README and quick start as they are written, against a real daemon."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,10 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_URL = "tickwheel://127.0.0.1:7411"
 START_SECONDS = 30
 BLOCK_SECONDS = 60
-
-pytestmark = pytest.mark.skipif(
-    shutil.which("tickwheel", path=Path(sys.executable).parent) is None, reason="tickwheel is not installed"
-)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ static_assert(sizeof(tw_wheel) == 12288 + TW_LEVELS * TW_SLOTS * 64, "no hidden 
 
 enum { SLOT_MASK = TW_SLOTS - 1, OPEN_LEVELS = TW_LEVELS - 1 };
 
+/* The due time of a record on the free list, so that a wrong pointer to it, or from it, is noticed. */
+static const int64_t FREE = -1;
+
 /* How long before its first tick a block is opened. Less than a block each, so at most two blocks are open. */
 static const int64_t lead_ms[OPEN_LEVELS] = {1024, 60 * 1000, 60 * 60 * 1000};
 
@@ -135,6 +138,18 @@ uint64_t tw_wheel_room(const tw_wheel *wheel, uint64_t log_capacity) {
     return wheel->free_list.count + (log_capacity - wheel->tail);
 }
 
+/* A record that nothing refers to, or 0: the free list is damaged. */
+static inline uint64_t take_free(tw_wheel *wheel, tw_timer *log) {
+    if (wheel->free_list.count == 0) return ++wheel->tail;
+    uint64_t position = chain_pop(&wheel->free_list, log, wheel->tail);
+    return position != 0 && log[position - 1].due_ms == FREE ? position : 0;
+}
+
+static inline void free_record(tw_wheel *wheel, tw_timer *log, uint64_t position) {
+    log[position - 1].due_ms = FREE;
+    chain_push(&wheel->free_list, log, position);
+}
+
 int64_t tw_wheel_link(tw_wheel *wheel, tw_timer *log, uint64_t log_capacity, const int64_t *due_ms,
                       const uint64_t *ref, const uint32_t *epoch, const uint32_t *owner, uint64_t count) {
     int64_t last = 0;
@@ -148,11 +163,10 @@ int64_t tw_wheel_link(tw_wheel *wheel, tw_timer *log, uint64_t log_capacity, con
     uint64_t room = tw_wheel_room(wheel, log_capacity);
     if (count > room) count = room;
     for (uint64_t i = 0; i < count; i++) {
-        uint64_t position =
-            wheel->free_list.count ? chain_pop(&wheel->free_list, log, wheel->tail) : ++wheel->tail;
+        uint64_t position = take_free(wheel, log);
         if (position == 0) return TW_WHEEL_DAMAGED;
-        int64_t   due = due_ms[i] > wheel->tick ? due_ms[i] : wheel->tick + 1;
         tw_timer *timer = &log[position - 1];
+        int64_t   due = due_ms[i] > wheel->tick ? due_ms[i] : wheel->tick + 1;
         timer->due_ms = due;
         timer->ref = ref[i];
         timer->epoch = epoch[i];
@@ -272,7 +286,7 @@ static int take_slot(tw_wheel *wheel, tw_timer *log, int64_t tick, const tw_time
         out->ref[i] = timer->ref;
         out->epoch[i] = timer->epoch;
         out->owner[i] = timer->owner;
-        chain_push(&wheel->free_list, log, position);
+        free_record(wheel, log, position);
     }
     mark_empty(wheel, 0, index);
     wheel->level_timers[0] -= count;
@@ -289,7 +303,8 @@ static int collect(tw_wheel *wheel, tw_timer *log, int64_t limit, const tw_timer
         if (due > limit) break;
         if (due <= wheel->tick) return TW_WHEEL_DAMAGED;
         uint64_t count = wheel->slots[0][due & SLOT_MASK].count, room = out->capacity - *collected;
-        int      crowd = count > crowd_limit || count > out->capacity;
+        if (count == 0 || count > wheel->pending) return TW_WHEEL_DAMAGED;
+        int crowd = count > crowd_limit || count > out->capacity;
         if (out->capacity == 0 || (crowd ? wheel->crowds == TW_CROWDS : count > room)) {
             wheel->tick = due - 1;
             *full = 1;
@@ -324,6 +339,7 @@ int64_t tw_wheel_turn(tw_wheel *wheel, tw_timer *log, int64_t target, const tw_t
                       uint64_t crowd_limit, int32_t *more) {
     uint64_t collected = 0;
     int      full = 0;
+    target = smaller(target, TW_WHEEL_LAST_DUE_MS);
     while (wheel->tick < target && !full) {
         int64_t before = wheel->tick;
         open_blocks(wheel);
@@ -347,6 +363,7 @@ int64_t tw_wheel_turn(tw_wheel *wheel, tw_timer *log, int64_t target, const tw_t
 int64_t tw_wheel_walk(tw_wheel *wheel, tw_timer *log, uint32_t index, uint64_t *ref, uint32_t *epoch,
                       uint32_t *owner, uint64_t limit) {
     if (index >= wheel->crowds) return 0;
+    if (wheel->crowds > TW_CROWDS) return TW_WHEEL_DAMAGED;
     tw_chain *crowd = &wheel->crowd[index];
     uint64_t  walked = 0;
     prefetch_heads(crowd, log, wheel->tail);
@@ -358,7 +375,7 @@ int64_t tw_wheel_walk(tw_wheel *wheel, tw_timer *log, uint32_t index, uint64_t *
         ref[crowd->count] = timer->ref;
         epoch[crowd->count] = timer->epoch;
         owner[crowd->count] = timer->owner;
-        chain_push(&wheel->free_list, log, position);
+        free_record(wheel, log, position);
         wheel->pending--;
     }
     if (crowd->count == 0) {

@@ -1,37 +1,50 @@
 """The hierarchical timer wheel: which timers are due at which millisecond.
 
-A worked example. The real wheel has four levels of 4,096-slot blocks (a slot of level 0 is 1 ms, of level 1 4.1 s, of
-level 2 4.7 h, of level 3 2.2 years). To fit on a page, this one has blocks of 4 slots (slot widths 1, 4 and 16 ms)
-and opens the next block 1 ms ahead. `5:a` is timer a, due at tick 5; `|` ends a block; empty slots are dots.
+A worked example. The real wheel has four levels of 4,096-slot blocks: a slot of level 0 is 1 ms wide, of
+level 1 4.1 s, of level 2 4.7 h, of level 3 2.2 years. To fit on a page, this one has blocks of 4 slots, 1, 4
+and 16 ms wide, and opens a block 1 ms before its first tick. A dot is an empty slot; `|` separates the
+current block from the next one, which is only shown while it is open.
 
 At tick 0 we link a (due 2), b (due 5), c (due 6), d (due 11) and e (due 21)::
 
-    tick 0    level 0   . . a .                   block 0 is open: ticks 0 to 3
-              level 1   . bc d .                  slots of 4 ms: 5 and 6 are in slot 1, 11 is in slot 2
-              level 2   . e . .                   slots of 16 ms: 21 is in slot 1
+    tick 0     level 0   . . a .              the current block: ticks 0 to 3
+               level 1   . bc d .             slots of 4 ms: 4 to 7 and 8 to 11
+               level 2   . e . .              slots of 16 ms: 16 to 31
 
-    tick 2    level 0   . . . .                   a is collected; nothing else moved
-              level 1   . bc d .
-              level 2   . e . .
+    tick 2     level 0   . . . .              a is collected; nothing else moves
+               level 1   . bc d .
+               level 2   . e . .
 
-    tick 3    level 0   . . . . | . b c .         4 is 1 ms away: its block is opened ahead of time, and the
-              level 1   . . d .                   cascade moves b and c down. A timer linked now for tick 7 goes
-              level 2   . e . .                   straight to level 0.
+    tick 3     level 0   . . . . | . b c .    Tick 4 is 1 ms away, so its block is opened: the
+               level 1   . . d .              cascade moves b and c down. A timer for tick 7 that is
+               level 2   . e . .              linked now goes straight to level 0.
 
-    tick 6    level 0   . b c .                   b was collected at 5, c at 6; the ring is reused: this block
-              level 1   . . d .                   lies where block 2 will lie when it is opened at tick 7
-              level 2   . e . .
+    tick 6     level 0   . . . .              b was collected at tick 5, c at 6
+               level 1   . . d .
+               level 2   . e . .
 
-    tick 7    level 0   . . . . | . . . d
-    tick 11   level 0   . . . .                   d is collected. The next occupied slot is found with the bitmaps:
-              level 1   . . . .                   level 2, slot 1. Nothing happens at ticks 12, 13 and 14.
-              level 2   . e . .
+    tick 7     level 0   . . . . | . . . d    the block of ticks 8 to 11 is opened
+               level 1   . . . .
+               level 2   . e . .
 
-    tick 15   level 0   . . . . | . . . .         16 is 1 ms away: opening level 1's block 1 (ticks 16 to 31)
-              level 1   . . . . | . e . .         moves e to level 1, slot 5 ...
-              level 2   . . . .
-    tick 19   level 0   . . . . | . e . .         ... and, 1 ms before tick 20, to level 0.
-    tick 21   level 0   . . . .                   e is collected: it moved twice, at most once a level.
+    tick 11    level 0   . . . . | . . . .    d is collected. The block of ticks 12 to 15 opens; it is
+               level 1   . . . .              empty. The next occupied slot is e's: there is nothing to
+               level 2   . e . .              do until tick 15, and the owner sleeps.
+
+    tick 15    level 0   . . . . | . . . .    Tick 16 is 1 ms away: level 1's block of ticks 16 to 31
+               level 1   . . . . | . e . .    is opened, and e moves there
+               level 2   . . . .
+
+    tick 19    level 0   . . . . | . e . .    ... and 1 ms before tick 20 to level 0:
+               level 1   . . . .              at most one move a level, and always before it is due
+               level 2   . . . .
+
+    tick 21    level 0   . . . .              e is collected
+               level 1   . . . .
+               level 2   . . . .
+
+The ring of a level has room for two blocks: a block opens where the one before the current was. A tick never
+waits for a cascade, unless the clock jumps: then the wheel goes from event to event, not from tick to tick.
 
 The wheel is derived state. It starts empty, and its owner links every pending timer again.
 """
@@ -40,181 +53,100 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from native import ffi, lib
-from timerlog.errors import BadTime, StoreError
 from timerlog.region import Region
+from timerlog.timers import Crowd, Int64Array, Timers, UInt32Array, UInt64Array
+from timerlog.wheel_core import (
+    BLOCK_BITS,
+    LEVELS,
+    NEVER,
+    SLOTS,
+    TIMER_DTYPE,
+    WHEEL_DTYPE,
+    Core,
+    DamagedWheel,
+    NativeCore,
+    capacity,
+    view,
+)
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-UInt64Array: TypeAlias = npt.NDArray[np.uint64]
-UInt32Array: TypeAlias = npt.NDArray[np.uint32]
+__all__ = ["DamagedWheel", "TimerWheel", "Timers"]
 
-LEVELS = 4
-BLOCK_BITS = 12
-SLOTS = 8192
-TIMER_BYTES = 32
 HEAT_CELLS = 64
-LAST_DUE_MS = (4096 << 36) - 1
 CROWD_LIMIT = 16_384
-"""A millisecond with more timers than this is drained in chunks, between which other timers get their turn."""
+"""A millisecond with more timers is drained in chunks, between which other timers get their turn."""
 CASCADE_BUDGET = 65_536
-"""Timers that one turn moves between levels at most: about 2 ms of work."""
+"""How many timers one turn moves between levels at most: about 2 ms of work."""
 WALK_LIMIT = 65_536
-"""Timers of a crowd that one turn takes off the wheel at most."""
+"""How many timers of a crowd one turn takes off the wheel at most."""
 LOG_RESERVE_BYTES = 64 << 30
-SLOT_DTYPE = np.dtype([("number", "<i8"), ("count", "<u8"), ("heads", "<u8", 6)])
-
-
-class DamagedWheel(StoreError):
-    """The timer wheel contradicts itself."""
-
-    code = "damaged_wheel"
-    advice = "Restart the broker: the wheel is rebuilt from the CommitLog. Please report it if it comes back."
-
-
-@dataclass(frozen=True, slots=True)
-class Timers:
-    """Timers that became due, as four arrays of the same length, ordered by due time, owner and reference."""
-
-    due_ms: Int64Array
-    ref: UInt64Array
-    epoch: UInt32Array
-    owner: UInt32Array
-
-    def __len__(self) -> int:
-        return len(self.ref)
-
-    def part(self, start: int, end: int) -> Timers:
-        """Items ``start`` to ``end``, without copying."""
-        return Timers(
-            self.due_ms[start:end], self.ref[start:end], self.epoch[start:end], self.owner[start:end]
-        )
-
-    @staticmethod
-    def empty(count: int) -> Timers:
-        """Room for ``count`` timers; the contents are undefined."""
-        return Timers(
-            np.empty(count, np.int64),
-            np.empty(count, np.uint64),
-            np.empty(count, np.uint32),
-            np.empty(count, np.uint32),
-        )
-
-
-class Crowd:
-    """More timers of one millisecond than one turn hands out: first taken off the wheel, then handed out, both in
-    bounded pieces."""
-
-    def __init__(self, due_ms: int, count: int) -> None:
-        self.timers = Timers.empty(count)
-        self.timers.due_ms.fill(due_ms)
-        self.on_wheel = count
-        self._next = 0
-
-    @property
-    def left(self) -> int:
-        """Timers not handed out yet."""
-        return len(self.timers) - self._next
-
-    def order(self) -> None:
-        """Sorts by owner and reference, if the crowd is not in that order already. A merge sort: cheap when it
-        consists of a few runs."""
-        t = self.timers
-        same_owner = bool(np.all(t.owner == t.owner[0]))
-        if same_owner and bool(np.all(t.ref[:-1] < t.ref[1:])):
-            return
-        order = np.argsort(t.ref, kind="stable") if same_owner else np.lexsort((t.epoch, t.ref, t.owner))
-        self.timers = Timers(t.due_ms, t.ref[order], t.epoch[order], t.owner[order])
-
-    def hand_out(self, limit: int) -> Timers:
-        part = self.timers.part(self._next, min(self._next + limit, len(self.timers)))
-        self._next += len(part)
-        return part
-
-
-def _check(result: int) -> int:
-    if result == lib.TW_WHEEL_BAD_TIME:
-        raise BadTime(f"a due time is after {LAST_DUE_MS}; nothing was linked")
-    if result < 0:
-        raise DamagedWheel(f"the timer wheel is damaged ({result})")
-    return result
+SMALL_LOG_BYTES = 16 << 20
 
 
 class TimerWheel:
-    """Pending timers, in memory mapped from ``timer.wheel`` and ``timer.log`` in ``directory`` (None: no files).
+    """Pending timers, in memory mapped from ``timer.wheel`` and ``timer.log`` in ``directory`` (None: no
+    files).
 
     Always starts empty, at ``tick_ms``. All times are milliseconds since 1970 in UTC.
     """
 
+    core_type: ClassVar[type[Core]] = NativeCore
+
     def __init__(self, directory: Path | None, tick_ms: int) -> None:
-        self._wheel_region = Region(self._fresh(directory, "timer.wheel"), int(lib.tw_wheel_bytes()))
-        self._wheel_region.ensure(int(lib.tw_wheel_bytes()))
-        self._log_region = Region(self._fresh(directory, "timer.log"), LOG_RESERVE_BYTES)
-        self._wheel: Any = ffi.cast("tw_wheel *", self._wheel_region.pointer)
-        self._log: Any = ffi.cast("tw_timer *", self._log_region.pointer)
-        self._more = ffi.new("int32_t *")
-        self._out = ffi.new("tw_timers *")
+        self._directory = directory
+        self._wheel_region = Region(self._fresh_file("timer.wheel"), WHEEL_DTYPE.itemsize)
+        self._wheel_region.ensure(WHEEL_DTYPE.itemsize)
+        self._log = Region(self._fresh_file("timer.log"), LOG_RESERVE_BYTES)
+        self._core = self.core_type(self._wheel_region, tick_ms)
+        self._wheel = view(self._wheel_region)[0]
         self._crowds: deque[Crowd] = deque()
         self._crowd_is_next = True
-        lib.tw_wheel_init(self._wheel, tick_ms)
+        self._more = False
 
-    @staticmethod
-    def _fresh(directory: Path | None, name: str) -> Path | None:
-        if directory is None:
+    def _fresh_file(self, name: str) -> Path | None:
+        if self._directory is None:
             return None
-        (directory / name).unlink(missing_ok=True)
-        return directory / name
+        path = self._directory / name
+        path.unlink(missing_ok=True)
+        return path
 
-    # -- linking -----------------------------------------------------------------------------------------------
+    # -- linking ---------------------------------------------------------------------------------------
 
     def link(self, due_ms: Int64Array, ref: UInt64Array, epoch: UInt32Array, owner: UInt32Array) -> None:
         """Adds timers. A due time that has passed becomes the next tick.
 
         Raises ``DiskFull`` or ``BadTime``; then nothing was linked."""
-        due_ms = np.ascontiguousarray(due_ms, np.int64)
-        ref = np.ascontiguousarray(ref, np.uint64)
-        epoch = np.ascontiguousarray(epoch, np.uint32)
-        owner = np.ascontiguousarray(owner, np.uint32)
-        count = len(due_ms)
-        if not len(ref) == len(epoch) == len(owner) == count:
-            raise ValueError("the four arrays must have the same length")
-        if count == 0:
-            return
-        self._make_room(count)
-        linked = lib.tw_wheel_link(
-            self._wheel,
-            self._log,
-            self._log_capacity,
-            ffi.from_buffer("int64_t[]", due_ms),
-            ffi.from_buffer("uint64_t[]", ref),
-            ffi.from_buffer("uint32_t[]", epoch),
-            ffi.from_buffer("uint32_t[]", owner),
-            count,
+        timers = Timers(
+            np.ascontiguousarray(due_ms, np.int64),
+            np.ascontiguousarray(ref, np.uint64),
+            np.ascontiguousarray(epoch, np.uint32),
+            np.ascontiguousarray(owner, np.uint32),
         )
-        if _check(linked) != count:
-            raise DamagedWheel(f"only {linked} of {count} timers were linked")
-
-    @property
-    def _log_capacity(self) -> int:
-        return self._log_region.allocated_bytes // TIMER_BYTES
-
-    def _make_room(self, count: int) -> None:
-        missing = count - int(lib.tw_wheel_room(self._wheel, self._log_capacity))
+        if not len(timers.due_ms) == len(timers.epoch) == len(timers.owner) == len(timers):
+            raise ValueError("the four arrays must have the same length")
+        if len(timers) == 0:
+            return
+        missing = len(timers) - self._core.room(self._log)
         if missing > 0:
-            self._log_region.ensure((self._log_capacity + missing) * TIMER_BYTES)
+            self._log.ensure((capacity(self._log) + missing) * TIMER_DTYPE.itemsize)
+        linked = self._core.link(self._log, timers)
+        if linked != len(timers):
+            raise DamagedWheel(f"only {linked} of {len(timers)} timers were linked")
 
-    # -- turning -----------------------------------------------------------------------------------------------
+    # -- turning ---------------------------------------------------------------------------------------
 
     def turn(self, now_ms: int, limit: int) -> Timers | None:
-        """Up to ``limit`` timers that are due at ``now_ms``, or None. A bounded amount of work: look at ``more``
-        to know whether to call again at once. A crowded millisecond alternates with the timers after it."""
+        """Up to ``limit`` (at least 1) timers that are due at ``now_ms``, ordered by due time, owner and
+        reference; None when there are none. Does a bounded amount of work: ``more`` tells whether to call
+        again at once, which can also be so after None. The timers of a crowded millisecond come in order too,
+        but take turns with later timers."""
         self._walk_crowd()
+        self._more = False
         if self._crowd_is_next:
             due = self._from_crowd(limit) or self._from_wheel(now_ms, limit)
         else:
@@ -223,52 +155,32 @@ class TimerWheel:
         return due
 
     def advance(self, now_ms: int) -> None:
-        """Moves the tick towards ``now_ms`` as far as nothing is due. Worth a call before linking after a pause:
-        timers due soon then start on the level where they are collected."""
-        self._turn(now_ms, Timers.empty(0), 0)
+        """Moves the tick towards ``now_ms`` as far as nothing is due. Worth a call before linking after a
+        pause: timers due soon then start on the level where they are collected."""
+        self._turn(now_ms, Timers.room(0), budget=0)
 
     def _turn(self, now_ms: int, into: Timers, budget: int) -> int:
-        out = self._out
-        out.due_ms = ffi.from_buffer("int64_t[]", into.due_ms)
-        out.ref = ffi.from_buffer("uint64_t[]", into.ref)
-        out.epoch = ffi.from_buffer("uint32_t[]", into.epoch)
-        out.owner = ffi.from_buffer("uint32_t[]", into.owner)
-        out.capacity = len(into)
-        crowds_before = self._wheel.crowds
-        count = _check(
-            lib.tw_wheel_turn(self._wheel, self._log, now_ms, out, budget, CROWD_LIMIT, self._more)
-        )
-        for index in range(crowds_before, self._wheel.crowds):
-            chain = self._wheel.crowd[index]
-            self._crowds.append(Crowd(chain.number, chain.count))
+        crowds_before = int(self._wheel["crowds"])
+        count, self._more = self._core.turn(self._log, now_ms, into, budget, CROWD_LIMIT)
+        for chain in self._wheel["crowd"][crowds_before : int(self._wheel["crowds"])]:
+            self._crowds.append(Crowd(int(chain["number"]), int(chain["count"])))
         return count
 
     def _from_wheel(self, now_ms: int, limit: int) -> Timers | None:
-        if lib.tw_wheel_next_event(self._wheel) > now_ms and not self._wheel.crowds:
-            self._turn(now_ms, Timers.empty(0), 0)
+        if self._core.next_event() > max(now_ms, self.tick_ms):
+            self.advance(now_ms)
             return None
-        room = Timers.empty(limit)
+        room = Timers.room(limit)
         count = self._turn(now_ms, room, CASCADE_BUDGET)
         return room.part(0, count) if count else None
 
     def _walk_crowd(self) -> None:
-        """Takes a piece of the oldest crowd that is still on the wheel off it. The table of crowds on the wheel
-        holds exactly the last ones of ``_crowds``."""
+        """Takes a piece of the oldest crowd that is still on the wheel off it. It is crowd 0 of the wheel: a
+        crowd leaves the wheel's table when its last timer is taken."""
         crowd = next((crowd for crowd in self._crowds if crowd.on_wheel), None)
         if crowd is None:
             return
-        timers = crowd.timers
-        crowd.on_wheel -= _check(
-            lib.tw_wheel_walk(
-                self._wheel,
-                self._log,
-                0,
-                ffi.from_buffer("uint64_t[]", timers.ref),
-                ffi.from_buffer("uint32_t[]", timers.epoch),
-                ffi.from_buffer("uint32_t[]", timers.owner),
-                WALK_LIMIT,
-            )
-        )
+        crowd.on_wheel -= self._core.walk(self._log, 0, crowd.timers, WALK_LIMIT)
         if crowd.on_wheel == 0:
             crowd.order()
 
@@ -279,46 +191,47 @@ class TimerWheel:
         part = crowd.hand_out(limit)
         if crowd.left == 0:
             self._crowds.popleft()
+        self._more = True  # The slots were not looked at.
         return part
 
-    # -- looking -----------------------------------------------------------------------------------------------
+    # -- looking ---------------------------------------------------------------------------------------
 
     @property
     def more(self) -> bool:
-        """Whether the next ``turn`` has work, even if the time is still the same."""
-        return bool(self._more[0]) or bool(self._crowds)
+        """Whether ``turn`` has work left that does not have to wait for time to pass."""
+        return self._more or bool(self._crowds)
 
     @property
     def tick_ms(self) -> int:
         """Everything due up to here was handed out, except crowds that are still being drained."""
-        return int(self._wheel.tick)
+        return int(self._wheel["tick"])
 
     @property
     def drained_ms(self) -> int:
         """Everything due up to here was handed out."""
-        return self.tick_ms if not self._crowds else int(self._crowds[0].timers.due_ms[0]) - 1
+        return self._crowds[0].due_ms - 1 if self._crowds else self.tick_ms
 
     @property
     def pending(self) -> int:
         """Timers linked and not handed out."""
-        off_the_wheel = sum(crowd.left - crowd.on_wheel for crowd in self._crowds)
-        return int(self._wheel.pending) + off_the_wheel
+        taken_off = sum(crowd.left - crowd.on_wheel for crowd in self._crowds)
+        return int(self._wheel["pending"]) + taken_off
 
     def next_event_ms(self) -> int | None:
-        """The earliest moment at which ``turn`` has something to do; ``tick_ms`` (the past) when there is work
-        already; None when the wheel is empty."""
+        """The earliest moment at which ``turn`` has something to do; ``tick_ms`` (the past) when there is
+        work already; None when the wheel is empty."""
         if self._crowds:
             return self.tick_ms
-        event = int(lib.tw_wheel_next_event(self._wheel))
-        return None if event == lib.TW_WHEEL_NEVER else event
+        event = self._core.next_event()
+        return None if event == NEVER else event
 
     def picture(self) -> list[dict[str, Any]]:
-        """For each level: ``level``, ``slot_ms``, ``slots_occupied``, ``timers`` and ``heat``, the timers in each
-        64th of the ring, starting at the present."""
+        """For each level: ``level``, ``slot_ms``, ``slots_occupied``, ``timers`` and ``heat``, the timers in
+        each 64th of the ring, starting at the present."""
         return [self._level_picture(level) for level in range(LEVELS)]
 
     def _level_picture(self, level: int) -> dict[str, Any]:
-        counts = self._slots(level)["count"]
+        counts = self._wheel["slots"][level]["count"]
         from_now = np.roll(counts, -((self.tick_ms >> BLOCK_BITS * level) % SLOTS))
         return {
             "level": level,
@@ -329,12 +242,10 @@ class TimerWheel:
         }
 
     def forecast(self, now_ms: int, horizons_ms: Sequence[int]) -> list[int]:
-        """How many timers are due within each horizon after ``now_ms``. From slot counts: inside a slot, due times
-        are taken to be spread evenly."""
+        """How many timers are due within each horizon after ``now_ms``. Counted by slot: inside a slot, due
+        times are taken to be spread evenly."""
         spans = [self._spans(level) for level in range(LEVELS)]
-        start = np.concatenate([s[0] for s in spans])
-        width = np.concatenate([s[1] for s in spans])
-        count = np.concatenate([s[2] for s in spans])
+        start, width, count = (np.concatenate(column) for column in zip(*spans, strict=True))
         overdue = sum(crowd.left for crowd in self._crowds)
         result = []
         for horizon_ms in horizons_ms:
@@ -344,23 +255,32 @@ class TimerWheel:
 
     def _spans(self, level: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
         """Start, width and timers of each occupied slot; a cascade counts as the slot that it empties."""
-        slots = self._slots(level)
-        slots = slots[slots["count"] > 0]
-        start, count = slots["number"], slots["count"]
+        slots = self._wheel["slots"][level]
         if level > 0:
-            chain = self._wheel.cascade[level - 1]
-            start, count = np.append(start, chain.number), np.append(count, np.uint64(chain.count))
-        return start << BLOCK_BITS * level, np.full(len(start), float(1 << BLOCK_BITS * level)), count
+            slots = np.append(slots, self._wheel["cascade"][level - 1])
+        slots = slots[slots["count"] > 0]
+        slot_ms = 1 << BLOCK_BITS * level
+        return slots["number"] * slot_ms, np.full(len(slots), float(slot_ms)), slots["count"]
 
-    def _slots(self, level: int) -> npt.NDArray[Any]:
-        offset = int(lib.tw_wheel_bytes()) - (LEVELS - level) * SLOTS * SLOT_DTYPE.itemsize
-        return self._wheel_region.array(SLOT_DTYPE, offset, SLOTS)
+    # -- space -----------------------------------------------------------------------------------------
 
     def disk_bytes(self) -> int:
         """What the two files occupy."""
-        return self._wheel_region.disk_bytes() + self._log_region.disk_bytes()
+        return self._wheel_region.disk_bytes() + self._log.disk_bytes()
+
+    def free_space(self) -> int:
+        """Gives the log's space back if it is large and nothing is pending. Returns how many bytes. Otherwise
+        the log keeps the size that it needed for the largest number of timers that were ever pending."""
+        if int(self._wheel["pending"]) > 0 or self._log.allocated_bytes <= SMALL_LOG_BYTES:
+            return 0
+        freed = self._log.allocated_bytes
+        self._log.close()
+        self._log = Region(self._fresh_file("timer.log"), LOG_RESERVE_BYTES)
+        self._wheel["tail"] = 0
+        self._wheel["free_list"]["count"] = 0
+        return freed
 
     def close(self) -> None:
         """Unmaps the files. The wheel cannot be used afterwards."""
         self._wheel_region.close()
-        self._log_region.close()
+        self._log.close()

@@ -1,0 +1,79 @@
+"""Batches of timers as numpy arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+UInt64Array: TypeAlias = npt.NDArray[np.uint64]
+UInt32Array: TypeAlias = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """Timers as four arrays of the same length.
+
+    ``owner`` 0: a scheduled message (``ref`` is its id, ``epoch`` its version); ``owner`` g > 0: a lease of
+    group g (``ref`` is the sequence number in the topic, ``epoch`` the lease's)."""
+
+    due_ms: Int64Array
+    ref: UInt64Array
+    epoch: UInt32Array
+    owner: UInt32Array
+
+    def __len__(self) -> int:
+        return len(self.ref)
+
+    def part(self, start: int, end: int) -> Timers:
+        """Items ``start`` to ``end``, without copying."""
+        span = slice(start, end)
+        return Timers(self.due_ms[span], self.ref[span], self.epoch[span], self.owner[span])
+
+    @staticmethod
+    def room(count: int) -> Timers:
+        """Room for ``count`` timers; the contents are undefined."""
+        return Timers(
+            np.empty(count, np.int64),
+            np.empty(count, np.uint64),
+            np.empty(count, np.uint32),
+            np.empty(count, np.uint32),
+        )
+
+
+class Crowd:
+    """The timers of a crowded millisecond: first taken off the wheel, then handed out, both in bounded
+    pieces."""
+
+    def __init__(self, due_ms: int, count: int) -> None:
+        self.due_ms = due_ms
+        self.on_wheel = count
+        """Timers not taken off the wheel yet: the first items of ``timers``, because the newest come
+        first."""
+        self.timers = Timers.room(count)
+        self.timers.due_ms.fill(due_ms)
+        self._handed_out = 0
+
+    @property
+    def left(self) -> int:
+        """Timers not handed out yet."""
+        return len(self.timers) - self._handed_out
+
+    def order(self) -> None:
+        """Sorts by owner, reference and epoch, unless the timers are in that order already, as they are when
+        they were linked in the order of sending. Cheap when they consist of a few ordered runs."""
+        timers = self.timers
+        one_owner = bool(np.all(timers.owner == timers.owner[0]))
+        if one_owner and bool(np.all(timers.ref[:-1] < timers.ref[1:])):
+            return
+        order = np.lexsort((timers.epoch, timers.ref, timers.owner))
+        self.timers = Timers(timers.due_ms, timers.ref[order], timers.epoch[order], timers.owner[order])
+
+    def hand_out(self, limit: int) -> Timers:
+        """The next ``limit`` timers, or as many as are left."""
+        start = self._handed_out
+        self._handed_out = min(start + limit, len(self.timers))
+        return self.timers.part(start, self._handed_out)

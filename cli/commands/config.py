@@ -1,0 +1,77 @@
+"""`tickwheel config`: check or show the configuration as the daemon would see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.output import plain_table, print_json, stdout_console
+from cli.session import current_session, json_option
+from cli.settings_options import config_file_option, setting_options
+
+if TYPE_CHECKING:
+    from broker.config import Loaded
+
+
+@click.group()
+def config() -> None:
+    """Check or show the configuration: defaults, then the file, then TICKWHEEL_… variables, then flags."""
+
+
+@config.command()
+@config_file_option
+@setting_options
+@json_option
+def check(config_file: Path | None, **flags: Any) -> None:
+    """Say whether the configuration is valid, and what is wrong with it.
+
+    \b
+    tickwheel config check --config tickwheel.toml
+    """
+    from broker.config import load
+
+    load(config_file, flags=flags)
+    if current_session().json:
+        print_json({"valid": True})
+    else:
+        click.echo("The configuration is valid.")
+
+
+@config.command()
+@config_file_option
+@click.option("--origin", is_flag=True, help="Say where each value comes from.")
+@setting_options
+@json_option
+def show(config_file: Path | None, origin: bool, **flags: Any) -> None:
+    """Print every setting with its value, as lines of a TOML file.
+
+    \b
+    tickwheel config show --config tickwheel.toml --origin
+    tickwheel config show > tickwheel.toml
+    """
+    from broker.config import load
+
+    loaded = load(config_file, flags=flags)
+    rows = setting_rows(loaded)
+    if current_session().json:
+        names = ("value", "origin") if origin else ("value",)
+        print_json({name: dict(zip(names, cells, strict=False)) for name, *cells in rows})
+    elif origin:
+        columns = (("setting", "left"), ("value", "left"), ("origin", "left"))
+        stdout_console().print(plain_table(columns, rows))
+    else:
+        for name, value, _ in rows:
+            click.echo(f"{name} = {value}")
+
+
+def setting_rows(loaded: Loaded) -> list[tuple[str, str, str]]:
+    """Name, value as in the file, and origin of every setting."""
+    from broker.config_example import format_value
+    from broker.settings import FIELDS
+
+    return [
+        (name, format_value(field, getattr(loaded.settings, field.attribute)), loaded.origins[name])
+        for name, field in FIELDS.items()
+    ]

@@ -1,0 +1,114 @@
+"""`tickwheel send`: one message from the command line, or many from a file of JSON lines."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta
+from typing import Any, BinaryIO
+
+import click
+
+from broker.exit_codes import ExitCode
+from cli.bulk_send import BulkReport, send_file
+from cli.failures import CommandFailed
+from cli.options import HeaderType, time_arguments, time_options
+from cli.output import print_json
+from cli.session import current_session, shared_options
+
+
+@click.command()
+@click.argument("topic", required=False)
+@click.argument("body", required=False)
+@time_options
+@click.option("--key", help="Makes the send idempotent: topic and key name one message.")
+@click.option(
+    "--priority", type=click.IntRange(0, 255), default=50, show_default=True, help="Lower is first."
+)
+@click.option("--header", "headers", type=HeaderType(), multiple=True, help="May be repeated.")
+@click.option(
+    "--file", "body_file", type=click.File("rb"), help="The body is this file's content; - is stdin."
+)
+@click.option(
+    "--from-file", "bulk_file", type=click.File("rb"), help="Many messages, one JSON object a line."
+)
+@click.option("--skip-bad", is_flag=True, help="With --from-file: send the good lines although some are bad.")
+@shared_options
+def send(
+    topic: str | None,
+    body: str | None,
+    delay: timedelta | None,
+    moment: datetime | None,
+    key: str | None,
+    priority: int,
+    headers: tuple[tuple[str, str], ...],
+    body_file: BinaryIO | None,
+    bulk_file: BinaryIO | None,
+    skip_bad: bool,
+) -> None:
+    """Send a message, for now or for a time. It is on the broker's disk when this returns.
+
+    \b
+    tickwheel send reminders "call Ada" --in 30s
+    tickwheel send reminders "renew it" --at 2031-05-01T09:00+02:00 --key renewal-17
+    tickwheel send photos --file cat.jpg --header type=image/jpeg
+    date | tickwheel send ticks -
+    tickwheel send orders --from-file orders.jsonl
+
+    A line of --from-file holds "body" or "body_base64" and, as you like, "topic", "key", "priority", "headers"
+    and one of "at", "in" and "deliver_at_ms":
+
+    \b
+    {"body": "call Ada", "in": "2h30m", "key": "ada-1"}
+    {"body_base64": "AAEC", "topic": "raw", "at": "2031-05-01T09:00+02:00"}
+
+    When a line is wrong, all wrong lines are listed and nothing is sent.
+    """
+    time = time_arguments(delay, moment)
+    if bulk_file is not None:
+        one_message_only = body is not None or body_file is not None or time or key or headers
+        if one_message_only or priority != 50:
+            raise click.UsageError(
+                "--from-file takes the body, time, key, priority and headers from its lines"
+            )
+        _report_bulk(send_file(current_session(), bulk_file, topic, skip_bad=skip_bad))
+        return
+    if topic is None:
+        raise click.UsageError("Missing argument 'TOPIC'.")
+    content = _read_body(body, body_file)
+    with current_session().client() as client:
+        result = client.send(
+            topic, content, key=key, priority=priority, headers=dict(headers) or None, **time
+        )
+    _report_one(topic, result)
+
+
+def _read_body(body: str | None, body_file: BinaryIO | None) -> bytes:
+    if (body is None) == (body_file is None):
+        raise click.UsageError('give the body either as an argument ("-" reads stdin) or with --file')
+    if body_file is not None:
+        return body_file.read()
+    if body == "-":
+        return sys.stdin.buffer.read()
+    assert body is not None
+    return body.encode("utf-8", "surrogateescape")
+
+
+def _report_one(topic: str, result: Any) -> None:
+    if current_session().json:
+        print_json({"topic": topic, "id": result.id, "duplicate": result.duplicate})
+        return
+    remark = " (was there already: same topic and key)" if result.duplicate else ""
+    click.echo(f"{result.id}{remark}")
+
+
+def _report_bulk(report: BulkReport) -> None:
+    if current_session().json:
+        print_json(report)
+    else:
+        for problem in report.problems[:20]:
+            click.echo(f"line {problem.line}: {problem.reason}", err=True)
+        if len(report.problems) > 20:
+            click.echo(f"… and {len(report.problems) - 20:,} more", err=True)
+        click.echo(report.summary())
+    if report.problems:
+        raise CommandFailed(ExitCode.FAILED)

@@ -1,0 +1,154 @@
+"""The books of the demonstration: what was promised for each message, and what each group really got.
+
+A group writes down every message that arrives, also a second copy. Only the audit at the end judges, when every
+answer of the broker to a cancel or a reschedule is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+RECENT = 5_000
+
+
+@dataclass(frozen=True)
+class GroupAudit:
+    """What one group got. Lateness is arrival minus due time, in milliseconds of real time."""
+
+    delivered: int
+    duplicates: int
+    missing: int
+    cancelled_but_delivered: int
+    early: int
+    earliest_ms: float
+    lateness_p50_ms: float
+    lateness_p99_ms: float
+    lateness_max_ms: float
+
+    @property
+    def good(self) -> bool:
+        """Nothing lost, nothing twice, nothing early, and nothing that was cancelled."""
+        return not (self.duplicates or self.missing or self.cancelled_but_delivered or self.early)
+
+
+@dataclass
+class GroupBook:
+    """The arrivals of one group, in order of arrival."""
+
+    capacity: int
+    count: int = 0
+    _index: NDArray[np.int64] = field(init=False)
+    _arrived_ms: NDArray[np.float64] = field(init=False)
+    _due_ms: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._index = np.empty(self.capacity, np.int64)
+        self._arrived_ms = np.empty(self.capacity, np.float64)
+        self._due_ms = np.empty(self.capacity, np.int64)
+
+    def write(self, indexes: NDArray[np.int64], due_ms: NDArray[np.int64], arrived_ms: float) -> None:
+        """A batch arrived: which messages (by their place in the ledger) and when the broker says they were due."""
+        end = self.count + len(indexes)
+        if end > len(self._index):
+            self._grow(end)
+        self._index[self.count : end] = indexes
+        self._due_ms[self.count : end] = due_ms
+        self._arrived_ms[self.count : end] = arrived_ms
+        self.count = end
+
+    def _grow(self, needed: int) -> None:
+        extra = max(needed - len(self._index), len(self._index))
+        self._index = np.concatenate([self._index, np.empty(extra, np.int64)])
+        self._due_ms = np.concatenate([self._due_ms, np.empty(extra, np.int64)])
+        self._arrived_ms = np.concatenate([self._arrived_ms, np.empty(extra, np.float64)])
+
+    def recent_lateness_ms(self) -> NDArray[np.float64]:
+        """The lateness of the latest arrivals, for a live display."""
+        start = max(0, self.count - RECENT)
+        return self._arrived_ms[start : self.count] - self._due_ms[start : self.count]
+
+    def audit(self, promised_ms: NDArray[np.int64], cancelled: NDArray[np.bool_]) -> GroupAudit:
+        """Judge the arrivals against the promises; `promised_ms[i]` is the due time of message i."""
+        indexes, arrived_ms = self._index[: self.count], self._arrived_ms[: self.count]
+        times_seen = np.bincount(indexes, minlength=len(promised_ms))
+        lateness_ms = arrived_ms - promised_ms[indexes]
+        p50, p99, top = np.percentile(lateness_ms, [50, 99, 100]) if self.count else (float("nan"),) * 3
+        return GroupAudit(
+            delivered=int(np.count_nonzero(times_seen)),
+            duplicates=int((times_seen - 1).clip(min=0).sum()),
+            missing=int(np.count_nonzero((times_seen == 0) & ~cancelled)),
+            cancelled_but_delivered=int(np.count_nonzero((times_seen > 0) & cancelled)),
+            early=int(np.count_nonzero(lateness_ms < 0)),
+            earliest_ms=float(lateness_ms.min()) if self.count else float("nan"),
+            lateness_p50_ms=float(p50),
+            lateness_p99_ms=float(p99),
+            lateness_max_ms=float(top),
+        )
+
+
+class Ledger:
+    """The promises and the groups' books. Message i of the ledger is flight i; the broker knows it by `ids[i]`."""
+
+    def __init__(self, groups: tuple[str, ...], promised_ms: NDArray[np.int64]) -> None:
+        """`promised_ms[i]` is when message i is due, in real milliseconds since the epoch."""
+        count = len(promised_ms)
+        self.promised_ms = promised_ms.copy()
+        self.cancelled = np.zeros(count, np.bool_)
+        self.books = {group: GroupBook(count) for group in groups}
+        self.rescheduled = 0
+        self.too_late_to_change = 0
+        self.foreign = 0
+        self._ids: NDArray[np.int64] = np.empty(0, np.int64)
+        self._by_id: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def name_messages(self, ids: NDArray[np.int64]) -> None:
+        """Remember the id that the broker gave to each message."""
+        self._ids = ids
+        self._by_id = np.argsort(ids, kind="stable")
+
+    def message_id(self, index: int) -> int:
+        """The broker's id of message `index`."""
+        return int(self._ids[index])
+
+    def indexes(self, ids: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Places in the ledger of these ids, and which of the ids are in the ledger at all."""
+        wanted = ids.astype(np.int64)
+        ordered = self._ids[self._by_id]
+        at = np.searchsorted(ordered, wanted).clip(max=len(ordered) - 1)
+        return self._by_id[at], ordered[at] == wanted
+
+    def arrived(
+        self, group: str, ids: NDArray[Any], due_ms: NDArray[np.int64], arrived_ms: float
+    ) -> NDArray[np.int64]:
+        """Write down a batch; returns the places in the ledger of its messages."""
+        indexes, known = self.indexes(ids)
+        self.foreign += int(np.count_nonzero(~known))
+        self.books[group].write(indexes[known], due_ms[known], arrived_ms)
+        return indexes[known]
+
+    def was_cancelled(self, index: int, result: str) -> None:
+        """The broker's answer to a cancel: only `cancelled` takes the message out of the promises."""
+        if result == "cancelled":
+            self.cancelled[index] = True
+        else:
+            self.too_late_to_change += 1
+
+    def was_rescheduled(self, index: int, result: str, due_ms: int) -> None:
+        """The broker's answer to a reschedule: only `rescheduled` changes what was promised."""
+        if result == "rescheduled":
+            self.promised_ms[index] = due_ms
+            self.rescheduled += 1
+        else:
+            self.too_late_to_change += 1
+
+    def expected(self) -> int:
+        """How many messages each group must get."""
+        return len(self.promised_ms) - int(np.count_nonzero(self.cancelled))
+
+    def audit(self) -> dict[str, GroupAudit]:
+        """The judgement on every group."""
+        return {name: book.audit(self.promised_ms, self.cancelled) for name, book in self.books.items()}

@@ -1,0 +1,69 @@
+"""Printing: JSON by msgspec, tables and pictures by rich; colour only where somebody sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on one line; understands dataclasses and msgspec structs."""
+    import msgspec
+
+    click.echo(msgspec.json.encode(value))
+
+
+def stdout_console() -> Console:
+    """The terminal, or plain text of at least 100 columns when the output is a pipe or a file."""
+    from rich.console import Console
+
+    console = Console(highlight=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, emoji=False, width=max(100, console.width))
+    return console
+
+
+def stderr_console() -> Console:
+    """For progress and remarks that are not the result."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, emoji=False)
+
+
+def plain_table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Table:
+    """A table without frames. Columns are (title, "left" | "right"); cells are plain text."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title, side in columns:
+        table.add_column(title, justify="right" if side == "right" else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def body_fields(body: bytes) -> Mapping[str, str]:
+    """`{"body": text}` when the bytes are UTF-8, `{"body_base64": ...}` otherwise."""
+    from base64 import b64encode
+
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": b64encode(body).decode()}
+
+
+def printable(body: bytes, limit: int = 200) -> str:
+    """A body on one line of a terminal: text without control characters, or how many bytes of what."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return f"({len(body):,} bytes, {body[:16].hex(' ')}{' …' if len(body) > 16 else ''})"
+    shown = text if len(text) <= limit else text[:limit] + "…"
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)

@@ -1,0 +1,97 @@
+"""Where a command talks to: a daemon (`--url`) or a directory (`--data`), and how it prints (`--json`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from tickwheel import sync
+
+DEFAULT_URL = "tickwheel://127.0.0.1:7411"
+URL_VARIABLE = "TICKWHEEL_URL"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass
+class Session:
+    """The options that may stand before or after the name of the command."""
+
+    url: str | None = None
+    data: Path | None = None
+    json: bool = False
+
+    @contextmanager
+    def address(self) -> Iterator[str]:
+        """The URL of the broker; with `--data`, of one that lives in this process for as long as this lasts."""
+        if self.data is None:
+            yield self.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+            return
+        if self.url is not None:
+            raise click.UsageError("--data runs a broker of its own; it cannot be used together with --url")
+        import tickwheel
+
+        with tickwheel.embedded(self.data) as broker:
+            yield broker.url
+
+    @contextmanager
+    def client(self) -> Iterator[sync.Client]:
+        """A connected client that blocks; errors are those of `tickwheel.errors`."""
+        from tickwheel import sync
+
+        with self.address() as url, sync.Client(url) as client:
+            yield client
+
+
+def current_session() -> Session:
+    """The session of the command that runs now."""
+    return click.get_current_context().ensure_object(Session)
+
+
+def _remember(field: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    def callback(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        if value is not None and value is not False:
+            setattr(ctx.ensure_object(Session), field, value)
+        return value
+
+    return callback
+
+
+def json_option(command: _Command) -> _Command:
+    """`--json`, before or after the name of the command."""
+    return click.option(
+        "--json",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_remember("json"),
+        help="Print JSON, for scripts.",
+    )(command)
+
+
+def connection_options(command: _Command) -> _Command:
+    """`--url` and `--data`, before or after the name of the command."""
+    with_data = click.option(
+        "--data",
+        type=click.Path(file_okay=False, path_type=Path),
+        expose_value=False,
+        callback=_remember("data"),
+        help="Work on this directory without a daemon.",
+    )(command)
+    return click.option(
+        "--url",
+        expose_value=False,
+        callback=_remember("url"),
+        help=f"The broker, also {URL_VARIABLE}.  [default: {DEFAULT_URL}]",
+    )(with_data)
+
+
+def shared_options(command: _Command) -> _Command:
+    """All options that may stand before or after the name of a command that talks to a broker."""
+    return connection_options(json_option(command))

@@ -1,0 +1,100 @@
+"""The picture that `tickwheel wheel` draws: forecast bars, and a heat strip of occupied slots a level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cli.times import format_duration, format_moment
+from tickwheel.stats import Forecast, Wheel, WheelLevel
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_HEAT = "▁▂▃▄▅▆▇█"
+_EMPTY = "·"
+_HEAT_STYLES = ("blue", "blue", "cyan", "cyan", "green", "yellow", "dark_orange", "red")
+_SLOTS_A_LEVEL = 4096
+
+
+def bar(value: int, largest: int, width: int) -> str:
+    """A bar to an eighth of a character, in proportion to `largest`; anything above 0 is visible."""
+    if value <= 0 or largest <= 0:
+        return ""
+    eighths = max(1, round(value / largest * width * 8))
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def squeeze(heat: Sequence[int], width: int) -> list[int]:
+    """Sums of neighbours, so that at most `width` numbers remain; nothing is lost."""
+    if len(heat) <= width:
+        return list(heat)
+    edges = [round(i * len(heat) / width) for i in range(width + 1)]
+    return [sum(heat[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
+
+
+def heat_strip(heat: Sequence[int], width: int) -> Text:
+    """One character a group of slots, higher and warmer (logarithmic) the more timers are in it."""
+    cells = squeeze(heat, width)
+    ceiling = math.log1p(max(cells, default=0))
+    strip = Text()
+    for count in cells:
+        if count <= 0:
+            strip.append(_EMPTY, "dim")
+            continue
+        step = min(len(_HEAT) - 1, int(math.log1p(count) / ceiling * (len(_HEAT) - 1) + 0.5))
+        strip.append(_HEAT[step], _HEAT_STYLES[step])
+    return strip
+
+
+def forecast_table(forecast: Sequence[Forecast], width: int) -> Table:
+    """Label, bar and number of what becomes due in each stretch of time."""
+    largest = max((row.timers for row in forecast), default=0)
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    for row in forecast:
+        table.add_row(
+            row.label, Text(f"{row.timers:,}"), Text(bar(row.timers, largest, max(10, width - 34)), "cyan")
+        )
+    return table
+
+
+def level_table(levels: Sequence[WheelLevel], width: int) -> Table:
+    """Each level of the wheel: its slots, how many are occupied, its timers, and where they are."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("slot", no_wrap=True)
+    table.add_column("turn", no_wrap=True)
+    table.add_column("occupied", justify="right", no_wrap=True)
+    table.add_column("timers", justify="right", no_wrap=True)
+    table.add_column("from now on →", no_wrap=True)
+    for level in levels:
+        table.add_row(
+            format_duration(level.slot_ms),
+            format_duration(level.slot_ms * _SLOTS_A_LEVEL),
+            f"{level.slots_occupied:,}",
+            f"{level.timers:,}",
+            heat_strip(level.heat, max(16, min(64, width - 56))),
+        )
+    return table
+
+
+def wheel_picture(picture: Wheel, width: int = 100) -> RenderableType:
+    """The whole picture for a terminal of `width` columns."""
+    total = sum(level.timers for level in picture.levels)
+    title = Text.assemble(
+        ("the wheel", "bold"), f"  {total:,} timers  ", (format_moment(picture.now_ms), "dim")
+    )
+    behind_ms = picture.now_ms - picture.tick_ms
+    if behind_ms > 1_000:
+        title.append(f"  the wheel is {format_duration(behind_ms)} behind", "bold red")
+    return Group(
+        title,
+        Text("\nDue in the", "bold underline"),
+        forecast_table(picture.forecast, width),
+        Text("\nOccupied slots by level", "bold underline"),
+        level_table(picture.levels, width),
+    )

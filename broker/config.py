@@ -1,0 +1,212 @@
+"""Where the settings come from: defaults < TOML file < environment < flags, each value with its origin.
+
+Nothing is guessed: an unknown key is refused with the nearest known one, and every refusal names the file,
+variable or flag that it came from.
+"""
+
+import difflib
+import ipaddress
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from broker.settings import FIELDS, SettingField, Settings
+from broker.units import parse_duration_ms, parse_size_bytes
+from tickwheel.protocol.errors import ConfigError
+from tickwheel.protocol.frames import HEADER_BYTES
+from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_KEY_BYTES
+
+ENVIRONMENT_PREFIX = "TICKWHEEL_"
+_TYPING_MISTAKE = 0.75
+"""A variable this similar to one of ours (1 is equal) is taken for a typing mistake and refused.
+
+Others with our prefix are left alone: the client's TICKWHEEL_URL, and what Kubernetes sets in every container
+when a service is called `tickwheel` (TICKWHEEL_SERVICE_HOST, TICKWHEEL_PORT, …).
+"""
+
+MAX_UNIX_PATH_BYTES = 100
+_SWITCH_TEXTS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+_LARGEST_ENVELOPE_BYTES = HEADER_BYTES + 64 + MAX_KEY_BYTES + MAX_HEADERS_BYTES
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """Settings, and for each outward name where its value came from."""
+
+    settings: Settings
+    origins: dict[str, str]
+
+
+def load(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Loaded:
+    """Read all sources and validate them together.
+
+    `environment` defaults to the process's. `flags` maps outward names (`ack_wait`) to values; None means
+    "not given". Raises ConfigError, which names the origin of the bad value.
+    """
+    values: dict[str, int | str | bool] = {}
+    origins = dict.fromkeys(FIELDS, "default")
+    if file is not None:
+        _take(_read_file(file), f"{file}", values, origins)
+    _take_environment(os.environ if environment is None else environment, values, origins)
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    _refuse_unknown(given, "flags")
+    for name, value in given.items():
+        _set(name, value, FIELDS[name].flag, values, origins)
+    settings = Settings(**values)  # type: ignore[arg-type]
+    check_together(settings, origins)
+    return Loaded(settings, origins)
+
+
+def from_arguments(**arguments: Any) -> Settings:
+    """Settings from Python keyword arguments by their outward names, without file or environment."""
+    values: dict[str, int | str | bool] = {}
+    origins = dict.fromkeys(FIELDS, "default")
+    _refuse_unknown(arguments, "keyword arguments")
+    for name, value in arguments.items():
+        _set(name, value, f"{name}=", values, origins)
+    settings = Settings(**values)  # type: ignore[arg-type]
+    check_together(settings, origins)
+    return settings
+
+
+def check_together(settings: Settings, origins: Mapping[str, str]) -> None:
+    """Refuse values that are each fine but not with one another. Raises ConfigError."""
+    if not settings.listen_tcp and not settings.unix_socket:
+        raise ConfigError(
+            f"listen_tcp is false ({origins['listen_tcp']}) and unix_socket is empty: nothing to listen on"
+        )
+    if settings.listen_tcp and not settings.insecure and not _is_loopback(settings.listen_host):
+        raise ConfigError(
+            f"listen_host is {settings.listen_host!r} ({origins['listen_host']}), which other machines "
+            "may reach; this version has no TLS and no logins. Listen on 127.0.0.1, or set insecure = true"
+        )
+    if len(os.fsencode(settings.unix_socket)) > MAX_UNIX_PATH_BYTES:
+        raise ConfigError(
+            f"unix_socket ({origins['unix_socket']}) is longer than {MAX_UNIX_PATH_BYTES} bytes: "
+            "the system cannot bind such a path"
+        )
+    if settings.max_backoff_ms < settings.min_backoff_ms:
+        raise ConfigError(
+            f"max_backoff ({origins['max_backoff']}) is below min_backoff ({origins['min_backoff']})"
+        )
+    if settings.max_backoff_ms < settings.ack_wait_ms:
+        raise ConfigError(f"max_backoff ({origins['max_backoff']}) is below ack_wait ({origins['ack_wait']})")
+    needed_bytes = settings.max_body_bytes + _LARGEST_ENVELOPE_BYTES
+    if settings.max_frame_bytes < needed_bytes:
+        raise ConfigError(
+            f"max_frame_bytes ({origins['max_frame_bytes']}) must be at least {needed_bytes} to hold one "
+            f"message of max_body_bytes ({origins['max_body_bytes']})"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        return tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not valid TOML: {error}") from error
+
+
+def _take(
+    table: Mapping[str, Any], where: str, values: dict[str, int | str | bool], origins: dict[str, str]
+) -> None:
+    _refuse_unknown(table, where)
+    for name, value in table.items():
+        _set(name, value, f"{where}: {name}", values, origins)
+
+
+def _take_environment(
+    environment: Mapping[str, str], values: dict[str, int | str | bool], origins: dict[str, str]
+) -> None:
+    for variable, text in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if name in FIELDS:
+            _set(name, text, variable, values, origins)
+            continue
+        near = difflib.get_close_matches(name, list(FIELDS), n=1, cutoff=_TYPING_MISTAKE)
+        if near:
+            meant = FIELDS[near[0]].variable
+            raise ConfigError(f"environment: unknown variable {variable}; did you mean {meant}?")
+
+
+def _refuse_unknown(names: Iterable[str], where: str) -> None:
+    for name in names:
+        if name not in FIELDS:
+            raise ConfigError(f"{where}: unknown setting {name!r}{_did_you_mean(name, FIELDS)}")
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else "; `tickwheel config show` lists all settings"
+
+
+def _set(
+    name: str, raw: Any, origin: str, values: dict[str, int | str | bool], origins: dict[str, str]
+) -> None:
+    field = FIELDS[name]
+    try:
+        values[field.attribute] = msgspec.convert(_plain_value(field, raw), field.annotation)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{origin}: {_explain(field, raw, error)}") from error
+    origins[name] = origin
+
+
+def _plain_value(field: SettingField, raw: Any) -> Any:
+    """The value in the setting's own unit. Texts come from files, variables and flags alike."""
+    if isinstance(raw, os.PathLike):
+        raw = os.fspath(raw)
+    if not isinstance(raw, str):
+        if field.unit == "duration":
+            raise ValueError("a duration needs its unit; write for example '30s' or '250ms'")
+        return raw
+    if field.unit == "duration":
+        return parse_duration_ms(raw)
+    if field.unit == "size":
+        return parse_size_bytes(raw)
+    if field.unit == "count":
+        return int(raw)
+    if field.is_switch:
+        if raw.lower() not in _SWITCH_TEXTS:
+            raise ValueError(f"{raw!r} is neither true nor false")
+        return _SWITCH_TEXTS[raw.lower()]
+    return raw
+
+
+def _explain(field: SettingField, raw: Any, error: Exception) -> str:
+    if field.choices:
+        return f"{raw!r} is not one of {', '.join(field.choices)}"
+    if isinstance(error, msgspec.ValidationError):
+        return f"{raw!r} is not possible: {str(error)[0].lower()}{str(error)[1:]}"
+    if field.unit == "count":
+        return f"{raw!r} is not a whole number"
+    return str(error)

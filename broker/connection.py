@@ -1,0 +1,281 @@
+"""One connection: a reader and a writer.
+
+The reader receives as much as there is and gives it to the engine in one call, which takes all SEND frames
+at its head. Other frames come back one by one and are answered here. The writer is `Outgoing`. Neither ever
+holds more than a bounded number of bytes, and a client that does not read is not read from either.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from broker import logs, requests
+from broker.delivery import Subscription
+from broker.errors import ends_the_broker, error_frame, from_store
+from broker.inbox import Inbox
+from broker.outgoing import Outgoing
+from broker.transport import Transport
+from native import crc32c
+from tickwheel.protocol.errors import (
+    BadCrc,
+    BadFrame,
+    BadHandshake,
+    DiskFull,
+    FrameTooLarge,
+    InternalError,
+    RemoteProtocolError,
+    ShuttingDown,
+    TickwheelError,
+    UnknownTopic,
+)
+from tickwheel.protocol.frames import HEADER_BYTES, FrameType, encode_frame
+from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES, MAX_HEADERS_BYTES, MAX_KEY_BYTES, PROTOCOL_VERSION
+from tickwheel.protocol.machine import NotUnderstood, Requested, ServerMachine
+from tickwheel.protocol.requests import GoAway, Hello, HelloOk, encode_body
+from timerlog.errors import StoreError
+from timerlog.store import Ingested, Stop
+
+if TYPE_CHECKING:
+    from broker.core import Broker
+
+_TYPE_OFFSET = 8
+_LINGER_S = 1.0
+_LINGER_BYTES = 64 << 20
+
+_log = logs.get_logger("connection")
+
+
+class Connection:
+    """The server's end of one connection."""
+
+    def __init__(self, broker: Broker, transport: Transport, number: int) -> None:
+        """`number` identifies the connection in the log."""
+        self.broker = broker
+        self.outgoing = Outgoing(transport, broker.settings.write_high_water_bytes)
+        self.subscriptions: dict[int, Subscription] = {}
+        self.opened_s = trio.current_time()
+        self.listening_since_s: float | None = None
+        self.is_greeted = False
+        self.is_gone = False
+        self._transport = transport
+        self._inbox = Inbox(MAX_HANDSHAKE_BYTES)
+        self._machine = ServerMachine(broker.settings.max_frame_bytes)
+        self._last_subscription = 0
+        self._scope = trio.CancelScope()
+        self._log = _log.bind(connection=number, peer=transport.peer)
+
+    # -- life -----------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Serve until either side ends it. Raises only what must end the broker."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self.outgoing.run)
+                    await self._converse()
+                    nursery.cancel_scope.cancel()
+        except* trio.BrokenResourceError as group:
+            self._log.debug("connection lost", reason=str(group.exceptions[0]))
+        finally:
+            self._leave()
+
+    def end(self, reason: str) -> None:
+        """Close at once, because the other side broke a rule of time."""
+        self._log.warning("connection closed", reason=reason)
+        self._scope.cancel()
+
+    def go_away(self, reason: str) -> None:
+        """Tell the client that the broker is stopping."""
+        if self.is_greeted:
+            self.outgoing.put(encode_frame(FrameType.GOAWAY, 0, encode_body(GoAway(reason))))
+
+    def next_subscription_number(self) -> int:
+        """See `requests.Caller`."""
+        self._last_subscription += 1
+        return self._last_subscription
+
+    async def _converse(self) -> None:
+        try:
+            await self._greet()
+            await self._listen()
+        except RemoteProtocolError as error:
+            await self._part(error, self._inbox.correlation() if isinstance(error, FrameTooLarge) else 0)
+        except trio.BrokenResourceError:
+            raise
+        except Exception as error:
+            if ends_the_broker(error):
+                raise
+            self._log.exception("defect", error=str(error))
+            await self._part(InternalError(), 0)
+        else:
+            await self._settle()
+
+    def _leave(self) -> None:
+        self.is_gone = True
+        self._transport.close()
+        for subscription in self.subscriptions.values():
+            self.broker.lose(subscription)
+        self.subscriptions.clear()
+
+    async def _settle(self) -> None:
+        """The client has ended its side: it may still read the answers to what it asked before."""
+        await self.broker.commit.wait_durable(self.broker.store.appended_position)
+        await self.outgoing.flush()
+        self._log.debug("connection ended")
+
+    async def _part(self, error: TickwheelError, correlation: int) -> None:
+        """Answer what was accepted, then say why, then close without losing that answer to a reset."""
+        self._log.warning("connection refused", code=error.code, reason=error.message, advice=error.advice)
+        await self.broker.commit.wait_durable(self.broker.store.appended_position)
+        self.outgoing.put(error_frame(correlation, error))
+        await self.outgoing.flush()
+        self._transport.end_sending()
+        scrap = memoryview(bytearray(1 << 16))
+        left_bytes = _LINGER_BYTES
+        with trio.move_on_after(_LINGER_S):
+            while left_bytes > 0 and (count_bytes := await self._transport.receive_into(scrap)):
+                left_bytes -= count_bytes
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    async def _receive(self) -> bool:
+        """Receive once. False at the end of the stream."""
+        self.listening_since_s = trio.current_time()
+        count_bytes = await self._transport.receive_into(self._inbox.free())
+        self.listening_since_s = None
+        self._inbox.received(count_bytes)
+        return count_bytes > 0
+
+    async def _greet(self) -> None:
+        """The handshake. Raises BadHandshake or UnsupportedProtocol."""
+        inbox = self._inbox
+        while not (self._looks_like_hello() and inbox.has_frame()):
+            if not await self._receive():
+                return
+        frame = inbox.first_frame()
+        if crc32c(frame[_TYPE_OFFSET:]) != int.from_bytes(frame[4:8], "little"):
+            raise BadCrc
+        correlation = inbox.correlation()
+        event = self._machine.frame_received(FrameType.HELLO, correlation, frame[HEADER_BYTES:])
+        assert isinstance(event, Requested)
+        assert isinstance(event.request, Hello)
+        inbox.consume(len(frame))
+        inbox.max_frame_bytes = self.broker.settings.max_frame_bytes
+        self.is_greeted = True
+        self._log.debug("connection greeted", client=event.request.client[:100])
+        self.outgoing.put(encode_frame(FrameType.HELLO_OK, correlation, encode_body(self._hello_ok())))
+
+    def _looks_like_hello(self) -> bool:
+        """Whether it may still be a HELLO: known from the ninth byte on. Raises BadHandshake if it is not."""
+        received = self._inbox.pending()
+        if len(received) > _TYPE_OFFSET and received[_TYPE_OFFSET] != FrameType.HELLO:
+            raise BadHandshake("The first bytes are not a HELLO frame of this protocol.")
+        return True
+
+    def _hello_ok(self) -> HelloOk:
+        broker = self.broker
+        return HelloOk(
+            protocol=PROTOCOL_VERSION,
+            server=broker.name,
+            now_ms=broker.clock.now_ms(),
+            max_frame_bytes=broker.settings.max_frame_bytes,
+            max_body_bytes=broker.settings.max_body_bytes,
+            max_key_bytes=MAX_KEY_BYTES,
+            max_headers_bytes=MAX_HEADERS_BYTES,
+        )
+
+    async def _listen(self) -> None:
+        """Take frames until the client ends. Raises RemoteProtocolError when the stream cannot be trusted."""
+        inbox, outgoing, broker = self._inbox, self.outgoing, self.broker
+        if not self.is_greeted:
+            return
+        while True:
+            while inbox.has_frame():
+                if broker.is_draining:
+                    self._take_one_while_draining()
+                else:
+                    self._take(inbox.pending())
+                if outgoing.is_full:
+                    await outgoing.wait_not_full()
+                if broker.services.is_behind:
+                    await broker.services.wait_for_room()
+            if not await self._receive():
+                return
+
+    def _take(self, data: memoryview) -> None:
+        """One call of the engine: all SEND frames at the head of `data`, and perhaps one frame of another
+        type.
+        """
+        broker = self.broker
+        taken = broker.store.ingest(data, broker.clock.now_ms())
+        self._inbox.consume(taken.consumed_bytes)
+        if taken.replies:
+            broker.commit.when_durable(taken.position, self.outgoing.put, taken.replies)
+        if taken.stop is not Stop.NEED_MORE:
+            self._after_stop(taken)
+
+    def _after_stop(self, taken: Ingested) -> None:
+        if taken.stop is Stop.BAD_CRC:
+            raise BadCrc
+        if taken.stop is Stop.FRAME_TOO_LARGE:
+            raise FrameTooLarge
+        frame = taken.stop_frame
+        assert frame is not None
+        frame_type, correlation, payload = frame
+        if taken.stop is Stop.OTHER_FRAME:
+            self._request(frame_type, correlation, payload)
+        else:
+            self._refuse(correlation, _REFUSALS[taken.stop]())
+
+    def _request(self, frame_type: int, correlation: int, payload: memoryview) -> None:
+        try:
+            if frame_type == FrameType.ACK:
+                self._ack(correlation, payload)
+            else:
+                self._control(frame_type, correlation, payload)
+        except StoreError as error:
+            if ends_the_broker(error):
+                raise
+            self._refuse(correlation, from_store(error))
+        except TickwheelError as error:
+            self._refuse(correlation, error)
+
+    def _ack(self, correlation: int, payload: memoryview) -> None:
+        broker = self.broker
+        acked = broker.store.ack(payload, correlation, broker.clock.now_ms())
+        broker.commit.when_durable(acked.position, self.outgoing.put, acked.reply)
+        broker.delivery.wake_group(acked.group_id)
+
+    def _control(self, frame_type: int, correlation: int, payload: memoryview) -> None:
+        event = self._machine.frame_received(frame_type, correlation, payload)
+        if isinstance(event, NotUnderstood):
+            self._refuse(correlation, event.error)
+        else:
+            assert isinstance(event, Requested), "SEND and ACK do not come here"
+            requests.answer(self, correlation, event.request)
+
+    def _refuse(self, correlation: int, error: TickwheelError) -> None:
+        """Answer one request with its error; the connection goes on."""
+        self.broker.counters.refused += 1
+        self._log.info("request refused", code=error.code, reason=error.message)
+        self.outgoing.put(error_frame(correlation, error))
+
+    def _take_one_while_draining(self) -> None:
+        """During shutdown: acks and the like are still taken, sends are not."""
+        frame = self._inbox.first_frame()
+        if frame[_TYPE_OFFSET] != FrameType.SEND:
+            self._take(frame)
+            return
+        if crc32c(frame[_TYPE_OFFSET:]) != int.from_bytes(frame[4:8], "little"):
+            raise BadCrc
+        self._refuse(self._inbox.correlation(), ShuttingDown())
+        self._inbox.consume(len(frame))
+
+
+_REFUSALS: dict[Stop, type[TickwheelError]] = {
+    Stop.BAD_FRAME: BadFrame,
+    Stop.UNKNOWN_TOPIC: UnknownTopic,
+    Stop.DISK_FULL: DiskFull,
+}

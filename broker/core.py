@@ -1,0 +1,111 @@
+"""The broker's parts and how they hold together, without sockets, signals or threads of its own."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+import trio
+
+from broker import logs
+from broker.clock import Clock
+from broker.delivery import Delivery, Subscription
+from broker.services import Services
+from broker.settings import Settings
+from broker.sync import GroupCommit, SyncRunner
+from timerlog.store import Store
+
+HOUSEKEEPING_S = 1.0
+_STEP_BACK_MS = 1_000
+
+_log = logs.get_logger("core")
+
+
+class Counters:
+    """What the broker counts itself, beside the engine."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.refused = 0
+
+
+class Broker:
+    """Engine, group commit, services and delivery. Make it inside trio; `run` works until cancelled."""
+
+    def __init__(
+        self, settings: Settings, store: Store, clock: Clock, runner: SyncRunner, nursery: trio.Nursery
+    ) -> None:
+        """`nursery` takes the dispatchers, one task a group."""
+        self.settings = settings
+        self.store = store
+        self.clock = clock
+        self.version = version("tickwheel")
+        self.name = f"tickwheel/{self.version}"
+        self.counters = Counters()
+        self.held_subscriptions = 0
+        self.is_draining = False
+        self._started_s = trio.current_time()
+        self._runner = runner
+        self.commit = GroupCommit(store, runner, on_durable=self._durable_moved)
+        self.delivery = Delivery(store, clock, nursery, self.commit.mark_dirty)
+        self.services = Services(
+            store,
+            clock,
+            max_backlog_bytes=settings.max_backlog_bytes,
+            wake_groups=self.delivery.wake,
+            mark_dirty=self.commit.mark_dirty,
+        )
+
+    async def run(self) -> None:
+        """Group commit, the five services and the housekeeping. Raises SyncFailed when the disk fails."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.commit.run)
+                nursery.start_soon(self.services.run)
+                nursery.start_soon(self._keep_house)
+        finally:
+            self._runner.close()
+
+    def give_back(self, subscription: Subscription) -> int:
+        """End a subscription and give its messages to others at once; how many there were."""
+        self._forget(subscription)
+        released = self.store.release_holder(subscription.holder, self.clock.now_ms())
+        self.delivery.wake_group(subscription.group_id)
+        self.commit.mark_dirty()
+        return released
+
+    def lose(self, subscription: Subscription) -> None:
+        """The connection is gone: what the subscriber holds stays leased, because it may still be at work."""
+        if self.is_draining:
+            self.give_back(subscription)
+            return
+        self._forget(subscription)
+        self.store.drop_holder(subscription.holder)
+
+    def stats(self) -> dict[str, Any]:
+        """See `tickwheel.stats.Stats`."""
+        return self.store.stats(self.clock.now_ms()) | {
+            "connections": self.counters.connections,
+            "subscribers": self.delivery.subscribers,
+            "syncs": self.commit.syncs,
+            "uptime_ms": round((trio.current_time() - self._started_s) * 1_000),
+            "version": self.version,
+        }
+
+    def _forget(self, subscription: Subscription) -> None:
+        self.delivery.remove(subscription)
+        self.held_subscriptions -= 1
+
+    def _durable_moved(self) -> None:
+        self.services.durable_moved()
+
+    async def _keep_house(self) -> None:
+        while True:
+            await trio.sleep(HOUSEKEEPING_S)
+            now_ms = self.clock.now_ms()
+            back_ms = self.clock.take_step_back_ms()
+            if back_ms > _STEP_BACK_MS:
+                _log.warning("the wall clock was set back", by_ms=back_ms)
+                self.store.clock_went_back(now_ms)
+                self.services.timers_changed()
+            self.store.housekeeping(now_ms)

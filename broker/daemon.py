@@ -1,0 +1,196 @@
+"""The daemon: opens the store, listens, serves until told to stop, and leaves everything in order.
+
+`run` is for a process of its own (`tickwheel serve`): logs, signals, exit codes. `serve` is the broker
+alone, as `tickwheel.embedded` and `tickwheel.testing` run it in a thread of the user's process.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from broker import logs
+from broker.clock import Clock, SystemClock
+from broker.core import Broker
+from broker.errors import LogNotWritten, from_store
+from broker.exit_codes import ExitCode, exit_code_for
+from broker.listeners import Listener, open_listeners
+from broker.server import Server
+from broker.settings import Settings
+from broker.sync import SyncFailed, SyncThread
+from tickwheel.protocol.errors import TickwheelError
+from timerlog.errors import StoreError
+from timerlog.settings import StoreSettings
+from timerlog.store import Store
+
+_log = logs.get_logger("daemon")
+
+
+class Running:
+    """A broker that has started: where it listens, and how to stop it from any thread."""
+
+    def __init__(self, urls: list[str], settings: Settings) -> None:
+        self.urls = urls
+        self.settings = settings
+        self._stop = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+
+    def stop(self) -> None:
+        """Begin an orderly shutdown; safe in any thread, and more than once."""
+        try:
+            self._token.run_sync_soon(self._stop.set)
+        except trio.RunFinishedError:
+            return
+
+    async def wait_stopped(self) -> None:
+        """Return once `stop` was called."""
+        await self._stop.wait()
+
+
+Ready = Callable[[Running], None]
+
+
+def run(settings: Settings, *, clock: Clock | None = None, ready: Ready | None = None) -> ExitCode:
+    """Serve in the main thread until SIGTERM or SIGINT. Errors are logged in one line, with advice; no
+    traceback.
+    """
+    logs.configure(settings)
+    try:
+        trio.run(_serve_with_signals, settings, clock, ready)
+    except TickwheelError as error:
+        _log.error("stopped", code=error.code, reason=error.message, advice=error.advice)
+        return exit_code_for(error.code)
+    except Exception:
+        _log.exception("stopped by a defect")
+        return ExitCode.DEFECT
+    return ExitCode.OK
+
+
+async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready | None = None) -> None:
+    """Serve until `Running.stop`; `ready` is called when clients can connect.
+
+    Raises TickwheelError: what cannot be started (locked, read_only, damaged, address_in_use, …) or
+    `log_failed`.
+    """
+    clock = clock or SystemClock()
+    store = _open_store(settings, clock)
+    is_clean = False
+    try:
+        try:
+            await _serve_store(settings, store, clock, ready)
+        except* (SyncFailed, StoreError, OSError) as group:
+            raise _explain(_first(group)) from group
+        is_clean = True
+    except BaseExceptionGroup as group:
+        raise _first(group) from group
+    finally:
+        store.close(clean=is_clean)
+    _log.info("stopped")
+
+
+async def _serve_with_signals(settings: Settings, clock: Clock | None, ready: Ready | None) -> None:
+    async with trio.open_nursery() as nursery:
+
+        def on_ready(running: Running) -> None:
+            nursery.start_soon(_stop_on_signal, running)
+            if ready is not None:
+                ready(running)
+
+        await serve(settings, clock=clock, ready=on_ready)
+        nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signal(running: Running) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            _log.info("stopping", signal=signal.Signals(number).name)
+            running.stop()
+
+
+def _open_store(settings: Settings, clock: Clock) -> Store:
+    try:
+        store = Store.open(Path(settings.data_dir), _store_settings(settings), clock.now_ms())
+    except StoreError as error:
+        raise from_store(error) from error
+    except OSError as error:
+        raise LogNotWritten(f"cannot open {settings.data_dir}: {error.strerror or error}") from error
+    return store
+
+
+def _store_settings(settings: Settings) -> StoreSettings:
+    return StoreSettings(
+        segment_bytes=settings.segment_bytes,
+        max_body_bytes=settings.max_body_bytes,
+        max_frame_bytes=settings.max_frame_bytes,
+        max_topics=settings.max_topics,
+        max_groups=settings.max_groups,
+        ack_wait_ms=settings.ack_wait_ms,
+        min_backoff_ms=settings.min_backoff_ms or settings.ack_wait_ms,
+        max_backoff_ms=settings.max_backoff_ms,
+    )
+
+
+async def _serve_store(settings: Settings, store: Store, clock: Clock, ready: Ready | None) -> None:
+    listeners = await open_listeners(settings)
+    running = Running([listener.url for listener in listeners], settings)
+    async with trio.open_nursery() as nursery:
+        broker = Broker(settings, store, clock, SyncThread(), nursery)
+        server = Server(broker, nursery)
+        engine, accepting = trio.CancelScope(), trio.CancelScope()
+        engine_ended = trio.Event()
+        nursery.start_soon(_run_engine, broker, engine, engine_ended)
+        nursery.start_soon(_accept_all, server, listeners, accepting)
+        nursery.start_soon(server.watch)
+        _log.info(
+            "started", urls=" ".join(running.urls), data_dir=settings.data_dir, recovery=str(store.recovery)
+        )
+        if ready is not None:
+            ready(running)
+        await running.wait_stopped()
+        accepting.cancel()
+        await _drain(broker, server)
+        engine.cancel()
+        await engine_ended.wait()
+        await broker.commit.sync_once()
+        await server.flush()
+        nursery.cancel_scope.cancel()
+
+
+async def _run_engine(broker: Broker, scope: trio.CancelScope, ended: trio.Event) -> None:
+    with scope:
+        await broker.run()
+    ended.set()
+
+
+async def _accept_all(server: Server, listeners: list[Listener], scope: trio.CancelScope) -> None:
+    with scope:
+        async with trio.open_nursery() as nursery:
+            for listener in listeners:
+                nursery.start_soon(server.accept, listener)
+
+
+async def _drain(broker: Broker, server: Server) -> None:
+    """Take no more sends, deliver nothing more, let clients finish, then give their messages back."""
+    broker.is_draining = True
+    broker.delivery.stop()
+    server.go_away("the broker is stopping")
+    with trio.move_on_after(broker.settings.drain_timeout_ms / 1_000):
+        await server.wait_empty()
+    released = server.give_leases_back()
+    _log.info("drained", leases_given_back=released)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _explain(error: BaseException) -> TickwheelError:
+    if isinstance(error, StoreError):
+        return from_store(error)
+    return LogNotWritten(str(error))

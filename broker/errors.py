@@ -1,0 +1,48 @@
+"""What goes wrong, sorted: errors that are told to one client, and those that end the broker."""
+
+from __future__ import annotations
+
+from broker.sync import SyncFailed
+from tickwheel.protocol.errors import TickwheelError, error_class
+from tickwheel.protocol.frames import FrameType, encode_frame
+from tickwheel.protocol.requests import encode_error
+from timerlog.errors import LogFailed, StoreError
+
+
+class AddressInUse(TickwheelError):
+    """Another process listens on this address."""
+
+    code = "address_in_use"
+    advice = "Stop the other process, or choose another listen_port or unix_socket."
+
+
+class CannotListen(TickwheelError):
+    """The address cannot be listened on."""
+
+    code = "cannot_listen"
+    advice = "Check listen_host, listen_port and unix_socket, and the permissions of the socket's directory."
+
+
+class LogNotWritten(TickwheelError):
+    """The disk did not take the log, so the broker stopped."""
+
+    code = "log_failed"
+    advice = "Check the disk, then start again: everything that was acknowledged is on it."
+
+
+def from_store(error: StoreError) -> TickwheelError:
+    """The typed error, for clients and callers, of one that the storage engine raised."""
+    typed = error_class(error.code)(str(error) or None, advice=error.advice)
+    if isinstance(error, LogFailed):
+        typed = LogNotWritten(str(error) or None)
+    return typed
+
+
+def ends_the_broker(error: BaseException) -> bool:
+    """Whether the log can no longer be trusted to take writes: then nothing more may be acknowledged."""
+    return isinstance(error, SyncFailed | LogFailed | OSError)
+
+
+def error_frame(correlation: int, error: TickwheelError) -> bytes:
+    """A whole ERROR frame."""
+    return encode_frame(FrameType.ERROR, correlation, encode_error(error))

@@ -1,0 +1,43 @@
+"""The exit codes of the daemon and the command line. They are stable: scripts and service managers rely on
+them.
+
+Where BSD's `sysexits.h` has a number for a situation, it is used.
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Why the process ended."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    DAMAGED = 65
+    NOT_CONNECTED = 69
+    DEFECT = 70
+    IO_ERROR = 74
+    DISK_FULL = 75
+    LOCKED = 76
+    READ_ONLY = 77
+    BAD_CONFIG = 78
+    ADDRESS_IN_USE = 79
+
+
+_BY_ERROR_CODE = {
+    "bad_config": ExitCode.BAD_CONFIG,
+    "damaged": ExitCode.DAMAGED,
+    "unsupported_format": ExitCode.DAMAGED,
+    "locked": ExitCode.LOCKED,
+    "read_only": ExitCode.READ_ONLY,
+    "disk_full": ExitCode.DISK_FULL,
+    "log_failed": ExitCode.IO_ERROR,
+    "address_in_use": ExitCode.ADDRESS_IN_USE,
+    "not_connected": ExitCode.NOT_CONNECTED,
+    "internal": ExitCode.DEFECT,
+}
+
+
+def exit_code_for(error_code: str) -> ExitCode:
+    """The exit code for a typed error's `code`; `FAILED` for one without a number of its own."""
+    return _BY_ERROR_CODE.get(error_code, ExitCode.FAILED)

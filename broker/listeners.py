@@ -1,0 +1,103 @@
+"""Where the broker listens: TCP and Unix sockets, opened with errors that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+from urllib.parse import quote
+
+import trio
+
+from broker.errors import AddressInUse, CannotListen
+from broker.settings import Settings
+
+_BACKLOG = 1_024
+
+
+class Listener:
+    """One listening socket, and the URL that clients use for it."""
+
+    def __init__(self, sock: trio.socket.SocketType, url: str, path: str = "") -> None:
+        self.socket = sock
+        self.url = url
+        self._path = path
+
+    def close(self) -> None:
+        """Stop listening; a Unix socket's file is removed."""
+        self.socket.close()
+        if self._path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+
+
+async def open_listeners(settings: Settings) -> list[Listener]:
+    """Open everything that the settings ask for. Raises AddressInUse or CannotListen; then nothing is left
+    open.
+    """
+    with contextlib.ExitStack() as opened:
+        listeners: list[Listener] = []
+        if settings.unix_socket:
+            listeners.append(await _open_unix(settings.unix_socket))
+            opened.callback(listeners[-1].close)
+        if settings.listen_tcp:
+            listeners.extend(await _open_tcp(settings.listen_host, settings.listen_port))
+        opened.pop_all()
+        return listeners
+
+
+async def _open_tcp(host: str, port: int) -> list[Listener]:
+    try:
+        opened = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
+    except OSError as error:
+        raise _explain(error, f"{host}:{port}") from error
+    return [Listener(each.socket, _tcp_url(each.socket)) for each in opened]
+
+
+def _tcp_url(sock: trio.socket.SocketType) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"tickwheel://[{host}]:{port}" if ":" in host else f"tickwheel://{host}:{port}"
+
+
+def _unix_url(path: str) -> str:
+    return f"tickwheel+unix://{quote(os.path.abspath(path))}"
+
+
+async def _open_unix(path: str) -> Listener:
+    """Bind with access for the owner only: whoever can open the socket can do everything."""
+    await _remove_stale(path)
+    sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        await sock.bind(path)
+        os.chmod(path, 0o600)
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise _explain(error, path) from error
+    return Listener(sock, _unix_url(path), path)
+
+
+async def _remove_stale(path: str) -> None:
+    """Remove the socket file of a broker that was killed; one that answers is in use."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise AddressInUse(f"{path} exists and is not a socket.")
+    except FileNotFoundError:
+        return
+    with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            await probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except OSError as error:
+            raise _explain(error, path) from error
+    raise AddressInUse(f"Another process listens on {path}.")
+
+
+def _explain(error: OSError, address: str) -> AddressInUse | CannotListen:
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUse(f"Another process listens on {address}.")
+    return CannotListen(f"Cannot listen on {address}: {error.strerror or error}.")

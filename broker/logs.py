@@ -1,0 +1,81 @@
+"""Structured logs: events with fields, through structlog into the standard `logging` module.
+
+Inside a user's process (`tickwheel.embedded`) nothing is configured here: the events go to the logger
+`tickwheel.broker` and the user decides. The daemon calls `configure`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, TextIO, cast
+
+import structlog
+
+from broker.settings import Settings
+
+_ROOT = "tickwheel.broker"
+_BOLD, _RESET = "\x1b[1m", "\x1b[0m"
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """A logger called `tickwheel.broker.<name>`."""
+    logger = structlog.wrap_logger(
+        logging.getLogger(f"{_ROOT}.{name}"),
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.render_to_log_kwargs,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    return cast(structlog.stdlib.BoundLogger, logger)
+
+
+def configure(settings: Settings, stream: TextIO = sys.stderr) -> None:
+    """Write the broker's events to `stream`: readable lines on a terminal, JSON otherwise, or as the
+    settings say.
+    """
+    handler = logging.StreamHandler(stream)
+    as_console = settings.log_format == "console" or (settings.log_format == "auto" and stream.isatty())
+    renderer = _Logfmt(stream.isatty()) if as_console else structlog.processors.JSONRenderer()
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[
+                structlog.stdlib.ExtraAdder(),
+                structlog.stdlib.add_log_level,
+                structlog.stdlib.add_logger_name,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.format_exc_info,
+            ],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger(_ROOT)
+    root.handlers[:] = [handler]
+    root.setLevel(settings.log_level.upper())
+    root.propagate = False
+
+
+class _Logfmt:
+    """`12:00:00.123 info  started url=tickwheel://127.0.0.1:7411`."""
+
+    def __init__(self, colour: bool) -> None:
+        self._colour = colour
+
+    def __call__(self, _logger: Any, _name: str, event: structlog.typing.EventDict) -> str:
+        time = str(event.pop("timestamp", ""))[11:23]
+        level = str(event.pop("level", ""))
+        event.pop("logger", None)
+        text = str(event.pop("event", ""))
+        trace = event.pop("exception", None)
+        if self._colour:
+            text = f"{_BOLD}{text}{_RESET}"
+        fields = "".join(f" {key}={_quoted(value)}" for key, value in event.items())
+        line = f"{time} {level:<7} {text}{fields}"
+        return f"{line}\n{trace}" if trace else line
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return f'"{text}"' if " " in text or not text else text

@@ -1,0 +1,105 @@
+"""What waits to be written to one connection: a queue that never blocks its feeders, and the task that
+empties it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from broker.transport import Transport
+from broker.wake import Bell
+
+_JOIN_BYTES = 1 << 19
+"""Small replies are joined up to this size: one system call, one packet train."""
+
+
+class Outgoing:
+    """The outgoing side of a connection.
+
+    `put` is synchronous: the group commit and the dispatchers never wait for a client. They look at `is_full`
+    instead, and `stalled_since_s` tells the watchman of a client that does not read.
+    """
+
+    def __init__(self, transport: Transport, high_water_bytes: int) -> None:
+        self._transport = transport
+        self._high_water_bytes = high_water_bytes
+        self._chunks: deque[bytes] = deque()
+        self._bell = Bell()
+        self._is_closed = False
+        self._on_low: list[Callable[[], None]] = []
+        self.queued_bytes = 0
+        self.stalled_since_s: float | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be offered for now."""
+        return self.queued_bytes >= self._high_water_bytes
+
+    def put(self, frames: bytes) -> None:
+        """Queue whole frames. After the end of the connection they are dropped."""
+        if not self._is_closed:
+            self._chunks.append(frames)
+            self.queued_bytes += len(frames)
+            self._bell.ring()
+
+    def when_low(self, call: Callable[[], None]) -> None:
+        """Call once when the queue has fallen below the high-water mark."""
+        if call not in self._on_low:
+            self._on_low.append(call)
+
+    async def wait_below(self, limit_bytes: int) -> None:
+        """Return once fewer than `limit_bytes` are queued, or nothing more will be written."""
+        while self.queued_bytes >= limit_bytes and not self._is_closed:
+            fell = trio.Event()
+            self._on_low.append(fell.set)
+            await fell.wait()
+
+    async def wait_not_full(self) -> None:
+        """Return once the queue is below its high-water mark."""
+        await self.wait_below(self._high_water_bytes)
+
+    async def flush(self) -> None:
+        """Return once everything queued was written."""
+        await self.wait_below(1)
+
+    async def run(self) -> None:
+        """Write for ever. Raises trio.BrokenResourceError when the other side is gone."""
+        try:
+            while True:
+                await self._bell.wait()
+                while self._chunks:
+                    await self._write_some()
+        finally:
+            self._is_closed = True
+            self._chunks.clear()
+            self.queued_bytes = 0
+            self._tell_low()
+
+    async def _write_some(self) -> None:
+        data: bytes | memoryview = self._take()
+        while data:
+            self.stalled_since_s = trio.current_time()
+            sent_bytes = await self._transport.send_some(data)
+            self.queued_bytes -= sent_bytes
+            data = data[sent_bytes:] if sent_bytes == len(data) else memoryview(data)[sent_bytes:]
+        self.stalled_since_s = None
+        if self._on_low and not self.is_full:
+            self._tell_low()
+
+    def _take(self) -> bytes:
+        chunks = self._chunks
+        if len(chunks) == 1 or len(chunks[0]) >= _JOIN_BYTES:
+            return chunks.popleft()
+        taken, size_bytes = [], 0
+        while chunks and size_bytes < _JOIN_BYTES:
+            taken.append(chunks.popleft())
+            size_bytes += len(taken[-1])
+        return b"".join(taken)
+
+    def _tell_low(self) -> None:
+        calls, self._on_low = self._on_low, []
+        for call in calls:
+            call()

@@ -1,0 +1,149 @@
+"""Group commit: many replies wait for one fdatasync.
+
+While one sync is on the disk, new sends and acks gather; the next sync covers them all. So the number of
+syncs adapts itself to the disk and the load, and nobody tunes it. A failed sync is final: it is reported,
+everything stops, and nothing is ever tried again, because the kernel may have thrown the unwritten pages
+away.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import outcome
+import trio
+
+from broker.wake import Bell
+
+if TYPE_CHECKING:
+    from timerlog.store import Store
+
+LAZY_SYNC_S = 0.01
+"""Leases and ticks nobody waits for are synced this late at most; until then they share a sync with others.
+"""
+
+Sink = Callable[[bytes], None]
+
+
+class SyncFailed(Exception):
+    """The disk refused to make data durable; the process must end."""
+
+
+class SyncRunner(Protocol):
+    """Runs a blocking sync without blocking the event loop. A simulation runs it in place instead."""
+
+    async def run(self, work: Callable[[], None]) -> None:
+        """Run `work` to its end, also when cancelled meanwhile; its exception is raised here."""
+
+    def close(self) -> None:
+        """No more work will come."""
+
+
+class SyncThread:
+    """One thread for one disk. `trio.to_thread` starts and joins bookkeeping a call; this is half its
+    latency.
+    """
+
+    def __init__(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._work: queue.SimpleQueue[tuple[Callable[[], None], trio.lowlevel.Task] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread = threading.Thread(target=self._serve, name="tickwheel-sync", daemon=True)
+        self._thread.start()
+
+    async def run(self, work: Callable[[], None]) -> None:
+        """See `SyncRunner`."""
+        self._work.put((work, trio.lowlevel.current_task()))
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+
+    def close(self) -> None:
+        """See `SyncRunner`."""
+        self._work.put(None)
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            work, task = item
+            result = outcome.capture(work)
+            self._token.run_sync_soon(trio.lowlevel.reschedule, task, result)
+
+
+class InPlace:
+    """Runs the sync in the event loop: for simulations, where no thread may exist."""
+
+    async def run(self, work: Callable[[], None]) -> None:
+        """See `SyncRunner`."""
+        await trio.lowlevel.checkpoint()
+        work()
+
+    def close(self) -> None:
+        """See `SyncRunner`."""
+
+
+class GroupCommit:
+    """Holds replies back until what they promise is on disk."""
+
+    def __init__(self, store: Store, runner: SyncRunner, on_durable: Callable[[], None]) -> None:
+        """`on_durable` is called after each sync, when `store.durable_position` has moved."""
+        self._store = store
+        self._runner = runner
+        self._on_durable = on_durable
+        self._waiting: deque[tuple[int, Sink, bytes]] = deque()
+        self._dirty = Bell()
+        self._urgent = Bell()
+        self.syncs = 0
+
+    def mark_dirty(self) -> None:
+        """Something was staged that nobody waits for: leases, ticks."""
+        self._dirty.ring()
+
+    def when_durable(self, position: int, sink: Sink, reply: bytes) -> None:
+        """Call `sink(reply)` once the log is durable up to `position`; at once if it is already."""
+        if position <= self._store.durable_position:
+            sink(reply)
+            return
+        waiting = self._waiting
+        if waiting and waiting[-1][0] > position:
+            position = waiting[-1][0]
+        waiting.append((position, sink, reply))
+        self._urgent.ring()
+        self._dirty.ring()
+
+    async def wait_durable(self, position: int) -> None:
+        """Return once the log is durable up to `position`."""
+        done = trio.Event()
+        self.when_durable(position, lambda _: done.set(), b"")
+        await done.wait()
+
+    async def run(self) -> None:
+        """Sync for ever. Raises SyncFailed when the disk does."""
+        while True:
+            await self._dirty.wait()
+            if not self._waiting:
+                with trio.move_on_after(LAZY_SYNC_S):
+                    await self._urgent.wait()
+            await self.sync_once()
+
+    async def sync_once(self) -> None:
+        """Make everything staged durable and release the replies that waited for it. Raises SyncFailed."""
+        try:
+            ticket = self._store.begin_sync()
+            if ticket is not None:
+                await self._runner.run(ticket.run)
+                self._store.finish_sync(ticket)
+                self.syncs += 1
+        except OSError as error:
+            raise SyncFailed(f"the disk did not take the log: {error.strerror or error}") from error
+        self._release()
+        self._on_durable()
+
+    def _release(self) -> None:
+        durable_position = self._store.durable_position
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= durable_position:
+            _, sink, reply = waiting.popleft()
+            sink(reply)

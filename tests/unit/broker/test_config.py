@@ -1,0 +1,124 @@
+"""Settings: every origin, their order, and every refusal with its origin in the message."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from broker.config import from_arguments, load
+from broker.config_example import example_toml
+from broker.settings import FIELDS, Settings
+from tickwheel.protocol.errors import ConfigError
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_defaults() -> None:
+    loaded = load(environment={})
+    assert loaded.settings == Settings()
+    assert set(loaded.origins.values()) == {"default"}
+    assert loaded.settings.listen_host == "127.0.0.1"
+    assert loaded.settings.listen_port == 7411
+
+
+def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.toml", 'ack_wait = "1s"\nmax_body_bytes = "1MiB"\nlisten_port = 1\n')
+    environment = {"TICKWHEEL_ACK_WAIT": "2s", "TICKWHEEL_MAX_BODY_BYTES": "2MiB", "HOME": "/root"}
+    loaded = load(file, environment, {"ack_wait": "3s", "log_level": None})
+    assert loaded.settings.ack_wait_ms == 3_000
+    assert loaded.settings.max_body_bytes == 2 << 20
+    assert loaded.settings.listen_port == 1
+    assert loaded.origins["ack_wait"] == "--ack-wait"
+    assert loaded.origins["max_body_bytes"] == "TICKWHEEL_MAX_BODY_BYTES"
+    assert loaded.origins["listen_port"] == f"{file}: listen_port"
+    assert loaded.origins["log_level"] == "default"
+
+
+def test_each_setting_can_be_given_everywhere(tmp_path: Path) -> None:
+    text = example_toml().replace("\n#", "\n").replace("\n ", "\n# ")
+    values = tomllib.loads(text)
+    assert set(values) == set(FIELDS)
+    assert load(write(tmp_path / "t.toml", text), {}).settings == Settings()
+    environment = {FIELDS[name].variable: str(value) for name, value in values.items()}
+    assert load(environment=environment).settings == Settings()
+    assert load(environment={}, flags=values).settings == Settings()
+    assert from_arguments(**values) == Settings()
+
+
+def test_the_example_file_is_that_of_the_settings() -> None:
+    assert (REPOSITORY / "docs" / "tickwheel.example.toml").read_text() == example_toml()
+
+
+def test_the_example_file_changes_nothing(tmp_path: Path) -> None:
+    assert load(REPOSITORY / "docs" / "tickwheel.example.toml", {}).settings == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('ack_wiat = "1s"', "unknown setting 'ack_wiat'; did you mean ack_wait"),
+        ("zzz = 1", "unknown setting 'zzz'; `tickwheel config show`"),
+        ("ack_wait = 30", "ack_wait: a duration needs its unit"),
+        ('ack_wait = "thirty"', "ack_wait: 'thirty' is not a duration"),
+        ('ack_wait = "0s"', "ack_wait: '0s' is not possible: expected `int` >= 1"),
+        ('max_body_bytes = "17MiB"', "max_body_bytes: '17MiB' is not possible: expected `int` <= 16777216"),
+        ("listen_port = 70000", "listen_port: 70000 is not possible"),
+        ('log_level = "loud"', "log_level: 'loud' is not one of debug, info, warning, error"),
+        ('insecure = "maybe"', "insecure: 'maybe' is neither true nor false"),
+        ("data_dir = 3", "data_dir: 3 is not possible: expected `str`, got `int`"),
+        ("listen_port = ", "is not valid TOML"),
+        ('listen_host = "0.0.0.0"', "other machines may reach"),
+        ('listen_host = "broker.example"', "other machines may reach"),
+        ("listen_tcp = false", "nothing to listen on"),
+        (f'unix_socket = "/{"x" * 100}"', "longer than 100 bytes"),
+        ('min_backoff = "2h"', "is below min_backoff"),
+        ('ack_wait = "2h"', "is below ack_wait"),
+        ('max_frame_bytes = "1MiB"', "must be at least"),
+    ],
+)
+def test_refusals_name_the_file(tmp_path: Path, text: str, message: str) -> None:
+    file = write(tmp_path / "bad.toml", text)
+    with pytest.raises(ConfigError) as caught:
+        load(file, {})
+    assert message in caught.value.message
+    assert "bad.toml" in caught.value.message
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.toml: cannot be read"):
+        load(tmp_path / "gone.toml", {})
+
+
+def test_refusals_name_the_variable_and_the_flag() -> None:
+    with pytest.raises(ConfigError, match="TICKWHEEL_LISTEN_PORT: 'http' is not a whole number"):
+        load(environment={"TICKWHEEL_LISTEN_PORT": "http"})
+    with pytest.raises(ConfigError, match="--ack-wait: 'x' is not a duration"):
+        load(environment={}, flags={"ack_wait": "x"})
+    with pytest.raises(
+        ConfigError, match="unknown variable TICKWHEEL_ACK_WIAT; did you mean TICKWHEEL_ACK_WAIT"
+    ):
+        load(environment={"TICKWHEEL_ACK_WIAT": "1s"})
+    with pytest.raises(ConfigError, match="unknown setting 'ackwait'; did you mean ack_wait"):
+        from_arguments(ackwait="1s")
+
+
+def test_variables_of_others_are_not_ours() -> None:
+    environment = {
+        "TICKWHEEL_URL": "tickwheel://127.0.0.1:1",
+        "TICKWHEEL_PORT": "tcp://10.0.0.1:7411",
+        "TICKWHEEL_SERVICE_HOST": "10.0.0.1",
+        "TICKWHEEL_PORT_7411_TCP_ADDR": "10.0.0.1",
+    }
+    assert load(environment=environment).settings == Settings()
+
+
+def test_off_loopback_only_when_asked_for() -> None:
+    settings = from_arguments(listen_host="0.0.0.0", insecure=True)
+    assert settings.listen_host == "0.0.0.0"
+    assert from_arguments(listen_host="::1").listen_host == "::1"
+    assert from_arguments(listen_host="localhost").listen_host == "localhost"

@@ -17,7 +17,13 @@ ROOT = HERE.parent
 
 WARNINGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]
 OPTIMISED = ["-O2", "-g1", "-fno-strict-aliasing"]
-SANITIZED = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+SANITIZED = [
+    "-O1",
+    "-g",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+]
 
 
 def make_ffi() -> FFI:
@@ -29,7 +35,9 @@ def make_ffi() -> FFI:
         "native._native",
         "\n".join(f'#include "{path.stem}.h"' for path in cdefs),
         # setuptools wants paths relative to the project for sdist builds.
-        sources=[str(path.relative_to(ROOT)) for path in sorted(HERE.glob("*.c")) if path.name != "_native.c"],
+        sources=[
+            str(path.relative_to(ROOT)) for path in sorted(HERE.glob("*.c")) if path.name != "_native.c"
+        ],
         include_dirs=[str(HERE)],
         extra_compile_args=WARNINGS + (SANITIZED if sanitize else OPTIMISED),
         extra_link_args=["-fsanitize=address,undefined"] if sanitize else [],

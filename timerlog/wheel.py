@@ -96,6 +96,9 @@ class TimerWheel:
     """
 
     core_type: ClassVar[type[Core]] = NativeCore
+    crowd_limit = CROWD_LIMIT
+    cascade_budget = CASCADE_BUDGET
+    walk_limit = WALK_LIMIT
 
     def __init__(self, directory: Path | None, tick_ms: int) -> None:
         self._directory = directory
@@ -115,7 +118,7 @@ class TimerWheel:
         path.unlink(missing_ok=True)
         return path
 
-    # -- linking ---------------------------------------------------------------------------------------
+    # -- linking --
 
     def link(self, due_ms: Int64Array, ref: UInt64Array, epoch: UInt32Array, owner: UInt32Array) -> None:
         """Adds timers. A due time that has passed becomes the next tick.
@@ -138,7 +141,7 @@ class TimerWheel:
         if linked != len(timers):
             raise DamagedWheel(f"only {linked} of {len(timers)} timers were linked")
 
-    # -- turning ---------------------------------------------------------------------------------------
+    # -- turning --
 
     def turn(self, now_ms: int, limit: int) -> Timers | None:
         """Up to ``limit`` (at least 1) timers that are due at ``now_ms``, ordered by due time, owner and
@@ -161,7 +164,7 @@ class TimerWheel:
 
     def _turn(self, now_ms: int, into: Timers, budget: int) -> int:
         crowds_before = int(self._wheel["crowds"])
-        count, self._more = self._core.turn(self._log, now_ms, into, budget, CROWD_LIMIT)
+        count, self._more = self._core.turn(self._log, now_ms, into, budget, self.crowd_limit)
         for chain in self._wheel["crowd"][crowds_before : int(self._wheel["crowds"])]:
             self._crowds.append(Crowd(int(chain["number"]), int(chain["count"])))
         return count
@@ -171,7 +174,7 @@ class TimerWheel:
             self.advance(now_ms)
             return None
         room = Timers.room(limit)
-        count = self._turn(now_ms, room, CASCADE_BUDGET)
+        count = self._turn(now_ms, room, self.cascade_budget)
         return room.part(0, count) if count else None
 
     def _walk_crowd(self) -> None:
@@ -180,7 +183,7 @@ class TimerWheel:
         crowd = next((crowd for crowd in self._crowds if crowd.on_wheel), None)
         if crowd is None:
             return
-        crowd.on_wheel -= self._core.walk(self._log, 0, crowd.timers, WALK_LIMIT)
+        crowd.on_wheel -= self._core.walk(self._log, 0, crowd.timers, self.walk_limit)
         if crowd.on_wheel == 0:
             crowd.order()
 
@@ -194,7 +197,7 @@ class TimerWheel:
         self._more = True  # The slots were not looked at.
         return part
 
-    # -- looking ---------------------------------------------------------------------------------------
+    # -- looking --
 
     @property
     def more(self) -> bool:
@@ -262,7 +265,7 @@ class TimerWheel:
         slot_ms = 1 << BLOCK_BITS * level
         return slots["number"] * slot_ms, np.full(len(slots), float(slot_ms)), slots["count"]
 
-    # -- space -----------------------------------------------------------------------------------------
+    # -- space --
 
     def disk_bytes(self) -> int:
         """What the two files occupy."""

@@ -112,7 +112,7 @@ class TwinCore:
     def cascade(self, level: int) -> Chain:
         return self.chain(self.wheel["cascade"][level])
 
-    # -- slots -----------------------------------------------------------------------------------------
+    # -- slots --
 
     def mark(self, level: int, index: int, occupied: bool) -> None:
         word, half = index // 64, index // 4096
@@ -154,7 +154,7 @@ class TwinCore:
         slot.push(position)
         self.wheel["level_timers"][level] += 1
 
-    # -- linking ---------------------------------------------------------------------------------------
+    # -- linking --
 
     def room(self, log: Region) -> int:
         return int(self.wheel["free_list"]["count"]) + capacity(log) - int(self.wheel["tail"])
@@ -191,7 +191,7 @@ class TwinCore:
         self.records["due_ms"][position - 1] = FREE
         self.chain(self.wheel["free_list"]).push(position)
 
-    # -- turning ---------------------------------------------------------------------------------------
+    # -- turning --
 
     def open_blocks(self) -> None:
         """Opens blocks up to the lead. Empty ones open at once; one with timers starts a cascade, or waits

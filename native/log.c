@@ -1,0 +1,61 @@
+/* Reading and appending CommitLog records. */
+#include "crc32c.h"
+#include "store.h"
+
+enum { END_OF_RANGE = 0, ZEROS = 1, BAD_LENGTH = 2, BAD_CHECKSUM = 3, END_RECORD = 4 };
+
+uint64_t tw_log_verify(const uint8_t *log, uint64_t position, uint64_t end, uint64_t *counts, int32_t *reason) {
+    *reason = END_OF_RANGE;
+    while (end - position >= sizeof(tw_head)) {
+        const uint8_t *record = log + position;
+        uint32_t       bytes = tw_load32(record + 4);
+        if (bytes == 0 && tw_load32(record) == 0) { *reason = ZEROS; return position; }
+        if (bytes < sizeof(tw_head) || bytes > end - position) { *reason = BAD_LENGTH; return position; }
+        if (tw_crc32c(record + 4, bytes - 4, 0) != tw_load32(record)) { *reason = BAD_CHECKSUM; return position; }
+        counts[record[8]]++;
+        if (record[8] == TW_RECORD_END) { *reason = END_RECORD; return position; }
+        position += tw_padded(bytes);
+        if (position > end) position = end;
+    }
+    return position;
+}
+
+int64_t tw_log_append(tw_store *store, uint8_t type, uint32_t aux, const uint8_t *payload, uint64_t bytes) {
+    uint64_t total = sizeof(tw_head) + bytes, position = store->staging_position + store->staging_bytes;
+    if (store->staging_bytes + tw_padded(total) > store->staging_capacity) return -1;
+    if (position + tw_padded(total) > store->segment_end) return -1;
+    uint8_t *record = store->staging + store->staging_bytes;
+    tw_head  head = {.record_bytes = (uint32_t)total, .type = type, .aux = aux};
+    memcpy(record, &head, sizeof head);
+    memcpy(record + sizeof head, payload, bytes);
+    memset(record + total, 0, tw_padded(total) - total);
+    tw_store32(record, tw_crc32c(record + 4, total - 4, 0));
+    store->staging_bytes += tw_padded(total);
+    return (int64_t)position;
+}
+
+/* Lengths that add up, and references that exist: a checksum says only that the bytes are as they were written. */
+static int makes_sense(const tw_store *store, const tw_message *message) {
+    uint64_t bytes = sizeof *message;
+    if (message->head.record_bytes < bytes || message->id == 0) return 0;
+    bytes += (uint64_t)message->key_bytes + message->headers_bytes + message->body_bytes;
+    return bytes == message->head.record_bytes && message->head.aux < store->topics_capacity &&
+           store->topics[message->head.aux].exists;
+}
+
+int tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need) {
+    while (end - *position >= sizeof(tw_head)) {
+        const uint8_t *record = store->log + *position;
+        if (record[8] != TW_RECORD_MESSAGE) return 1;
+        if (tw_load32(record + 4) < sizeof(tw_message)) return -1;
+        tw_message message;
+        memcpy(&message, record, sizeof message);
+        if (!makes_sense(store, &message)) return -1;
+        if (message.id >= store->rows_allocated) { *need = message.id + 1; return TW_STOP_NEED_ROWS; }
+        const uint8_t *key = record + sizeof message;
+        uint32_t       hash = message.key_bytes ? tw_key_hash(message.head.aux, key, message.key_bytes) : 0;
+        tw_apply_message(store, &message, *position, hash);
+        *position += tw_padded(message.head.record_bytes);
+    }
+    return 0;
+}

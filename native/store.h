@@ -1,0 +1,283 @@
+/* The storage engine's hot paths: layouts that every part shares, and the functions over them.
+ *
+ * Python owns all memory and disk space: it hands in a tw_store of base addresses with how much of each may be
+ * touched. A function that needs more room says so before it changes anything, and is called again.
+ *
+ * docs/file-formats.md describes the layouts. To change one of those on disk: raise the file's format version in
+ * timerlog/layout.py, say in docs/file-formats.md what changed, and keep reading the older version. */
+#ifndef TICKWHEEL_STORE_H
+#define TICKWHEEL_STORE_H
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* ---- CommitLog records: 16-byte head, then a payload by type; the next record starts at a multiple of 8. ---- */
+typedef struct {
+    uint32_t crc;          /* CRC-32C of bytes 4 .. record_bytes */
+    uint32_t record_bytes; /* head and payload, without the padding */
+    uint8_t  type;
+    uint8_t  flags;
+    uint16_t reserved;
+    uint32_t aux; /* topic id or group id, by type */
+} tw_head;
+
+typedef struct {
+    tw_head  head; /* flags: the priority; aux: the topic id */
+    uint64_t id;
+    int64_t  deliver_at_ms;
+    int64_t  created_ms;
+    uint16_t key_bytes;
+    uint16_t headers_bytes;
+    uint32_t body_bytes;
+} tw_message; /* 48 bytes, then key, headers, body */
+
+enum { TW_RECORD_MESSAGE = 1, TW_RECORD_END = 255 };
+
+/* ---- MessageTable row; the row's index is the message's id ---- */
+typedef struct {
+    uint64_t position; /* of its record in the CommitLog */
+    int64_t  deliver_at_ms;
+    int64_t  created_ms;
+    uint64_t topic_seq; /* its number in its topic, once it is there */
+    uint32_t topic_id;
+    uint32_t key_hash; /* 0: no key */
+    uint32_t record_bytes;
+    uint16_t version; /* +1 at each reschedule, so that an older timer is known as superseded */
+    uint8_t  state;
+    uint8_t  priority;
+} tw_row;
+
+enum { TW_NONE = 0, TW_SCHEDULED = 1, TW_READY = 2, TW_CANCELLED = 3, TW_DAMAGED = 4 };
+
+/* `count` consecutive values from `first` that share epoch and time. */
+typedef struct {
+    uint64_t first;
+    uint32_t count;
+    uint32_t epoch;
+    int64_t  time_ms;
+} tw_run;
+
+/* A message in a topic, by topic_seq. Those of one priority form a lane through `next` (topic_seq + 1; 0: last). */
+typedef struct {
+    uint64_t id;
+    uint64_t next;
+} tw_arrival;
+
+/* What one group knows of one message of its topic, by topic_seq. */
+typedef struct {
+    int64_t  time_ms;    /* leased: the lease's end; acked: when */
+    uint64_t retry_next; /* chain of messages that wait for redelivery (topic_seq + 1; 0: last) */
+    uint32_t epoch;
+    uint16_t holder; /* number of the subscription that holds the lease; 0: none */
+    uint8_t  state;
+    uint8_t  flags;
+} tw_delivery;
+
+enum { TW_UNTOUCHED = 0, TW_LEASED = 1, TW_ACKED = 2 };
+enum { TW_IN_RETRY = 1, TW_ACKING = 2 };
+
+typedef struct {
+    tw_arrival *arrivals;
+    uint64_t    allocated;
+    uint64_t    count;     /* messages that reached the topic */
+    uint64_t    messages;  /* all ever sent to it */
+    uint64_t    cancelled;
+    uint64_t    cancelled_in_topic; /* of these, after they had reached the topic */
+    uint64_t    lane_first[256]; /* topic_seq + 1 */
+    uint64_t    lane_last[256];
+    uint64_t    lanes[4]; /* bit p: lane p has held a message */
+    uint32_t    exists;
+} tw_topic;
+
+typedef struct {
+    tw_delivery *rows;
+    uint64_t     allocated;
+    uint64_t     start_seq;
+    uint64_t     floor_seq; /* everything below is acked or cancelled */
+    uint64_t     high_seq;  /* rows at and above were never touched */
+    uint64_t     touched;   /* messages delivered at least once */
+    uint64_t     leased;
+    uint64_t     acked;
+    uint64_t     deliveries;
+    int64_t      ack_wait_ms;
+    int64_t      min_backoff_ms;
+    int64_t      max_backoff_ms;
+    uint64_t     cursor[256]; /* topic_seq + 1 of the message last taken from each lane; 0: none yet */
+    uint64_t     retry_first[256];
+    uint64_t     retry_last[256];
+    uint64_t     retry_lanes[4];
+    uint32_t     topic_id;
+    uint32_t     exists;
+} tw_group;
+
+typedef struct {
+    const uint8_t *log; /* position p is at log + p, for p < log_readable */
+    uint64_t log_readable;
+    uint8_t *staging; /* records appended but not yet written; the first is at staging_position */
+    uint64_t staging_capacity;
+    uint64_t staging_bytes;
+    uint64_t staging_position;
+    uint64_t segment_end;   /* no record crosses it */
+    uint64_t message_limit; /* messages must end before it; the rest is kept for acks and other control records */
+    tw_row  *rows;
+    uint64_t rows_allocated;
+    uint64_t next_id;
+    uint8_t *keys;
+    uint64_t keys_allocated;
+    tw_topic *topics;
+    uint32_t topics_capacity;
+    tw_group *groups;
+    uint32_t groups_capacity;
+    uint32_t *outstanding; /* by holder: un-acked messages; 65,536 numbers */
+    uint32_t max_body_bytes;
+    uint32_t max_frame_bytes;
+    uint32_t *key_hashes; /* scratch, TW_MAX_BATCH */
+    uint16_t *key_counts; /* scratch, TW_KEY_PARTITIONS, zero between calls */
+} tw_store;
+
+enum {
+    TW_MAX_BATCH = 65536,
+    TW_KEY_PARTITIONS = 1024,
+    TW_MAX_KEY_BYTES = 255,
+    TW_MAX_HEADERS_BYTES = 16384,
+};
+#define TW_MAX_TIME_MS INT64_C(253402300799999)
+
+/* Why tw_ingest stopped. NEED_*: nothing of that frame was done; provide it and call again. */
+enum {
+    TW_STOP_NEED_MORE = 0,   /* the rest is not a whole frame */
+    TW_STOP_OTHER_FRAME = 1, /* a checked frame of another type: see stop_*; it counts as consumed */
+    TW_STOP_BAD_CRC = 2,
+    TW_STOP_FRAME_TOO_LARGE = 3,
+    TW_STOP_BAD_FRAME = 4,     /* a SEND whose columns do not add up; consumed */
+    TW_STOP_UNKNOWN_TOPIC = 5, /* consumed */
+    TW_STOP_NEED_FLUSH = 10,
+    TW_STOP_NEED_DISK = 11, /* need: bytes of log */
+    TW_STOP_NEED_ROWS = 12, /* need: first row not wanted */
+    TW_STOP_NEED_KEYS = 13, /* need: the partition to grow */
+    TW_STOP_NEED_REPLIES = 14,
+};
+
+typedef struct {
+    uint64_t consumed_bytes;
+    uint64_t reply_bytes;
+    uint64_t stop_payload_offset;
+    uint64_t stop_payload_bytes;
+    uint64_t need;
+    uint32_t stop_correlation;
+    uint32_t stop_type;
+    uint32_t frames;
+    uint32_t messages;
+    int32_t  stop;
+} tw_ingested;
+
+static inline uint16_t tw_load16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return v; }
+static inline uint32_t tw_load32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+static inline uint64_t tw_load64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+static inline void tw_store32(uint8_t *p, uint32_t v) { memcpy(p, &v, 4); }
+static inline void tw_store64(uint8_t *p, uint64_t v) { memcpy(p, &v, 8); }
+static inline uint64_t tw_padded(uint64_t bytes) { return (bytes + 7) & ~UINT64_C(7); }
+
+/* The bytes of the log at a position, written or still staged. */
+static inline const uint8_t *tw_at(const tw_store *store, uint64_t position) {
+    if (position >= store->staging_position) return store->staging + (position - store->staging_position);
+    return store->log + position;
+}
+
+/* Applies one message record to the MessageTable and its topic's counters. */
+void tw_apply_message(tw_store *store, const tw_message *message, uint64_t position, uint32_t key_hash);
+
+/* ---- ingest.c ---- */
+/* Handles every whole SEND frame at the head of `data`: checks, appends to staging, fills rows and key index, and
+ * writes one SEND_OK frame each into `replies`. Stops at the first frame of another type. */
+void tw_ingest(tw_store *store, const uint8_t *data, uint64_t bytes, int64_t now_ms,
+               uint8_t *replies, uint64_t replies_capacity, tw_ingested *result);
+
+/* ---- log.c ---- */
+/* Checks records from `position`; returns where the first one that is not whole starts, with *reason: 0 the end of
+ * the range, 1 zeros (nothing was written there), 2 a bad length, 3 a bad checksum, 4 an END record.
+ * counts[256] grows by type. */
+uint64_t tw_log_verify(const uint8_t *log, uint64_t position, uint64_t end, uint64_t *counts, int32_t *reason);
+/* Appends one control record to staging; returns its position, or -1 when staging or the segment has no room. */
+int64_t  tw_log_append(tw_store *store, uint8_t type, uint32_t aux, const uint8_t *payload, uint64_t bytes);
+/* Applies message records (already verified) from *position on. Returns 0 at `end`, 1 at a record of another type,
+ * TW_STOP_NEED_ROWS with *need, -1 when a message does not make sense. The key index is left alone. */
+int      tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need);
+
+/* ---- keys.c ---- */
+void     tw_keys_init(uint8_t *keys);
+uint32_t tw_key_hash(uint32_t topic_id, const uint8_t *key, uint64_t bytes);
+uint64_t tw_keys_find(const tw_store *store, uint32_t topic_id, const uint8_t *key, uint64_t bytes);
+uint64_t tw_keys_find_hashed(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key,
+                             uint64_t bytes);
+int      tw_keys_has_room(const tw_store *store, uint32_t partition, uint64_t more);
+void     tw_keys_insert(tw_store *store, uint64_t id, uint32_t hash);
+int      tw_keys_remove(tw_store *store, uint64_t id);
+uint64_t tw_keys_bytes_to_grow(const tw_store *store, uint32_t partition);
+/* Doubles a partition's table into the space after the last one. Returns 0, or -1 when keys_allocated is too small.
+ * The old table's place comes back in *freed_offset and *freed_bytes. */
+int      tw_keys_grow(tw_store *store, uint32_t partition, uint64_t *freed_offset, uint64_t *freed_bytes);
+uint64_t tw_keys_count(const uint8_t *keys);
+static inline uint32_t tw_key_partition(uint32_t hash) { return hash >> 22; }
+
+/* ---- delivery.c: each change is "decide, log, apply"; the apply functions also serve replay ---- */
+/* Compresses n values into runs (at most n); epochs and times may be NULL. Returns the number of runs. */
+int64_t  tw_runs(const uint64_t *values, const uint32_t *epochs, const int64_t *times, uint64_t n, tw_run *runs);
+/* verdicts: 1 due for its topic, 0 cancelled, superseded or there already, 2 damaged (its checksum is wrong).
+ * Returns how many are due. */
+int64_t  tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *versions, uint64_t n, uint8_t *verdicts);
+/* Puts the runs of ids into their topic from first_seq on. 0, or -1: arrivals not allocated, or an unknown id. */
+int      tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const tw_run *runs, uint64_t n);
+/* clamp(min_backoff * 2^(epoch-1), ack_wait, max_backoff), spread by up to a third inside the clamps from epoch 2. */
+int64_t  tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_backoff_ms, uint64_t id, uint32_t epoch);
+/* Takes up to `limit` messages for a delivery: lowest priority number first, redeliveries before new ones. Returns
+ * how many; *frame_bytes: the size of their DELIVER payload; *need > 0: the group's rows must first reach there. */
+int64_t  tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t limit_bytes, int64_t now_ms,
+                   uint64_t *seqs, uint32_t *epochs, int64_t *until_ms, uint64_t *frame_bytes, uint64_t *need);
+/* Gives selected messages back, as redeliveries, when their lease could not be logged. */
+void     tw_unselect(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n);
+int      tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw_run *runs, uint64_t n);
+/* Writes a whole DELIVER frame; returns its bytes, -1 when it does not fit. */
+int64_t  tw_deliver_frame(const tw_store *store, uint32_t group_id, uint32_t subscription, const uint64_t *seqs,
+                          uint64_t n, uint8_t *frame, uint64_t frame_capacity);
+/* Judges n receipts of an ACK payload (ids, then epochs). codes: 0 accepted, else as in docs/protocol.md. Accepted
+ * ones are put into seqs/epochs (of the delivery) and marked as being acked. Returns how many. */
+int64_t  tw_ack_check(tw_store *store, uint32_t group_id, const uint8_t *payload, uint64_t n,
+                      uint64_t *seqs, uint32_t *epochs, uint32_t *codes);
+/* Takes the marks of tw_ack_check back, when the acks could not be logged. */
+void     tw_unmark_acks(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n);
+int      tw_apply_ack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
+/* Moves messages whose lease of that epoch has ended to the retry chain. Returns how many. */
+int64_t  tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n,
+                   int64_t now_ms);
+/* Lists messages leased by a holder from *from_seq on (which moves); fewer than capacity: these were the last. */
+int64_t  tw_held_by(tw_store *store, uint32_t group_id, uint32_t holder, uint64_t *from_seq,
+                    uint64_t *seqs, uint32_t *epochs, uint64_t capacity);
+/* Ends leases at the runs' time. */
+int      tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
+/* 1 when no group of the topic has been given the message. */
+int      tw_group_untouched(const tw_store *store, uint32_t topic_id, uint64_t seq);
+/* Fills in a frame's 16-byte head in front of its payload. */
+int      tw_finish_frame(uint8_t *frame, uint64_t payload_bytes, uint32_t type, uint32_t correlation);
+
+/* ---- rebuild.c: derives from the tables what is never stored ---- */
+/* Lists scheduled messages from *from_id on (which moves). */
+int64_t  tw_scheduled(const tw_store *store, uint64_t *from_id, uint64_t end_id, uint64_t capacity,
+                      int64_t *due_ms, uint64_t *ids, uint32_t *versions);
+/* Lanes and counters of all topics. 0, or -1: an arrival names a message that is not in the table. */
+int      tw_rebuild_topics(tw_store *store);
+/* Enters the keys of [*from_id, end_id) into the index. Returns 0 when done, TW_STOP_NEED_KEYS with *need. */
+int      tw_rebuild_keys(tw_store *store, uint64_t *from_id, uint64_t end_id, uint64_t *need);
+/* Cursors and counters of a group; empties its retry chains. */
+int      tw_rebuild_group(tw_store *store, uint32_t group_id);
+/* Lists leased messages of a group from *from_seq on (which moves). */
+int64_t  tw_leased(tw_store *store, uint32_t group_id, uint64_t *from_seq, uint64_t capacity,
+                   int64_t *until_ms, uint64_t *seqs, uint32_t *epochs);
+
+_Static_assert(sizeof(tw_head) == 16, "record head");
+_Static_assert(sizeof(tw_message) == 48, "message record");
+_Static_assert(sizeof(tw_row) == 48, "MessageTable row");
+_Static_assert(sizeof(tw_run) == 24, "run");
+_Static_assert(sizeof(tw_arrival) == 16, "arrival");
+_Static_assert(sizeof(tw_delivery) == 24, "delivery row");
+#endif

@@ -1,0 +1,70 @@
+"""The checkpoint: up to which position the derived tables hold everything, so that a start need not read the whole log.
+
+The tables change in place, and the operating system writes their pages whenever it likes. So they can be trusted
+
+* after a clean shutdown, which syncs them and says so here, or
+* within the same boot of the machine: a killed process loses nothing that it had written, and because every change
+  is handed to the log *before* it is made in a table, replaying from here makes the tables right again.
+
+After a power loss neither holds, and the tables are rebuilt from the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from native import crc32c
+from timerlog.disk import Disk
+from timerlog.layout import FORMAT_VERSION, GroupRecord, TopicRecord
+
+NAME: Final = "checkpoint"
+MAGIC: Final = b"TWCHECK1"
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT_VERSION
+    log_id: int
+    position: int  #: the tables hold every record before it
+    durable_position: int
+    next_id: int
+    tick_ms: int
+    clean: bool
+    boot_id: str
+    topics: list[tuple[TopicRecord, int]]  #: with the number of messages that reached it
+    groups: list[GroupRecord]
+
+
+def boot_id() -> str:
+    """Names this boot of the machine; empty where the system does not tell (then only clean checkpoints count)."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def save(disk: Disk, checkpoint: Checkpoint, *, durable: bool) -> None:
+    body = msgspec.msgpack.encode(checkpoint)
+    disk.replace(NAME, MAGIC + struct.pack("<I", crc32c(body)) + body, durable=durable)
+
+
+def load(disk: Disk) -> Checkpoint | None:
+    """The last checkpoint; None when there is none or it is damaged (it is never needed, only useful)."""
+    data = disk.read(NAME)
+    if data is None or data[:8] != MAGIC or len(data) < 12:
+        return None
+    body = data[12:]
+    if crc32c(body) != struct.unpack("<I", data[8:12])[0]:
+        return None
+    try:
+        checkpoint = msgspec.msgpack.decode(body, type=Checkpoint)
+    except msgspec.MsgspecError:
+        return None
+    return checkpoint if checkpoint.format == FORMAT_VERSION else None
+
+
+def is_trustworthy(checkpoint: Checkpoint) -> bool:
+    return checkpoint.clean or (checkpoint.boot_id != "" and checkpoint.boot_id == boot_id())

@@ -1,0 +1,222 @@
+"""Groups, leases and acks."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from native import Buffer, ffi, lib
+from timerlog.core import Core
+from timerlog.errors import DiskFull, StoreError, TooManyGroups, TooManySubscriptions
+from timerlog.layout import HOLDERS, MAX_BATCH, GroupRecord, MessageState, RecordType
+from timerlog.producing import check_name
+
+FETCH_LIMIT: Final = 8192
+FRAME_HEAD_BYTES: Final = 16
+_ACK_HEAD_BYTES: Final = 8
+_ACK_OK = 24
+_ROWS_AHEAD: Final = 4096
+_EXCEPTION = np.dtype([("index", "<u4"), ("code", "<u4"), ("id", "<u8")])
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """``reply`` (an ACK_OK frame) may be sent once the log is durable up to ``position``. ``accepted``: messages
+    acked by this frame."""
+
+    reply: bytes
+    position: int
+    group_id: int
+    accepted: int
+
+
+class Delivering(Core):
+    _free_holders: deque[int]
+    _draining_holders: deque[int]
+    _holder_groups: dict[int, int]
+    _seqs: Any
+    _epochs: Any
+    _times: Any
+    _codes: Any
+
+    def _make_delivering(self) -> None:
+        self._free_holders = deque(range(1, HOLDERS))
+        self._draining_holders = deque()
+        self._holder_groups = {}
+        self._seqs = np.empty(MAX_BATCH, np.uint64)
+        self._epochs = np.empty(MAX_BATCH, np.uint32)
+        self._times = np.empty(MAX_BATCH, np.int64)
+        self._codes = np.empty(MAX_BATCH, np.uint32)
+        self._seqs_pointer = ffi.from_buffer("uint64_t[]", self._seqs)
+        self._epochs_pointer = ffi.from_buffer("uint32_t[]", self._epochs)
+        self._times_pointer = ffi.from_buffer("int64_t[]", self._times)
+        self._codes_pointer = ffi.from_buffer("uint32_t[]", self._codes)
+        self._out = ffi.new("uint64_t[2]")
+
+    # -- groups and holders --
+
+    def open_group(self, topic_id: int, name: str, now_ms: int) -> int:
+        """The group's permanent number. A new group starts at the topic's earliest message."""
+        known = self.tables.topics[topic_id].groups.get(name)
+        if known is not None:
+            return known
+        check_name(name)
+        group_id = len(self.tables.groups) + 1
+        if group_id > self.settings.max_groups:
+            raise TooManyGroups(f"there are {self.settings.max_groups} groups already")
+        record = GroupRecord(group_id, topic_id, name, 0, now_ms)
+        payload = msgspec.msgpack.encode(record)
+        self.log.ensure_room(len(payload) + 64)
+        self._applier.group(record)
+        self._append(RecordType.GROUP, group_id, payload)
+        return group_id
+
+    def acquire_holder(self, group_id: int) -> int:
+        """A number under which one subscription holds leases."""
+        for _ in range(len(self._draining_holders)):
+            holder = self._draining_holders.popleft()
+            (self._draining_holders if self.outstanding(holder) else self._free_holders).append(holder)
+        if not self._free_holders:
+            raise TooManySubscriptions(f"there are {HOLDERS - 1} subscriptions already")
+        holder = self._free_holders.popleft()
+        self._holder_groups[holder] = group_id
+        return holder
+
+    def drop_holder(self, holder: int) -> None:
+        """The subscriber vanished: its leases stay until they end, so that it can still ack when it comes back."""
+        self._holder_groups.pop(holder, None)
+        self._draining_holders.append(holder)
+
+    def release_holder(self, holder: int, now_ms: int) -> int:
+        """The subscriber left in good order: what it holds is given back at once. Returns how many."""
+        group_id, released = self._holder_groups[holder], 0
+        self._out[0] = 0
+        while self.outstanding(holder):
+            count = lib.tw_held_by(
+                self._native, group_id, holder, self._out, self._seqs_pointer, self._epochs_pointer, MAX_BATCH
+            )
+            if not count:
+                break
+            seqs, epochs = self._seqs[:count], self._epochs[:count]
+            self._times[:count] = now_ms
+            runs = self._runs(seqs, epochs, self._times[:count])
+            self._append_runs(RecordType.RELEASE, group_id, runs)
+            self._applier.release(group_id, runs)
+            released += lib.tw_expire(
+                self._native, group_id, self._seqs_pointer, self._epochs_pointer, count, now_ms
+            )
+        self.drop_holder(holder)
+        return released
+
+    def outstanding(self, holder: int) -> int:
+        """How many un-acked messages a subscription holds."""
+        return self.tables.outstanding(holder)
+
+    # -- delivering --
+
+    def has_ready(self, group_id: int) -> bool:
+        """Whether ``fetch`` would probably bring something."""
+        group = self._native.groups[group_id]
+        topic = self._native.topics[group.topic_id]
+        for word in range(4):
+            if group.retry_lanes[word]:
+                return True
+            lanes = topic.lanes[word]
+            while lanes:
+                lowest = lanes & -lanes
+                priority = word * 64 + lowest.bit_length() - 1
+                if group.cursor[priority] != topic.lane_last[priority]:
+                    return True
+                lanes ^= lowest
+        return False
+
+    def fetch(
+        self, group_id: int, holder: int, subscription: int, limit: int, limit_bytes: int, now_ms: int
+    ) -> bytes | None:
+        """Leases up to ``limit`` messages to a holder and returns them as one DELIVER frame; None when none waits.
+
+        Raises ``DiskFull`` when the leases cannot be logged; the messages wait on.
+        """
+        count, frame_bytes = self._select(group_id, min(limit, FETCH_LIMIT), limit_bytes, now_ms)
+        if not count:
+            return None
+        seqs, epochs, until_ms = self._seqs[:count], self._epochs[:count], self._times[:count]
+        try:
+            # A timer without its lease is harmless, a lease without its timer would never end.
+            self.wheel.link(until_ms, seqs, epochs, np.full(count, group_id, np.uint32))
+            runs = self._runs(seqs, epochs, until_ms)
+            self._append_runs(RecordType.LEASE, group_id, runs)
+        except DiskFull:
+            lib.tw_unselect(self._native, group_id, self._seqs_pointer, self._epochs_pointer, count)
+            raise
+        self._applier.lease(group_id, holder, runs)
+        frame = bytearray(frame_bytes)
+        written = lib.tw_deliver_frame(
+            self._native, group_id, subscription, self._seqs_pointer, count,
+            ffi.from_buffer("uint8_t[]", frame), frame_bytes,
+        )  # fmt: skip
+        if written != frame_bytes:
+            raise StoreError(f"a DELIVER frame of {frame_bytes} bytes came out as {written}")
+        return bytes(frame)
+
+    def _select(self, group_id: int, limit: int, limit_bytes: int, now_ms: int) -> tuple[int, int]:
+        out = self._out
+        while True:
+            count = lib.tw_select(
+                self._native, group_id, limit, limit_bytes, now_ms,
+                self._seqs_pointer, self._epochs_pointer, self._times_pointer, out, out + 1,
+            )  # fmt: skip
+            if count or not out[1]:
+                return int(count), int(out[0])
+            self.tables.ensure_deliveries(group_id, int(out[1]) + _ROWS_AHEAD)
+
+    # -- acks --
+
+    def ack(self, payload: Buffer, correlation: int, now_ms: int) -> Acked:
+        """Judges and makes the acks of one ACK payload. Raises ``ValueError`` when it is malformed."""
+        if len(payload) < _ACK_HEAD_BYTES:
+            raise ValueError("an ACK has at least 8 bytes")
+        group_id, count = (int(value) for value in np.frombuffer(payload, "<u4", 2))
+        if count == 0 or count > MAX_BATCH or len(payload) != _ACK_HEAD_BYTES + 12 * count:
+            raise ValueError(f"an ACK of {count} messages cannot have {len(payload)} bytes")
+        if group_id not in self.tables.groups:
+            raise ValueError(f"there is no group {group_id}")
+        source = ffi.from_buffer("uint8_t[]", payload)
+        accepted = lib.tw_ack_check(
+            self._native, group_id, source + _ACK_HEAD_BYTES, count,
+            self._seqs_pointer, self._epochs_pointer, self._codes_pointer,
+        )  # fmt: skip
+        if accepted:
+            self._times[:accepted] = now_ms
+            runs = self._runs(self._seqs[:accepted], self._epochs[:accepted], self._times[:accepted])
+            try:
+                self._append_runs(RecordType.ACK, group_id, runs)
+            except DiskFull:
+                lib.tw_unmark_acks(self._native, group_id, self._seqs_pointer, accepted)
+                raise
+            self._applier.ack(group_id, runs)
+        reply = self._ack_reply(payload, correlation, count, int(accepted))
+        return Acked(reply, self.log.appended_position, group_id, int(accepted))
+
+    def _ack_reply(self, payload: Buffer, correlation: int, count: int, accepted: int) -> bytes:
+        refused = np.flatnonzero(self._codes[:count]) if accepted < count else self._codes[:0]
+        exceptions = np.empty(len(refused), _EXCEPTION)
+        if len(refused):
+            exceptions["index"] = refused
+            exceptions["code"] = self._codes[refused]
+            exceptions["id"] = np.frombuffer(payload, "<u8", count, _ACK_HEAD_BYTES)[refused]
+        body = np.array([accepted, len(refused)], "<u4").tobytes() + exceptions.tobytes()
+        frame = bytearray(FRAME_HEAD_BYTES) + body
+        lib.tw_finish_frame(ffi.from_buffer("uint8_t[]", frame), len(body), _ACK_OK, correlation)
+        return bytes(frame)
+
+    def is_untouched(self, message_id: int) -> bool:
+        """Whether a message in its topic was not given to any group yet."""
+        row = self.tables.rows[message_id]
+        if row["state"] != MessageState.READY:
+            return True
+        return bool(lib.tw_group_untouched(self._native, int(row["topic_id"]), int(row["topic_seq"])))

@@ -1,0 +1,158 @@
+"""The disk seam: everything the CommitLog and the checkpoint ask of a disk.
+
+``FileDisk`` is the real one. The simulator has another that forgets what was not synced, tears writes and fails.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+from native import Buffer, lib
+from timerlog.errors import DiskFull, LogFailed
+
+
+class SegmentFile(Protocol):
+    """One open CommitLog segment. Offsets are from its start."""
+
+    size_bytes: int
+
+    def allocate(self, end: int) -> None:
+        """Makes the file ``end`` bytes long with disk blocks behind all of it. Raises ``DiskFull``."""
+
+    def write(self, offset: int, data: Buffer) -> None:
+        """Hands data to the operating system; it is durable after the next ``sync``. Raises ``LogFailed``."""
+
+    def sync(self) -> None:
+        """Returns when everything written is on the disk. Raises ``OSError``; safe in another thread."""
+
+    def cut(self, end: int) -> None:
+        """Forgets everything from ``end`` on, durably; the file keeps no stale bytes there."""
+
+    def map_into(self, base: Any, offset: int, span_bytes: int) -> None:
+        """Maps the file, now and as it grows to ``span_bytes``, read-only at ``base + offset``."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def segments(self) -> list[int]:
+        """The base positions of the segments that exist, ascending."""
+
+    def open_segment(self, base: int, *, create: bool) -> SegmentFile: ...
+
+    def remove_segment(self, base: int) -> None: ...
+
+    def sync_directory(self) -> None: ...
+
+    def read(self, name: str) -> bytes | None: ...
+
+    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
+        """Replaces a small file as a whole: a reader sees the old one or the new one."""
+
+
+def _raise_allocation(error: int, what: object) -> None:
+    if -error in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        raise DiskFull(f"the disk is full (growing {what})")
+    raise LogFailed(f"cannot grow {what}: {os.strerror(-error)}")
+
+
+class FileSegment:
+    def __init__(self, path: Path, create: bool) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        try:
+            self._fd = os.open(path, flags, 0o640)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"the disk is full (creating {path.name})") from error
+            raise
+        self._path = path
+        self.size_bytes = os.fstat(self._fd).st_size
+
+    def allocate(self, end: int) -> None:
+        if end <= self.size_bytes:
+            return
+        result = lib.tw_allocate(self._fd, self.size_bytes, end - self.size_bytes)
+        if result:
+            _raise_allocation(result, self._path.name)
+        self.size_bytes = end
+
+    def write(self, offset: int, data: Buffer) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                written = os.pwrite(self._fd, view, offset)
+                view, offset = view[written:], offset + written
+        except OSError as error:
+            raise LogFailed(f"writing {self._path.name} failed: {error.strerror}") from error
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def cut(self, end: int) -> None:
+        size = self.size_bytes
+        os.ftruncate(self._fd, end)
+        self.size_bytes = end
+        self.allocate(size)
+        os.fsync(self._fd)
+
+    def map_into(self, base: Any, offset: int, span_bytes: int) -> None:
+        result = lib.tw_map_file(base, offset, self._fd, 0, span_bytes, 0)
+        if result:
+            raise OSError(-result, f"cannot map {self._path.name}: {os.strerror(-result)}")
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class FileDisk:
+    """Segments are files ``<base, 20 digits>.log`` in ``directory/commitlog``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._log_directory = directory / "commitlog"
+        self._log_directory.mkdir(mode=0o750, exist_ok=True)
+
+    def _path(self, base: int) -> Path:
+        return self._log_directory / f"{base:020d}.log"
+
+    def segments(self) -> list[int]:
+        return sorted(int(path.stem) for path in self._log_directory.glob("*.log") if path.stem.isdigit())
+
+    def open_segment(self, base: int, *, create: bool) -> SegmentFile:
+        return FileSegment(self._path(base), create)
+
+    def remove_segment(self, base: int) -> None:
+        self._path(base).unlink()
+
+    def sync_directory(self) -> None:
+        for path in (self._log_directory, self.directory):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self.directory / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
+        temporary = self.directory / f"{name}.new"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(temporary, self.directory / name)
+            if durable:
+                self.sync_directory()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"the disk is full (writing {name})") from error
+            raise

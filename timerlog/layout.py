@@ -1,0 +1,98 @@
+"""The binary layouts, as numpy types and constants; the C side of them is ``native/store.h``.
+
+docs/file-formats.md is the specification. To change a layout: raise ``FORMAT_VERSION``, say there what changed, and
+keep reading the older version.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+import numpy as np
+
+FORMAT_VERSION: Final = 1
+HEADER_BYTES: Final = 4096  # of every derived file, so that its array starts on a page
+RECORD_HEAD_BYTES: Final = 16
+SEGMENT_HEADER_BYTES: Final = 64
+MAX_BATCH: Final = 65_536
+KEY_PARTITIONS: Final = 1_024
+HOLDERS: Final = 65_536
+MAX_TIME_MS: Final = 253_402_300_799_999
+
+
+class RecordType(IntEnum):
+    """What a CommitLog record says. ``aux`` in its head is the topic's or group's number."""
+
+    MESSAGE = 1  #: a message was sent
+    PUT = 2  #: messages reached their topic
+    LEASE = 3  #: messages were given to a subscriber of a group
+    ACK = 4  #: a group acked messages
+    RELEASE = 5  #: leases were given back
+    CANCEL = 6
+    RESCHEDULE = 7
+    DAMAGED = 8  #: messages whose record no longer matches its checksum were set aside
+    TOPIC = 10
+    GROUP = 11
+    MARK = 20  #: the log was on disk up to a position
+    END = 255  #: the log goes on in the next segment
+
+
+class MessageState(IntEnum):
+    NONE = 0
+    SCHEDULED = 1
+    READY = 2  #: in its topic
+    CANCELLED = 3
+    DAMAGED = 4
+
+
+class DeliveryState(IntEnum):
+    UNTOUCHED = 0
+    LEASED = 1
+    ACKED = 2
+
+
+ROW = np.dtype(
+    [
+        ("position", "<u8"),
+        ("deliver_at_ms", "<i8"),
+        ("created_ms", "<i8"),
+        ("topic_seq", "<u8"),
+        ("topic_id", "<u4"),
+        ("key_hash", "<u4"),
+        ("record_bytes", "<u4"),
+        ("version", "<u2"),
+        ("state", "u1"),
+        ("priority", "u1"),
+    ]
+)
+RUN = np.dtype([("first", "<u8"), ("count", "<u4"), ("epoch", "<u4"), ("time_ms", "<i8")])
+ARRIVAL = np.dtype([("id", "<u8"), ("next", "<u8")])
+DELIVERY = np.dtype(
+    [
+        ("time_ms", "<i8"),
+        ("retry_next", "<u8"),
+        ("epoch", "<u4"),
+        ("holder", "<u2"),
+        ("state", "u1"),
+        ("flags", "u1"),
+    ]
+)
+PUT_HEAD = np.dtype([("tick_ms", "<i8"), ("first_seq", "<u8"), ("runs", "<u8")])
+MARK_BODY_BYTES: Final = 8  # the durable position
+MESSAGE_HEAD_BYTES: Final = 48
+
+
+class TopicRecord(msgspec.Struct, frozen=True):
+    topic_id: int
+    name: str
+    created_ms: int
+
+
+class GroupRecord(msgspec.Struct, frozen=True):
+    group_id: int
+    topic_id: int
+    name: str
+    start_seq: int
+    created_ms: int

@@ -1,0 +1,308 @@
+"""The CommitLog: the one truth, in append-only segments.
+
+A position is a byte's offset in the whole log; segment ``n`` holds positions ``n * segment_bytes`` and up, and starts
+with a 64-byte header. Records are staged in memory, handed to the operating system by ``flush`` and durable once a
+``SyncTicket`` has run: many appends share one fdatasync (group commit).
+
+Disk blocks are allocated *before* a message is accepted. The last part of what is allocated is kept for acks and other
+control records, so that these go on when the disk is full.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from native import Buffer, crc32c, ffi, lib
+from timerlog.disk import Disk, SegmentFile
+from timerlog.errors import DiskFull, LogFailed, StoreError, UnsupportedFormat
+from timerlog.layout import (
+    FORMAT_VERSION,
+    MAX_BATCH,
+    MESSAGE_HEAD_BYTES,
+    RECORD_HEAD_BYTES,
+    SEGMENT_HEADER_BYTES,
+    RecordType,
+)
+
+MAGIC: Final = b"TWCOMLOG"
+ADDRESS_SPACE_BYTES: Final = 1 << 44
+ALLOCATION_STEP_BYTES: Final = 16 * 1024 * 1024
+CONTROL_RESERVE_BYTES: Final = 1024 * 1024
+_HEADER = struct.Struct("<8sIIQQQ")  # magic, format, 0, base, segment_bytes, log_id; then CRC-32C at byte 60
+
+
+def pack_segment_header(base: int, segment_bytes: int, log_id: int) -> bytes:
+    head = _HEADER.pack(MAGIC, FORMAT_VERSION, 0, base, segment_bytes, log_id).ljust(60, b"\0")
+    return head + struct.pack("<I", crc32c(head))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    base: int
+    segment_bytes: int
+    log_id: int
+
+
+def unpack_segment_header(data: bytes) -> SegmentHeader | None:
+    """Returns None when this is no whole header. Raises ``UnsupportedFormat`` for one of a newer version."""
+    if len(data) < SEGMENT_HEADER_BYTES or crc32c(data[:60]) != struct.unpack("<I", data[60:64])[0]:
+        return None
+    magic, version, _, base, segment_bytes, log_id = _HEADER.unpack(data[: _HEADER.size])
+    if magic != MAGIC:
+        return None
+    if version > FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"the CommitLog has format {version}; this version reads up to {FORMAT_VERSION}"
+        )
+    return SegmentHeader(base, segment_bytes, log_id)
+
+
+@dataclass(slots=True)
+class SyncTicket:
+    """What one group commit has to sync. ``run`` may be called in another thread while appends go on."""
+
+    position: int
+    next_id: int
+    _files: list[SegmentFile]
+    _directory: Disk | None
+
+    def run(self) -> None:
+        """Returns when everything before ``position`` is on the disk. Raises ``OSError``: then the log is unusable."""
+        for file in self._files:
+            file.sync()
+        if self._directory is not None:
+            self._directory.sync_directory()
+
+
+@dataclass(slots=True)
+class CommitLog:
+    """Appends, flushes and syncs. Created by ``timerlog.recovery``, which finds where the log ends.
+
+    ``native`` is the ``tw_store`` that the C functions share; this class owns its log and staging fields.
+    """
+
+    disk: Disk
+    native: Any
+    segment_bytes: int
+    log_id: int
+    base_pointer: Any
+    durable_position: int = 0
+    syncs: int = 0
+    _segments: dict[int, SegmentFile] = field(default_factory=dict)
+    _staging: Any = None
+    _unsynced: list[SegmentFile] = field(default_factory=list)
+    _directory_changed: bool = False
+    _dirty: bool = False
+    _failed: str = ""
+
+    # -- opening --
+
+    def prepare(self, max_frame_bytes: int) -> None:
+        """Allocates the staging buffer, big enough for the largest frame."""
+        capacity = max_frame_bytes + MAX_BATCH * (MESSAGE_HEAD_BYTES + 8)
+        if capacity + CONTROL_RESERVE_BYTES + 128 > self.segment_bytes:
+            needed = capacity + CONTROL_RESERVE_BYTES + 128
+            raise StoreError(
+                f"segment_bytes {self.segment_bytes} is too small for frames of {max_frame_bytes}: use at least {needed}"
+            )
+        self._staging = np.empty(capacity, np.uint8)
+        self.native.staging = ffi.cast("uint8_t *", self._staging.ctypes.data)
+        self.native.staging_capacity = capacity
+        self.native.log = ffi.cast("const uint8_t *", self.base_pointer)
+
+    def attach(self, base: int, file: SegmentFile) -> None:
+        """Makes an existing segment readable."""
+        self._segments[base] = file
+        file.map_into(self.base_pointer, base, self.segment_bytes)
+
+    def start_at(self, position: int) -> None:
+        """Continues appending at a position inside the last attached segment."""
+        self.native.staging_position = position
+        self.native.staging_bytes = 0
+        self.native.log_readable = position
+        self.durable_position = position
+        self._set_limits()
+
+    def create_segment(self, base: int) -> SegmentFile:
+        """Creates a segment file with its header. On ``DiskFull`` nothing is left behind."""
+        file = self.disk.open_segment(base, create=True)
+        try:
+            file.allocate(min(self.segment_bytes, ALLOCATION_STEP_BYTES))
+        except DiskFull:
+            file.close()
+            self.disk.remove_segment(base)
+            raise
+        file.write(0, pack_segment_header(base, self.segment_bytes, self.log_id))
+        self._directory_changed = True
+        self.attach(base, file)
+        return file
+
+    # -- positions --
+
+    @property
+    def appended_position(self) -> int:
+        return int(self.native.staging_position + self.native.staging_bytes)
+
+    @property
+    def segments(self) -> list[int]:
+        return sorted(self._segments)
+
+    def _current(self) -> tuple[int, SegmentFile]:
+        base = int(self.native.staging_position) // self.segment_bytes * self.segment_bytes
+        return base, self._segments[base]
+
+    def _set_limits(self) -> None:
+        base, file = self._current()
+        # An END record must always fit behind the last one.
+        end = base + min(self.segment_bytes, file.size_bytes) - RECORD_HEAD_BYTES
+        self.native.segment_end = end
+        self.native.message_limit = max(base, end - CONTROL_RESERVE_BYTES)
+
+    # -- appending --
+
+    def append(self, record: RecordType, aux: int, payload: Buffer) -> int:
+        """Stages one control record; returns its position. Raises ``DiskFull`` when even the reserve is used up."""
+        data = ffi.from_buffer("uint8_t[]", payload)
+        position = int(lib.tw_log_append(self.native, record, aux, data, len(data)))
+        if position < 0:
+            self.flush()
+            self.make_room(len(data) + 2 * RECORD_HEAD_BYTES, reserve=0)
+            position = int(lib.tw_log_append(self.native, record, aux, data, len(data)))
+            if position < 0:
+                raise StoreError(f"a control record of {len(data)} bytes does not fit into a segment")
+        self._dirty = True
+        return position
+
+    def touched(self) -> None:
+        """Says that C code has staged messages, so the next group commit has work."""
+        self._dirty = True
+
+    def ensure_room(self, bytes_needed: int) -> None:
+        """After this, control records of so many bytes (heads included) can be appended without an error."""
+        staged = int(self.native.staging_bytes)
+        if staged + bytes_needed > self.native.staging_capacity:
+            self.flush()
+        if self.appended_position + bytes_needed > self.native.segment_end:
+            self.flush()
+            self.make_room(bytes_needed, reserve=0)
+
+    def make_room(self, bytes_needed: int, reserve: int = CONTROL_RESERVE_BYTES) -> None:
+        """Allocates disk blocks for ``bytes_needed`` more, in this segment or a new one. Raises ``DiskFull``."""
+        base, file = self._current()
+        needed = self.appended_position + bytes_needed + reserve
+        last = base + self.segment_bytes - RECORD_HEAD_BYTES
+        if needed <= last:
+            step = min(base + self.segment_bytes, max(needed, base + file.size_bytes + ALLOCATION_STEP_BYTES))
+            try:
+                file.allocate(step - base)
+            except DiskFull:
+                file.allocate(min(needed - base + 4096, self.segment_bytes))
+            self._set_limits()
+            return
+        self._roll(base)
+
+    def _roll(self, base: int) -> None:
+        self.create_segment(base + self.segment_bytes)
+        self.native.segment_end += RECORD_HEAD_BYTES
+        lib.tw_log_append(self.native, RecordType.END, 0, ffi.NULL, 0)
+        self.flush()
+        self.native.staging_position = base + self.segment_bytes + SEGMENT_HEADER_BYTES
+        self.native.log_readable = self.native.staging_position
+        self._unsynced.append(self._segments[base + self.segment_bytes])
+        self._set_limits()
+
+    def flush(self) -> int:
+        """Hands what is staged to the operating system; returns the position reached."""
+        if self._failed:
+            raise LogFailed(self._failed)
+        count = int(self.native.staging_bytes)
+        if count:
+            base, file = self._current()
+            position = int(self.native.staging_position)
+            try:
+                file.write(position - base, memoryview(self._staging)[:count])
+            except LogFailed as error:
+                self._failed = str(error)
+                raise
+            self.native.staging_position = position + count
+            self.native.staging_bytes = 0
+            self.native.log_readable = position + count
+            if file not in self._unsynced:
+                self._unsynced.append(file)
+        return int(self.native.staging_position)
+
+    # -- durability --
+
+    def begin_sync(self) -> SyncTicket | None:
+        """Flushes and says what to sync; None when nothing was appended since the last ticket."""
+        if not self._dirty:
+            return None
+        position = self.flush()
+        self._dirty = False
+        ticket = SyncTicket(
+            position, int(self.native.next_id), self._unsynced, self.disk if self._directory_changed else None
+        )
+        self._unsynced = []
+        self._directory_changed = False
+        return ticket
+
+    def finish_sync(self, ticket: SyncTicket) -> int:
+        """Takes note that a ticket has run; returns the durable position.
+
+        The mark that this leaves in the log lets recovery tell a torn tail from damage: whatever lies before a marked
+        position was on the disk once.
+        """
+        self.syncs += 1
+        self.durable_position = max(self.durable_position, ticket.position)
+        mark = struct.pack("<Q", self.durable_position)
+        was_dirty = self._dirty
+        try:
+            self.append(RecordType.MARK, 0, mark)
+        except DiskFull:
+            pass  # the mark helps recovery, but nothing depends on it
+        self._dirty = was_dirty
+        return self.durable_position
+
+    def fail(self, reason: str) -> None:
+        """After a failed sync nobody knows what is on the disk: nothing may be appended any more."""
+        self._failed = reason
+
+    def drop(self, base: int) -> None:
+        """Removes a segment that holds nothing that was ever synced."""
+        file = self._segments.pop(base, None)
+        if file is not None:
+            file.close()
+        self.disk.remove_segment(base)
+        self.disk.sync_directory()
+
+    def cut(self, end: int) -> None:
+        """Forgets what lies behind ``end`` in its segment: a torn tail."""
+        base = end // self.segment_bytes * self.segment_bytes
+        self._segments[base].cut(end - base)
+
+    def sync_all(self, from_base: int) -> None:
+        """Syncs the segments from ``from_base`` on: after a crash, what was read back need not be on disk yet."""
+        for base, file in self._segments.items():
+            if base >= from_base:
+                file.sync()
+
+    def disk_bytes(self) -> int:
+        return sum(file.size_bytes for file in self._segments.values())
+
+    def close(self) -> None:
+        for file in self._segments.values():
+            file.close()
+        self._segments.clear()
+        lib.tw_release(self.base_pointer, ADDRESS_SPACE_BYTES)
+
+
+def reserve_log_address_space() -> Any:
+    base = lib.tw_reserve(ADDRESS_SPACE_BYTES)
+    if base == ffi.NULL:
+        raise StoreError(f"cannot reserve address space for the log: {os.strerror(ffi.errno)}")
+    return base

@@ -1,0 +1,139 @@
+"""Sending: topics, and SEND frames from a socket's bytes into the log."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from native import Buffer, ffi, lib
+from timerlog.core import Core
+from timerlog.errors import BadName, DiskFull, StoreError, TooManyTopics, UnknownTopic
+from timerlog.layout import MAX_BATCH, RecordType, TopicRecord
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+FRAME_HEAD_BYTES: Final = 16
+_REPLIES_BYTES: Final = 2 * 16 * MAX_BATCH + 4096
+
+
+class Stop(IntEnum):
+    """Why ``ingest`` stopped where it did."""
+
+    NEED_MORE = 0  #: what is left is not a whole frame
+    OTHER_FRAME = 1  #: a frame of another type, for the caller
+    BAD_CRC = 2
+    FRAME_TOO_LARGE = 3
+    BAD_FRAME = 4  #: a SEND whose columns do not add up; nothing of it was stored
+    UNKNOWN_TOPIC = 5
+    DISK_FULL = 6  #: nothing of the frame was stored
+
+
+class Need(IntEnum):
+    """What the C function asks for before it goes on with the next frame."""
+
+    FLUSH = 10
+    DISK = 11
+    ROWS = 12
+    KEYS = 13
+    REPLIES = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What became of a socket's bytes. ``replies`` (whole SEND_OK frames) may be sent once the log is durable up to
+    ``position``. ``stop_frame``, for the stops that name a frame: (type, correlation, payload); its bytes are among
+    the consumed ones."""
+
+    consumed_bytes: int
+    messages: int
+    replies: bytes
+    position: int
+    stop: Stop
+    stop_frame: tuple[int, int, memoryview] | None
+
+
+def check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise BadName(f"{name[:140]!r} is not a valid name")
+
+
+class Producing(Core):
+    _replies: Any
+    _ingested: Any
+
+    def _make_producing(self) -> None:
+        self._replies = np.empty(_REPLIES_BYTES, np.uint8)
+        self._replies_pointer = ffi.cast("uint8_t *", self._replies.ctypes.data)
+        self._ingested = ffi.new("tw_ingested *")
+
+    def open_topic(self, name: str, now_ms: int, *, create: bool = True) -> int:
+        """The topic's permanent number. Raises ``UnknownTopic``, ``BadName``, ``TooManyTopics``, ``DiskFull``."""
+        known = self.tables.topic_ids.get(name)
+        if known is not None:
+            return known
+        check_name(name)
+        if not create:
+            raise UnknownTopic(f"there is no topic {name!r}")
+        topic_id = len(self.tables.topics) + 1
+        if topic_id > self.settings.max_topics:
+            raise TooManyTopics(f"there are {self.settings.max_topics} topics already")
+        record = TopicRecord(topic_id, name, now_ms)
+        payload = msgspec.msgpack.encode(record)
+        self.log.ensure_room(len(payload) + 64)
+        self._applier.topic(record)
+        self._append(RecordType.TOPIC, topic_id, payload)
+        return topic_id
+
+    def ingest(self, data: Buffer, now_ms: int) -> Ingested:
+        """Stores every whole SEND frame at the head of ``data``, in one pass of C, up to the first other frame."""
+        source = ffi.from_buffer("uint8_t[]", data)
+        total, consumed, messages = len(source), 0, 0
+        result = self._ingested
+        replies: list[bytes] = []
+        while True:
+            lib.tw_ingest(
+                self._native, source + consumed, total - consumed, now_ms,
+                self._replies_pointer, _REPLIES_BYTES, result,
+            )  # fmt: skip
+            payload_offset = consumed + int(result.stop_payload_offset)
+            consumed += int(result.consumed_bytes)
+            messages += int(result.messages)
+            if result.reply_bytes:
+                replies.append(bytes(ffi.buffer(self._replies_pointer, result.reply_bytes)))
+            stop = int(result.stop)
+            if stop < Need.FLUSH:
+                break
+            try:
+                self._provide(stop, int(result.need))
+            except DiskFull:
+                stop = Stop.DISK_FULL
+                consumed += FRAME_HEAD_BYTES + int(result.stop_payload_bytes)
+                break
+        if messages:
+            self.log.touched()
+        frame = None
+        if stop in (Stop.OTHER_FRAME, Stop.BAD_FRAME, Stop.UNKNOWN_TOPIC, Stop.DISK_FULL):
+            payload = memoryview(data)[payload_offset : payload_offset + int(result.stop_payload_bytes)]
+            frame = (int(result.stop_type), int(result.stop_correlation), payload)
+        return Ingested(consumed, messages, b"".join(replies), self.log.appended_position, Stop(stop), frame)
+
+    def _provide(self, need: int, amount: int) -> None:
+        """Provides what the next frame needs, before anything of it is stored. Raises ``DiskFull``."""
+        match need:
+            case Need.FLUSH:
+                self.log.flush()
+            case Need.DISK:
+                self.log.flush()
+                self.log.make_room(amount)
+            case Need.ROWS:
+                self.tables.ensure_rows(amount)
+            case Need.KEYS:
+                self.tables.grow_keys(amount)
+            case Need.REPLIES:
+                pass  # the replies so far were taken out of the buffer
+            case _:
+                raise StoreError(f"unknown need {need}")

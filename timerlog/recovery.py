@@ -1,0 +1,313 @@
+"""Opening a data directory: find where the log ends, bring the tables up to that point, derive the rest.
+
+The log is read from the checkpoint on, or from its start when there is no checkpoint to trust. Where the first record
+that is not whole starts, one of two things holds. Either nothing behind it was ever synced: the tail was torn, and is
+cut off. Or a MARK behind it says that the log was on disk beyond that point: then it was damaged later, and the
+store refuses to open, because cutting there would drop acknowledged messages.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from native import crc32c, ffi, lib
+from timerlog import checkpoint as checkpoints
+from timerlog.apply import Applier
+from timerlog.checkpoint import Checkpoint
+from timerlog.disk import Disk
+from timerlog.errors import DamagedLog, StoreError
+from timerlog.layout import MARK_BODY_BYTES, RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, RecordType
+from timerlog.log import (
+    ADDRESS_SPACE_BYTES,
+    CommitLog,
+    SegmentHeader,
+    reserve_log_address_space,
+    unpack_segment_header,
+)
+from timerlog.settings import StoreSettings
+from timerlog.tables import Tables, remove_derived_files
+
+END_OF_RANGE, ZEROS, BAD_LENGTH, BAD_CHECKSUM, END_RECORD = range(5)
+REASONS: Final = ("end of file", "nothing written", "bad length", "bad checksum", "end of segment")
+NEED_ROWS: Final = 12
+NEED_KEYS: Final = 13
+_MARK_BYTES: Final = RECORD_HEAD_BYTES + MARK_BODY_BYTES
+
+
+class RecoveryReport(msgspec.Struct, kw_only=True):
+    """What opening a directory found and did."""
+
+    is_new: bool = False
+    from_checkpoint: bool = False
+    was_clean: bool = False
+    replayed_bytes: int = 0
+    replayed_records: int = 0
+    torn_tail_bytes: int = 0
+    torn_tail_position: int | None = None
+    end_position: int = 0
+
+
+@dataclass(slots=True)
+class Opened:
+    """A log and tables that agree with each other."""
+
+    log: CommitLog
+    tables: Tables
+    applier: Applier
+    report: RecoveryReport
+
+
+def read_segment_header(disk: Disk, base_pointer: Any, base: int) -> SegmentHeader | None:
+    """Reads a segment's header through a temporary mapping; None when it is not whole."""
+    file = disk.open_segment(base, create=False)
+    try:
+        if file.size_bytes < SEGMENT_HEADER_BYTES:
+            return None
+        file.map_into(base_pointer, 0, 4096)
+        data = bytes(ffi.buffer(ffi.cast("char *", base_pointer), SEGMENT_HEADER_BYTES))
+        lib.tw_unmap_to_reserved(base_pointer, 0, 4096)
+    finally:
+        file.close()
+    return unpack_segment_header(data)
+
+
+@dataclass(slots=True)
+class _LogReader:
+    """Walks the segments of an existing log from a position to its end."""
+
+    disk: Disk
+    base: Any
+    segment_bytes: int
+    sizes: dict[int, int]  # base → size in bytes, of the segments with a whole header
+    counts: Any = field(default_factory=lambda: ffi.new("uint64_t[256]"))
+
+    def verify(self, position: int) -> tuple[int, int]:
+        """Returns (position of the first record that is not whole, reason) within the position's segment."""
+        segment = position // self.segment_bytes * self.segment_bytes
+        reason = ffi.new("int32_t *")
+        log = ffi.cast("uint8_t *", self.base)
+        end = segment + self.sizes[segment]
+        stop = int(lib.tw_log_verify(log, position, end, self.counts, reason))
+        return stop, int(reason[0])
+
+    def marked_behind(self, position: int) -> int:
+        """The highest durable position that any whole MARK behind ``position`` names; 0 when there is none."""
+        highest = 0
+        for segment in sorted(self.sizes):
+            start = max(segment + SEGMENT_HEADER_BYTES, position)
+            end = segment + self.sizes[segment]
+            if start < end:
+                highest = max(highest, self._highest_mark(-(-start // 8) * 8, end))
+        return highest
+
+    def _highest_mark(self, start: int, end: int) -> int:
+        words = (end - start) // 8
+        data = np.frombuffer(ffi.buffer(ffi.cast("char *", self.base) + start, words * 8), np.uint32).reshape(
+            -1, 2
+        )
+        # A MARK's second word is its length, its third word is its type.
+        places = np.flatnonzero(data[: max(0, words - 3), 1] == _MARK_BYTES)
+        highest = 0
+        for place in places[(data[places + 1, 0] & 0xFF) == RecordType.MARK]:
+            record = bytes(ffi.buffer(ffi.cast("char *", self.base) + start + int(place) * 8, _MARK_BYTES))
+            if crc32c(record[4:]) == struct.unpack_from("<I", record)[0]:
+                highest = max(highest, struct.unpack_from("<Q", record, RECORD_HEAD_BYTES)[0])
+        return highest
+
+
+def open_directory(
+    directory: Path | None, disk: Disk, settings: StoreSettings, now_ms: int, new_log_id: int
+) -> Opened:
+    """Opens or creates the store's files. Raises ``DamagedLog``, ``DiskFull``, ``UnsupportedFormat``."""
+    base = reserve_log_address_space()
+    try:
+        headers = {segment: read_segment_header(disk, base, segment) for segment in disk.segments()}
+        if not any(headers.values()):
+            if len(headers) > 1:
+                raise DamagedLog("no segment of the CommitLog has a whole header")
+            return _create(directory, disk, settings, base, new_log_id, now_ms)
+        return _Recovery(directory, disk, settings, base, headers).run()
+    except BaseException:
+        lib.tw_release(base, ADDRESS_SPACE_BYTES)
+        raise
+
+
+def _create(
+    directory: Path | None, disk: Disk, settings: StoreSettings, base: Any, log_id: int, now_ms: int
+) -> Opened:
+    if directory is not None:
+        remove_derived_files(directory)
+        (directory / "topics").mkdir(mode=0o750, exist_ok=True)
+    tables = Tables(directory, log_id, settings.max_topics, settings.max_groups)
+    log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, base)
+    log.prepare(settings.max_frame_bytes)
+    log.create_segment(0).sync()
+    disk.sync_directory()
+    log.start_at(SEGMENT_HEADER_BYTES)
+    report = RecoveryReport(is_new=True, end_position=SEGMENT_HEADER_BYTES)
+    return Opened(log, tables, Applier(tables, settings, tick_ms=now_ms), report)
+
+
+class _Recovery:
+    def __init__(
+        self,
+        directory: Path | None,
+        disk: Disk,
+        settings: StoreSettings,
+        base: Any,
+        headers: dict[int, SegmentHeader | None],
+    ) -> None:
+        self.directory, self.disk, self.settings, self.base = directory, disk, settings, base
+        self.headless = [segment for segment, header in headers.items() if header is None]
+        self.headers = {segment: header for segment, header in headers.items() if header is not None}
+        first = next(iter(self.headers.values()))
+        self.segment_bytes, self.log_id = first.segment_bytes, first.log_id
+        self.report = RecoveryReport()
+
+    def run(self) -> Opened:
+        self._check_headers()
+        trusted = self._trusted_checkpoint()
+        tables = self._open_tables(trusted)
+        log = CommitLog(self.disk, tables.native, self.segment_bytes, self.log_id, self.base)
+        log.prepare(self.settings.max_frame_bytes)
+        sizes = {}
+        for segment in self.headers:
+            file = self.disk.open_segment(segment, create=False)
+            log.attach(segment, file)
+            sizes[segment] = min(file.size_bytes, self.segment_bytes)
+        applier = Applier(tables, self.settings)
+        position = self._start(trusted, tables, applier)
+        reader = _LogReader(self.disk, self.base, self.segment_bytes, sizes)
+        end = self._replay(reader, tables, applier, position)
+        self._cut(reader, log, end, trusted)
+        log.sync_all(position // self.segment_bytes * self.segment_bytes)
+        log.start_at(end)
+        self._rebuild(tables)
+        self.report.end_position = end
+        return Opened(log, tables, applier, self.report)
+
+    def _check_headers(self) -> None:
+        for segment, header in self.headers.items():
+            if (header.base, header.segment_bytes, header.log_id) != (
+                segment,
+                self.segment_bytes,
+                self.log_id,
+            ):
+                raise DamagedLog(f"segment {segment:020d}.log belongs to another log")
+        bases = list(self.headers)
+        if bases != list(range(bases[0], bases[-1] + 1, self.segment_bytes)):
+            raise DamagedLog("a segment is missing from the middle of the CommitLog")
+        # Only the newest segment can have been created without its header reaching the disk.
+        if any(segment < bases[-1] for segment in self.headless):
+            raise DamagedLog(f"segment {self.headless[0]:020d}.log has a damaged header")
+
+    def _trusted_checkpoint(self) -> Checkpoint | None:
+        found = checkpoints.load(self.disk)
+        if found is None or found.log_id != self.log_id or not checkpoints.is_trustworthy(found):
+            return None
+        if found.position // self.segment_bytes * self.segment_bytes not in self.headers:
+            return None
+        self.report.from_checkpoint = True
+        self.report.was_clean = found.clean
+        return found
+
+    def _open_tables(self, trusted: Checkpoint | None) -> Tables:
+        if self.directory is not None:
+            if trusted is None:
+                remove_derived_files(self.directory)
+            (self.directory / "topics").mkdir(mode=0o750, exist_ok=True)
+        tables = Tables(self.directory, self.log_id, self.settings.max_topics, self.settings.max_groups)
+        if trusted is not None and tables.messages.capacity < trusted.next_id:
+            tables.close()
+            raise StoreError("messages.table is shorter than the checkpoint says: delete the checkpoint file")
+        return tables
+
+    def _start(self, trusted: Checkpoint | None, tables: Tables, applier: Applier) -> int:
+        if trusted is None:
+            return min(self.headers) + SEGMENT_HEADER_BYTES
+        for record, count in trusted.topics:
+            applier.topic(record)
+            tables.ensure_arrivals(record.topic_id, count)
+            tables.native.topics[record.topic_id].count = count
+        for group in trusted.groups:
+            applier.group(group)
+        tables.native.next_id = trusted.next_id
+        applier.tick_ms = trusted.tick_ms
+        return trusted.position
+
+    def _replay(self, reader: _LogReader, tables: Tables, applier: Applier, position: int) -> int:
+        """Verifies and applies segment after segment; returns where the log ends."""
+        tables.native.log = ffi.cast("const uint8_t *", self.base)
+        # Nothing is staged yet: every position is read from the segments.
+        tables.native.staging_position = tables.native.log_readable = ADDRESS_SPACE_BYTES
+        while True:
+            stop, reason = reader.verify(position)
+            self._apply(tables, applier, position, stop)
+            self.report.replayed_bytes += stop - position
+            following = position // self.segment_bytes * self.segment_bytes + self.segment_bytes
+            if reason != END_RECORD or following not in reader.sizes:
+                self.report.replayed_records = sum(reader.counts)
+                return stop
+            position = following + SEGMENT_HEADER_BYTES
+
+    def _apply(self, tables: Tables, applier: Applier, position: int, stop: int) -> None:
+        at, need = ffi.new("uint64_t *", position), ffi.new("uint64_t *")
+        while at[0] < stop:
+            result = int(lib.tw_replay(tables.native, at, stop, need))
+            if result == NEED_ROWS:
+                tables.ensure_rows(max(int(need[0]), tables.messages.capacity + 1))
+            elif result < 0:
+                raise DamagedLog(f"the message record at position {at[0]} contradicts the records before it")
+            elif result == 1:
+                at[0] = self._apply_control(applier, int(at[0]))
+
+    def _apply_control(self, applier: Applier, position: int) -> int:
+        head = ffi.buffer(ffi.cast("char *", self.base) + position, RECORD_HEAD_BYTES)
+        _, count, record, _, _, aux = struct.unpack("<IIBBHI", head)
+        start = ffi.cast("char *", self.base) + position + RECORD_HEAD_BYTES
+        try:
+            applier.apply(record, aux, memoryview(ffi.buffer(start, count - RECORD_HEAD_BYTES)))
+        except (KeyError, ValueError, IndexError, msgspec.MsgspecError) as error:
+            raise DamagedLog(
+                f"the record at position {position} contradicts those before it: {error}"
+            ) from error
+        return position + (int(count) + 7) // 8 * 8
+
+    def _cut(self, reader: _LogReader, log: CommitLog, end: int, trusted: Checkpoint | None) -> None:
+        """Decides between a torn tail and damage, and cuts the former."""
+        durable = max(reader.marked_behind(end), trusted.durable_position if trusted else 0)
+        segment = end // self.segment_bytes * self.segment_bytes
+        if durable > end:
+            raise DamagedLog(
+                f"segment {segment:020d}.log is damaged at offset {end - segment} (position {end}): "
+                f"the log was on disk up to position {durable}"
+            )
+        later = [base for base in reader.sizes if base > segment]
+        for base in [*later, *self.headless]:
+            log.drop(base)
+        start = ffi.cast("char *", self.base) + end
+        tail = np.frombuffer(ffi.buffer(start, segment + reader.sizes[segment] - end), np.uint8)
+        garbage = np.flatnonzero(tail)
+        if len(garbage) or later:
+            self.report.torn_tail_position = end
+            self.report.torn_tail_bytes = int(garbage[-1]) + 1 if len(garbage) else 0
+            log.cut(end)
+
+    def _rebuild(self, tables: Tables) -> None:
+        native = tables.native
+        if lib.tw_rebuild_topics(native):
+            raise DamagedLog("a topic names a message that the log does not hold")
+        for group_id in tables.groups:
+            lib.tw_rebuild_group(native, group_id)
+        if self.report.was_clean and not self.report.replayed_bytes:
+            return
+        tables.clear_keys()
+        at, need = ffi.new("uint64_t *", 1), ffi.new("uint64_t *")
+        while lib.tw_rebuild_keys(native, at, tables.next_id, need) == NEED_KEYS:
+            tables.grow_keys(int(need[0]))

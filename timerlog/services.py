@@ -1,0 +1,221 @@
+"""The five services' work on one batch each; the broker runs them as five tasks (``broker/services.py``).
+
+1. EnqueueGet: the system topic is the MessageTable in order of ids; take what is durable and new.
+2. EnqueuePut: link future messages on the wheel; hand on what is due already.
+3. DequeueGet: turn the wheel.
+4. DequeueGetMessage: look the messages up, drop cancelled and superseded ones, verify checksums.
+5. DequeuePutMessage: log and make the move into the topic, exactly once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from native import ffi, lib
+from timerlog.apply import Runs
+from timerlog.core import MESSAGE_TIMER, RUNS_A_RECORD, Core, UInt32Array, UInt64Array
+from timerlog.layout import PUT_HEAD, MessageState, RecordType
+from timerlog.wheel import Timers, TimerWheel
+
+DueBatch = Timers
+_DUE, _DAMAGED = 1, 2
+_SCAN = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyBatch:
+    """Messages whose time has come, in order, and leases that may have ended."""
+
+    ids: UInt64Array
+    versions: UInt32Array
+    damaged: (
+        UInt64Array  # ids whose record no longer matches its checksum: set aside, reported, in nobody's way
+    )
+    leases: Timers
+
+
+class TimerServices(Core):
+    # -- 1, 2: onto the wheel --
+
+    @property
+    def pending_enqueue(self) -> int:
+        """Messages accepted but not yet taken by EnqueueGet."""
+        return self.tables.next_id - self._enqueued_id
+
+    def enqueue_get(self, limit: int) -> DueBatch | None:
+        """The next durable messages of the system topic, at most ``limit``; None when there are none."""
+        start = self._enqueued_id
+        end = min(self._durable_next_id, start + limit)
+        if start >= end:
+            return None
+        rows = self.tables.rows[start:end]
+        scheduled = np.flatnonzero(rows["state"] == MessageState.SCHEDULED)
+        self._enqueued_id = end
+        return Timers(
+            rows["deliver_at_ms"][scheduled],
+            (scheduled + start).astype(np.uint64),
+            rows["version"][scheduled].astype(np.uint32),
+            np.zeros(len(scheduled), np.uint32),
+        )
+
+    def enqueue_put(self, batch: DueBatch, now_ms: int) -> DueBatch | None:
+        """Links what is due later; returns what is due already, by due time and then in the order sent. Raises
+        ``DiskFull``: then nothing was linked, and the same batch may be given again."""
+        late = batch.due_ms > now_ms
+        if late.any():
+            self.wheel.advance(now_ms)
+            self.wheel.link(batch.due_ms[late], batch.ref[late], batch.epoch[late], batch.owner[late])
+            if late.all():
+                return None
+            now = ~late
+            batch = Timers(batch.due_ms[now], batch.ref[now], batch.epoch[now], batch.owner[now])
+        if len(batch) > 1 and bool(np.any(batch.due_ms[1:] < batch.due_ms[:-1])):
+            order = np.argsort(batch.due_ms, kind="stable")
+            batch = Timers(batch.due_ms[order], batch.ref[order], batch.epoch[order], batch.owner[order])
+        return batch if len(batch) else None
+
+    # -- 3, 4, 5: off the wheel --
+
+    def next_wakeup_ms(self) -> int | None:
+        """The earliest moment at which ``dequeue_get`` has work; it may lie in the past. None: the wheel is empty."""
+        return self.wheel.next_event_ms()
+
+    def dequeue_get(self, now_ms: int, limit: int) -> DueBatch | None:
+        """Turns the wheel: at most ``limit`` timers that are due, and a bounded amount of cascading. None when this
+        turn brought nothing; ``next_wakeup_ms`` says whether to come back at once."""
+        return self.wheel.turn(now_ms, limit)
+
+    def dequeue_get_message(self, due: DueBatch, now_ms: int) -> ReadyBatch:
+        """Looks up what became due. A record that fails its checksum is set aside, never in the way of others."""
+        is_message = due.owner == MESSAGE_TIMER
+        if is_message.all():
+            messages, leases = due, due.part(0, 0)
+        else:
+            messages, leases = _select(due, is_message), _select(due, ~is_message)
+        ids = np.ascontiguousarray(messages.ref)
+        versions = np.ascontiguousarray(messages.epoch)
+        verdicts = np.empty(len(ids), np.uint8)
+        lib.tw_lookup(
+            self._native,
+            ffi.from_buffer("uint64_t[]", ids),
+            ffi.from_buffer("uint32_t[]", versions),
+            len(ids),
+            ffi.from_buffer("uint8_t[]", verdicts),
+        )
+        good = verdicts == _DUE
+        if good.all():
+            return ReadyBatch(ids, versions, ids[:0], leases)
+        return ReadyBatch(ids[good], versions[good], ids[verdicts == _DAMAGED], leases)
+
+    def dequeue_put_message(self, ready: ReadyBatch, now_ms: int) -> list[int]:
+        """Moves messages into their topics and ended leases back to waiting. Returns the groups that got work.
+
+        A message that was cancelled, rescheduled or moved since it was looked up is passed over: the state of its
+        row decides, in the same step that changes it. Raises ``DiskFull``: then nothing was moved, and the same batch
+        may be given again.
+        """
+        rows = self.tables.rows
+        fresh = (rows["state"][ready.ids] == MessageState.SCHEDULED) & (
+            rows["version"][ready.ids] == ready.versions
+        )
+        ids = ready.ids if fresh.all() else ready.ids[fresh]
+        woken = self._put(ids, now_ms) if len(ids) else []
+        if len(ready.damaged):
+            self._append(RecordType.DAMAGED, 0, ready.damaged.tobytes())
+            self._applier.set_state(ready.damaged, MessageState.DAMAGED)
+        if len(ready.leases):
+            woken.extend(self._end_leases(ready.leases, now_ms))
+        return woken
+
+    def _put(self, ids: UInt64Array, now_ms: int) -> list[int]:
+        parts = [
+            (topic_id, int(self._native.topics[topic_id].count), self._runs(part).copy(), len(part))
+            for topic_id, part in self._by_topic(ids)
+        ]
+        for topic_id, first_seq, _, count in parts:
+            self.tables.ensure_arrivals(topic_id, first_seq + count)
+        self.log.ensure_room(
+            sum(self._room_for_runs(len(runs), PUT_HEAD.itemsize) for _, _, runs, _ in parts)
+        )
+        tick_ms = min(self.wheel.tick_ms, now_ms)
+        for topic_id, first_seq, runs, _ in parts:
+            self._append_put(topic_id, first_seq, tick_ms, runs)
+        self.log.flush()
+        woken: list[int] = []
+        for topic_id, first_seq, runs, _ in parts:
+            self._applier.put(topic_id, first_seq, tick_ms, runs)
+            woken.extend(self.tables.topics[topic_id].groups.values())
+        return woken
+
+    def _by_topic(self, ids: UInt64Array) -> list[tuple[int, UInt64Array]]:
+        """Splits ids by topic, keeping their order inside each."""
+        topics = self.tables.rows["topic_id"][ids]
+        if (topics == topics[0]).all():
+            return [(int(topics[0]), ids)]
+        order = np.argsort(topics, kind="stable")
+        bounds = np.flatnonzero(np.diff(topics[order])) + 1
+        return [(int(topics[part[0]]), ids[part]) for part in np.split(order, bounds)]
+
+    def _append_put(self, topic_id: int, first_seq: int, tick_ms: int, runs: Runs) -> None:
+        for start in range(0, len(runs), RUNS_A_RECORD):
+            piece = runs[start : start + RUNS_A_RECORD]
+            head = np.array([(tick_ms, first_seq, len(piece))], PUT_HEAD)
+            self.log.append(RecordType.PUT, topic_id, head.tobytes() + piece.tobytes())
+            first_seq += int(piece["count"].sum())
+
+    def _end_leases(self, leases: Timers, now_ms: int) -> list[int]:
+        woken = []
+        for group_id in np.unique(leases.owner).tolist():
+            if group_id not in self.tables.groups:
+                continue
+            part = _select(leases, leases.owner == group_id)
+            moved = lib.tw_expire(
+                self._native,
+                group_id,
+                ffi.from_buffer("uint64_t[]", part.ref),
+                ffi.from_buffer("uint32_t[]", part.epoch),
+                len(part),
+                now_ms,
+            )
+            if moved:
+                woken.append(group_id)
+        return woken
+
+    # -- the wheel follows from the tables --
+
+    def clock_went_back(self, now_ms: int) -> None:
+        """Turns the wheel's time back, after the wall clock was. Messages in their topics stay there."""
+        self.wheel.close()
+        self.wheel = TimerWheel(self.tables.directory, now_ms)
+        self._fill_wheel()
+
+    def _fill_wheel(self) -> None:
+        """Links every message that still waits, and every lease."""
+        times = np.empty(_SCAN, np.int64)
+        refs = np.empty(_SCAN, np.uint64)
+        epochs = np.empty(_SCAN, np.uint32)
+        pointers = (
+            ffi.from_buffer("int64_t[]", times),
+            ffi.from_buffer("uint64_t[]", refs),
+            ffi.from_buffer("uint32_t[]", epochs),
+        )
+        at = ffi.new("uint64_t *", 1)
+        while at[0] < self._enqueued_id:
+            count = lib.tw_scheduled(self._native, at, self._enqueued_id, _SCAN, *pointers)
+            self._link_scanned(times, refs, epochs, count, MESSAGE_TIMER)
+        for group_id in self.tables.groups:
+            at[0] = self._native.groups[group_id].start_seq
+            while at[0] < self._native.groups[group_id].high_seq:
+                count = lib.tw_leased(self._native, group_id, at, _SCAN, *pointers)
+                self._link_scanned(times, refs, epochs, count, group_id)
+
+    def _link_scanned(
+        self, times: np.ndarray, refs: np.ndarray, epochs: np.ndarray, count: int, owner: int
+    ) -> None:
+        self.wheel.link(times[:count], refs[:count], epochs[:count], np.full(count, owner, np.uint32))
+
+
+def _select(timers: Timers, mask: np.ndarray) -> Timers:
+    return Timers(timers.due_ms[mask], timers.ref[mask], timers.epoch[mask], timers.owner[mask])

@@ -1,0 +1,170 @@
+"""The store: a data directory as one object.
+
+It is made of ``Producing`` (sends), ``TimerServices`` (wheel and topics), ``Delivering`` (groups, leases, acks) and
+``Control`` (cancel, reschedule, look); this module opens, checkpoints and closes it. Synchronous, for one thread, and
+without a clock: callers pass the time.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from timerlog import checkpoint as checkpoints
+from timerlog.checkpoint import Checkpoint, boot_id
+from timerlog.control import Control
+from timerlog.disk import Disk, FileDisk
+from timerlog.errors import DirectoryReadOnly, DiskFull
+from timerlog.lock import DirectoryLock
+from timerlog.log import SyncTicket
+from timerlog.producing import Ingested, Producing, Stop
+from timerlog.recovery import RecoveryReport, open_directory
+from timerlog.services import DueBatch, ReadyBatch, TimerServices
+from timerlog.settings import StoreSettings
+from timerlog.wheel import TimerWheel
+
+CHECKPOINT_BYTES = 16 * 1024 * 1024
+CHECKPOINT_MS = 10_000
+
+
+class Store(Producing, TimerServices, Control):
+    """Use ``Store.open``."""
+
+    recovery: RecoveryReport
+    _lock: DirectoryLock | None
+    _disk: Disk
+    _checkpoint_position: int
+    _checkpoint_ms: int
+
+    @classmethod
+    def open(cls, directory: Path, settings: StoreSettings, now_ms: int) -> Store:
+        """Opens or creates a data directory and recovers what a crash left.
+
+        Raises ``DirectoryLocked``, ``DirectoryReadOnly``, ``DamagedLog``, ``UnsupportedFormat``, ``DiskFull``.
+        """
+        lock = DirectoryLock(directory)
+        try:
+            store = cls._open(directory, FileDisk(directory), settings, now_ms, int.from_bytes(os.urandom(8)))
+        except PermissionError as error:
+            lock.release()
+            raise DirectoryReadOnly(f"{error.filename} cannot be written") from error
+        except BaseException:
+            lock.release()
+            raise
+        store._lock = lock
+        return store
+
+    @classmethod
+    def open_on(cls, disk: Disk, settings: StoreSettings, now_ms: int, log_id: int) -> Store:
+        """Opens a store on another disk (the simulator's), with its derived tables in memory only."""
+        return cls._open(None, disk, settings, now_ms, log_id)
+
+    @classmethod
+    def _open(
+        cls, directory: Path | None, disk: Disk, settings: StoreSettings, now_ms: int, log_id: int
+    ) -> Store:
+        opened = open_directory(directory, disk, settings, now_ms, log_id)
+        store = cls()
+        store._lock = None
+        store._disk = disk
+        store.settings = settings
+        store.log, store.tables, store._applier = opened.log, opened.tables, opened.applier
+        store.recovery = opened.report
+        store._native = opened.tables.native
+        store._native.max_body_bytes = settings.max_body_bytes
+        store._native.max_frame_bytes = settings.max_frame_bytes
+        store._enqueued_id = store._durable_next_id = opened.tables.next_id
+        store._make_scratch()
+        store._make_producing()
+        store._make_delivering()
+        store.wheel = TimerWheel(directory, min(opened.applier.tick_ms or now_ms, now_ms))
+        store._fill_wheel()
+        store._checkpoint_position = 0
+        store._checkpoint_ms = now_ms
+        # From here on the tables change: a clean checkpoint must be gone from the disk before that.
+        store._save_checkpoint(clean=False, durable=True)
+        return store
+
+    # -- durability --
+
+    @property
+    def durable_position(self) -> int:
+        return self.log.durable_position
+
+    @property
+    def appended_position(self) -> int:
+        return self.log.appended_position
+
+    def begin_sync(self) -> SyncTicket | None:
+        """Hands what is staged to the operating system and says what to sync; None when nothing is new."""
+        return self.log.begin_sync()
+
+    def finish_sync(self, ticket: SyncTicket) -> int:
+        """Takes note that ``ticket.run`` returned; returns the durable position."""
+        self._durable_next_id = max(self._durable_next_id, ticket.next_id)
+        return self.log.finish_sync(ticket)
+
+    def sync(self) -> int:
+        """Begins, runs and finishes a group commit in this thread."""
+        ticket = self.begin_sync()
+        if ticket is not None:
+            ticket.run()
+            self.finish_sync(ticket)
+        return self.durable_position
+
+    # -- keeping house --
+
+    def housekeeping(self, now_ms: int) -> None:
+        """To be called about once a second."""
+        self.log.flush()
+        grown = self.appended_position - self._checkpoint_position
+        if grown > CHECKPOINT_BYTES or (grown and now_ms - self._checkpoint_ms > CHECKPOINT_MS):
+            try:
+                self._save_checkpoint(clean=False, durable=False)
+            except DiskFull:
+                return  # a start would replay a little more
+            self._checkpoint_position, self._checkpoint_ms = self.appended_position, now_ms
+
+    def _save_checkpoint(self, *, clean: bool, durable: bool) -> None:
+        tables = self.tables
+        checkpoint = Checkpoint(
+            log_id=tables.log_id,
+            position=self.log.flush(),
+            durable_position=self.durable_position,
+            next_id=tables.next_id,
+            tick_ms=min(self._applier.tick_ms, self.wheel.tick_ms),
+            clean=clean,
+            boot_id=boot_id(),
+            topics=[
+                (topic.record, int(self._native.topics[number].count))
+                for number, topic in tables.topics.items()
+            ],
+            groups=[group.record for group in tables.groups.values()],
+        )
+        checkpoints.save(self._disk, checkpoint, durable=durable)
+
+    def close(self, *, clean: bool = True) -> None:
+        """Syncs everything and closes the files. ``clean=False`` leaves them as a killed process would."""
+        try:
+            if clean:
+                self.sync()
+                self.tables.sync()
+                self._save_checkpoint(clean=True, durable=True)
+        finally:
+            self.wheel.close()
+            self.tables.close()
+            self.log.close()
+            if self._lock is not None:
+                self._lock.release()
+
+
+__all__ = [
+    "DueBatch",
+    "Ingested",
+    "ReadyBatch",
+    "RecoveryReport",
+    "Stop",
+    "Store",
+    "StoreSettings",
+    "SyncTicket",
+]

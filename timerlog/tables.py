@@ -1,0 +1,229 @@
+"""The derived tables: MessageTable, key index, topics with their arrivals, groups with their deliveries.
+
+Each table is a memory-mapped file (``timerlog.region``) that C and numpy share. They follow from the CommitLog alone:
+delete them, and the next start makes the same ones again.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from native import ffi, lib
+from timerlog.errors import StoreError
+from timerlog.layout import (
+    ARRIVAL,
+    DELIVERY,
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    HOLDERS,
+    KEY_PARTITIONS,
+    MAX_BATCH,
+    ROW,
+    GroupRecord,
+    TopicRecord,
+)
+from timerlog.region import Region
+
+TIB: Final = 1 << 40
+GIB: Final = 1 << 30
+_HEADER = struct.Struct("<8sIIQ")  # magic, format, item_bytes, log_id
+
+
+class Table:
+    """An array of fixed-size items behind a header page that names the format and the log it belongs to."""
+
+    def __init__(
+        self, path: Path | None, magic: bytes, dtype: np.dtype[Any], log_id: int, reserve_bytes: int
+    ) -> None:
+        self.region = Region(path, reserve_bytes)
+        self.dtype = dtype
+        header = _HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
+        self.is_new = self.region.allocated_bytes == 0
+        self.region.ensure(HEADER_BYTES)
+        page = self.region.array(np.uint8, 0, HEADER_BYTES)
+        if self.is_new:
+            page[: len(header)] = np.frombuffer(header, np.uint8)
+        elif bytes(page[: len(header)]) != header:
+            self.region.close()
+            raise StoreError(f"{path} does not belong to this log")
+        #: All items that the address space has room for; touch only those below ``capacity``.
+        self.items = self.region.array(dtype, HEADER_BYTES, (reserve_bytes - HEADER_BYTES) // dtype.itemsize)
+
+    @property
+    def address(self) -> int:
+        return self.region.address + HEADER_BYTES
+
+    @property
+    def capacity(self) -> int:
+        return (self.region.allocated_bytes - HEADER_BYTES) // self.dtype.itemsize
+
+    def ensure(self, items: int) -> None:
+        """Makes room for ``items``. Raises ``DiskFull``."""
+        self.region.ensure(HEADER_BYTES + items * self.dtype.itemsize)
+
+
+@dataclass(slots=True)
+class Topic:
+    record: TopicRecord
+    arrivals: Table
+    groups: dict[str, int]  # name → group id
+
+
+@dataclass(slots=True)
+class Group:
+    record: GroupRecord
+    deliveries: Table
+
+
+class Tables:
+    """All tables of one store, and the ``tw_store`` through which C sees them."""
+
+    def __init__(self, directory: Path | None, log_id: int, max_topics: int, max_groups: int) -> None:
+        self.directory = directory
+        self.log_id = log_id
+        self.topics: dict[int, Topic] = {}
+        self.groups: dict[int, Group] = {}
+        self.topic_ids: dict[str, int] = {}
+        # Numbers start at 1, so that 0 can mean "none".
+        self._topic_structs = ffi.new("tw_topic[]", max_topics + 1)
+        self._group_structs = ffi.new("tw_group[]", max_groups + 1)
+        self._outstanding = np.zeros(HOLDERS, np.uint32)
+        self._key_hashes = np.zeros(MAX_BATCH, np.uint32)
+        self._key_counts = np.zeros(KEY_PARTITIONS, np.uint16)
+        self.native = ffi.new("tw_store *")
+        self.messages = Table(self._path("messages.table"), b"TWMSGTAB", ROW, log_id, TIB // 2)
+        self._keys = self._open_keys()
+        self._fill_native(max_topics, max_groups)
+
+    def _path(self, name: str) -> Path | None:
+        return None if self.directory is None else self.directory / name
+
+    def _fill_native(self, max_topics: int, max_groups: int) -> None:
+        native = self.native
+        native.rows = ffi.cast("tw_row *", self.messages.address)
+        native.next_id = 1
+        native.topics, native.topics_capacity = self._topic_structs, max_topics + 1
+        native.groups, native.groups_capacity = self._group_structs, max_groups + 1
+        native.outstanding = ffi.cast("uint32_t *", self._outstanding.ctypes.data)
+        native.key_hashes = ffi.cast("uint32_t *", self._key_hashes.ctypes.data)
+        native.key_counts = ffi.cast("uint16_t *", self._key_counts.ctypes.data)
+        self.ensure_rows(2)
+
+    @property
+    def rows(self) -> npt.NDArray[Any]:
+        """The MessageTable; index = message id."""
+        return self.messages.items
+
+    @property
+    def next_id(self) -> int:
+        return int(self.native.next_id)
+
+    def outstanding(self, holder: int) -> int:
+        return int(self._outstanding[holder])
+
+    def ensure_rows(self, rows: int) -> None:
+        self.messages.ensure(rows)
+        self.native.rows_allocated = self.messages.capacity
+
+    # -- keys --
+
+    def _open_keys(self) -> Region:
+        region = Region(self._path("keys.index"), TIB)
+        if region.allocated_bytes == 0:
+            region.ensure(1024 * 1024)
+            lib.tw_keys_init(ffi.cast("uint8_t *", region.pointer))
+        self.native.keys = ffi.cast("uint8_t *", region.pointer)
+        self.native.keys_allocated = region.allocated_bytes
+        return region
+
+    def clear_keys(self) -> None:
+        lib.tw_keys_init(self.native.keys)
+
+    def grow_keys(self, partition: int) -> None:
+        """Doubles one partition of the key index. Raises ``DiskFull``."""
+        self._keys.ensure(int(lib.tw_keys_bytes_to_grow(self.native, partition)))
+        self.native.keys_allocated = self._keys.allocated_bytes
+        freed = ffi.new("uint64_t[2]")
+        if lib.tw_keys_grow(self.native, partition, freed, freed + 1):
+            raise StoreError("the key index did not grow")
+        start, end = -(-freed[0] // 4096) * 4096, (freed[0] + freed[1]) // 4096 * 4096
+        if end > start:
+            self._keys.free(start, end)
+
+    # -- topics and groups --
+
+    def add_topic(self, record: TopicRecord) -> None:
+        """Opens a topic's table; adding it again changes nothing."""
+        if record.topic_id in self.topics:
+            return
+        path = self._path(f"topics/{record.topic_id}.arrivals")
+        table = Table(path, b"TWARRIVE", ARRIVAL, self.log_id, 32 * GIB)
+        self.topics[record.topic_id] = Topic(record, table, {})
+        self.topic_ids[record.name] = record.topic_id
+        struct_ = self.native.topics[record.topic_id]
+        struct_.arrivals = ffi.cast("tw_arrival *", table.address)
+        struct_.allocated = table.capacity
+        struct_.exists = 1
+
+    def ensure_arrivals(self, topic_id: int, count: int) -> None:
+        table = self.topics[topic_id].arrivals
+        table.ensure(count)
+        self.native.topics[topic_id].allocated = table.capacity
+
+    def add_group(
+        self, record: GroupRecord, ack_wait_ms: int, min_backoff_ms: int, max_backoff_ms: int
+    ) -> None:
+        """Opens a group's table; adding it again changes nothing."""
+        if record.group_id in self.groups:
+            return
+        path = self._path(f"topics/{record.topic_id}-{record.group_id}.deliveries")
+        table = Table(path, b"TWDELIVR", DELIVERY, self.log_id, 48 * GIB)
+        self.groups[record.group_id] = Group(record, table)
+        self.topics[record.topic_id].groups[record.name] = record.group_id
+        struct_ = self.native.groups[record.group_id]
+        struct_.rows = ffi.cast("tw_delivery *", table.address)
+        struct_.allocated = table.capacity
+        struct_.topic_id = record.topic_id
+        struct_.start_seq = struct_.floor_seq = struct_.high_seq = record.start_seq
+        struct_.ack_wait_ms, struct_.min_backoff_ms, struct_.max_backoff_ms = (
+            ack_wait_ms,
+            min_backoff_ms,
+            max_backoff_ms,
+        )
+        struct_.exists = 1
+
+    def ensure_deliveries(self, group_id: int, count: int) -> None:
+        table = self.groups[group_id].deliveries
+        table.ensure(count)
+        self.native.groups[group_id].allocated = table.capacity
+
+    # -- all --
+
+    def _regions(self) -> list[Region]:
+        tables = [self.messages, *(t.arrivals for t in self.topics.values())]
+        tables += [group.deliveries for group in self.groups.values()]
+        return [self._keys, *(table.region for table in tables)]
+
+    def sync(self) -> None:
+        for region in self._regions():
+            region.sync()
+
+    def disk_bytes(self) -> int:
+        return sum(region.disk_bytes() for region in self._regions())
+
+    def close(self) -> None:
+        for region in self._regions():
+            region.close()
+
+
+def remove_derived_files(directory: Path) -> None:
+    """Deletes every file that follows from the CommitLog."""
+    for pattern in ("messages.table", "keys.index", "timer.*", "topics/*", "checkpoint"):
+        for path in directory.glob(pattern):
+            path.unlink()

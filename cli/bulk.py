@@ -130,7 +130,7 @@ def parse_lines(
 
 
 def batches(messages: Iterable[BulkMessage]) -> Iterator[Batch]:
-    """Group messages for `send_many`. Those of a topic that say a time keep their order, as do those with a delay."""
+    """Group messages for `send_many`; those of one kind and topic keep their order."""
     open_batches: dict[tuple[str, bool], Batch] = {}
     for message in messages:
         kind = (message.topic, message.delay is not None)

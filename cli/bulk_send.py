@@ -1,4 +1,4 @@
-"""Sending a file of JSON lines: everything is checked before anything is sent, then it goes out in batches."""
+"""Sending a file of JSON lines: all is checked before anything is sent, then it goes out in batches."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _size(source: IO[bytes]) -> int:
 
 
 class _Meter:
-    """Counts bytes and moves a bar now and then: moving it for every line would take longer than the lines."""
+    """Counts bytes and moves a bar now and then: to move it for every line would be slow."""
 
     def __init__(self, advance: Progress) -> None:
         self._advance = advance

@@ -1,4 +1,4 @@
-"""Click parameter types and the options that several commands share."""
+"""How options are parsed, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,53 +11,31 @@ import click
 from cli.times import parse_duration, parse_moment
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_Value = TypeVar("_Value")
 
 
-class DurationType(click.ParamType):
-    """`5s`, `2h30m`, `1d` as a timedelta."""
+def parsed_by(parse: Callable[[str], _Value]) -> Callable[..., _Value | tuple[_Value, ...] | None]:
+    """A click callback that parses an option, repeated or not; what `parse` objects to is a usage error."""
 
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        """Parse, or fail with advice as a usage error."""
-        if isinstance(value, timedelta):
-            return value
+    def callback(
+        _ctx: click.Context, _parameter: click.Parameter, value: str | tuple[str, ...] | None
+    ) -> _Value | tuple[_Value, ...] | None:
         try:
-            return parse_duration(value)
+            if isinstance(value, tuple):
+                return tuple(parse(text) for text in value)
+            return None if value is None else parse(value)
         except ValueError as error:
-            self.fail(str(error), param, ctx)
+            raise click.BadParameter(str(error)) from None
+
+    return callback
 
 
-class MomentType(click.ParamType):
-    """An ISO 8601 time with its UTC offset as an aware datetime."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Parse, or fail with advice as a usage error."""
-        if isinstance(value, datetime):
-            return value
-        try:
-            return parse_moment(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class HeaderType(click.ParamType):
-    """`name=value` as a pair."""
-
-    name = "name=value"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """Split at the first `=`, or fail with advice as a usage error."""
-        if isinstance(value, tuple):
-            return value
-        name, equals, content = value.partition("=")
-        if not equals or not name:
-            self.fail(f"{value!r} is not a header; write it like trace=abc123", param, ctx)
-        return name, content
+def parse_header(text: str) -> tuple[str, str]:
+    """`name=value` as a pair; raises ValueError with advice."""
+    name, equals, content = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"{text!r} is not a header; write it like trace=abc123")
+    return name, content
 
 
 def time_options(command: _Command) -> _Command:
@@ -65,11 +43,16 @@ def time_options(command: _Command) -> _Command:
     at = click.option(
         "--at",
         "moment",
-        type=MomentType(),
+        metavar="TIME",
+        callback=parsed_by(parse_moment),
         help="When, with its UTC offset: 2031-05-01T09:00+02:00, or …Z.",
     )(command)
     return click.option(
-        "--in", "delay", type=DurationType(), help="How long from now: 250ms, 5s, 2h30m, 1d."
+        "--in",
+        "delay",
+        metavar="DURATION",
+        callback=parsed_by(parse_duration),
+        help="How long from now: 250ms, 5s, 2h30m, 1d.",
     )(at)
 
 
@@ -94,7 +77,7 @@ def selection_options(command: _Command) -> _Command:
 
 
 def selected_messages(names: Sequence[str], topic: str | None, keys: Sequence[str]) -> dict[str, Any]:
-    """Keyword arguments of the client: `{"ids": [...]}` or `{"topic": ..., "keys": [...]}`, else a usage error."""
+    """Keyword arguments of the client: `ids`, or `topic` and `keys`; anything else is a usage error."""
     if keys:
         topics = [*names, *([topic] if topic else [])]
         if len(topics) != 1:

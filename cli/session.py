@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ import click
 if TYPE_CHECKING:
     from tickwheel import sync
 
-DEFAULT_URL = "tickwheel://127.0.0.1:7411"
-URL_VARIABLE = "TICKWHEEL_URL"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -28,10 +25,10 @@ class Session:
     json: bool = False
 
     @contextmanager
-    def address(self) -> Iterator[str]:
-        """The URL of the broker; with `--data`, of one that lives in this process for as long as this lasts."""
+    def address(self) -> Iterator[str | None]:
+        """The broker's URL (None: the client's default); with `--data`, that of one in this process."""
         if self.data is None:
-            yield self.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+            yield self.url
             return
         if self.url is not None:
             raise click.UsageError("--data runs a broker of its own; it cannot be used together with --url")
@@ -88,7 +85,7 @@ def connection_options(command: _Command) -> _Command:
         "--url",
         expose_value=False,
         callback=_remember("url"),
-        help=f"The broker, also {URL_VARIABLE}.  [default: {DEFAULT_URL}]",
+        help="The broker, also TICKWHEEL_URL.  [default: tickwheel://127.0.0.1:7411]",
     )(with_data)
 
 

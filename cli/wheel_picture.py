@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -32,7 +33,7 @@ def squeeze(heat: Sequence[int], width: int) -> list[int]:
     if len(heat) <= width:
         return list(heat)
     edges = [round(i * len(heat) / width) for i in range(width + 1)]
-    return [sum(heat[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
+    return [sum(heat[start:end]) for start, end in pairwise(edges)]
 
 
 def heat_strip(heat: Sequence[int], width: int) -> Text:
@@ -49,17 +50,24 @@ def heat_strip(heat: Sequence[int], width: int) -> Text:
     return strip
 
 
+def stretches(forecast: Sequence[Forecast]) -> list[tuple[str, int]]:
+    """The broker counts what is due *before* each moment; this is what is due since the row above."""
+    labels = [row.label if row.label == "later" else f"next {row.label}" for row in forecast]
+    counts = [row.timers for row in forecast]
+    since = [max(0, now - before) for now, before in zip(counts, [0, *counts], strict=False)]
+    return list(zip(labels, since, strict=True))
+
+
 def forecast_table(forecast: Sequence[Forecast], width: int) -> Table:
-    """Label, bar and number of what becomes due in each stretch of time."""
-    largest = max((row.timers for row in forecast), default=0)
+    """Label, number and bar of what becomes due in each stretch of time."""
+    rows = stretches(forecast)
+    largest = max((timers for _, timers in rows), default=0)
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
+    table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
-    for row in forecast:
-        table.add_row(
-            row.label, Text(f"{row.timers:,}"), Text(bar(row.timers, largest, max(10, width - 34)), "cyan")
-        )
+    for label, timers in rows:
+        table.add_row(label, f"{timers:,}", Text(bar(timers, largest, max(10, width - 34)), "cyan"))
     return table
 
 
@@ -93,8 +101,8 @@ def wheel_picture(picture: Wheel, width: int = 100) -> RenderableType:
         title.append(f"  the wheel is {format_duration(behind_ms)} behind", "bold red")
     return Group(
         title,
-        Text("\nDue in the", "bold underline"),
+        Text("\ndue in the (each row without those above)", "bold"),
         forecast_table(picture.forecast, width),
-        Text("\nOccupied slots by level", "bold underline"),
+        Text("\noccupied slots by level", "bold"),
         level_table(picture.levels, width),
     )

@@ -11,7 +11,7 @@ import click
 from broker.exit_codes import ExitCode
 from cli.bulk_send import BulkReport, send_file
 from cli.failures import CommandFailed
-from cli.options import HeaderType, time_arguments, time_options
+from cli.options import parse_header, parsed_by, time_arguments, time_options
 from cli.output import print_json
 from cli.session import current_session, shared_options
 
@@ -24,14 +24,19 @@ from cli.session import current_session, shared_options
 @click.option(
     "--priority", type=click.IntRange(0, 255), default=50, show_default=True, help="Lower is first."
 )
-@click.option("--header", "headers", type=HeaderType(), multiple=True, help="May be repeated.")
 @click.option(
-    "--file", "body_file", type=click.File("rb"), help="The body is this file's content; - is stdin."
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=parsed_by(parse_header),
+    help="May be repeated.",
 )
+@click.option("--file", "body_file", type=click.File("rb"), help="The body is this file; - is stdin.")
 @click.option(
-    "--from-file", "bulk_file", type=click.File("rb"), help="Many messages, one JSON object a line."
+    "--from-file", "bulk_file", type=click.File("rb"), help="Many messages: one JSON object a line."
 )
-@click.option("--skip-bad", is_flag=True, help="With --from-file: send the good lines although some are bad.")
+@click.option("--skip-bad", is_flag=True, help="With --from-file: send the good lines all the same.")
 @shared_options
 def send(
     topic: str | None,
@@ -54,8 +59,8 @@ def send(
     date | tickwheel send ticks -
     tickwheel send orders --from-file orders.jsonl
 
-    A line of --from-file holds "body" or "body_base64" and, as you like, "topic", "key", "priority", "headers"
-    and one of "at", "in" and "deliver_at_ms":
+    A line of --from-file holds "body" or "body_base64" and, as you like, "topic", "key", "priority",
+    "headers" and one of "at", "in" and "deliver_at_ms":
 
     \b
     {"body": "call Ada", "in": "2h30m", "key": "ada-1"}
@@ -67,9 +72,7 @@ def send(
     if bulk_file is not None:
         one_message_only = body is not None or body_file is not None or time or key or headers
         if one_message_only or priority != 50:
-            raise click.UsageError(
-                "--from-file takes the body, time, key, priority and headers from its lines"
-            )
+            raise click.UsageError("with --from-file, the lines say body, time, key, priority and headers")
         _report_bulk(send_file(current_session(), bulk_file, topic, skip_bad=skip_bad))
         return
     if topic is None:

@@ -32,8 +32,8 @@ def topics() -> None:
     tickwheel topics
     tickwheel topics --json | jq -r '.[].name'
 
-    A topic's "scheduled" messages wait for their time, "ready" ones are due. For a group, "backlog" is due and not
-    acknowledged, and "leased" is the part of it that a subscriber works on.
+    A topic's "scheduled" messages wait for their time, "ready" ones are due. For a group, "backlog" is due
+    and not acknowledged, and "leased" is the part of it that a subscriber works on.
     """
     with current_session().client() as client:
         found = client.topics()

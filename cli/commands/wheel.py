@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.options import DurationType
+from cli.options import parsed_by
 from cli.output import print_json, stdout_console
 from cli.session import current_session, shared_options
+from cli.times import parse_duration
 
 if TYPE_CHECKING:
     from tickwheel import sync
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--watch", is_flag=True, help="Draw it again and again until Ctrl-C.")
 @click.option(
-    "--every", type=DurationType(), default="500ms", show_default=True, help="How often, with --watch."
+    "--every",
+    metavar="DURATION",
+    callback=parsed_by(parse_duration),
+    default="500ms",
+    show_default=True,
+    help="How often, with --watch.",
 )
 @shared_options
 def wheel(watch: bool, every: timedelta) -> None:

@@ -1,1 +1,1 @@
-"""The demonstration: real departures from New York in 2013, scheduled on a real broker, in compressed time."""
+"""The demonstration: real departures from New York in 2013, on a real broker, in compressed time."""

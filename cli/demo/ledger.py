@@ -1,7 +1,7 @@
 """The books of the demonstration: what was promised for each message, and what each group really got.
 
-A group writes down every message that arrives, also a second copy. Only the audit at the end judges, when every
-answer of the broker to a cancel or a reschedule is known.
+A group writes down every message that arrives, also a second copy. Only the audit at the end judges, when
+every answer of the broker to a cancel or a reschedule is known.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class GroupBook:
         self._due_ms = np.empty(self.capacity, np.int64)
 
     def write(self, indexes: NDArray[np.int64], due_ms: NDArray[np.int64], arrived_ms: float) -> None:
-        """A batch arrived: which messages (by their place in the ledger) and when the broker says they were due."""
+        """A batch arrived: the messages by their place in the ledger, and when they were due."""
         end = self.count + len(indexes)
         if end > len(self._index):
             self._grow(end)
@@ -91,7 +91,7 @@ class GroupBook:
 
 
 class Ledger:
-    """The promises and the groups' books. Message i of the ledger is flight i; the broker knows it by `ids[i]`."""
+    """The promises and the groups' books. Message i is flight i; the broker knows it by an id of its own."""
 
     def __init__(self, groups: tuple[str, ...], promised_ms: NDArray[np.int64]) -> None:
         """`promised_ms[i]` is when message i is due, in real milliseconds since the epoch."""

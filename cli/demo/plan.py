@@ -49,7 +49,7 @@ class Plan:
 
 
 def plan_day(flights: Sequence[Flight]) -> Plan:
-    """The timetable is promised; early and late flights are rescheduled and others cancelled as it becomes known."""
+    """The timetable is promised; flights are rescheduled and cancelled when the news becomes known."""
     changes = [
         Change(flight.scheduled_ms - KNOWN_BEFORE_MS, index, flight.departed_ms)
         for index, flight in enumerate(flights)
@@ -62,7 +62,7 @@ def plan_day(flights: Sequence[Flight]) -> Plan:
 
 
 def plan_year(flights: Sequence[Flight]) -> Plan:
-    """What really happened is promised; cancelled flights are promised too and cancelled before the year starts."""
+    """What really happened is promised; cancelled flights too, and cancelled before the year starts."""
     promises = np.fromiter(
         (flight.scheduled_ms if flight.departed_ms is None else flight.departed_ms for flight in flights),
         np.int64,
@@ -77,7 +77,7 @@ def plan_year(flights: Sequence[Flight]) -> Plan:
 
 
 def months(story_ms: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The month in New York, 0 to 11, of instants of 2013 (and a few minutes of 2014, which count as December)."""
+    """The month in New York, 0 to 11, of instants of 2013; the first hours of 2014 count as December."""
     year = local_time(int(story_ms.min())).replace(month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
     starts = [year.replace(month=month).timestamp() * 1000 for month in range(2, 13)]
     return np.searchsorted(np.array(starts), story_ms, side="right").astype(np.int64)

@@ -1,4 +1,4 @@
-"""The replay: one producer, one operations desk and two groups of consumers on a real broker, by its client."""
+"""The replay: a producer, an operations desk and two groups of consumers, all clients of a real broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tickwheel import Client
 GROUPS = ("board", "auditor")
 _BATCH = 5_000
 _CREDIT = 20_000
-_CANCEL_BATCH = 1_000
 _REFRESH_S = 0.125
 _GRACE_S = 15.0
 _LINGER_S = 0.3  # a second copy of the last message would come in this time
@@ -112,7 +111,7 @@ class Replay:
     # -- the consumers --------------------------------------------------------------------------------------
 
     async def _consume(self, group: str, stop: anyio.Event) -> None:
-        """Write down and acknowledge whatever arrives, until told to stop; then wait for the acks to be safe."""
+        """Write down and acknowledge what arrives, until told to stop; then wait for the acks to be safe."""
         async with self._client.subscribe(
             self._topic, group=group, credit=_CREDIT, batch=500
         ) as subscription:
@@ -170,8 +169,7 @@ class Replay:
 
     async def _apply(self, news: Sequence[Change]) -> None:
         cancelled = [change.index for change in news if change.departs_ms is None]
-        for start in range(0, len(cancelled), _CANCEL_BATCH):
-            await self._cancel(cancelled[start : start + _CANCEL_BATCH])
+        await self._cancel(cancelled)
         for change in news:
             if change.departs_ms is not None:
                 await self._reschedule(change.index, change.departs_ms)

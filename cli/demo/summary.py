@@ -104,8 +104,8 @@ def _given(summary: Summary) -> Table:
     table.add_row(
         "log at the end",
         format_bytes(summary.log_bytes),
-        f"with deliveries and acks of {len(summary.groups)} groups; all files {format_bytes(summary.disk_bytes)}, "
-        "reserved space included",
+        f"with deliveries and acks of {len(summary.groups)} groups; "
+        f"all files {format_bytes(summary.disk_bytes)}, reserved space included",
     )
     return table
 

@@ -1,0 +1,81 @@
+"""Tickwheel: durable messages that are delivered at their time.
+
+>>> import tickwheel
+>>> async with tickwheel.Client("tickwheel://127.0.0.1:7411") as client:
+...     await client.send("reminders", b"tea is ready", delay=timedelta(minutes=4))
+...     async with client.subscribe("reminders") as sub:
+...         async for message in sub:
+...             await message.ack()
+
+``tickwheel.sync.Client`` is the same without async. ``tickwheel.embedded(directory)`` runs the broker in this
+process, and ``tickwheel.testing`` one for tests, with a clock that a test can advance.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tickwheel import errors, stats, sync
+from tickwheel._client import Client, connect
+from tickwheel._message import Batch, Message
+from tickwheel._results import CancelResult, RescheduleResult, SendResult, SendResults
+from tickwheel._subscription import Subscription
+from tickwheel.errors import (
+    AckRefused,
+    BadArgument,
+    BadTime,
+    BodyTooLarge,
+    ClientClosed,
+    DiskFull,
+    NaiveDatetime,
+    NotConnected,
+    RemoteProtocolError,
+    RequestTimeout,
+    SendUncertain,
+    StaleReceipt,
+    TickwheelError,
+)
+
+if TYPE_CHECKING:
+    from tickwheel import testing
+    from tickwheel._embedded import embedded
+
+__all__ = [
+    "AckRefused",
+    "BadArgument",
+    "BadTime",
+    "Batch",
+    "BodyTooLarge",
+    "CancelResult",
+    "Client",
+    "ClientClosed",
+    "DiskFull",
+    "Message",
+    "NaiveDatetime",
+    "NotConnected",
+    "RemoteProtocolError",
+    "RequestTimeout",
+    "RescheduleResult",
+    "SendResult",
+    "SendResults",
+    "SendUncertain",
+    "StaleReceipt",
+    "Subscription",
+    "TickwheelError",
+    "connect",
+    "embedded",
+    "errors",
+    "stats",
+    "sync",
+    "testing",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # The broker is imported only by who runs one: a producer starts faster without it.
+    if name == "embedded":
+        return importlib.import_module("tickwheel._embedded").embedded
+    if name == "testing":
+        return importlib.import_module("tickwheel.testing")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,167 @@
+"""Acks on their way. They coalesce, survive reconnects, and are remembered only until they are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from anyio.lowlevel import checkpoint
+
+from tickwheel._calls import Call, Link
+from tickwheel.protocol.errors import AckRefused, MessageNotFound, NeverDelivered, StaleReceipt
+from tickwheel.protocol.frames import FrameType
+from tickwheel.protocol.machine import AnswerBody
+from tickwheel.protocol.messages import AckCode, AckOk, Delivery, encode_ack, pack_column
+
+if TYPE_CHECKING:
+    from tickwheel._session import Session
+
+FLIGHT_ACKS_MAX: Final = 512
+"""As many single acks share one frame; then their sender lets the writer run."""
+FLIGHTS_MAX: Final = 64
+"""As many ACK frames may be unanswered; then an ack waits."""
+_REFUSED_REMEMBERED_MAX: Final = 10_000
+
+_ERROR_OF_CODE: Final[dict[int, type[AckRefused]]] = {
+    AckCode.STALE_RECEIPT: StaleReceipt,
+    AckCode.NOT_FOUND: MessageNotFound,
+    AckCode.NEVER_DELIVERED: NeverDelivered,
+}
+
+
+class AckFlight(Call):
+    """One ACK frame: open to more acks until it is written, sent again as it is after a reconnect."""
+
+    __slots__ = ("_packed", "_queue", "epochs", "ids", "open", "refused")
+
+    frame_type = FrameType.ACK
+
+    def __init__(self, queue: AckQueue, packed: tuple[bytes, bytes] | None = None) -> None:
+        """``packed``: the columns of a whole batch, as they stand in its frame."""
+        super().__init__(cost_bytes=0)
+        self.ids: list[int] = []
+        self.epochs: list[int] = []
+        self.open = packed is None
+        self.refused: dict[int, type[AckRefused]] = {}
+        self._queue = queue
+        self._packed = packed
+
+    def payload(self, link: Link) -> bytes | None:
+        group_id = self._queue.group_id
+        if group_id is None:
+            self._queue.park(self)
+            return None
+        self.open = False
+        if self._packed is None:
+            self._packed = pack_column("Q", self.ids), pack_column("I", self.epochs)
+        return encode_ack(group_id, *self._packed)
+
+    def answered(self, body: AnswerBody) -> None:
+        assert isinstance(body, AckOk)
+        for exception in body.exceptions:
+            # To ack twice is harmless. And when the frame went twice, because a connection broke, its first
+            # copy may have counted: what is stale or unknown by now says nothing. The epochs keep that
+            # safe.
+            if exception.code != AckCode.ALREADY_ACKED and not self.repeated:
+                self.refused[exception.id] = _ERROR_OF_CODE.get(exception.code, AckRefused)
+
+    def ended(self) -> None:
+        self.open = False
+        self._queue.landed(self)
+
+
+class AckQueue:
+    """The acks of one subscription."""
+
+    def __init__(self, session: Session) -> None:
+        self.group_id: int | None = None
+        """Under which number acks are written; None while there is no connection: they are parked."""
+        self.refused: dict[int, type[AckRefused]] = {}
+        """Acks that did not count, and that nobody was told about."""
+        self._session = session
+        self._open: AckFlight | None = None
+        self._unanswered: dict[AckFlight, None] = {}
+        self._parked: list[AckFlight] = []
+
+    def add(self, message_id: int, epoch: int) -> AckFlight:
+        """Adds an ack to the flight of this loop turn."""
+        flight = self._open
+        if flight is None or not flight.open:
+            flight = self._open = self._launch(AckFlight(self))
+        flight.ids.append(message_id)
+        flight.epochs.append(epoch)
+        return flight
+
+    def add_batch(self, delivery: Delivery) -> AckFlight:
+        """Adds the acks of a whole batch, as a flight of its own."""
+        return self._launch(AckFlight(self, delivery.ack_columns))
+
+    def _launch(self, flight: AckFlight) -> AckFlight:
+        self._session.submit(flight)
+        self._unanswered[flight] = None
+        return flight
+
+    @property
+    def crowded(self) -> bool:
+        """Whether too many acks are unanswered for another one to be taken without waiting."""
+        return len(self._unanswered) >= FLIGHTS_MAX
+
+    async def make_room(self) -> None:
+        """Lets the writer run, and waits until fewer than FLIGHTS_MAX frames are unanswered."""
+        await checkpoint()
+        if self._open is not None:
+            self._open.open = False
+        while self.crowded:
+            await next(iter(self._unanswered)).done.wait()
+
+    async def confirm(self, flight: AckFlight, ids: Iterable[int]) -> None:
+        """Waits until the flight is answered.
+
+        Raises AckRefused if one of the acks of ``ids`` did not count.
+        """
+        await flight.done.wait()
+        if flight.error is not None:
+            raise flight.error.copy()
+        refused = {i: flight.refused[i] for i in ids if i in flight.refused}
+        for message_id in refused:
+            self.refused.pop(message_id, None)
+        _raise_refused(refused)
+
+    async def flush(self) -> None:
+        """Waits until every ack so far is answered. Raises AckRefused if one of them did not count."""
+        for flight in list(self._unanswered):
+            await flight.done.wait()
+            if flight.error is not None:
+                raise flight.error.copy()
+        refused, self.refused = self.refused, {}
+        _raise_refused(refused)
+
+    def park(self, flight: AckFlight) -> None:
+        """Keeps a flight until the subscription is back."""
+        self._parked.append(flight)
+
+    def resume(self, group_id: int) -> None:
+        """The subscription is back: what was parked goes."""
+        self.group_id = group_id
+        parked, self._parked = self._parked, []
+        for flight in parked:
+            self._session.requeue(flight)
+
+    def suspend(self) -> None:
+        """The connection is lost."""
+        self.group_id = None
+
+    def landed(self, flight: AckFlight) -> None:
+        """The flight was answered, or failed."""
+        self._unanswered.pop(flight, None)
+        if len(self.refused) < _REFUSED_REMEMBERED_MAX:
+            self.refused.update(flight.refused)
+
+
+def _raise_refused(refused: dict[int, type[AckRefused]]) -> None:
+    if not refused:
+        return
+    message_id, cls = next(iter(refused.items()))
+    more = f" (and {len(refused) - 1:,} more acks were refused)" if len(refused) > 1 else ""
+    codes = {refused_id: refused_cls.code for refused_id, refused_cls in refused.items()}
+    raise cls(f"The ack of message {message_id} was refused: {cls.code}{more}.", refused=codes)

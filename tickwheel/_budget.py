@@ -1,0 +1,56 @@
+"""A bounded amount that tasks share, first come, first served: the client's back-pressure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+
+
+class Budget:
+    """``limit`` units.
+
+    ``take`` waits until they fit; one demand above the limit is let in when nothing is taken.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+        self._waiting: deque[tuple[int, anyio.Event]] = deque()
+
+    def try_take(self, amount: int) -> bool:
+        """Takes without waiting, if it fits and nobody waits already."""
+        if self._waiting or not self._fits(amount):
+            return False
+        self.taken += amount
+        return True
+
+    async def take(self, amount: int) -> None:
+        """Takes, waiting for its turn."""
+        if self.try_take(amount):
+            return
+        ticket = (amount, anyio.Event())
+        self._waiting.append(ticket)
+        try:
+            await ticket[1].wait()
+        except BaseException:
+            if ticket[1].is_set():
+                self.give(amount)
+            else:
+                self._waiting.remove(ticket)
+                self._admit()
+            raise
+
+    def give(self, amount: int) -> None:
+        """Gives back what was taken."""
+        self.taken -= amount
+        self._admit()
+
+    def _fits(self, amount: int) -> bool:
+        return self.taken + amount <= self.limit or self.taken == 0
+
+    def _admit(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][0]):
+            amount, admitted = self._waiting.popleft()
+            self.taken += amount
+            admitted.set()

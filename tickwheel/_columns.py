@@ -1,0 +1,294 @@
+"""From what a user hands to ``send`` and ``send_many`` to checked columns, cut to frames."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, count
+from operator import add
+from typing import Any, TypeAlias, cast
+
+import msgspec
+
+from tickwheel._times import Delays, Moments, many_times
+from tickwheel.protocol.errors import (
+    BadArgument,
+    BadTopicName,
+    BodyTooLarge,
+    HeadersTooLarge,
+    KeyTooLong,
+    TickwheelError,
+)
+from tickwheel.protocol.frames import HEADER_BYTES
+from tickwheel.protocol.limits import DEFAULT_PRIORITY, MAX_PRIORITY, is_valid_name
+from tickwheel.protocol.messages import SEND_COLUMN_BYTES_MAX, SEND_HEAD_BYTES, SendColumns
+from tickwheel.protocol.requests import HelloOk
+
+Body: TypeAlias = bytes | bytearray | memoryview
+Headers: TypeAlias = Mapping[str, Any]
+
+FRAME_MESSAGES_MAX = 16_384
+FRAME_BYTES_TARGET = 1024 * 1024
+"""A larger batch goes as several frames of about this size: the broker can work while the next one is
+encoded."""
+
+AUTO_KEY_PREFIX = "~"
+
+
+class KeyMaker:
+    """Unique keys for messages without one: 96 random bits of this client, then a counter."""
+
+    def __init__(self) -> None:
+        self._prefix = (AUTO_KEY_PREFIX + secrets.token_urlsafe(12)).encode()
+        self._numbers = count()
+
+    def one(self) -> bytes:
+        """A key that was never used before."""
+        return b"%b%x" % (self._prefix, next(self._numbers))
+
+    def fill(self, keys: Iterable[bytes]) -> list[bytes]:
+        """The same keys, with a new one wherever there is none."""
+        return [key or self.one() for key in keys]
+
+
+def check_name(name: str, what: str = "topic") -> None:
+    """Raises BadTopicName."""
+    if not isinstance(name, str) or not is_valid_name(name):
+        raise BadTopicName(f"{name!r} cannot be the name of a {what}.")
+
+
+def encode_one_body(body: Body, limits: HelloOk) -> bytes:
+    """Raises BodyTooLarge; BadArgument for what is not bytes."""
+    encoded = body if type(body) is bytes else _to_bytes(body)
+    if len(encoded) > limits.max_body_bytes:
+        raise body_too_large(len(encoded), limits)
+    return encoded
+
+
+def body_too_large(size_bytes: int, limits: HelloOk) -> BodyTooLarge:
+    """The error for a body of this size."""
+    return BodyTooLarge(f"The body has {size_bytes:,} bytes; this broker allows {limits.max_body_bytes:,}.")
+
+
+def encode_one_key(key: str, limits: HelloOk) -> bytes:
+    """Raises KeyTooLong; BadArgument for an empty key."""
+    if not isinstance(key, str) or not key:
+        raise BadArgument(
+            f"{key!r} cannot be a key.", advice="Use a text that is not empty, or None for no key."
+        )
+    encoded = key.encode()
+    if len(encoded) > limits.max_key_bytes:
+        raise KeyTooLong(f"The key has {len(encoded):,} bytes; {limits.max_key_bytes:,} are allowed.")
+    return encoded
+
+
+def encode_one_headers(headers: Headers, limits: HelloOk) -> bytes:
+    """Raises HeadersTooLarge; BadArgument for what MessagePack cannot express."""
+    encoded = _encode_headers(headers)
+    if len(encoded) > limits.max_headers_bytes:
+        raise HeadersTooLarge(
+            f"The headers have {len(encoded):,} bytes; {limits.max_headers_bytes:,} are allowed."
+        )
+    return encoded
+
+
+def check_priority(priority: int) -> int:
+    """Raises BadArgument unless it is 0 to 255."""
+    if not isinstance(priority, int) or not 0 <= priority <= MAX_PRIORITY:
+        raise BadArgument(
+            f"The priority {priority!r} is not allowed.", advice="Use 0 (first) to 255 (last); 50 is usual."
+        )
+    return priority
+
+
+def _to_bytes(body: Any) -> bytes:
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    raise BadArgument(
+        f"The body is a {type(body).__name__}.", advice="A body is bytes: encode text first, body.encode()."
+    )
+
+
+def _encode_headers(headers: Headers | None) -> bytes:
+    if not headers:
+        return b""
+    if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
+        raise BadArgument("Headers are not a mapping of text to values.", advice="Use a dict with str keys.")
+    try:
+        return msgspec.msgpack.encode(dict(headers))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadArgument(
+            f"The headers cannot be written as MessagePack: {error}.",
+            advice="Use None, bool, int, float, str, bytes, lists and dicts.",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The messages of one frame; ``indexes`` says which of the batch they are."""
+
+    columns: SendColumns
+    indexes: Sequence[int]
+
+
+class Batch:
+    """A checked batch: what can be sent, as parts that each fit a frame, and what was refused."""
+
+    def __init__(
+        self,
+        bodies: Iterable[Body],
+        *,
+        keys: Sequence[str | None] | None,
+        deliver_at: Moments | None,
+        delay: Delays | None,
+        priority: int | Sequence[int] | None,
+        headers: Headers | Sequence[Headers | None] | None,
+        key_maker: KeyMaker | None,
+        limits: HelloOk,
+    ) -> None:
+        self._limits = limits
+        encoded = _encode_bodies(bodies)
+        self.count = len(encoded)
+        time_ms, relative = many_times(deliver_at, delay, self.count)
+        encoded_keys = None if keys is None else _encode_keys(keys, self.count)
+        if key_maker is not None:
+            encoded_keys = key_maker.fill(encoded_keys or [b""] * self.count)
+        self._columns = SendColumns(
+            bodies=encoded,
+            deliver_at_ms=time_ms,
+            relative=relative,
+            priority=_encode_priority(priority, self.count),
+            keys=encoded_keys,
+            headers=_encode_many_headers(headers, self.count),
+        )
+        self._indexes: Sequence[int] = range(self.count)
+        self.refused = self._check_sizes()
+        if self.refused:
+            self._indexes = [index for index in range(self.count) if index not in self.refused]
+            self._columns = _select(self._columns, self._indexes)
+
+    def _check_sizes(self) -> dict[int, TickwheelError]:
+        """Each message is judged by itself, as in the broker.
+
+        Only a batch that has a bad one is looked at one by one.
+        """
+        columns, limits = self._columns, self._limits
+        refused: dict[int, TickwheelError] = {}
+        for index, size in _too_large(columns.headers or (), limits.max_headers_bytes):
+            refused[index] = HeadersTooLarge(
+                f"The headers have {size:,} bytes; {limits.max_headers_bytes:,} are allowed."
+            )
+        for index, size in _too_large(columns.keys or (), limits.max_key_bytes):
+            refused[index] = KeyTooLong(f"The key has {size:,} bytes; {limits.max_key_bytes:,} are allowed.")
+        for index, size in _too_large(columns.bodies, limits.max_body_bytes):
+            refused[index] = body_too_large(size, limits)
+        return refused
+
+    def parts(self) -> Iterator[Part]:
+        """The frames, in order. They are cut one at a time: a huge batch is never encoded as a whole."""
+        columns, total = self._columns, len(self._indexes)
+        ends = list(accumulate(_message_bytes(columns))) if self._needs_cutting() else None
+        if ends is None:
+            if total:
+                yield Part(columns, self._indexes)
+            return
+        start = sent_bytes = 0
+        room = min(FRAME_BYTES_TARGET, self._limits.max_frame_bytes - HEADER_BYTES - SEND_HEAD_BYTES)
+        for stop in range(1, total + 1):
+            full = stop - start == FRAME_MESSAGES_MAX
+            if stop == total or full or ends[stop] - sent_bytes > room:
+                yield Part(_slice(columns, start, stop), self._indexes[start:stop])
+                start, sent_bytes = stop, ends[stop - 1]
+
+    def _needs_cutting(self) -> bool:
+        columns = self._columns
+        size = sum(map(len, columns.bodies)) + SEND_COLUMN_BYTES_MAX * len(columns.bodies)
+        size += sum(map(len, columns.keys or ())) + sum(map(len, columns.headers or ()))
+        room = min(FRAME_BYTES_TARGET, self._limits.max_frame_bytes - HEADER_BYTES - SEND_HEAD_BYTES)
+        return size > room or len(columns.bodies) > FRAME_MESSAGES_MAX
+
+
+def _too_large(values: Sequence[Body], limit_bytes: int) -> Iterator[tuple[int, int]]:
+    if max(map(len, values), default=0) > limit_bytes:
+        for index, value in enumerate(values):
+            if len(value) > limit_bytes:
+                yield index, len(value)
+
+
+def _message_bytes(columns: SendColumns) -> Iterable[int]:
+    sizes: Iterable[int] = (len(body) + SEND_COLUMN_BYTES_MAX for body in columns.bodies)
+    for column in (columns.keys, columns.headers):
+        if column is not None:
+            sizes = map(add, sizes, map(len, column))
+    return sizes
+
+
+def _slice(columns: SendColumns, start: int, stop: int) -> SendColumns:
+    times, priority = columns.deliver_at_ms, columns.priority
+    return SendColumns(
+        bodies=columns.bodies[start:stop],
+        deliver_at_ms=times[8 * start : 8 * stop] if isinstance(times, bytes) else times,
+        relative=columns.relative,
+        priority=priority[start:stop] if isinstance(priority, bytes) else priority,
+        keys=None if columns.keys is None else columns.keys[start:stop],
+        headers=None if columns.headers is None else columns.headers[start:stop],
+    )
+
+
+def _select(columns: SendColumns, indexes: Sequence[int]) -> SendColumns:
+    times, priority = columns.deliver_at_ms, columns.priority
+    return SendColumns(
+        bodies=[columns.bodies[i] for i in indexes],
+        deliver_at_ms=b"".join(times[8 * i : 8 * i + 8] for i in indexes)
+        if isinstance(times, bytes)
+        else times,
+        relative=columns.relative,
+        priority=bytes(priority[i] for i in indexes) if isinstance(priority, bytes) else priority,
+        keys=None if columns.keys is None else [columns.keys[i] for i in indexes],
+        headers=None if columns.headers is None else [columns.headers[i] for i in indexes],
+    )
+
+
+def _encode_bodies(bodies: Iterable[Body]) -> list[bytes]:
+    if isinstance(bodies, bytes | bytearray | memoryview | str):
+        raise BadArgument("send_many was given one body.", advice="Give a list of bodies, or use send.")
+    listed = bodies if isinstance(bodies, list) else list(bodies)
+    if set(map(type, listed)) <= {bytes}:
+        return cast("list[bytes]", listed)
+    return [body if type(body) is bytes else _to_bytes(body) for body in listed]
+
+
+def _encode_keys(keys: Sequence[str | None], total: int) -> list[bytes]:
+    if isinstance(keys, str) or len(keys) != total:
+        raise BadArgument(f"There are {len(keys):,} keys for {total:,} bodies.")
+    if "" in keys:
+        raise BadArgument("An empty text cannot be a key.", advice="Use None for no key.")
+    return [b"" if key is None else key.encode() for key in keys]
+
+
+def _encode_priority(priority: int | Sequence[int] | None, total: int) -> int | bytes:
+    if priority is None:
+        return DEFAULT_PRIORITY
+    if isinstance(priority, int):
+        return check_priority(priority)
+    if len(priority) != total:
+        raise BadArgument(f"There are {len(priority):,} priorities for {total:,} bodies.")
+    try:
+        return bytes(priority)
+    except (ValueError, TypeError):
+        raise BadArgument(
+            "A priority is not allowed.", advice="Use 0 (first) to 255 (last); 50 is usual."
+        ) from None
+
+
+def _encode_many_headers(
+    headers: Headers | Sequence[Headers | None] | None, total: int
+) -> list[bytes] | None:
+    if not headers:
+        return None
+    if isinstance(headers, Mapping):
+        return [_encode_headers(headers)] * total
+    if len(headers) != total:
+        raise BadArgument(f"There are {len(headers):,} headers for {total:,} bodies.")
+    return [_encode_headers(item) for item in headers]

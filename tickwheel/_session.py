@@ -1,0 +1,493 @@
+"""The engine of the client: one connection at a time, requests that survive it, and two loops that serve it.
+
+A request is submitted to the *outbox*; the writer takes as many as make a good write, turns them into
+frames and enters them as *pending* of the connection (the Link); the reader finishes them with their
+answers. When the connection breaks, pending requests that may be repeated go back to the front of the
+outbox, the others fail, and after a back-off the next connection goes on where the last one ended.
+
+Everything here runs in one event loop; between two awaits nothing else does. So there are no locks.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+from anyio.abc import ByteStream, TaskStatus
+
+from tickwheel._backoff import Backoff
+from tickwheel._budget import Budget
+from tickwheel._calls import Call, FlightKey, RequestCall, SendCall, SendFlight
+from tickwheel._link import Link
+from tickwheel._url import Address, UnixAddress
+from tickwheel.protocol.errors import (
+    ClientClosed,
+    FrameTooLarge,
+    InternalError,
+    NotConnected,
+    RequestTimeout,
+    SendUncertain,
+    ShuttingDown,
+    TickwheelError,
+    UnknownTopic,
+)
+from tickwheel.protocol.frames import HEADER_BYTES
+from tickwheel.protocol.machine import (
+    AnswerBody,
+    Answered,
+    ClientEvent,
+    Connected,
+    Delivered,
+    GoingAway,
+    Refused,
+)
+from tickwheel.protocol.requests import HelloOk, Ping, Request
+
+if TYPE_CHECKING:
+    from tickwheel._subscription import Subscription
+
+logger = logging.getLogger("tickwheel")
+
+Dial: TypeAlias = Callable[[Address], Awaitable[ByteStream]]
+
+WRITE_BYTES = 256 * 1024
+READ_BYTES = 256 * 1024
+HANDSHAKE_TIMEOUT_S = 10.0
+_LINK_ERRORS = (
+    OSError,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    anyio.EndOfStream,
+    TickwheelError,
+)
+
+
+async def dial(address: Address) -> ByteStream:
+    """Opens a byte stream to a broker."""
+    if isinstance(address, UnixAddress):
+        return await anyio.connect_unix(address.path)
+    return await anyio.connect_tcp(address.host, address.port)
+
+
+class Session:
+    """See the module.
+
+    ``timeout_s`` bounds each request, ``keepalive_s`` how long a silent connection is trusted.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        name: str,
+        timeout_s: float,
+        keepalive_s: float,
+        max_pending_bytes: int,
+        backoff: Backoff,
+        dial: Dial,
+    ) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self.subscriptions: dict[Subscription[Any], None] = {}
+        self.link: Link | None = None
+        self._name = name
+        self._keepalive_s = keepalive_s
+        self._backoff = backoff
+        self._dial = dial
+        self._budget = Budget(max_pending_bytes)
+        self._outbox: deque[Call] = deque()
+        self._live: dict[Call, None] = {}
+        self._flights: dict[FlightKey, SendFlight] = {}
+        self._wake = anyio.Event()
+        self._drained = anyio.Event()
+        self._connected = anyio.Event()
+        self._limits: HelloOk | None = None
+        self._last_error: BaseException | None = None
+        self._terminal: TickwheelError | None = None
+
+    # What the client asks ------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> HelloOk:
+        """What the broker told of itself last.
+
+        Raises ClientClosed or NotConnected before it told anything.
+        """
+        if self._terminal is not None:
+            raise self._terminal.copy()
+        if self._limits is None:
+            raise NotConnected
+        return self._limits
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection right now."""
+        return self.link is not None and self.link.ready
+
+    def knows_topic(self, topic: str) -> bool:
+        """Whether the topic was used on this connection (so its name is known to be good)."""
+        return self.link is not None and self.link.knows_topic(topic)
+
+    def deadline(self) -> float:
+        """When a request that is made now has waited long enough."""
+        return anyio.current_time() + self.timeout_s
+
+    async def send_single(
+        self,
+        topic: str,
+        body: bytes,
+        key: bytes,
+        headers: bytes,
+        time_ms: int,
+        priority: int,
+        *,
+        relative: bool,
+        auto_key: bool,
+    ) -> tuple[SendFlight, int]:
+        """Puts a message on the flight of this loop turn and waits until it is answered: ``(flight,
+        index)``."""
+        size_bytes = len(body) + len(key) + len(headers)
+        if not self._budget.try_take(size_bytes):
+            await self._wait_for_budget(size_bytes)
+        flight_key = FlightKey(topic, relative, bool(key))
+        flight = self._flights.get(flight_key)
+        if flight is None or not flight.has_room(size_bytes):
+            flight = SendFlight(flight_key, self.deadline())
+            self.submit(flight)
+            self._flights[flight_key] = flight
+        index = flight.add(body, key, headers, time_ms, priority, auto_key=auto_key)
+        flight.cost_bytes += size_bytes
+        try:
+            await flight.done.wait()
+        except BaseException:
+            flight.give_up(index)
+            self._settle_if_abandoned(flight)
+            raise
+        return flight, index
+
+    async def request(self, request: Request) -> AnswerBody:
+        """Makes a request and waits for its answer. Raises its error."""
+        call = RequestCall(request, self.deadline())
+        await self.enqueue(call)
+        await self.wait(call)
+        assert call.body is not None
+        return call.body
+
+    async def enqueue(self, call: Call) -> None:
+        """Submits a call when the budget allows it."""
+        if not self._budget.try_take(call.cost_bytes):
+            await self._wait_for_budget(call.cost_bytes)
+        self.submit(call, paid=True)
+
+    async def wait(self, call: Call) -> None:
+        """Waits for the end of a call. Raises its error. When cancelled, the call is not written any more."""
+        try:
+            await call.done.wait()
+        except BaseException:
+            self.abandon(call)
+            raise
+        if call.error is not None:
+            raise call.error.copy()
+
+    def abandon(self, call: Call) -> None:
+        """Nobody waits for this call any more."""
+        call.abandoned = True
+        self._settle_if_abandoned(call)
+
+    def submit(self, call: Call, *, paid: bool = False) -> None:
+        """Puts a call into the outbox at once. Raises ClientClosed."""
+        if not paid:
+            self._budget.taken += call.cost_bytes
+        if self._terminal is not None:
+            self._budget.give(call.cost_bytes)
+            raise self._terminal.copy()
+        self._live[call] = None
+        self._outbox.append(call)
+        self._wake.set()
+
+    def submit_bound(self, request: Request) -> RequestCall:
+        """Makes a request that means nothing on another connection than this one; it ends with it."""
+        call = RequestCall(request, self.deadline())
+        call.bound = True
+        self.submit(call)
+        return call
+
+    def requeue(self, call: Call) -> None:
+        """Puts a call, that waited for something, back into the outbox."""
+        if call in self._live:
+            self._outbox.append(call)
+            self._wake.set()
+
+    def attach(self, number: int, subscription: Subscription[Any]) -> None:
+        """A subscription stands: its deliveries carry this number from now on."""
+        assert self.link is not None
+        self.link.subscriptions[number] = subscription
+        self.subscriptions[subscription] = None
+
+    async def _wait_for_budget(self, amount: int) -> None:
+        with anyio.move_on_after(self.timeout_s):
+            await self._budget.take(amount)
+            return
+        raise RequestTimeout(
+            "The client had no room for another request in time.",
+            advice="The broker is slower than this producer: send less at once, or raise max_pending_bytes.",
+        )
+
+    # The life of a call --------------------------------------------------------------------------
+
+    def _settle(self, call: Call) -> None:
+        if call not in self._live:
+            return
+        del self._live[call]
+        if isinstance(call, SendFlight) and self._flights.get(call.key) is call:
+            del self._flights[call.key]
+        self._budget.give(call.cost_bytes)
+        call.ended()
+        call.done.set()
+
+    def _settle_if_abandoned(self, call: Call) -> None:
+        if call.abandoned and not call.written and call in self._live:
+            self._settle(call)
+
+    def fail(self, call: Call, error: TickwheelError) -> None:
+        """Ends a call with an error."""
+        if call not in self._live:
+            return
+        call.error = error
+        self._settle(call)
+        call.failed(error)
+
+    # The life of the session ---------------------------------------------------------------------
+
+    async def wait_connected(self, timeout_s: float) -> None:
+        """Waits for the first connection.
+
+        Raises NotConnected with the last reason, or why it can never be.
+        """
+        with anyio.move_on_after(timeout_s):
+            await self._connected.wait()
+        if self._terminal is not None:
+            raise self._terminal.copy()
+        if self._limits is None:
+            reason = f": {self._last_error}" if self._last_error is not None else " in time"
+            raise NotConnected(f"There is no connection to {self.address}{reason}.")
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keeps a connection up until it is cancelled. It never raises: the calls do."""
+        task_status.started()
+        try:
+            while self._terminal is None:
+                await self._connect_and_serve()
+                if self._terminal is None:
+                    await anyio.sleep(self._backoff.next_s())
+        except Exception as error:
+            logger.exception("the client has failed")
+            self.close(
+                InternalError(f"The client has failed: {error!r}.", advice="Please report this defect.")
+            )
+
+    async def drain(self) -> None:
+        """Waits until everything that was submitted is written, as long as there is a connection."""
+        while self._outbox and self.is_connected:
+            self._drained = anyio.Event()
+            await self._drained.wait()
+
+    def close(self, error: TickwheelError | None = None) -> None:
+        """Fails everything that is open; nothing can be submitted any more."""
+        if self._terminal is not None:
+            return
+        self._terminal = error or ClientClosed()
+        for call in list(self._live):
+            self.fail(call, self._terminal)
+        for subscription in list(self.subscriptions):
+            subscription.fail(self._terminal)
+        self._outbox.clear()
+        self._connected.set()
+        self._drained.set()
+
+    # One connection ------------------------------------------------------------------------------
+
+    async def _connect_and_serve(self) -> None:
+        try:
+            with anyio.fail_after(HANDSHAKE_TIMEOUT_S):
+                stream = await self._dial(self.address)
+        except (OSError, TimeoutError) as error:
+            self._last_error = error
+            logger.debug("no connection to %s: %s", self.address, error)
+            return
+        link = Link(self, anyio.current_time())
+        try:
+            async with stream:
+                await self._serve(link, stream)
+        except _LINK_ERRORS as error:
+            link.break_with(error)
+        finally:
+            self._lost(link)
+
+    async def _serve(self, link: Link, stream: ByteStream) -> None:
+        async with anyio.create_task_group() as group:
+            link.scope = group.cancel_scope
+            link.scope.deadline = anyio.current_time() + HANDSHAKE_TIMEOUT_S
+
+            async def guarded(loop: Callable[[Link, ByteStream], Awaitable[None]]) -> None:
+                try:
+                    await loop(link, stream)
+                except _LINK_ERRORS as error:
+                    link.break_with(error)
+
+            group.start_soon(guarded, self._read)
+            group.start_soon(guarded, self._write)
+        if not link.ready:
+            link.break_with(NotConnected("The broker did not answer the handshake in time."))
+
+    async def _read(self, link: Link, stream: ByteStream) -> None:
+        while not (link.draining and not link.pending):
+            data = await stream.receive(READ_BYTES)
+            link.heard_at = anyio.current_time()
+            for event in link.machine.receive_data(data):
+                self._handle(link, event)
+        raise NotConnected("The broker is stopping.")
+
+    async def _write(self, link: Link, stream: ByteStream) -> None:
+        await stream.send(link.machine.hello(self._name))
+        while True:
+            frames = self._take(link)
+            if frames:
+                await stream.send(frames[0] if len(frames) == 1 else b"".join(frames))
+                continue
+            self._drained.set()
+            self._wake = anyio.Event()
+            await self._wake.wait()
+
+    def _take(self, link: Link) -> list[bytes]:
+        """The frames of the next write: about WRITE_BYTES of them."""
+        frames: list[bytes] = []
+        size_bytes = 0
+        while self._outbox and size_bytes < WRITE_BYTES and link.ready and not link.draining:
+            call = self._outbox.popleft()
+            if call not in self._live:
+                continue
+            frame = self._frame(link, call)
+            if frame is not None:
+                frames.append(frame)
+                size_bytes += len(frame)
+        return frames
+
+    def _frame(self, link: Link, call: Call) -> bytes | None:
+        payload = call.payload(link)
+        if payload is None:
+            return None
+        assert self._limits is not None
+        max_frame_bytes = self._limits.max_frame_bytes
+        if len(payload) + HEADER_BYTES > max_frame_bytes:
+            size = len(payload) + HEADER_BYTES
+            self.fail(
+                call, FrameTooLarge(f"The request has {size:,} bytes; {max_frame_bytes:,} are allowed.")
+            )
+            return None
+        correlation, frame = link.machine.request(call.frame_type, payload)
+        link.pending[correlation] = call
+        call.written = True
+        return frame
+
+    def _handle(self, link: Link, event: ClientEvent) -> None:
+        if isinstance(event, Delivered):
+            subscription = link.subscriptions.get(event.delivery.subscription)
+            if subscription is not None:
+                subscription.delivered(event.delivery)
+        elif isinstance(event, Answered):
+            self._answered(link, event)
+        elif isinstance(event, Refused):
+            self._refused(link, event)
+        elif isinstance(event, Connected):
+            self._established(link, event.hello)
+        elif isinstance(event, GoingAway):
+            logger.info("broker %s goes away: %s", self.address, event.reason)
+            link.draining = True
+
+    def _answered(self, link: Link, event: Answered) -> None:
+        call = link.pending[event.correlation]
+        call.answered(event.body)
+        self._settle(call)
+        del link.pending[event.correlation]
+
+    def _refused(self, link: Link, event: Refused) -> None:
+        if not link.ready or event.correlation == 0:
+            raise event.error
+        call = link.pending.pop(event.correlation)
+        if isinstance(event.error, ShuttingDown):
+            # Nothing was accepted, so even a message without key can safely go again, to the next connection.
+            link.draining = True
+            call.written = False
+            self._outbox.appendleft(call)
+            return
+        if isinstance(event.error, UnknownTopic) and isinstance(call, SendCall):
+            link.forget_topic(call.topic)
+        self.fail(call, event.error)
+
+    def _established(self, link: Link, hello: HelloOk) -> None:
+        link.ready = True
+        self.link = link
+        self._limits = hello
+        link.scope.deadline = math.inf
+        self._last_error = None
+        for subscription in self.subscriptions:
+            call = subscription.resubscribe_call()
+            self.submit(call)
+            self._outbox.rotate(1)
+        self._connected.set()
+        self._wake.set()
+
+    def _lost(self, link: Link) -> None:
+        """Sorts the open requests after a connection ended: what may be repeated goes again, in its old
+        order."""
+        error = link.broken
+        self._last_error = error
+        self.link = None
+        if anyio.current_time() - link.opened_at > self._backoff.max_s:
+            self._backoff.reset()
+        if self._terminal is not None:
+            return
+        if link.refused_for_good and self._limits is None and isinstance(error, TickwheelError):
+            self.close(error)
+            return
+        logger.info("connection to %s lost: %s", self.address, error)
+        for subscription in self.subscriptions:
+            subscription.connection_lost()
+        interrupted = (*link.pending.values(), *link.take_parked(), *self._outbox)
+        self._outbox.clear()
+        for call in interrupted:
+            if call.bound or call.abandoned:
+                self.fail(call, NotConnected("The connection broke."))
+            elif call.written and not call.repeatable:
+                self.fail(call, SendUncertain())
+            else:
+                call.repeated = call.repeated or call.written
+                call.written = False
+                self._outbox.append(call)
+
+    # Time ----------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Ends requests that waited too long, and connections that fell silent."""
+        while self._terminal is None:
+            await anyio.sleep(min(1.0, self.timeout_s / 4))
+            now = anyio.current_time()
+            for call in [call for call in self._live if call.deadline <= now]:
+                call.abandoned = True
+                self.fail(call, RequestTimeout(f"The broker did not answer within {self.timeout_s:g} s."))
+            if self.link is not None:
+                self._check_alive(self.link, now)
+
+    def _check_alive(self, link: Link, now: float) -> None:
+        silent_s = now - link.heard_at
+        if silent_s > self._keepalive_s:
+            link.break_with(NotConnected(f"The broker was silent for {silent_s:.0f} s."))
+            link.scope.cancel()
+        elif silent_s > self._keepalive_s / 2 and now - link.pinged_at > self._keepalive_s / 2:
+            link.pinged_at = now
+            self.submit_bound(Ping())

@@ -1,0 +1,268 @@
+"""A subscription: messages of one topic for one group, as they become due."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from tickwheel._acks import AckQueue
+from tickwheel._calls import RequestCall
+from tickwheel._columns import check_name
+from tickwheel._message import BaseBatch, BaseMessage
+from tickwheel.protocol.errors import AckRefused, BadArgument, NotConnected, RequestTimeout, TickwheelError
+from tickwheel.protocol.limits import MAX_CREDIT
+from tickwheel.protocol.machine import AnswerBody
+from tickwheel.protocol.messages import Delivery
+from tickwheel.protocol.requests import Subscribe, SubscribeOk, Unsubscribe
+
+if TYPE_CHECKING:
+    from tickwheel._session import Session
+
+logger = logging.getLogger("tickwheel")
+
+CLOSE_TIMEOUT_S: Final = 5.0
+
+M = TypeVar("M", bound=BaseMessage)
+
+
+class Subscription(Generic[M]):
+    """Use it as ``async with client.subscribe("topic") as sub``, then iterate over it, or over
+    ``sub.batches()``.
+
+    It survives reconnects. A message that was neither acked nor given back comes again, with a higher
+    epoch, when its lease ends; leaving the block sends the acks that are on their way and gives the rest
+    back at once.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        topic: str,
+        group: str,
+        *,
+        credit: int,
+        batch: int,
+        batch_class: type[BaseBatch[M]],
+    ) -> None:
+        check_name(topic)
+        check_name(group, "group")
+        if not 1 <= batch <= MAX_CREDIT or not 1 <= credit <= MAX_CREDIT:
+            raise BadArgument(
+                f"A credit of {credit} with batches of {batch} is not allowed.",
+                advice=f"Both are 1 to {MAX_CREDIT:,}.",
+            )
+        self.topic = topic
+        self.group = group
+        self.credit = credit
+        self.batch = min(batch, credit)
+        self.ack_wait_ms = 0
+        """How long the first lease of a message lasts; known once subscribed."""
+        self._session = session
+        self._batch_class = batch_class
+        self.acks = AckQueue(session)
+        self._number: int | None = None
+        self._buffer: deque[BaseBatch[M]] = deque()
+        self._buffered = 0
+        self._current: Iterator[M] = iter(())
+        self._arrived = anyio.Event()
+        self._error: TickwheelError | None = None
+        self._left = False
+
+    # The user's side -----------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Subscription[M]:
+        call = _SubscribeCall(self, self._session.deadline())
+        await self._session.enqueue(call)
+        await self._session.wait(call)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+        if error is not None:
+            self._unsubscribe()
+            return
+        with anyio.move_on_after(CLOSE_TIMEOUT_S) as scope:
+            await self._leave_in_order()
+        if scope.cancelled_caught:
+            logger.warning(
+                "left %r without the broker's confirmation; un-acked messages come again", self.topic
+            )
+
+    def __aiter__(self) -> Subscription[M]:
+        return self
+
+    async def __anext__(self) -> M:
+        for message in self._current:
+            return message
+        return await self._next_message()
+
+    async def _next_message(self) -> M:
+        while (batch := await self._next_batch()) is not None:
+            self._current = iter(batch)
+            for message in self._current:
+                return message
+        raise StopAsyncIteration
+
+    async def _next_batch(self) -> BaseBatch[M] | None:
+        await checkpoint()
+        while not self._buffer:
+            if self._error is not None:
+                raise self._error.copy()
+            if self._left:
+                return None
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        batch = self._buffer.popleft()
+        self._buffered -= len(batch)
+        return batch
+
+    async def receive(self, timeout: float | None = None) -> M | None:  # noqa: ASYNC109
+        """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
+        for message in self._current:
+            return message
+        with anyio.move_on_after(timeout):
+            try:
+                return await self._next_message()
+            except StopAsyncIteration:
+                return None
+        return None
+
+    async def receive_batch(self, timeout: float | None = None) -> BaseBatch[M] | None:  # noqa: ASYNC109
+        """The next batch; None when none came within ``timeout`` seconds, or when the subscription was left."""
+        with anyio.move_on_after(timeout):
+            return await self._next_batch()
+        return None
+
+    def batches(self) -> AsyncIterator[BaseBatch[M]]:
+        """Iterates over batches as they arrive. Do not mix it with iterating over messages."""
+        return _Batches(self)
+
+    async def flush(self) -> None:
+        """Waits until every ack so far is on the broker's disk.
+
+        Raises AckRefused if one of them did not count.
+        """
+        with anyio.move_on_after(self._session.timeout_s):
+            await self.acks.flush()
+            return
+        raise RequestTimeout(f"The acks were not confirmed within {self._session.timeout_s:g} s.")
+
+    # Leaving -------------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        self._left = True
+        self._session.subscriptions.pop(self, None)
+        self._arrived.set()
+
+    async def _leave_in_order(self) -> None:
+        try:
+            await self.acks.flush()
+        except AckRefused as error:
+            logger.warning("%s", error)
+        except TickwheelError as error:
+            logger.warning("acks of %r may be lost, then the messages come again: %s", self.topic, error)
+        call = self._unsubscribe()
+        if call is not None:
+            await call.done.wait()
+        self._buffer.clear()
+
+    def _unsubscribe(self) -> RequestCall | None:
+        number, self._number = self._number, None
+        if number is None:
+            return None
+        return self._session.submit_bound(Unsubscribe(subscription=number))
+
+    # The session's side --------------------------------------------------------------------------
+
+    def resubscribe_call(self) -> RequestCall:
+        """The request that renews this subscription on a new connection."""
+        call = _SubscribeCall(self, math.inf)
+        call.bound = True
+        return call
+
+    def subscribed(self, answer: SubscribeOk, call: RequestCall) -> None:
+        """The broker agreed."""
+        self._number = answer.subscription
+        self.ack_wait_ms = answer.ack_wait_ms
+        if call.abandoned or self._left:
+            self._unsubscribe()
+            return
+        self._session.attach(answer.subscription, self)
+        self.acks.resume(answer.group_id)
+
+    def delivered(self, delivery: Delivery) -> None:
+        """Takes a batch from the connection."""
+        if self._left:
+            return
+        self._buffer.append(self._batch_class(delivery, self.topic, self.acks))
+        self._buffered += delivery.count
+        # Leases of unread messages end, and their credit brings them again. Then the oldest batch here is
+        # stale: without this, a subscriber that is too slow would hold ever more copies.
+        while self._buffered > 2 * self.credit and len(self._buffer) > 1:
+            dropped = self._buffer.popleft()
+            self._buffered -= len(dropped)
+            logger.warning(
+                "%d messages of %r waited longer than their lease; they come again", len(dropped), self.topic
+            )
+        self._arrived.set()
+
+    def connection_lost(self) -> None:
+        """The connection broke; the session will subscribe again on the next one."""
+        self._number = None
+        self.acks.suspend()
+
+    def fail(self, error: TickwheelError) -> None:
+        """The subscription cannot go on: whoever waits for messages gets this error."""
+        self._error = error
+        self._session.subscriptions.pop(self, None)
+        self._arrived.set()
+
+
+class _Batches(Generic[M]):
+    def __init__(self, subscription: Subscription[M]) -> None:
+        self._subscription = subscription
+
+    def __aiter__(self) -> _Batches[M]:
+        return self
+
+    async def __anext__(self) -> Any:
+        batch = await self._subscription._next_batch()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+
+class _SubscribeCall(RequestCall):
+    """SUBSCRIBE. Its answer takes effect in the reader, because messages may follow in the very same read."""
+
+    __slots__ = ("_subscription",)
+
+    def __init__(self, subscription: Subscription[Any], deadline: float) -> None:
+        request = Subscribe(
+            topic=subscription.topic,
+            group=subscription.group,
+            credit=subscription.credit,
+            batch=subscription.batch,
+        )
+        super().__init__(request, deadline)
+        self._subscription = subscription
+
+    def answered(self, body: AnswerBody) -> None:
+        super().answered(body)
+        assert isinstance(body, SubscribeOk)
+        self._subscription.subscribed(body, self)
+
+    def failed(self, error: TickwheelError) -> None:
+        # A first subscription tells its caller; a renewed one whoever waits for messages, unless the
+        # connection merely broke again.
+        if self.bound and not isinstance(error, NotConnected):
+            self._subscription.fail(error)

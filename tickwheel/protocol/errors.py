@@ -1,0 +1,387 @@
+"""The exception tree. Every error has a stable ``code``, says what to do about it, and whether to try again.
+
+The docstring of a class is its default message: it says what happened; ``advice`` says what to do now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+
+class TickwheelError(Exception):
+    """Something went wrong in Tickwheel."""
+
+    code: str = "internal"
+    advice: str = "See the broker's log for the details."
+    retryable: bool = False
+
+    def __init__(self, message: str | None = None, *, advice: str | None = None) -> None:
+        super().__init__(message or _first_line(type(self)))
+        if advice is not None:
+            self.advice = advice
+
+    @property
+    def message(self) -> str:
+        """What happened, in one sentence."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.advice}".strip()
+
+    def copy(self) -> TickwheelError:
+        """A fresh exception that says the same: several waiters must not raise (and grow) one traceback."""
+        twin = type(self)(self.message, advice=self.advice)
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+
+def _first_line(cls: type) -> str:
+    return (cls.__doc__ or cls.__name__).strip().splitlines()[0]
+
+
+# The stream itself --------------------------------------------------------------------------------
+
+
+class RemoteProtocolError(TickwheelError):
+    """The other side sent something that the protocol does not allow."""
+
+    code = "bad_frame"
+    advice = "Check that both ends are Tickwheel of compatible versions, and that nothing alters the bytes."
+
+
+class BadCrc(RemoteProtocolError):
+    """A frame arrived with a wrong checksum."""
+
+    code = "bad_crc"
+    advice = (
+        "The bytes were damaged on the way, or the peer does not speak Tickwheel; the connection was closed."
+    )
+
+
+class FrameTooLarge(RemoteProtocolError):
+    """A frame is larger than the receiver allows."""
+
+    code = "frame_too_large"
+    advice = "Send smaller batches, or raise max_frame_bytes on the broker."
+
+
+class BadHandshake(RemoteProtocolError):
+    """The connection did not start with a proper HELLO."""
+
+    code = "bad_handshake"
+    advice = "Check that the address is that of a Tickwheel broker and that the client speaks its protocol."
+
+
+class UnsupportedProtocol(RemoteProtocolError):
+    """The two ends speak different versions of the protocol."""
+
+    code = "unsupported_protocol"
+    advice = "Upgrade the older one of client and broker."
+
+
+class BadFrame(RemoteProtocolError):
+    """The payload of a frame does not have the form that its type prescribes."""
+
+    code = "bad_frame"
+
+
+class UnknownFrame(RemoteProtocolError):
+    """A frame has a type that the receiver does not know."""
+
+    code = "unknown_frame"
+    advice = "The client is newer than the broker; upgrade the broker."
+
+
+# One request --------------------------------------------------------------------------------------
+
+
+class BadRequest(TickwheelError):
+    """A request was not understood; nothing was done."""
+
+    code = "bad_request"
+    advice = "Correct the request; the message says which field is wrong."
+
+
+class UnknownTopic(TickwheelError):
+    """The topic does not exist."""
+
+    code = "unknown_topic"
+    advice = "Check its name, or set auto_create_topics = true on the broker so that first use creates it."
+
+
+class BadTopicName(TickwheelError, ValueError):
+    """The name of a topic or group is not allowed."""
+
+    code = "bad_topic_name"
+    advice = "Use 1 to 128 letters, digits, dots, underscores and hyphens, starting with a letter or digit."
+
+
+class TooManyTopics(TickwheelError):
+    """The broker has as many topics as it allows."""
+
+    code = "too_many_topics"
+    advice = "Raise max_topics on the broker, or put several kinds of messages into one topic."
+
+
+class TooManyGroups(TickwheelError):
+    """The topic has as many groups as the broker allows."""
+
+    code = "too_many_groups"
+    advice = "Use an existing group, or raise max_groups on the broker."
+
+
+class TooManySubscriptions(TickwheelError):
+    """The connection has as many subscriptions as the broker allows."""
+
+    code = "too_many_subscriptions"
+    advice = "Leave a subscription that you no longer need, or open another connection."
+
+
+class BadTime(TickwheelError, ValueError):
+    """The time of delivery is not allowed."""
+
+    code = "bad_time"
+    advice = "Use a time from 1970 to the end of the year 9999, or a delay of zero or more."
+
+
+class NaiveDatetime(BadTime):
+    """A datetime without a time zone does not say which moment it means."""
+
+    code = "naive_datetime"
+    advice = "Use an aware one: datetime.now(UTC), or datetime(..., tzinfo=ZoneInfo('Europe/Paris'))."
+
+
+class BodyTooLarge(TickwheelError, ValueError):
+    """The body of a message is larger than the broker allows."""
+
+    code = "body_too_large"
+    advice = (
+        "Store large data elsewhere and send a reference, or raise the broker's max_body_bytes (to 16 MiB)."
+    )
+
+
+class KeyTooLong(TickwheelError, ValueError):
+    """A key has more than 255 bytes."""
+
+    code = "key_too_long"
+    advice = "Use a shorter key, for instance a hash of the long one."
+
+
+class HeadersTooLarge(TickwheelError, ValueError):
+    """The headers of a message have more than 16 KiB."""
+
+    code = "headers_too_large"
+    advice = "Put large values into the body."
+
+
+class BadArgument(TickwheelError, ValueError):
+    """An argument is not allowed."""
+
+    code = "bad_argument"
+    advice = "Correct the call."
+
+
+class DiskFull(TickwheelError):
+    """The broker's disk is full; nothing was accepted."""
+
+    code = "disk_full"
+    advice = "Free space on the broker's disk and send again; delivery and acks go on meanwhile."
+    retryable = True
+
+
+class ShuttingDown(TickwheelError):
+    """The broker is stopping; nothing was accepted."""
+
+    code = "shutting_down"
+    advice = "Send again when it is back."
+    retryable = True
+
+
+class TooManyConnections(TickwheelError):
+    """The broker has as many connections as it allows."""
+
+    code = "too_many_connections"
+    advice = (
+        "Share one client between tasks, close clients that you no longer need, or raise max_connections."
+    )
+    retryable = True
+
+
+class InternalError(TickwheelError):
+    """The broker met a defect of its own."""
+
+    code = "internal"
+    advice = "The broker's log has the details; please report it."
+
+
+class ServerError(TickwheelError):
+    """The broker answered with an error that this version does not know by name."""
+
+    code = "server_error"
+    advice = "Upgrade the client to learn more."
+
+
+# Acks ---------------------------------------------------------------------------------------------
+
+
+class AckRefused(TickwheelError):
+    """The broker refused an ack."""
+
+    code = "ack_refused"
+    advice = "The message will be, or was, delivered again; make its processing idempotent."
+
+    refused: Mapping[int, str]
+    """Message id to code, of every ack that was refused."""
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        advice: str | None = None,
+        refused: Mapping[int, str] | None = None,
+    ) -> None:
+        super().__init__(message, advice=advice)
+        self.refused = dict(refused or {})
+
+
+class AlreadyAcked(AckRefused):
+    """The message was acked before."""
+
+    code = "already_acked"
+    advice = "Nothing needs to be done."
+
+
+class StaleReceipt(AckRefused):
+    """The message was delivered again since; only its newest delivery can be acked."""
+
+    code = "stale_receipt"
+    advice = "Process faster, take a smaller credit, or raise ack_wait of the topic."
+
+
+class MessageNotFound(AckRefused):
+    """The broker has no such message."""
+
+    code = "not_found"
+    advice = "It may have been purged, or cancelled, since."
+
+
+class NeverDelivered(AckRefused):
+    """The message was never delivered to this group."""
+
+    code = "never_delivered"
+    advice = "Ack a message only in the group that received it."
+
+
+# The client ---------------------------------------------------------------------------------------
+
+
+class NotConnected(TickwheelError, ConnectionError):
+    """There is no connection to the broker."""
+
+    code = "not_connected"
+    advice = "Check the address and that the broker runs (tickwheel serve)."
+    retryable = True
+
+
+class ClientClosed(NotConnected):
+    """The client is closed."""
+
+    code = "client_closed"
+    advice = "Use it inside its `async with` (or `with`) block."
+    retryable = False
+
+
+class RequestTimeout(TickwheelError, TimeoutError):
+    """The broker did not answer in time; the request may or may not have been carried out."""
+
+    code = "request_timeout"
+    advice = "Try again; with a key, a message that did arrive is not stored twice."
+    retryable = True
+
+
+class SendUncertain(TickwheelError, ConnectionError):
+    """The connection broke before the broker confirmed a message without key: it may or may not be stored."""
+
+    code = "send_uncertain"
+    advice = (
+        "Give messages a key (or auto_key=True): then the client sends them again by itself, never twice."
+    )
+    retryable = True
+
+
+# The broker's directory and configuration ---------------------------------------------------------
+
+
+class DirectoryLocked(TickwheelError):
+    """Another broker holds the data directory."""
+
+    code = "locked"
+    advice = "Stop that broker first, connect to it instead, or use another directory."
+    retryable = True
+
+
+class DirectoryReadOnly(TickwheelError):
+    """The data directory cannot be written."""
+
+    code = "read_only"
+    advice = "Check its owner, its permissions and how its file system is mounted."
+
+
+class DamagedLog(TickwheelError):
+    """The log is damaged in the middle, so the broker does not start."""
+
+    code = "damaged"
+    advice = "Run `tickwheel inspect DIRECTORY` to see where, and restore the directory from a backup."
+
+
+class UnsupportedFormat(TickwheelError):
+    """The data directory was written by a newer version."""
+
+    code = "unsupported_format"
+    advice = "Use that version, or a newer one."
+
+
+class ConfigError(TickwheelError, ValueError):
+    """The configuration is not valid."""
+
+    code = "bad_config"
+    advice = "Run `tickwheel config check` to see every problem."
+
+
+# To and from the wire -----------------------------------------------------------------------------
+
+
+def _subclasses(cls: type[TickwheelError]) -> Iterator[type[TickwheelError]]:
+    for child in cls.__subclasses__():
+        yield child
+        yield from _subclasses(child)
+
+
+# A base class and its refinement may share a code: the refinement comes later and wins.
+_CLASS_OF_CODE: Final[dict[str, type[TickwheelError]]] = {c.code: c for c in _subclasses(TickwheelError)}
+
+
+def error_class(code: str) -> type[TickwheelError]:
+    """The class of an error code; ``ServerError`` for one that this version does not know."""
+    return _CLASS_OF_CODE.get(code, ServerError)
+
+
+def error_from_wire(fields: Mapping[str, Any]) -> TickwheelError:
+    """The typed exception of an ERROR body: ``{code, message, advice, retryable}``."""
+    cls = error_class(str(fields["code"]))
+    error = cls(str(fields["message"]), advice=str(fields["advice"]))
+    if cls is ServerError:
+        error.code = str(fields["code"])
+    error.retryable = bool(fields["retryable"])
+    return error
+
+
+def to_wire(error: TickwheelError) -> dict[str, Any]:
+    """The ERROR body of an exception."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "advice": error.advice,
+        "retryable": error.retryable,
+    }

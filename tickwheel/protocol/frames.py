@@ -1,0 +1,148 @@
+"""Frames: a 16-byte header with length, CRC32C, type and correlation, then the payload.
+
+>>> frame = encode_frame(FrameType.PING, 7)
+>>> reader = FrameReader(max_frame_bytes=1024)
+>>> reader.feed(frame[:10]); reader.next_frame() is None
+True
+>>> reader.feed(frame[10:]); reader.next_frame()
+Frame(type=3, correlation=7, payload=b'')
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from native import crc32c
+from tickwheel.protocol.errors import BadCrc, BadFrame, FrameTooLarge
+
+HEADER_BYTES: Final = 16
+_HEADER: Final = struct.Struct("<IIBBHI")
+_LENGTH_AND_CRC: Final = struct.Struct("<II")
+_CHECKED_HEADER: Final = struct.Struct("<BBHI")
+
+
+class FrameType(IntEnum):
+    """The types of version 1; an answer's name is that of its request and ``_OK``."""
+
+    HELLO = 1
+    HELLO_OK = 2
+    PING = 3
+    PONG = 4
+    ERROR = 5
+    GOAWAY = 6
+    OPEN_TOPIC = 10
+    OPEN_TOPIC_OK = 11
+    SEND = 12
+    SEND_OK = 13
+    SUBSCRIBE = 20
+    SUBSCRIBE_OK = 21
+    DELIVER = 22
+    ACK = 23
+    ACK_OK = 24
+    UNSUBSCRIBE = 25
+    UNSUBSCRIBE_OK = 26
+    CANCEL = 30
+    CANCEL_OK = 31
+    RESCHEDULE = 32
+    RESCHEDULE_OK = 33
+    STATS = 40
+    STATS_OK = 41
+    TOPICS = 42
+    TOPICS_OK = 43
+    WHEEL = 44
+    WHEEL_OK = 45
+
+
+ANSWER_OF: Final[dict[FrameType, FrameType]] = {
+    FrameType.HELLO: FrameType.HELLO_OK,
+    FrameType.PING: FrameType.PONG,
+    FrameType.OPEN_TOPIC: FrameType.OPEN_TOPIC_OK,
+    FrameType.SEND: FrameType.SEND_OK,
+    FrameType.SUBSCRIBE: FrameType.SUBSCRIBE_OK,
+    FrameType.ACK: FrameType.ACK_OK,
+    FrameType.UNSUBSCRIBE: FrameType.UNSUBSCRIBE_OK,
+    FrameType.CANCEL: FrameType.CANCEL_OK,
+    FrameType.RESCHEDULE: FrameType.RESCHEDULE_OK,
+    FrameType.STATS: FrameType.STATS_OK,
+    FrameType.TOPICS: FrameType.TOPICS_OK,
+    FrameType.WHEEL: FrameType.WHEEL_OK,
+}
+"""The type that answers each request (or ERROR does)."""
+
+
+class Frame(NamedTuple):
+    """One whole frame whose checksum was right. ``type`` may be a number that ``FrameType`` does not know."""
+
+    type: int
+    correlation: int
+    payload: bytes
+
+
+Buffer = bytes | bytearray | memoryview
+
+
+def encode_frame(frame_type: int, correlation: int, payload: Buffer | Iterable[Buffer] = b"") -> bytes:
+    """One frame. ``payload`` is one buffer, or the pieces to be joined to one."""
+    if not isinstance(payload, bytes):
+        payload = bytes(payload) if isinstance(payload, bytearray | memoryview) else b"".join(payload)
+    checked = _CHECKED_HEADER.pack(frame_type, 0, 0, correlation)
+    crc = crc32c(payload, crc32c(checked))
+    return b"".join((_LENGTH_AND_CRC.pack(len(payload), crc), checked, payload))
+
+
+class FrameReader:
+    """Cuts a byte stream into frames.
+
+    It holds at most one incomplete frame, so at most ``max_frame_bytes``.
+    """
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray()
+        self._start = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that were fed and are not yet part of a returned frame."""
+        return len(self._buffer) - self._start
+
+    def feed(self, data: Buffer) -> None:
+        """Adds received bytes; ``next_frame`` then returns what they complete."""
+        if self._start:
+            del self._buffer[: self._start]
+            self._start = 0
+        self._buffer += data
+
+    def next_frame(self) -> Frame | None:
+        """The next whole frame, or None until more bytes come.
+
+        Raises FrameTooLarge, BadCrc or BadFrame: the stream cannot be read on after any of them.
+        """
+        available = len(self._buffer) - self._start
+        if available < HEADER_BYTES:
+            return None
+        payload_bytes, crc, frame_type, flags, reserved, correlation = _HEADER.unpack_from(
+            self._buffer, self._start
+        )
+        # Judged before the payload arrives, so that a hostile length cannot make us buffer it.
+        total_bytes = HEADER_BYTES + payload_bytes
+        if total_bytes > self.max_frame_bytes:
+            raise FrameTooLarge(
+                f"A frame of {total_bytes:,} bytes arrived; at most {self.max_frame_bytes:,} are allowed."
+            )
+        if available < total_bytes:
+            return None
+        payload = self._checked_payload(crc, total_bytes)
+        if flags or reserved:
+            raise BadFrame("A frame has flags that version 1 of the protocol does not know.")
+        self._start += total_bytes
+        return Frame(frame_type, correlation, payload)
+
+    def _checked_payload(self, crc: int, total_bytes: int) -> bytes:
+        with memoryview(self._buffer) as view, view[self._start + 8 : self._start + total_bytes] as checked:
+            if crc32c(checked) != crc:
+                raise BadCrc
+            return bytes(checked[8:])

@@ -1,0 +1,39 @@
+"""The numbers that both ends of the protocol agree on.
+
+Sizes are bytes, times are milliseconds since 1970, UTC.
+"""
+
+import re
+from typing import Final
+
+PROTOCOL_VERSION: Final = 1
+DEFAULT_PORT: Final = 7411
+
+MAX_TIME_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, which is also the last one that ``datetime`` can express."""
+
+MAX_KEY_BYTES: Final = 255
+MAX_HEADERS_BYTES: Final = 16_384
+DEFAULT_MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+HARD_MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+
+DEFAULT_PRIORITY: Final = 50
+MAX_PRIORITY: Final = 255
+
+MAX_CREDIT: Final = 1_000_000
+"""The most messages that one subscription may hold un-acked."""
+
+MAX_IDS_A_REQUEST: Final = 100_000
+"""The most ids or keys in one CANCEL or RESCHEDULE."""
+
+MAX_HANDSHAKE_BYTES: Final = 65_536
+"""No frame before the end of the handshake is larger than this, so that a stranger cannot make us buffer
+much."""
+
+NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""Topic and group names must match this in full."""
+
+
+def is_valid_name(name: str) -> bool:
+    """Whether ``name`` may be the name of a topic or of a group."""
+    return NAME_PATTERN.fullmatch(name) is not None

@@ -1,0 +1,99 @@
+"""What ``stats()``, ``topics()`` and ``wheel()`` answer.
+
+Times are epoch milliseconds (UTC), sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """The state of a broker at ``now_ms``, its own clock.
+
+    Counters start with the data directory, not the process.
+    """
+
+    now_ms: int
+    tick_ms: int
+    """How far the wheel has turned; ``now_ms - tick_ms`` is what it still has to catch up with."""
+    messages: int
+    scheduled: int
+    """Waiting for their time."""
+    ready: int
+    """Due, and not yet delivered to every group."""
+    cancelled: int
+    delivered: int
+    acked: int
+    leased: int
+    """Delivered, and neither acked nor back in the queue."""
+    topics: int
+    groups: int
+    connections: int
+    subscribers: int
+    appended_bytes: int
+    """The end of the log."""
+    durable_bytes: int
+    """How far the log is surely on disk."""
+    disk_bytes: int
+    """All files of the data directory together."""
+    syncs: int
+    uptime_ms: int
+    version: str
+
+
+class GroupStats(msgspec.Struct, frozen=True):
+    """One consumer group of a topic."""
+
+    name: str
+    group_id: int
+    delivered: int
+    acked: int
+    leased: int
+    backlog: int
+    """Due, and not yet acked by this group."""
+    subscribers: int
+
+
+class TopicStats(msgspec.Struct, frozen=True):
+    """One topic."""
+
+    name: str
+    topic_id: int
+    messages: int
+    scheduled: int
+    ready: int
+    groups: list[GroupStats]
+
+
+class Topics(msgspec.Struct, frozen=True):
+    """All topics."""
+
+    topics: list[TopicStats]
+
+
+class WheelLevel(msgspec.Struct, frozen=True):
+    """One level of the wheel. ``heat`` counts timers over equal parts of the level, from now on."""
+
+    level: int
+    slot_ms: int
+    slots_occupied: int
+    timers: int
+    heat: list[int]
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """How many timers are due before ``until_ms``."""
+
+    label: str
+    until_ms: int
+    timers: int
+
+
+class Wheel(msgspec.Struct, frozen=True):
+    """A picture of the wheel."""
+
+    tick_ms: int
+    now_ms: int
+    levels: list[WheelLevel]
+    forecast: list[Forecast]

@@ -244,7 +244,10 @@ class Connection:
 
     def _ack(self, correlation: int, payload: memoryview) -> None:
         broker = self.broker
-        acked = broker.store.ack(payload, correlation, broker.clock.now_ms())
+        try:
+            acked = broker.store.ack(payload, correlation, broker.clock.now_ms())
+        except ValueError as error:
+            raise BadFrame(f"ACK was not understood: {error}.") from error
         broker.commit.when_durable(acked.position, self.outgoing.put, acked.reply)
         broker.delivery.wake_group(acked.group_id)
 

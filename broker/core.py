@@ -51,7 +51,7 @@ class Broker:
         self.services = Services(
             store,
             clock,
-            max_backlog_bytes=settings.max_backlog_bytes,
+            max_backlog_messages=settings.max_backlog_messages,
             wake_groups=self.delivery.wake,
             mark_dirty=self.commit.mark_dirty,
         )
@@ -87,10 +87,17 @@ class Broker:
         return self.store.stats(self.clock.now_ms()) | {
             "connections": self.counters.connections,
             "subscribers": self.delivery.subscribers,
-            "syncs": self.commit.syncs,
             "uptime_ms": round((trio.current_time() - self._started_s) * 1_000),
             "version": self.version,
         }
+
+    def topics(self) -> dict[str, Any]:
+        """See `tickwheel.stats.Topics`."""
+        topics = self.store.topics()
+        for topic in topics:
+            for group in topic["groups"]:
+                group["subscribers"] = self.delivery.subscribers_of(group["group_id"])
+        return {"topics": topics}
 
     def _forget(self, subscription: Subscription) -> None:
         self.delivery.remove(subscription)

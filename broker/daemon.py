@@ -92,15 +92,18 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
 
 
 async def _serve_with_signals(settings: Settings, clock: Clock | None, ready: Ready | None) -> None:
-    async with trio.open_nursery() as nursery:
+    try:
+        async with trio.open_nursery() as nursery:
 
-        def on_ready(running: Running) -> None:
-            nursery.start_soon(_stop_on_signal, running)
-            if ready is not None:
-                ready(running)
+            def on_ready(running: Running) -> None:
+                nursery.start_soon(_stop_on_signal, running)
+                if ready is not None:
+                    ready(running)
 
-        await serve(settings, clock=clock, ready=on_ready)
-        nursery.cancel_scope.cancel()
+            await serve(settings, clock=clock, ready=on_ready)
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise _first(group) from group
 
 
 async def _stop_on_signal(running: Running) -> None:

@@ -14,15 +14,21 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from broker import logs
 from broker.clock import Clock
 from broker.outgoing import Outgoing
 from broker.wake import Bell
+from timerlog.errors import DiskFull
 
 if TYPE_CHECKING:
     from timerlog.store import Store
 
 FRAME_TARGET_BYTES = 1 << 20
 """A DELIVER frame is filled up to about this size; one message alone may be larger."""
+
+_RETRY_S = 0.5
+
+_log = logs.get_logger("delivery")
 
 
 class Subscription:
@@ -56,11 +62,12 @@ class Dispatcher:
         self._rotation: deque[Subscription] = deque()
         self._bell = Bell()
         self._is_stopped = False
+        self._is_starved = False
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nobody subscribes any more."""
-        return not self._rotation
+    def subscribers(self) -> int:
+        """How many subscriptions are served."""
+        return len(self._rotation)
 
     def wake(self) -> None:
         """There may be something to hand out: new work, new credit, room in a queue."""
@@ -86,6 +93,9 @@ class Dispatcher:
         while self._rotation and not self._is_stopped:
             if self.turn():
                 await trio.lowlevel.checkpoint()
+            elif self._is_starved:
+                self._is_starved = False
+                await trio.sleep(_RETRY_S)
             else:
                 await self._bell.wait()
 
@@ -114,14 +124,19 @@ class Dispatcher:
 
     def _fetch(self, subscription: Subscription) -> bytes | None:
         room = subscription.credit - self._store.outstanding(subscription.holder)
-        return self._store.fetch(
-            self._group_id,
-            subscription.holder,
-            subscription.number,
-            min(room, subscription.batch),
-            FRAME_TARGET_BYTES,
-            self._clock.now_ms(),
-        )
+        try:
+            return self._store.fetch(
+                self._group_id,
+                subscription.holder,
+                subscription.number,
+                min(room, subscription.batch),
+                FRAME_TARGET_BYTES,
+                self._clock.now_ms(),
+            )
+        except DiskFull as error:
+            _log.error("cannot deliver: the disk is full", group_id=self._group_id, advice=error.advice)
+            self._is_starved = True
+            return None
 
 
 class Delivery:
@@ -137,6 +152,11 @@ class Delivery:
         self._dispatchers: dict[int, Dispatcher] = {}
         self._is_stopped = False
         self.subscribers = 0
+
+    def subscribers_of(self, group_id: int) -> int:
+        """How many subscriptions a group has."""
+        dispatcher = self._dispatchers.get(group_id)
+        return 0 if dispatcher is None else dispatcher.subscribers
 
     def add(self, subscription: Subscription) -> None:
         """Start delivering to a subscription."""
@@ -160,7 +180,7 @@ class Delivery:
         self.subscribers -= 1
         dispatcher = self._dispatchers[subscription.group_id]
         dispatcher.remove(subscription)
-        if dispatcher.is_idle:
+        if not dispatcher.subscribers:
             del self._dispatchers[subscription.group_id]
 
     def wake(self, group_ids: Iterable[int]) -> None:

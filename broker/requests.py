@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
 from broker.delivery import Subscription
 from broker.outgoing import Outgoing
 from tickwheel.protocol.errors import BadRequest, BadTopicName, TooManySubscriptions
@@ -163,8 +161,7 @@ def _stats(caller: Caller, correlation: int, request: GetStats) -> None:
 
 
 def _topics(caller: Caller, correlation: int, request: GetTopics) -> None:
-    topics = {"topics": caller.broker.store.topics()}
-    _at_once(caller, correlation, request, msgspec.msgpack.encode(topics))
+    _at_once(caller, correlation, request, encode_map(caller.broker.topics()))
 
 
 def _wheel(caller: Caller, correlation: int, request: GetWheel) -> None:

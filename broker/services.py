@@ -13,20 +13,28 @@ bounded from end to end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from broker import logs
 from broker.clock import Clock
 from broker.wake import Bell
+from timerlog.errors import DiskFull
+from timerlog.services import DueBatch, ReadyBatch
 
 if TYPE_CHECKING:
-    from timerlog.store import DueBatch, PendingBatch, ReadyBatch, Store
+    from timerlog.store import Store
+
+T = TypeVar("T")
 
 BATCH_MESSAGES = 4_096
 """Messages a turn: some hundred microseconds of work, so that no other task waits long."""
 
 CHANNEL_BATCHES = 4
+_RETRY_S = 0.5
+
+_log = logs.get_logger("services")
 
 
 class Services:
@@ -37,7 +45,7 @@ class Services:
         store: Store,
         clock: Clock,
         *,
-        max_backlog_bytes: int,
+        max_backlog_messages: int,
         wake_groups: Callable[[Iterable[int]], None],
         mark_dirty: Callable[[], None],
     ) -> None:
@@ -46,20 +54,19 @@ class Services:
         """
         self._store = store
         self._clock = clock
-        self._max_backlog_bytes = max_backlog_bytes
+        self._max_backlog_messages = max_backlog_messages
         self._wake_groups = wake_groups
         self._mark_dirty = mark_dirty
         self._alarm = clock.alarm()
         self._durable_moved = Bell()
         self._durable_moved.ring()
-        self._enqueued_position = store.durable_position
         self._backlog_fell = trio.lowlevel.ParkingLot()
 
     async def run(self) -> None:
         """Run all five until cancelled."""
-        pending_in, pending_out = trio.open_memory_channel["PendingBatch"](CHANNEL_BATCHES)
-        due_in, due_out = trio.open_memory_channel["DueBatch"](CHANNEL_BATCHES)
-        ready_in, ready_out = trio.open_memory_channel["ReadyBatch"](CHANNEL_BATCHES)
+        pending_in, pending_out = trio.open_memory_channel[DueBatch](CHANNEL_BATCHES)
+        due_in, due_out = trio.open_memory_channel[DueBatch](CHANNEL_BATCHES)
+        ready_in, ready_out = trio.open_memory_channel[ReadyBatch](CHANNEL_BATCHES)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._enqueue_get, pending_in)
@@ -81,35 +88,30 @@ class Services:
         self._alarm.ring()
 
     @property
-    def backlog_bytes(self) -> int:
-        """Bytes of log that are accepted but not yet on the wheel or in a topic."""
-        return self._store.appended_position - self._enqueued_position
-
-    @property
     def is_behind(self) -> bool:
-        """Whether producers must wait."""
-        return self.backlog_bytes > self._max_backlog_bytes
+        """Whether so much is accepted and not yet on its way that producers must wait."""
+        return self._store.pending_enqueue > self._max_backlog_messages
 
     async def wait_for_room(self) -> None:
         """Return when the backlog is below its limit: the brake that producers feel."""
         while self.is_behind:
             await self._backlog_fell.park()
 
-    async def _enqueue_get(self, pending: trio.MemorySendChannel[PendingBatch]) -> None:
+    async def _enqueue_get(self, pending: trio.MemorySendChannel[DueBatch]) -> None:
+        store = self._store
         while True:
             await self._durable_moved.wait()
-            durable_position = self._store.durable_position
-            while (batch := self._store.enqueue_get(BATCH_MESSAGES)) is not None:
+            while (batch := store.enqueue_get(BATCH_MESSAGES)) is not None:
                 await pending.send(batch)
-            self._enqueued_position = durable_position
-            self._backlog_fell.unpark_all()
+                if not self.is_behind:
+                    self._backlog_fell.unpark_all()
 
     async def _enqueue_put(
-        self, pending: trio.MemoryReceiveChannel[PendingBatch], due: trio.MemorySendChannel[DueBatch]
+        self, pending: trio.MemoryReceiveChannel[DueBatch], due: trio.MemorySendChannel[DueBatch]
     ) -> None:
-        store = self._store
+        store, clock = self._store, self._clock
         async for batch in pending:
-            already_due = store.enqueue_put(batch, self._clock.now_ms())
+            already_due = await self._with_room(lambda: store.enqueue_put(batch, clock.now_ms()))  # noqa: B023
             self._alarm.ring()
             if already_due is not None:
                 await due.send(already_due)
@@ -127,9 +129,25 @@ class Services:
         self, due: trio.MemoryReceiveChannel[DueBatch], ready: trio.MemorySendChannel[ReadyBatch]
     ) -> None:
         async for batch in due:
-            await ready.send(self._store.dequeue_get_message(batch, self._clock.now_ms()))
+            looked_up = self._store.dequeue_get_message(batch, self._clock.now_ms())
+            if len(looked_up.damaged):
+                _log.error("messages are damaged and set aside", count=len(looked_up.damaged))
+            await ready.send(looked_up)
 
     async def _dequeue_put_message(self, ready: trio.MemoryReceiveChannel[ReadyBatch]) -> None:
+        store, clock = self._store, self._clock
         async for batch in ready:
-            self._wake_groups(self._store.dequeue_put_message(batch, self._clock.now_ms()))
+            woken = await self._with_room(lambda: store.dequeue_put_message(batch, clock.now_ms()))  # noqa: B023
+            self._wake_groups(woken)
             self._mark_dirty()
+
+    async def _with_room(self, step: Callable[[], T]) -> T:
+        """Do one step of a service; on a full disk nothing of it happened, so it is tried again until there
+        is room.
+        """
+        while True:
+            try:
+                return step()
+            except DiskFull as error:
+                _log.error("the disk is full", reason=str(error), advice=error.advice)
+                await trio.sleep(_RETRY_S)

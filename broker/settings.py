@@ -107,15 +107,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool,
         _plain(_LIMITS, "Create a topic when it is first used. If false, only existing topics can be used."),
     ] = True
-    max_backlog_bytes: Annotated[
+    max_backlog_messages: Annotated[
         int,
-        _size(
+        _count(
             _LIMITS,
-            "Bytes that may be in the log but not yet on the wheel. Beyond this, producers are made to wait.",
-            MIB,
-            4 * GIB,
+            "Messages that may be accepted but not yet on the wheel. Beyond this, producers must wait.",
+            1_000,
+            100_000_000,
         ),
-    ] = 64 * MIB
+    ] = 500_000
     write_high_water_bytes: Annotated[
         int,
         _size(_LIMITS, "Bytes queued for one connection before it gets no more deliveries.", 64 * KIB, GIB),

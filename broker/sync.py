@@ -95,7 +95,6 @@ class GroupCommit:
         self._waiting: deque[tuple[int, Sink, bytes]] = deque()
         self._dirty = Bell()
         self._urgent = Bell()
-        self.syncs = 0
 
     def mark_dirty(self) -> None:
         """Something was staged that nobody waits for: leases, ticks."""
@@ -130,19 +129,20 @@ class GroupCommit:
 
     async def sync_once(self) -> None:
         """Make everything staged durable and release the replies that waited for it. Raises SyncFailed."""
+        store = self._store
+        ticket = store.begin_sync()
+        if ticket is None:
+            # Nothing that matters was appended: what little lies behind the durable position needs no sync.
+            self._release(store.appended_position)
+            return
         try:
-            ticket = self._store.begin_sync()
-            if ticket is not None:
-                await self._runner.run(ticket.run)
-                self._store.finish_sync(ticket)
-                self.syncs += 1
+            await self._runner.run(ticket.run)
         except OSError as error:
             raise SyncFailed(f"the disk did not take the log: {error.strerror or error}") from error
-        self._release()
+        self._release(store.finish_sync(ticket))
         self._on_durable()
 
-    def _release(self) -> None:
-        durable_position = self._store.durable_position
+    def _release(self, durable_position: int) -> None:
         waiting = self._waiting
         while waiting and waiting[0][0] <= durable_position:
             _, sink, reply = waiting.popleft()

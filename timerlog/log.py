@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -105,10 +106,11 @@ class CommitLog:
     def prepare(self, max_frame_bytes: int) -> None:
         """Allocates the staging buffer, big enough for the largest frame."""
         capacity = max_frame_bytes + MAX_BATCH * (MESSAGE_HEAD_BYTES + 8)
-        if capacity + CONTROL_RESERVE_BYTES + 128 > self.segment_bytes:
-            needed = capacity + CONTROL_RESERVE_BYTES + 128
+        needed = capacity + CONTROL_RESERVE_BYTES + 128
+        if needed > self.segment_bytes:
             raise StoreError(
-                f"segment_bytes {self.segment_bytes} is too small for frames of {max_frame_bytes}: use at least {needed}"
+                f"segment_bytes {self.segment_bytes} is too small for frames of {max_frame_bytes}: "
+                f"use at least {needed}"
             )
         self._staging = np.empty(capacity, np.uint8)
         self.native.staging = ffi.cast("uint8_t *", self._staging.ctypes.data)
@@ -261,10 +263,8 @@ class CommitLog:
         self.durable_position = max(self.durable_position, ticket.position)
         mark = struct.pack("<Q", self.durable_position)
         was_dirty = self._dirty
-        try:
+        with suppress(DiskFull):  # the mark helps recovery, but nothing depends on it
             self.append(RecordType.MARK, 0, mark)
-        except DiskFull:
-            pass  # the mark helps recovery, but nothing depends on it
         self._dirty = was_dirty
         return self.durable_position
 

@@ -78,10 +78,9 @@ def read_segment_header(disk: Disk, base_pointer: Any, base: int) -> SegmentHead
 
 
 @dataclass(slots=True)
-class _LogReader:
-    """Walks the segments of an existing log from a position to its end."""
+class LogReader:
+    """Reads the segments of an existing log."""
 
-    disk: Disk
     base: Any
     segment_bytes: int
     sizes: dict[int, int]  # base → size in bytes, of the segments with a whole header
@@ -95,6 +94,14 @@ class _LogReader:
         end = segment + self.sizes[segment]
         stop = int(lib.tw_log_verify(log, position, end, self.counts, reason))
         return stop, int(reason[0])
+
+    def garbage_behind(self, position: int) -> int:
+        """How many bytes behind ``position`` in its segment reach to the last one that is not zero."""
+        segment = position // self.segment_bytes * self.segment_bytes
+        start = ffi.cast("char *", self.base) + position
+        tail = np.frombuffer(ffi.buffer(start, segment + self.sizes[segment] - position), np.uint8)
+        used = np.flatnonzero(tail)
+        return int(used[-1]) + 1 if len(used) else 0
 
     def marked_behind(self, position: int) -> int:
         """The highest durable position that any whole MARK behind ``position`` names; 0 when there is none."""
@@ -183,7 +190,7 @@ class _Recovery:
             sizes[segment] = min(file.size_bytes, self.segment_bytes)
         applier = Applier(tables, self.settings)
         position = self._start(trusted, tables, applier)
-        reader = _LogReader(self.disk, self.base, self.segment_bytes, sizes)
+        reader = LogReader(self.base, self.segment_bytes, sizes)
         end = self._replay(reader, tables, applier, position)
         self._cut(reader, log, end, trusted)
         log.sync_all(position // self.segment_bytes * self.segment_bytes)
@@ -241,7 +248,7 @@ class _Recovery:
         applier.tick_ms = trusted.tick_ms
         return trusted.position
 
-    def _replay(self, reader: _LogReader, tables: Tables, applier: Applier, position: int) -> int:
+    def _replay(self, reader: LogReader, tables: Tables, applier: Applier, position: int) -> int:
         """Verifies and applies segment after segment; returns where the log ends."""
         tables.native.log = ffi.cast("const uint8_t *", self.base)
         # Nothing is staged yet: every position is read from the segments.
@@ -279,7 +286,7 @@ class _Recovery:
             ) from error
         return position + (int(count) + 7) // 8 * 8
 
-    def _cut(self, reader: _LogReader, log: CommitLog, end: int, trusted: Checkpoint | None) -> None:
+    def _cut(self, reader: LogReader, log: CommitLog, end: int, trusted: Checkpoint | None) -> None:
         """Decides between a torn tail and damage, and cuts the former."""
         durable = max(reader.marked_behind(end), trusted.durable_position if trusted else 0)
         segment = end // self.segment_bytes * self.segment_bytes
@@ -291,12 +298,10 @@ class _Recovery:
         later = [base for base in reader.sizes if base > segment]
         for base in [*later, *self.headless]:
             log.drop(base)
-        start = ffi.cast("char *", self.base) + end
-        tail = np.frombuffer(ffi.buffer(start, segment + reader.sizes[segment] - end), np.uint8)
-        garbage = np.flatnonzero(tail)
-        if len(garbage) or later:
+        garbage_bytes = reader.garbage_behind(end)
+        if garbage_bytes or later:
             self.report.torn_tail_position = end
-            self.report.torn_tail_bytes = int(garbage[-1]) + 1 if len(garbage) else 0
+            self.report.torn_tail_bytes = garbage_bytes
             log.cut(end)
 
     def _rebuild(self, tables: Tables) -> None:

@@ -1,0 +1,171 @@
+"""The broker inside the user's own process: one directory, no daemon.
+
+It runs in a thread with an event loop of its own; clients reach it over a Unix socket in a private directory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import threading
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, TypeVar
+
+import anyio.to_thread
+import trio
+
+from broker.clock import Clock
+from broker.config import MAX_UNIX_PATH_BYTES, from_arguments
+from broker.daemon import Running, serve
+from broker.settings import Settings
+from tickwheel import sync
+from tickwheel._client import Client
+from tickwheel.protocol.errors import BadArgument, NotConnected
+
+_DEFAULTS: dict[str, Any] = {"listen_tcp": False, "drain_timeout": "500ms"}
+_SOCKET_NAME = "broker.sock"
+
+Self = TypeVar("Self", bound="EmbeddedBroker")
+
+
+class EmbeddedBroker:
+    """A broker in a thread of this process. Use it in `with` or `async with`, or call `start` and `close`.
+
+    The directory has one owner at a time; after `close` another process, or the daemon, may serve it. What was
+    confirmed is safe even if the process is killed.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], clock: Clock | None, settings: dict[str, Any]
+    ) -> None:
+        self._directory = os.fspath(directory)
+        self._clock = clock
+        self._arguments = settings
+        self._thread: threading.Thread | None = None
+        self._socket_directory = ""
+        self._running: Running | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def directory(self) -> str:
+        """The data directory."""
+        return self._directory
+
+    @property
+    def url(self) -> str:
+        """Where clients connect. Raises NotConnected while the broker does not run."""
+        if self._running is None:
+            raise NotConnected("The embedded broker does not run.", advice="Use it inside its `with` block.")
+        return self._running.urls[0]
+
+    def client(self, **options: Any) -> Client:
+        """A `tickwheel.Client` for this broker, not yet connected; `options` are those of the client."""
+        return Client(self.url, **options)
+
+    def sync_client(self, **options: Any) -> sync.Client:
+        """A `tickwheel.sync.Client` for this broker, not yet connected."""
+        return sync.Client(self.url, **options)
+
+    def start(self) -> None:
+        """Open the directory and serve it. Raises DirectoryLocked, DirectoryReadOnly, DamagedLog, ConfigError, …"""
+        if self._thread is not None:
+            raise BadArgument("The embedded broker was started already.")
+        started: Future[Running] = Future()
+        settings = self._settings()
+        thread = threading.Thread(
+            target=self._run, args=(settings, started), name="tickwheel-broker", daemon=True
+        )
+        thread.start()
+        try:
+            self._running = started.result()
+        except BaseException:
+            thread.join()
+            self._remove_socket()
+            raise
+        self._thread = thread
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Stop in good order; may be called twice. Raises what ended the broker early, if anything did."""
+        thread, running = self._thread, self._running
+        if thread is None or running is None:
+            return
+        self._thread = self._running = None
+        atexit.unregister(self.close)
+        running.stop()
+        thread.join()
+        self._remove_socket()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def __enter__(self: Self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self: Self) -> Self:
+        await anyio.to_thread.run_sync(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self.close)
+
+    def _settings(self) -> Settings:
+        arguments = _DEFAULTS | self._arguments | {"data_dir": self._directory}
+        if "unix_socket" not in arguments:
+            self._socket_directory = _private_directory()
+            arguments["unix_socket"] = os.path.join(self._socket_directory, _SOCKET_NAME)
+        try:
+            return from_arguments(**arguments)
+        except BaseException:
+            self._remove_socket()
+            raise
+
+    def _run(self, settings: Settings, started: Future[Running]) -> None:
+        async def main() -> None:
+            await serve(settings, clock=self._clock, ready=started.set_result)
+
+        try:
+            trio.run(main)
+        except BaseException as error:
+            if started.done():
+                self._failure = error
+            else:
+                started.set_exception(error)
+
+    def _remove_socket(self) -> None:
+        if self._socket_directory:
+            shutil.rmtree(self._socket_directory, ignore_errors=True)
+            self._socket_directory = ""
+
+
+def embedded(directory: str | os.PathLike[str], **settings: Any) -> EmbeddedBroker:
+    """The broker in this process, on `directory` (created if it is missing)::
+
+        with tickwheel.embedded("reminders") as broker, broker.sync_client() as client:
+            client.send("tea", b"ready", delay=timedelta(minutes=4))
+
+    It is a context manager for `with` and for `async with`. `settings` are those of the configuration file, for
+    example `ack_wait="10s"`; unknown ones raise ConfigError.
+    """
+    return EmbeddedBroker(directory, None, settings)
+
+
+def _private_directory() -> str:
+    """A directory of mode 0700 whose path leaves room for a socket's name: the system allows about 100 bytes."""
+    directory = tempfile.mkdtemp(prefix="tickwheel-")
+    if len(os.fsencode(os.path.join(directory, _SOCKET_NAME))) <= MAX_UNIX_PATH_BYTES:
+        return directory
+    os.rmdir(directory)
+    return tempfile.mkdtemp(prefix="tickwheel-", dir="/tmp")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -29,11 +28,9 @@ def bar(value: int, largest: int, width: int) -> str:
 
 
 def squeeze(heat: Sequence[int], width: int) -> list[int]:
-    """Sums of neighbours, so that at most `width` numbers remain; nothing is lost."""
-    if len(heat) <= width:
-        return list(heat)
-    edges = [round(i * len(heat) / width) for i in range(width + 1)]
-    return [sum(heat[start:end]) for start, end in pairwise(edges)]
+    """Sums of as many neighbours, so that at most `width` numbers remain; nothing is lost."""
+    together = -(-len(heat) // max(1, width))
+    return [sum(heat[start : start + together]) for start in range(0, len(heat), together)]
 
 
 def heat_strip(heat: Sequence[int], width: int) -> Text:
@@ -85,7 +82,7 @@ def level_table(levels: Sequence[WheelLevel], width: int) -> Table:
             format_duration(level.slot_ms * _SLOTS_A_LEVEL),
             f"{level.slots_occupied:,}",
             f"{level.timers:,}",
-            heat_strip(level.heat, max(16, min(64, width - 56))),
+            heat_strip(level.heat, max(16, width - 54)),
         )
     return table
 

@@ -1,0 +1,73 @@
+"""`tickwheel config` and the flags of `tickwheel serve`: what holds, where it comes from, what is refused."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from broker.exit_codes import ExitCode
+from broker.settings import FIELDS
+from cli.commands.serve import serve
+from cli.main import root
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(root, arguments, env=environment)
+
+
+def test_show_prints_a_file_that_it_understands(tmp_path: Path) -> None:
+    text = run("config", "show", "--ack-wait", "45s").stdout
+    assert tomllib.loads(text)["ack_wait"] == "45s"
+    file = tmp_path / "tickwheel.toml"
+    file.write_text(text)
+    assert run("config", "show", "--config", str(file)).stdout == text
+    assert run("config", "check", "--config", str(file)).exit_code == 0
+
+
+def test_origins(tmp_path: Path) -> None:
+    file = tmp_path / "tickwheel.toml"
+    file.write_text('ack_wait = "1m"\nlisten_port = 1\n')
+    shown = run(
+        "config",
+        "show",
+        "--origin",
+        "--json",
+        "--no-listen-tcp",
+        "--unix-socket=s",
+        TICKWHEEL_CONFIG=str(file),
+        TICKWHEEL_LISTEN_PORT="7500",
+    )
+    settings = json.loads(shown.stdout)
+    assert set(settings) == set(FIELDS)
+    assert settings["ack_wait"]["origin"] == f"{file}: ack_wait"
+    assert settings["listen_port"] == {"value": "7500", "origin": "TICKWHEEL_LISTEN_PORT"}
+    assert settings["listen_tcp"] == {"value": "false", "origin": "--listen-tcp"}
+    assert settings["max_topics"]["origin"] == "default"
+    table = run("config", "show", "--origin", TICKWHEEL_LISTEN_PORT="7500").stdout
+    assert "TICKWHEEL_LISTEN_PORT" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--ack-wait", "45"), "--ack-wait"),
+        (("--listen-port", "70000"), "--listen-port"),
+        (("--log-level", "loud"), "loud"),
+        (("--listen-host", "0.0.0.0"), "insecure"),
+    ],
+)
+def test_bad_settings_have_an_exit_code_of_their_own(arguments: tuple[str, ...], problem: str) -> None:
+    for command in (("config", "check"), ("serve",)):
+        refused = run(*command, *arguments)
+        assert refused.exit_code == ExitCode.BAD_CONFIG
+        assert refused.stderr.startswith("error [bad_config]: ")
+        assert problem in refused.stderr
+
+
+def test_serve_has_a_flag_for_every_setting() -> None:
+    flags = {parameter.name for parameter in serve.params}
+    assert set(FIELDS) <= flags

@@ -190,6 +190,17 @@ def test_links_in_the_documents_lead_somewhere() -> None:
     assert [line for path in markdown_files() for line in broken_links(path)] == []
 
 
+def test_files_named_in_the_documents_exist() -> None:
+    folders = "|".join([*PACKAGES, "tests", "docs"])
+    named = {
+        (relative(page), name)
+        for page in markdown_files()
+        for name in re.findall(rf"`((?:{folders})/[\w./-]*)`", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 20
+    assert sorted(f"{page}: {name}" for page, name in named if not (ROOT / name).exists()) == []
+
+
 def test_the_index_lists_every_document() -> None:
     index = ROOT / "docs" / "README.md"
     listed = {

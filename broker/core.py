@@ -45,7 +45,6 @@ class Broker:
         self.held_subscriptions = 0
         self.is_draining = False
         self._started_s = trio.current_time()
-        self._runner = runner
         self.commit = GroupCommit(store, runner, on_durable=self._durable_moved)
         self.delivery = Delivery(store, clock, nursery, self.commit.mark_dirty)
         self.services = Services(
@@ -58,13 +57,10 @@ class Broker:
 
     async def run(self) -> None:
         """Group commit, the five services and the housekeeping. Raises SyncFailed when the disk fails."""
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.commit.run)
-                nursery.start_soon(self.services.run)
-                nursery.start_soon(self._keep_house)
-        finally:
-            self._runner.close()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.commit.run)
+            nursery.start_soon(self.services.run)
+            nursery.start_soon(self._keep_house)
 
     def give_back(self, subscription: Subscription) -> int:
         """End a subscription and give its messages to others at once; how many there were."""

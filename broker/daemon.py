@@ -138,28 +138,44 @@ def _store_settings(settings: Settings) -> StoreSettings:
 
 async def _serve_store(settings: Settings, store: Store, clock: Clock, ready: Ready | None) -> None:
     listeners = await open_listeners(settings)
-    running = Running([listener.url for listener in listeners], settings)
-    async with trio.open_nursery() as nursery:
-        broker = Broker(settings, store, clock, SyncThread(), nursery)
-        server = Server(broker, nursery)
-        engine, accepting = trio.CancelScope(), trio.CancelScope()
-        engine_ended = trio.Event()
-        nursery.start_soon(_run_engine, broker, engine, engine_ended)
-        nursery.start_soon(_accept_all, server, listeners, accepting)
-        nursery.start_soon(server.watch)
-        _log.info(
-            "started", urls=" ".join(running.urls), data_dir=settings.data_dir, recovery=str(store.recovery)
-        )
-        if ready is not None:
-            ready(running)
-        await running.wait_stopped()
-        accepting.cancel()
-        await _drain(broker, server)
-        engine.cancel()
-        await engine_ended.wait()
-        await broker.commit.sync_once()
-        await server.flush()
-        nursery.cancel_scope.cancel()
+    with SyncThread() as sync_thread:
+        async with trio.open_nursery() as nursery:
+            broker = Broker(settings, store, clock, sync_thread, nursery)
+            await _serve_broker(broker, listeners, ready, nursery)
+            nursery.cancel_scope.cancel()
+
+
+async def _serve_broker(
+    broker: Broker, listeners: list[Listener], ready: Ready | None, nursery: trio.Nursery
+) -> None:
+    running = Running([listener.url for listener in listeners], broker.settings)
+    server = Server(broker, nursery)
+    engine, accepting, engine_ended = trio.CancelScope(), trio.CancelScope(), trio.Event()
+    nursery.start_soon(_run_engine, broker, engine, engine_ended)
+    nursery.start_soon(_accept_all, server, listeners, accepting)
+    nursery.start_soon(server.watch)
+    _log.info("started", urls=" ".join(running.urls), **_recovered(broker))
+    if ready is not None:
+        ready(running)
+    await running.wait_stopped()
+    accepting.cancel()
+    await _drain(broker, server)
+    engine.cancel()
+    await engine_ended.wait()
+    await broker.commit.sync_once()
+    await server.flush()
+
+
+def _recovered(broker: Broker) -> dict[str, object]:
+    """What was found in the data directory, for the log."""
+    report = broker.store.recovery
+    return {
+        "data_dir": broker.settings.data_dir,
+        "is_new": report.is_new,
+        "was_clean": report.was_clean,
+        "replayed_bytes": report.replayed_bytes,
+        "torn_tail_bytes": report.torn_tail_bytes,
+    }
 
 
 async def _run_engine(broker: Broker, scope: trio.CancelScope, ended: trio.Event) -> None:

@@ -1,0 +1,189 @@
+"""Starts the real daemon in a process of its own, and talks to it over raw sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
+from tickwheel.protocol.requests import Request, encode_body, hello
+
+PATIENCE_S = 20.0
+"""How long anything may take before a test gives up; far more than it needs, because machines are busy."""
+
+_MAIN = """
+import json, os, sys
+from broker.config import from_arguments
+from broker.daemon import run
+{prelude}
+sys.exit(run(from_arguments(**json.loads(sys.argv[1]))))
+"""
+
+
+class Daemon:
+    """The daemon on a directory, on a free TCP port and a Unix socket beside the data."""
+
+    def __init__(self, directory: Path, *, prelude: str = "", **settings: Any) -> None:
+        """`prelude` is Python that the daemon's process executes before it starts: to break its disk, say."""
+        self.directory = directory
+        self._log_path = directory.parent / f"{directory.name}.log.jsonl"
+        self._settings = {
+            "data_dir": str(directory),
+            "listen_port": 0,
+            "unix_socket": str(directory.parent / f"{directory.name}.sock"),
+            "log_format": "json",
+            "log_level": "debug",
+        } | settings
+        self._main = _MAIN.format(prelude=prelude)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.urls: list[str] = []
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The running process."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def url(self) -> str:
+        """Its TCP address."""
+        return next(url for url in self.urls if url.startswith("tickwheel://"))
+
+    @property
+    def unix_url(self) -> str:
+        """Its Unix socket."""
+        return next(url for url in self.urls if url.startswith("tickwheel+unix://"))
+
+    def launch(self) -> None:
+        """Start the process without waiting for it to be ready."""
+        with open(self._log_path, "ab") as log:
+            log.truncate(0)
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", self._main, json.dumps(self._settings)], stderr=log, stdout=log
+            )
+
+    def start(self) -> Daemon:
+        """Start the process and wait until clients can connect."""
+        self.launch()
+        started = self.wait_for_event("started")
+        self.urls = started["urls"].split()
+        return self
+
+    def events(self) -> list[dict[str, Any]]:
+        """What it has logged so far."""
+        lines = self._log_path.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+    def wait_for_event(self, text: str) -> dict[str, Any]:
+        """The first logged event whose text contains `text`; waits for it."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            ended = self.process.poll() is not None
+            for event in self.events():
+                if text in event["event"]:
+                    return event
+            assert not ended, (
+                f"the daemon ended with {self.process.returncode}:\n{self._log_path.read_text()}"
+            )
+            time.sleep(0.02)
+        raise AssertionError(f"{text!r} was not logged:\n{self._log_path.read_text()}")
+
+    def wait_exit(self) -> int:
+        """The exit code; waits for the end of the process."""
+        return self.process.wait(PATIENCE_S)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait_exit()
+
+    def kill(self) -> None:
+        """SIGKILL: no chance to tidy up."""
+        self.process.kill()
+        self.wait_exit()
+
+    def __enter__(self) -> Daemon:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            try:
+                self.stop()
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+
+
+class RawConnection:
+    """A client made of bytes, which may say anything."""
+
+    def __init__(self, url: str) -> None:
+        if url.startswith("tickwheel+unix://"):
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.connect(url.removeprefix("tickwheel+unix://"))
+        else:
+            host, port = url.removeprefix("tickwheel://").rsplit(":", 1)
+            self.socket = socket.create_connection((host, int(port)))
+        self.socket.settimeout(PATIENCE_S)
+        self._reader = FrameReader(1 << 26)
+        self._last = 0
+
+    def greet(self) -> RawConnection:
+        """The handshake."""
+        answer = self.ask(FrameType.HELLO, encode_body(hello("raw")))
+        assert answer.type == FrameType.HELLO_OK
+        return self
+
+    def send(self, data: bytes) -> None:
+        """Send any bytes."""
+        self.socket.sendall(data)
+
+    def ask(self, frame_type: int, payload: bytes = b"") -> Frame:
+        """Send one request and receive one frame, which must be its answer."""
+        self._last += 1
+        self.send(encode_frame(frame_type, self._last, payload))
+        answer = self.receive()
+        assert answer.correlation == self._last
+        return answer
+
+    def request(self, frame_type: FrameType, request: Request) -> Frame:
+        """Like `ask`, for a request with a body."""
+        return self.ask(frame_type, encode_body(request))
+
+    def receive(self) -> Frame:
+        """The next frame."""
+        while (frame := self._reader.next_frame()) is None:
+            data = self.socket.recv(1 << 16)
+            assert data, "the broker closed the connection"
+            self._reader.feed(data)
+        return frame
+
+    def is_closed(self) -> bool:
+        """Wait for the broker to close; False if it sends something instead."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def __enter__(self) -> RawConnection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.socket.close()
+
+
+def without_privileges() -> str:
+    """A prelude that gives up root's right to write everywhere."""
+    return "os.setuid(65534)" if os.geteuid() == 0 else ""

@@ -9,10 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from cli.bulk import BadLine, Batch, BulkMessage, batches, parse_lines, send_many_arguments
 from cli.session import Session
+
+if TYPE_CHECKING:
+    from tickwheel import sync
 
 _SPOOL_BYTES = 64 << 20
 _METER_BYTES = 64 << 10
@@ -26,6 +29,7 @@ class BulkReport:
     duplicates: int = 0
     seconds: float = 0.0
     problems: list[BadLine] = field(default_factory=list)
+    error: dict[str, Any] | None = None  # what ended it before the end of the file
 
     def summary(self) -> str:
         """One line for people."""
@@ -51,11 +55,8 @@ def send_file(session: Session, file: BinaryIO, topic: str | None, *, skip_bad: 
         if report.problems and not skip_bad:
             return report
         source.seek(0)
-        started = time.perf_counter()
         with session.client() as client:
-            for batch in batches(_good_messages(source, topic, send_progress)):
-                _send(client, batch, report)
-        report.seconds = time.perf_counter() - started
+            _send_all(client, batches(_good_messages(source, topic, send_progress)), report)
     report.problems.sort(key=lambda problem: problem.line)
     return report
 
@@ -74,7 +75,20 @@ def _good_messages(source: IO[bytes], topic: str | None, progress: Progress) -> 
             yield line
 
 
-def _send(client: Any, batch: Batch, report: BulkReport) -> None:
+def _send_all(client: sync.Client, all_batches: Iterator[Batch], report: BulkReport) -> None:
+    """Batch after batch. When the broker accepts no more, the report says so and what had arrived by then."""
+    from tickwheel.errors import TickwheelError, to_wire
+
+    started = time.perf_counter()
+    try:
+        for batch in all_batches:
+            _send(client, batch, report)
+    except TickwheelError as error:
+        report.error = to_wire(error)
+    report.seconds = time.perf_counter() - started
+
+
+def _send(client: sync.Client, batch: Batch, report: BulkReport) -> None:
     """One batch; what the broker refuses becomes a problem of its line."""
     results = client.send_many(batch.topic, **send_many_arguments(batch))
     for message, result in zip(batch.messages, results, strict=True):

@@ -106,7 +106,12 @@ def _print(code: str, message: str, advice: str, as_json: bool, *, retryable: bo
 
         fields: dict[str, Any] = {"code": code, "message": message, "advice": advice, "retryable": retryable}
         click.echo(msgspec.json.encode({"error": fields}), err=True)
-        return
+    else:
+        print_error(code, message, advice)
+
+
+def print_error(code: str, message: str, advice: str) -> None:
+    """`error [code]: what happened`, and on the next line what to do about it, on standard error."""
     click.echo(f"{click.style(f'error [{code}]:', fg='red', bold=True)} {message}", err=True)
     if advice:
         click.echo(advice, err=True)

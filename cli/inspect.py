@@ -9,7 +9,7 @@ import click
 
 from broker.exit_codes import ExitCode
 from cli.failures import CommandFailed
-from cli.output import plain_table, print_json, stdout_console
+from cli.output import print_json, stdout_console
 from cli.session import current_session, json_option
 from cli.sizes import format_bytes
 
@@ -37,7 +37,8 @@ def inspect(directory: Path) -> None:
         print_json(report)
     else:
         console = stdout_console()
-        console.print(plain_table((("", "left"), ("", "left")), report_rows(report)))
+        for label, value in report_rows(report):
+            console.print(f"{label:<12}{value}", markup=False)
         for line in damage_lines(report):
             console.print(line, style="red" if not report.ok else "yellow", markup=False)
         console.print(verdict(report), style="bold green" if report.ok else "bold red", markup=False)
@@ -47,10 +48,11 @@ def inspect(directory: Path) -> None:
 
 def report_rows(report: InspectReport) -> list[tuple[str, str]]:
     """Labels and values, as they are printed."""
+    plural = "" if report.segments == 1 else "s"
     kinds = ", ".join(f"{count:,} {name}" for name, count in report.records_by_type.items())
     return [
         ("directory", report.directory),
-        ("log", f"{format_bytes(report.log_bytes)} in {report.segments:,} segments"),
+        ("log", f"{format_bytes(report.log_bytes)} in {report.segments:,} segment{plural}"),
         ("messages", f"{report.messages:,}"),
         ("records", kinds or "none"),
         ("checkpoint", _checkpoint(report)),
@@ -62,9 +64,9 @@ def _checkpoint(report: InspectReport) -> str:
     found = report.checkpoint
     if found is None:
         return "none: a start reads the whole log"
-    stop = "a clean stop" if found["clean"] else "while it ran"
+    made = "at a clean stop" if found["clean"] else "while the broker ran"
     use = "" if found["would_be_used"] else "; it is not trustworthy, so a start reads the whole log"
-    return f"at {found['position']:,} of the log, made at {stop}{use}"
+    return f"covers the log up to byte {found['position']:,}, made {made}{use}"
 
 
 def damage_lines(report: InspectReport) -> list[str]:

@@ -93,9 +93,6 @@ def wheel_picture(picture: Wheel, width: int = 100) -> RenderableType:
     title = Text.assemble(
         ("the wheel", "bold"), f"  {total:,} timers  ", (format_moment(picture.now_ms), "dim")
     )
-    behind_ms = picture.now_ms - picture.tick_ms
-    if behind_ms > 1_000:
-        title.append(f"  the wheel is {format_duration(behind_ms)} behind", "bold red")
     return Group(
         title,
         Text("\ndue in the (each row without those above)", "bold"),

@@ -157,7 +157,8 @@ def _print(message: Message, wish: Wish) -> None:
 
 def message_line(message: Message) -> str:
     """`2031-05-01T07:00:00.000Z  1042  [renewal-17]  call Ada`, and which attempt it is after the first."""
-    key = f"[{message.key}]  " if message.key else ""
+    # A key that starts with "~" was made by the sender's client for its own retries.
+    key = f"[{message.key}]  " if message.key and not message.key.startswith("~") else ""
     again = f"  (attempt {message.epoch})" if message.epoch > 1 else ""
     return f"{format_moment(message.deliver_at_ms)}  {message.id}  {key}{printable(message.body)}{again}"
 

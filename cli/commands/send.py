@@ -8,9 +8,9 @@ from typing import Any, BinaryIO
 
 import click
 
-from broker.exit_codes import ExitCode
+from broker.exit_codes import ExitCode, exit_code_for
 from cli.bulk_send import BulkReport, send_file
-from cli.failures import CommandFailed
+from cli.failures import CommandFailed, print_error
 from cli.options import parse_header, parsed_by, time_arguments, time_options
 from cli.output import print_json
 from cli.session import current_session, shared_options
@@ -113,5 +113,9 @@ def _report_bulk(report: BulkReport) -> None:
         if len(report.problems) > 20:
             click.echo(f"… and {len(report.problems) - 20:,} more", err=True)
         click.echo(report.summary())
+        if report.error is not None:
+            print_error(report.error["code"], report.error["message"], report.error["advice"])
+    if report.error is not None:
+        raise CommandFailed(exit_code_for(report.error["code"]))
     if report.problems:
         raise CommandFailed(ExitCode.FAILED)

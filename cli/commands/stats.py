@@ -34,7 +34,6 @@ def stats() -> None:
 
 def stat_sections(found: Stats) -> list[tuple[str, list[tuple[str, str]]]]:
     """Headings with labels and values, as they are printed."""
-    behind_ms = max(0, found.now_ms - found.tick_ms)
     return [
         (
             "Messages",
@@ -63,7 +62,6 @@ def stat_sections(found: Stats) -> list[tuple[str, list[tuple[str, str]]]]:
                 ("version", found.version),
                 ("up for", format_duration(found.uptime_ms)),
                 ("its clock", format_moment(found.now_ms)),
-                ("wheel is behind by", format_duration(behind_ms)),
                 ("log", f"{format_bytes(found.appended_bytes)}, {found.syncs:,} syncs"),
                 ("not yet on disk", format_bytes(found.appended_bytes - found.durable_bytes)),
                 ("all files", format_bytes(found.disk_bytes)),

@@ -36,7 +36,8 @@ def wheel(watch: bool, every: timedelta) -> None:
     tickwheel wheel --watch
     tickwheel wheel --json | jq .forecast
 
-    A level's strip shows its timers from now on. Each character stands for many slots and is higher the more
+    Timers are messages that wait for their time, and deliveries that wait for their acknowledgement. A level's
+    strip shows its timers from now on. Each character stands for many slots and is higher the more
     timers these have; the scale is logarithmic.
     """
     with current_session().client() as client:

@@ -12,11 +12,11 @@ NOW_MS = 1_935_385_200_000
 LABELS = ("second", "minute", "hour", "day", "week", "month", "later")
 
 
-def wheel(*, behind_ms: int = 0) -> Wheel:
+def wheel() -> Wheel:
     levels = [WheelLevel(level, 4096**level, 2, 1_003, [3, *[0] * 62, 1_000]) for level in range(4)]
     counts = (3, 3, 10, 10, 10, 10, 4_012)
     forecast = [Forecast(label, NOW_MS, count) for label, count in zip(LABELS, counts, strict=True)]
-    return Wheel(tick_ms=NOW_MS - behind_ms, now_ms=NOW_MS, levels=levels, forecast=forecast)
+    return Wheel(tick_ms=NOW_MS, now_ms=NOW_MS, levels=levels, forecast=forecast)
 
 
 def rendered(picture: Wheel, width: int = 100) -> list[str]:
@@ -65,8 +65,3 @@ def test_the_picture_fits_and_tells_all(width: int) -> None:
     assert "2031-05-01T07:00:00.000Z" in lines[0]
     assert all(f"next {label}" in text for label in LABELS[:-1])
     assert all(slot in text for slot in ("1 ms", "4.1 s", "4 h 40 min", "2.2 years"))
-    assert "behind" not in text
-
-
-def test_a_wheel_that_is_behind_says_so() -> None:
-    assert "1 min 5 s behind" in rendered(wheel(behind_ms=65_000))[0]

@@ -11,13 +11,13 @@ from cli.demo.ledger import GroupBook, Ledger
 
 def given_line(ledger: Ledger) -> Text:
     """`737 scheduled · 412 rescheduled · 3 cancelled`."""
-    cancelled = int(np.count_nonzero(ledger.cancelled))
+    scheduled = len(ledger.promised_ms)
     return Text.assemble(
-        (f"{len(ledger.promised_ms):,}", "bold"),
+        (f"{scheduled:,}", "bold"),
         " scheduled · ",
         (f"{ledger.rescheduled:,}", "bold"),
         " rescheduled · ",
-        (f"{cancelled:,}", "bold"),
+        (f"{scheduled - ledger.expected():,}", "bold"),
         " cancelled",
     )
 

@@ -104,11 +104,14 @@ class Ledger:
         self.foreign = 0
         self._ids: NDArray[np.int64] = np.empty(0, np.int64)
         self._by_id: NDArray[np.int64] = np.empty(0, np.int64)
+        self._ordered_ids: NDArray[np.int64] = np.empty(0, np.int64)
+        self._cancelled_count = 0
 
     def name_messages(self, ids: NDArray[np.int64]) -> None:
         """Remember the id that the broker gave to each message."""
         self._ids = ids
         self._by_id = np.argsort(ids, kind="stable")
+        self._ordered_ids = ids[self._by_id]
 
     def message_id(self, index: int) -> int:
         """The broker's id of message `index`."""
@@ -117,9 +120,8 @@ class Ledger:
     def indexes(self, ids: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Places in the ledger of these ids, and which of the ids are in the ledger at all."""
         wanted = ids.astype(np.int64)
-        ordered = self._ids[self._by_id]
-        at = np.searchsorted(ordered, wanted).clip(max=len(ordered) - 1)
-        return self._by_id[at], ordered[at] == wanted
+        at = np.searchsorted(self._ordered_ids, wanted).clip(max=len(self._ordered_ids) - 1)
+        return self._by_id[at], self._ordered_ids[at] == wanted
 
     def arrived(
         self, group: str, ids: NDArray[Any], due_ms: NDArray[np.int64], arrived_ms: float
@@ -134,6 +136,7 @@ class Ledger:
         """The broker's answer to a cancel: only `cancelled` takes the message out of the promises."""
         if result == "cancelled":
             self.cancelled[index] = True
+            self._cancelled_count += 1
         else:
             self.too_late_to_change += 1
 
@@ -147,7 +150,7 @@ class Ledger:
 
     def expected(self) -> int:
         """How many messages each group must get."""
-        return len(self.promised_ms) - int(np.count_nonzero(self.cancelled))
+        return len(self.promised_ms) - self._cancelled_count
 
     def audit(self) -> dict[str, GroupAudit]:
         """The judgement on every group."""

@@ -179,6 +179,7 @@ class PlainView:
         self._start_ms = start_ms
         self._label = ""
         self._departed = 0
+        self._ledger: Ledger | None = None
 
     def begin(self) -> None:
         """Start with the stretch of the first flight."""
@@ -198,16 +199,18 @@ class PlainView:
 
     def refresh(self, now_ms: int, ledger: Ledger) -> None:
         """Print the line of a stretch when it is over."""
+        self._ledger = ledger
         label = self._label_at(now_ms)
-        if label == self._label:
-            return
-        self._console.print(self._line(ledger))
-        self._label, self._departed = label, 0
+        if label != self._label:
+            self._console.print(self._line(ledger))
+            self._label, self._departed = label, 0
 
     def _line(self, ledger: Ledger) -> str:
         book = next(iter(ledger.books.values()))
         figures = f"{self._departed:>6,} departed, {book.count:>7,} of {ledger.expected():,} so far"
-        return f"{self._label:<10}{figures}, late {lateness_text(book)}"
+        return f"{self._label:<10}{figures}, late {lateness_text(book) or '-'}"
 
     def end(self) -> None:
-        """Nothing to give back."""
+        """Print the line of the stretch that the story ended in."""
+        if self._ledger is not None and self._departed:
+            self._console.print(self._line(self._ledger))

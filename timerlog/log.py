@@ -294,10 +294,13 @@ class CommitLog:
     def disk_bytes(self) -> int:
         return sum(file.size_bytes for file in self._segments.values())
 
-    def close(self) -> None:
+    def close_files(self) -> None:
         for file in self._segments.values():
             file.close()
         self._segments.clear()
+
+    def close(self) -> None:
+        self.close_files()
         lib.tw_release(self.base_pointer, ADDRESS_SPACE_BYTES)
 
 

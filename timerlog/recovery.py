@@ -9,6 +9,7 @@ store refuses to open, because cutting there would drop acknowledged messages.
 from __future__ import annotations
 
 import struct
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -132,27 +133,36 @@ def open_directory(
     directory: Path | None, disk: Disk, settings: StoreSettings, now_ms: int, new_log_id: int
 ) -> Opened:
     """Opens or creates the store's files. Raises ``DamagedLog``, ``DiskFull``, ``UnsupportedFormat``."""
-    base = reserve_log_address_space()
-    try:
+    with ExitStack() as undo:  # what to close when opening fails half-way
+        base = reserve_log_address_space()
+        undo.callback(lib.tw_release, base, ADDRESS_SPACE_BYTES)
         headers = {segment: read_segment_header(disk, base, segment) for segment in disk.segments()}
-        if not any(headers.values()):
-            if len(headers) > 1:
-                raise DamagedLog("no segment of the CommitLog has a whole header")
-            return _create(directory, disk, settings, base, new_log_id, now_ms)
-        return _Recovery(directory, disk, settings, base, headers).run()
-    except BaseException:
-        lib.tw_release(base, ADDRESS_SPACE_BYTES)
-        raise
+        if any(headers.values()):
+            opened = _Recovery(directory, disk, settings, base, headers, undo).run()
+        elif len(headers) > 1:
+            raise DamagedLog("no segment of the CommitLog has a whole header")
+        else:
+            opened = _create(directory, disk, settings, base, new_log_id, now_ms, undo)
+        undo.pop_all()
+        return opened
 
 
 def _create(
-    directory: Path | None, disk: Disk, settings: StoreSettings, base: Any, log_id: int, now_ms: int
+    directory: Path | None,
+    disk: Disk,
+    settings: StoreSettings,
+    base: Any,
+    log_id: int,
+    now_ms: int,
+    undo: ExitStack,
 ) -> Opened:
     if directory is not None:
         remove_derived_files(directory)
         (directory / "topics").mkdir(mode=0o750, exist_ok=True)
     tables = Tables(directory, log_id, settings.max_topics, settings.max_groups)
+    undo.callback(tables.close)
     log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, base)
+    undo.callback(log.close_files)
     log.prepare(settings.max_frame_bytes)
     log.create_segment(0).sync()
     disk.sync_directory()
@@ -169,8 +179,10 @@ class _Recovery:
         settings: StoreSettings,
         base: Any,
         headers: dict[int, SegmentHeader | None],
+        undo: ExitStack,
     ) -> None:
         self.directory, self.disk, self.settings, self.base = directory, disk, settings, base
+        self.undo = undo
         self.headless = [segment for segment, header in headers.items() if header is None]
         self.headers = {segment: header for segment, header in headers.items() if header is not None}
         first = next(iter(self.headers.values()))
@@ -181,7 +193,9 @@ class _Recovery:
         self._check_headers()
         trusted = self._trusted_checkpoint()
         tables = self._open_tables(trusted)
+        self.undo.callback(tables.close)
         log = CommitLog(self.disk, tables.native, self.segment_bytes, self.log_id, self.base)
+        self.undo.callback(log.close_files)
         log.prepare(self.settings.max_frame_bytes)
         sizes = {}
         for segment in self.headers:

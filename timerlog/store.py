@@ -18,7 +18,7 @@ from timerlog.errors import DirectoryReadOnly, DiskFull
 from timerlog.lock import DirectoryLock
 from timerlog.log import SyncTicket
 from timerlog.producing import Ingested, Producing, Stop
-from timerlog.recovery import RecoveryReport, open_directory
+from timerlog.recovery import Opened, RecoveryReport, open_directory
 from timerlog.services import DueBatch, ReadyBatch, TimerServices
 from timerlog.settings import StoreSettings
 from timerlog.wheel import TimerWheel
@@ -64,6 +64,17 @@ class Store(Producing, TimerServices, Control):
         cls, directory: Path | None, disk: Disk, settings: StoreSettings, now_ms: int, log_id: int
     ) -> Store:
         opened = open_directory(directory, disk, settings, now_ms, log_id)
+        try:
+            return cls._assemble(opened, directory, disk, settings, now_ms)
+        except BaseException:
+            opened.tables.close()
+            opened.log.close()
+            raise
+
+    @classmethod
+    def _assemble(
+        cls, opened: Opened, directory: Path | None, disk: Disk, settings: StoreSettings, now_ms: int
+    ) -> Store:
         store = cls()
         store._lock = None
         store._disk = disk

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from broker.exit_codes import ExitCode
-from cli.failures import CommandFailed
+from cli.failures import CommandError, CommandFailed
 from cli.output import print_json, stdout_console
 from cli.session import current_session, json_option
 from cli.sizes import format_bytes
@@ -32,6 +32,12 @@ def inspect(directory: Path) -> None:
     """
     from timerlog.inspect import inspect_directory
 
+    if not (directory / "commitlog").is_dir():
+        raise CommandError(
+            "no_data_directory",
+            f"{directory} is not a data directory: it has no commitlog/ in it",
+            "name the directory that a broker was given with --data",
+        )
     report = inspect_directory(directory)
     if current_session().json:
         print_json(report)

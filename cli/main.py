@@ -41,6 +41,12 @@ COMMANDS = {
 }
 
 
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether `--json` is among the options; what follows `--` are none. Errors may come before click knows."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return "--json" in arguments[:end]
+
+
 class RootGroup(LazyGroup):
     """The `tickwheel` command. Every way to fail ends in `cli.failures`, which picks text and exit code."""
 
@@ -62,7 +68,7 @@ class RootGroup(LazyGroup):
                 raise
             from cli.failures import report_failure
 
-            sys.exit(report_failure(error, as_json="--json" in arguments))
+            sys.exit(report_failure(error, as_json=_wants_json(arguments)))
         if standalone_mode:
             sys.exit(result if isinstance(result, int) else 0)
         return result

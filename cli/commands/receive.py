@@ -18,6 +18,7 @@ from cli.times import format_moment, parse_duration
 
 if TYPE_CHECKING:
     import anyio
+    from anyio.abc import TaskStatus
 
     from tickwheel import Message, Subscription
 
@@ -104,7 +105,7 @@ async def _receive(url: str | None, wish: Wish) -> None:
         client.subscribe(wish.topic, group=wish.group, credit=wish.credit, batch=wish.credit) as subscription,
         anyio.create_task_group() as tasks,
     ):
-        tasks.start_soon(_stop_on_signal, tasks.cancel_scope)
+        await tasks.start(_stop_on_signal, tasks.cancel_scope)
         timed_out = await _print_all(subscription, wish)
         tasks.cancel_scope.cancel()
     if timed_out and wish.count is not None and not wish.fulfilled:
@@ -115,10 +116,11 @@ async def _receive(url: str | None, wish: Wish) -> None:
         )
 
 
-async def _stop_on_signal(scope: anyio.CancelScope) -> None:
+async def _stop_on_signal(scope: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
     import anyio
 
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
         async for _ in signals:
             scope.cancel()
             return

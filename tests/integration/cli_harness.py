@@ -1,0 +1,106 @@
+"""Runs the real `tickwheel` program, and a daemon of its own kind, as a user's shell does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+PATIENCE_S = 60.0
+"""How long anything may take before a test gives up; far more than it needs, because machines are busy."""
+
+PROGRAM = [sys.executable, "-c", "from cli.main import main; main()"]
+_ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("TICKWHEEL_")}
+
+
+class Shell:
+    """A directory in which commands are run; with a `url`, against that broker."""
+
+    def __init__(self, directory: Path, url: str | None = None) -> None:
+        self.directory = directory
+        self.environment = {**_ENVIRONMENT, "PYTHONWARNINGS": "error"}
+        if url is not None:
+            self.environment["TICKWHEEL_URL"] = url
+
+    def popen(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a command and do not wait for it."""
+        return subprocess.Popen(
+            [*PROGRAM, *arguments],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def run(
+        self, *arguments: str, stdin: bytes = b"", code: int | None = 0
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command to its end; it must end with exit code `code` (None: with any)."""
+        done = subprocess.run(
+            [*PROGRAM, *arguments],
+            cwd=self.directory,
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        what = f"{arguments} ended with {done.returncode}\n{done.stdout!r}\n{done.stderr.decode()}"
+        assert code is None or done.returncode == code, what
+        return done
+
+    def text(self, *arguments: str, stdin: bytes = b"") -> str:
+        """What a command prints."""
+        return self.run(*arguments, stdin=stdin).stdout.decode()
+
+    def json(self, *arguments: str, stdin: bytes = b"") -> Any:
+        """What a command prints with `--json`."""
+        return json.loads(self.text(*arguments, "--json", stdin=stdin))
+
+    def error(self, *arguments: str, code: int, stdin: bytes = b"") -> dict[str, Any]:
+        """The typed error that a command ends with."""
+        failed = self.run("--json", *arguments, stdin=stdin, code=code)
+        error: dict[str, Any] = json.loads(failed.stderr.decode().splitlines()[-1])["error"]
+        return error
+
+
+class Serve:
+    """`tickwheel serve` on a directory, on a free port and a Unix socket."""
+
+    def __init__(self, directory: Path, *flags: str) -> None:
+        self._shell = Shell(directory)
+        self._flags = flags
+        self._process: subprocess.Popen[bytes] | None = None
+        self.urls: list[str] = []
+
+    def __enter__(self) -> Serve:
+        arguments = ["serve", "--data", "data", "--listen-port", "0", "--unix-socket", "s.sock", "--json"]
+        self._process = self._shell.popen(*arguments, *self._flags)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            _, errors = self._process.communicate(timeout=PATIENCE_S)
+            raise AssertionError(f"serve did not start: {errors.decode()}")
+        self.urls = json.loads(line)["urls"]
+        return self
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        self._process.communicate(timeout=PATIENCE_S)
+        return self._process.returncode
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate(timeout=PATIENCE_S)

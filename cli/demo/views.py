@@ -176,14 +176,12 @@ class PlainView:
         """`start_ms` is where the story begins."""
         self._console = console
         self._format = "%B" if by_month else "%a %H:00"
-        self._start_ms = start_ms
-        self._label = ""
-        self._departed = 0
+        self._label = self._label_at(start_ms)
+        self._counted = 0
         self._ledger: Ledger | None = None
 
     def begin(self) -> None:
-        """Start with the stretch of the first flight."""
-        self._label = self._label_at(self._start_ms)
+        """Nothing to prepare."""
 
     def _label_at(self, story_ms: int) -> str:
         return local_time(story_ms).strftime(self._format)
@@ -194,23 +192,25 @@ class PlainView:
             self._console.print(scheduled_line(done, total, seconds))
 
     def departed(self, indexes: NDArray[np.int64]) -> None:
-        """Count them."""
-        self._departed += len(indexes)
+        """Nothing to do: the lines count what is in the ledger."""
 
     def refresh(self, now_ms: int, ledger: Ledger) -> None:
         """Print the line of a stretch when it is over."""
         self._ledger = ledger
         label = self._label_at(now_ms)
         if label != self._label:
-            self._console.print(self._line(ledger))
-            self._label, self._departed = label, 0
-
-    def _line(self, ledger: Ledger) -> str:
-        book = next(iter(ledger.books.values()))
-        figures = f"{self._departed:>6,} departed, {book.count:>7,} of {ledger.expected():,} so far"
-        return f"{self._label:<10}{figures}, late {lateness_text(book) or '-'}"
+            self._print_line(ledger)
+            self._label = label
 
     def end(self) -> None:
         """Print the line of the stretch that the story ended in."""
-        if self._ledger is not None and self._departed:
-            self._console.print(self._line(self._ledger))
+        if self._ledger is not None:
+            self._print_line(self._ledger)
+
+    def _print_line(self, ledger: Ledger) -> None:
+        """Nothing is printed for a stretch in which nothing happened."""
+        book = next(iter(ledger.books.values()))
+        departed, self._counted = book.count - self._counted, book.count
+        if departed:
+            figures = f"{departed:>6,} departed, {self._counted:>7,} of {ledger.expected():,} so far"
+            self._console.print(f"{self._label:<10}{figures}, late {lateness_text(book)}")

@@ -1,0 +1,89 @@
+"""The outgoing queue: in order, bounded by its high-water mark, and honest about a reader that stalls."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from broker.outgoing import Outgoing
+
+HIGH_WATER_BYTES = 100
+
+
+class Pipe:
+    """A transport whose other side reads only when told."""
+
+    peer = "pipe"
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.writes = 0
+        self.room = trio.Semaphore(0)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        await trio.sleep_forever()
+        return 0
+
+    async def send_some(self, data: bytes | memoryview) -> int:
+        await self.room.acquire()
+        self.writes += 1
+        part = bytes(data[:150])
+        self.sent += part
+        return len(part)
+
+    def end_sending(self) -> None:
+        raise AssertionError("not used")
+
+    def close(self) -> None:
+        raise AssertionError("not used")
+
+
+async def test_small_replies_are_joined_in_order() -> None:
+    pipe = Pipe()
+    outgoing = Outgoing(pipe, HIGH_WATER_BYTES)
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            outgoing.put(b"%d" % number)
+        nursery.start_soon(outgoing.run)
+        pipe.room.release()
+        await outgoing.flush()
+        assert (pipe.sent, pipe.writes) == (b"0123456789", 1)
+        assert outgoing.stalled_since_s is None
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stalled_reader_fills_it_and_a_reading_one_empties_it() -> None:
+    pipe = Pipe()
+    outgoing = Outgoing(pipe, HIGH_WATER_BYTES)
+    calls: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(outgoing.run)
+        outgoing.put(bytes(300))
+        await trio.testing.wait_all_tasks_blocked()
+        assert outgoing.is_full
+        assert outgoing.stalled_since_s is not None
+        outgoing.when_low(lambda: calls.append("low"))
+        pipe.room.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert outgoing.queued_bytes == 150
+        assert calls == []
+        pipe.room.release()
+        await outgoing.wait_not_full()
+        assert calls == ["low"]
+        assert outgoing.queued_bytes == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_after_the_end_nothing_is_kept_and_nobody_waits() -> None:
+    pipe = Pipe()
+    outgoing = Outgoing(pipe, HIGH_WATER_BYTES)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(outgoing.run)
+        outgoing.put(bytes(300))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(outgoing.flush)
+        nursery.start_soon(outgoing.wait_not_full)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    outgoing.put(b"too late")
+    assert outgoing.queued_bytes == 0

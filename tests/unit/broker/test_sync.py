@@ -1,0 +1,130 @@
+"""Group commit: no reply before its position is durable, one sync for many, and no second try after a failure."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from broker.sync import GroupCommit, InPlace, SyncFailed, SyncThread
+from timerlog.settings import StoreSettings
+from timerlog.store import Store
+
+NOW_MS = 1_000_000
+PATIENCE_S = 10
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "data", StoreSettings(), NOW_MS)
+
+
+class GatedRunner:
+    """A disk that syncs when the test says so."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.gate = trio.Semaphore(0)
+
+    async def run(self, work: Callable[[], None]) -> None:
+        await self.gate.acquire()
+        work()
+        self.runs += 1
+
+
+async def test_replies_wait_for_the_disk_and_share_a_sync(store: Store) -> None:
+    runner = GatedRunner()
+    moved: list[int] = []
+    commit = GroupCommit(store, runner, on_durable=lambda: moved.append(store.durable_position))
+    replies: list[bytes] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        store.open_topic("first", NOW_MS)
+        commit.when_durable(store.appended_position, replies.append, b"1")
+        await trio.testing.wait_all_tasks_blocked()
+        assert replies == []
+        for number in (2, 3, 4):
+            store.open_topic(f"topic-{number}", NOW_MS)
+            commit.when_durable(store.appended_position, replies.append, b"%d" % number)
+        runner.gate.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert replies == [b"1"]
+        runner.gate.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert replies == [b"1", b"2", b"3", b"4"]
+        assert runner.runs == 2
+        assert moved == sorted(moved)
+        nursery.cancel_scope.cancel()
+    store.close()
+
+
+async def test_a_position_that_is_durable_is_answered_at_once(store: Store) -> None:
+    commit = GroupCommit(store, InPlace(), on_durable=lambda: None)
+    replies: list[bytes] = []
+    commit.when_durable(store.durable_position, replies.append, b"now")
+    assert replies == [b"now"]
+    store.close()
+
+
+async def test_waiting_for_what_needs_no_sync_ends(store: Store) -> None:
+    commit = GroupCommit(store, InPlace(), on_durable=lambda: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        store.open_topic("t", NOW_MS)
+        with trio.fail_after(PATIENCE_S):
+            await commit.wait_durable(store.appended_position)
+            await commit.wait_durable(store.appended_position)
+        nursery.cancel_scope.cancel()
+    store.close()
+
+
+async def test_what_nobody_waits_for_is_synced_soon(
+    store: Store, autojump_clock: trio.testing.MockClock
+) -> None:
+    commit = GroupCommit(store, InPlace(), on_durable=lambda: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        store.open_topic("t", NOW_MS)
+        target = store.appended_position
+        commit.mark_dirty()
+        await trio.sleep(1)
+        assert store.durable_position >= target
+        nursery.cancel_scope.cancel()
+    store.close()
+
+
+async def test_a_failed_sync_is_final(store: Store) -> None:
+    class Broken:
+        runs = 0
+
+        async def run(self, work: Callable[[], None]) -> None:
+            await trio.lowlevel.checkpoint()
+            self.runs += 1
+            raise OSError(5, "Input/output error")
+
+    broken = Broken()
+    commit = GroupCommit(store, broken, on_durable=lambda: pytest.fail("nothing became durable"))
+    replies: list[bytes] = []
+    store.open_topic("t", NOW_MS)
+    commit.when_durable(store.appended_position, replies.append, b"never")
+    with pytest.raises(SyncFailed, match="Input/output error"):
+        await commit.run()
+    assert (replies, broken.runs) == ([], 1)
+    store.close(clean=False)
+
+
+async def test_the_sync_thread_runs_work_and_hands_errors_back() -> None:
+    done: list[int] = []
+
+    def fail() -> None:
+        raise OSError(28, "No space left on device")
+
+    with SyncThread() as thread:
+        await thread.run(lambda: done.append(1))
+        with pytest.raises(OSError, match="No space left"):
+            await thread.run(fail)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await thread.run(lambda: done.append(2))
+    assert done == [1, 2]

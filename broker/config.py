@@ -41,6 +41,9 @@ _SWITCH_TEXTS = {
 }
 _LARGEST_ENVELOPE_BYTES = HEADER_BYTES + 64 + MAX_KEY_BYTES + MAX_HEADERS_BYTES
 
+_LOG_MARGIN_BYTES = 8 << 20
+"""What a log segment needs beside the largest frame: record heads, and the reserve for acks on a full disk."""
+
 
 class Loaded(msgspec.Struct, frozen=True):
     """Settings, and for each outward name where its value came from."""
@@ -112,6 +115,12 @@ def check_together(settings: Settings, origins: Mapping[str, str]) -> None:
         raise ConfigError(
             f"max_frame_bytes ({origins['max_frame_bytes']}) must be at least {needed_bytes} to hold one "
             f"message of max_body_bytes ({origins['max_body_bytes']})"
+        )
+    staging_bytes = settings.max_frame_bytes + _LOG_MARGIN_BYTES
+    if settings.segment_bytes < staging_bytes:
+        raise ConfigError(
+            f"segment_bytes ({origins['segment_bytes']}) must be at least {staging_bytes} to hold a frame of "
+            f"max_frame_bytes ({origins['max_frame_bytes']})"
         )
 
 

@@ -79,6 +79,7 @@ def test_the_example_file_changes_nothing(tmp_path: Path) -> None:
         ('min_backoff = "2h"', "is below min_backoff"),
         ('ack_wait = "2h"', "is below ack_wait"),
         ('max_frame_bytes = "1MiB"', "must be at least"),
+        ('segment_bytes = "16MiB"', "to hold a frame of max_frame_bytes"),
     ],
 )
 def test_refusals_name_the_file(tmp_path: Path, text: str, message: str) -> None:

@@ -13,6 +13,9 @@ import click
 if TYPE_CHECKING:
     from tickwheel import sync
 
+CONNECT_TIMEOUT_S = 2.0
+"""Somebody is waiting at the keyboard, and has probably just forgotten to start the broker."""
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -42,7 +45,7 @@ class Session:
         """A connected client that blocks; errors are those of `tickwheel.errors`."""
         from tickwheel import sync
 
-        with self.address() as url, sync.Client(url) as client:
+        with self.address() as url, sync.Client(url, connect_timeout=CONNECT_TIMEOUT_S) as client:
             yield client
 
 

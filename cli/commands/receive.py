@@ -13,7 +13,7 @@ import click
 from cli.failures import TIMED_OUT, CommandError
 from cli.options import parsed_by
 from cli.output import body_fields, printable
-from cli.session import current_session, shared_options
+from cli.session import CONNECT_TIMEOUT_S, current_session, shared_options
 from cli.times import format_moment, parse_duration
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ async def _receive(url: str | None, wish: Wish) -> None:
 
     timed_out = False
     async with (
-        tickwheel.Client(url) as client,
+        tickwheel.Client(url, connect_timeout=CONNECT_TIMEOUT_S) as client,
         client.subscribe(wish.topic, group=wish.group, credit=wish.credit, batch=wish.credit) as subscription,
         anyio.create_task_group() as tasks,
     ):
@@ -160,9 +160,14 @@ def _print(message: Message, wish: Wish) -> None:
 def message_line(message: Message) -> str:
     """`2031-05-01T07:00:00.000Z  1042  [renewal-17]  call Ada`, and which attempt it is after the first."""
     # A key that starts with "~" was made by the sender's client for its own retries.
-    key = f"[{message.key}]  " if message.key and not message.key.startswith("~") else ""
+    key = f"[{printable(key_text(message).encode())}]  " if (message.key or "~")[0] != "~" else ""
     again = f"  (attempt {message.epoch})" if message.epoch > 1 else ""
     return f"{format_moment(message.deliver_at_ms)}  {message.id}  {key}{printable(message.body)}{again}"
+
+
+def key_text(message: Message) -> str:
+    """The key as valid text: another client may have sent one that is none."""
+    return (message.key or "").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def message_json(message: Message, group: str) -> bytes:
@@ -173,7 +178,7 @@ def message_json(message: Message, group: str) -> bytes:
         "topic": message.topic,
         "group": group,
         "id": message.id,
-        "key": message.key,
+        "key": key_text(message) if message.key else None,
         "priority": message.priority,
         "headers": message.headers,
         "deliver_at": format_moment(message.deliver_at_ms),

@@ -135,7 +135,6 @@ class LiveYear(LiveView):
         """`months[i]` is the month, 0 to 11, in which message i is due."""
         super().__init__(console)
         self._months = months
-        self._totals = np.bincount(months, minlength=12)
         self._departed = np.zeros(12, np.int64)
         self._width = max(20, min(60, console.width - 34))
 
@@ -150,8 +149,9 @@ class LiveYear(LiveView):
         table.add_column(style="bold")
         table.add_column(width=self._width)
         table.add_column(justify="right")
+        totals = np.bincount(self._months[~ledger.cancelled], minlength=12)
         for month in range(12):
-            done, total = int(self._departed[month]), int(self._totals[month])
+            done, total = int(self._departed[month]), int(totals[month])
             table.add_row(
                 f"{now.replace(day=1, month=month + 1):%B}",
                 Text(bar(done, total, self._width), "cyan"),

@@ -80,9 +80,9 @@ __all__ = ["DamagedWheel", "TimerWheel", "Timers"]
 HEAT_CELLS = 64
 CROWD_LIMIT = 16_384
 """A millisecond with more timers is drained in chunks, between which other timers get their turn."""
-CASCADE_BUDGET = 65_536
-"""How many timers one turn moves between levels at most: about 2 ms of work."""
-WALK_LIMIT = 65_536
+CASCADE_BUDGET = 16_384
+"""How many timers one turn moves between levels at most: less than a millisecond of work."""
+WALK_LIMIT = 16_384
 """How many timers of a crowd one turn takes off the wheel at most."""
 LOG_RESERVE_BYTES = 64 << 30
 SMALL_LOG_BYTES = 16 << 20

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import trio
@@ -93,17 +93,19 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
 
 
 async def _serve_with_signals(settings: Settings, clock: Clock | None, ready: Ready | None) -> None:
+    """Signals are caught from the very start: one that comes before the broker is up stops it once it is."""
     try:
-        async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as nursery:
 
-            def on_ready(running: Running) -> None:
-                nursery.start_soon(_stop_on_signal, running)
-                _spare_collector()
-                if ready is not None:
-                    ready(running)
+                def on_ready(running: Running) -> None:
+                    nursery.start_soon(_stop_on_signal, signals, running)
+                    _spare_collector()
+                    if ready is not None:
+                        ready(running)
 
-            await serve(settings, clock=clock, ready=on_ready)
-            nursery.cancel_scope.cancel()
+                await serve(settings, clock=clock, ready=on_ready)
+                nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise _first(group) from group
 
@@ -117,11 +119,10 @@ def _spare_collector() -> None:
     gc.freeze()
 
 
-async def _stop_on_signal(running: Running) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            _log.info("stopping", signal=signal.Signals(number).name)
-            running.stop()
+async def _stop_on_signal(signals: AsyncIterator[int], running: Running) -> None:
+    async for number in signals:
+        _log.info("stopping", signal=signal.Signals(number).name)
+        running.stop()
 
 
 def _open_store(settings: Settings, clock: Clock) -> Store:

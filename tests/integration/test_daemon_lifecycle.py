@@ -201,6 +201,12 @@ async def test_a_disk_that_does_not_sync_ends_the_daemon(tmp_path: Path) -> None
                 assert (await anext(aiter(subscription))).body == b"safe"
 
 
+def test_a_signal_the_moment_it_has_started(tmp_path: Path) -> None:
+    for number in range(5):
+        daemon = Daemon(tmp_path / f"data-{number}").start()
+        assert daemon.stop() == ExitCode.OK
+
+
 async def test_a_stopped_daemon_is_not_connected(tmp_path: Path) -> None:
     with Daemon(tmp_path / "data") as daemon:
         url = daemon.url

@@ -33,13 +33,21 @@ int64_t tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *ve
         const tw_row *row = &store->rows[ids[i]];
         if (row->state != TW_SCHEDULED || row->version != versions[i]) continue;
         const uint8_t *record = store->log + row->position;
-        int whole = row->position + row->record_bytes <= store->log_readable &&
+        int whole = row->record_bytes >= sizeof(tw_message) && row->record_bytes <= store->log_readable &&
+                    row->position <= store->log_readable - row->record_bytes &&
                     tw_load32(record + 4) == row->record_bytes && tw_load64(record + 16) == ids[i] &&
                     tw_crc32c(record + 4, row->record_bytes - 4, 0) == tw_load32(record);
         verdicts[i] = whole ? 1 : 2;
         due += whole;
     }
     return due;
+}
+
+/* 1 when no run reaches beyond `end`, whatever numbers a record holds. */
+static int runs_end_by(const tw_run *runs, uint64_t n, uint64_t end) {
+    for (uint64_t r = 0; r < n; r++)
+        if (runs[r].first > end || runs[r].count > end - runs[r].first) return 0;
+    return 1;
 }
 
 static void link_lane(tw_topic *topic, uint32_t priority, uint64_t seq) {
@@ -52,10 +60,14 @@ static void link_lane(tw_topic *topic, uint32_t priority, uint64_t seq) {
 
 int tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const tw_run *runs, uint64_t n) {
     tw_topic *topic = &store->topics[topic_id];
-    uint64_t  seq = first_seq;
+    uint64_t  seq = first_seq, total = 0;
     for (uint64_t r = 0; r < n; r++) {
-        if (seq + runs[r].count > topic->allocated) return -1;
-        if (runs[r].first == 0 || runs[r].first + runs[r].count > store->next_id) return -1;
+        if (runs[r].first == 0) return -1;
+        total += runs[r].count;
+    }
+    if (first_seq > topic->allocated || total > topic->allocated - first_seq) return -1;
+    if (!runs_end_by(runs, n, store->next_id)) return -1;
+    for (uint64_t r = 0; r < n; r++) {
         for (uint64_t id = runs[r].first; id < runs[r].first + runs[r].count; id++, seq++) {
             tw_row *row = &store->rows[id];
             row->state = TW_READY;
@@ -80,12 +92,13 @@ int64_t tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_b
     if (epoch <= 1) return ack_wait_ms;
     int64_t high = max_backoff_ms > ack_wait_ms ? max_backoff_ms : ack_wait_ms;
     int64_t backoff = min_backoff_ms;
-    for (uint32_t i = 1; i < epoch && backoff < high; i++) backoff *= 2; /* high is far below the overflow */
+    for (uint32_t i = 1; i < epoch && backoff > 0 && backoff < high; i++)
+        backoff = backoff > high / 2 ? high : backoff * 2;
     if (backoff > high) backoff = high;
     if (backoff < ack_wait_ms) backoff = ack_wait_ms;
-    int64_t from = backoff - backoff / 3, to = backoff + backoff / 3;
+    int64_t spread = backoff / 3, from = backoff - spread;
+    int64_t to = spread > high - backoff ? high : backoff + spread;
     if (from < ack_wait_ms) from = ack_wait_ms;
-    if (to > high) to = high;
     return from + (int64_t)(mix(id * 1000003 + epoch) % (uint64_t)(to - from + 1));
 }
 
@@ -96,6 +109,15 @@ static void push_retry(tw_group *group, uint32_t priority, uint64_t seq) {
     if (group->retry_last[priority]) group->rows[group->retry_last[priority] - 1].retry_next = seq + 1;
     else group->retry_first[priority] = seq + 1;
     group->retry_last[priority] = seq + 1;
+    group->retry_lanes[priority >> 6] |= UINT64_C(1) << (priority & 63);
+}
+
+/* Puts a message back in front of those that wait. */
+static void return_retry(tw_group *group, uint32_t priority, uint64_t seq) {
+    group->rows[seq].retry_next = group->retry_first[priority];
+    group->rows[seq].flags |= TW_IN_RETRY;
+    group->retry_first[priority] = seq + 1;
+    if (!group->retry_last[priority]) group->retry_last[priority] = seq + 1;
     group->retry_lanes[priority >> 6] |= UINT64_C(1) << (priority & 63);
 }
 
@@ -165,14 +187,14 @@ void tw_unselect(tw_store *store, uint32_t group_id, const uint64_t *seqs, const
         /* A message that was new goes back by moving the lane's cursor before it; the rest of what was taken lies
          * behind it in the same lane and is skipped or found again by its state. */
         if (epochs[i] == 1) group->cursor[priority] = 0;
-        else push_retry(group, priority, seqs[i]);
+        else return_retry(group, priority, seqs[i]);
     }
 }
 
 int tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw_run *runs, uint64_t n) {
     tw_group *group = &store->groups[group_id];
+    if (!runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
-        if (runs[r].first + runs[r].count > group->allocated) return -1;
         for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
             if (row->state == TW_UNTOUCHED) group->touched++;
@@ -205,7 +227,7 @@ int64_t tw_deliver_frame(const tw_store *store, uint32_t group_id, uint32_t subs
         if (i + 4 < n) __builtin_prefetch(store->log + store->rows[topic->arrivals[seqs[i + 4]].id].position);
         const uint8_t *record = tw_at(store, row->position);
         uint64_t       content = row->record_bytes - sizeof(tw_message);
-        if ((uint64_t)(blob - frame) + content > frame_capacity) return -1;
+        if (content > frame_capacity - (uint64_t)(blob - frame)) return -1;
         tw_store64(ids + 8 * i, id);
         tw_store64(dues + 8 * i, (uint64_t)row->deliver_at_ms);
         tw_store64(created + 8 * i, (uint64_t)row->created_ms);
@@ -261,8 +283,8 @@ static void let_go(tw_store *store, tw_group *group, tw_delivery *row) {
 
 int tw_apply_ack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
     tw_group *group = &store->groups[group_id];
+    if (!runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
-        if (runs[r].first + runs[r].count > group->allocated) return -1;
         for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
             row->flags &= (uint8_t)~TW_ACKING;
@@ -318,8 +340,8 @@ int64_t tw_held_by(tw_store *store, uint32_t group_id, uint32_t holder, uint64_t
 
 int tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
     tw_group *group = &store->groups[group_id];
+    if (!runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
-        if (runs[r].first + runs[r].count > group->allocated) return -1;
         for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++)
             if (group->rows[seq].state == TW_LEASED && group->rows[seq].epoch == runs[r].epoch)
                 group->rows[seq].time_ms = runs[r].time_ms;

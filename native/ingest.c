@@ -78,7 +78,9 @@ static uint32_t hash_keys(tw_store *store, const send_t *send) {
         uint32_t bytes = tw_load16(send->key_bytes + 2 * i);
         store->key_hashes[i] = bytes ? tw_key_hash(send->topic_id, key, bytes) : 0;
         key += bytes;
-        if (bytes) store->key_counts[tw_key_partition(store->key_hashes[i])]++;
+        if (!bytes) continue;
+        uint16_t *keys = &store->key_counts[tw_key_partition(store->key_hashes[i])];
+        if (*keys < UINT16_MAX) (*keys)++; /* one short of TW_MAX_BATCH: a table is never quite full */
     }
     for (uint32_t i = 0; i < send->count; i++) {
         if (!store->key_hashes[i]) continue;

@@ -6,16 +6,16 @@ enum { END_OF_RANGE = 0, ZEROS = 1, BAD_LENGTH = 2, BAD_CHECKSUM = 3, END_RECORD
 
 uint64_t tw_log_verify(const uint8_t *log, uint64_t position, uint64_t end, uint64_t *counts, int32_t *reason) {
     *reason = END_OF_RANGE;
-    while (end - position >= sizeof(tw_head)) {
+    while (position < end && end - position >= sizeof(tw_head)) {
         const uint8_t *record = log + position;
         uint32_t       bytes = tw_load32(record + 4);
         if (bytes == 0 && tw_load32(record) == 0) { *reason = ZEROS; return position; }
-        if (bytes < sizeof(tw_head) || bytes > end - position) { *reason = BAD_LENGTH; return position; }
+        /* A record goes with its padding: without it, the next one would not start at a multiple of 8. */
+        if (bytes < sizeof(tw_head) || tw_padded(bytes) > end - position) { *reason = BAD_LENGTH; return position; }
         if (tw_crc32c(record + 4, bytes - 4, 0) != tw_load32(record)) { *reason = BAD_CHECKSUM; return position; }
         counts[record[8]]++;
         if (record[8] == TW_RECORD_END) { *reason = END_RECORD; return position; }
         position += tw_padded(bytes);
-        if (position > end) position = end;
     }
     return position;
 }
@@ -27,7 +27,7 @@ int64_t tw_log_append(tw_store *store, uint8_t type, uint32_t aux, const uint8_t
     uint8_t *record = store->staging + store->staging_bytes;
     tw_head  head = {.record_bytes = (uint32_t)total, .type = type, .aux = aux};
     memcpy(record, &head, sizeof head);
-    memcpy(record + sizeof head, payload, bytes);
+    if (bytes) memcpy(record + sizeof head, payload, bytes);
     memset(record + total, 0, tw_padded(total) - total);
     tw_store32(record, tw_crc32c(record + 4, total - 4, 0));
     store->staging_bytes += tw_padded(total);
@@ -44,10 +44,11 @@ static int makes_sense(const tw_store *store, const tw_message *message) {
 }
 
 int tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need) {
-    while (end - *position >= sizeof(tw_head)) {
+    while (*position < end && end - *position >= sizeof(tw_head)) {
         const uint8_t *record = store->log + *position;
         if (record[8] != TW_RECORD_MESSAGE) return 1;
-        if (tw_load32(record + 4) < sizeof(tw_message)) return -1;
+        uint32_t bytes = tw_load32(record + 4);
+        if (bytes < sizeof(tw_message) || bytes > end - *position) return -1;
         tw_message message;
         memcpy(&message, record, sizeof message);
         if (!makes_sense(store, &message)) return -1;

@@ -18,7 +18,8 @@ int64_t tw_scheduled(const tw_store *store, uint64_t *from_id, uint64_t end_id, 
 static void count_messages(tw_store *store) {
     for (uint64_t id = 1; id < store->next_id; id++) {
         const tw_row *row = &store->rows[id];
-        if (row->topic_id >= store->topics_capacity) continue;
+        if (row->state == TW_NONE || row->topic_id >= store->topics_capacity) continue;
+        if (!store->topics[row->topic_id].exists) continue;
         store->topics[row->topic_id].messages++;
         store->topics[row->topic_id].cancelled += row->state == TW_CANCELLED;
     }

@@ -194,7 +194,8 @@ void tw_ingest(tw_store *store, const uint8_t *data, uint64_t bytes, int64_t now
                uint8_t *replies, uint64_t replies_capacity, tw_ingested *result);
 
 /* ---- log.c ---- */
-/* Checks records from `position`; returns where the first one that is not whole starts, with *reason: 0 the end of
+/* Checks records from `position`; returns where the first one that is not whole, padding included, starts, with
+ * *reason: 0 the end of
  * the range, 1 zeros (nothing was written there), 2 a bad length, 3 a bad checksum, 4 an END record.
  * counts[256] grows by type. */
 uint64_t tw_log_verify(const uint8_t *log, uint64_t position, uint64_t end, uint64_t *counts, int32_t *reason);
@@ -226,7 +227,8 @@ int64_t  tw_runs(const uint64_t *values, const uint32_t *epochs, const int64_t *
 /* verdicts: 1 due for its topic, 0 cancelled, superseded or there already, 2 damaged (its checksum is wrong).
  * Returns how many are due. */
 int64_t  tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *versions, uint64_t n, uint8_t *verdicts);
-/* Puts the runs of ids into their topic from first_seq on. 0, or -1: arrivals not allocated, or an unknown id. */
+/* Puts the runs of ids into their topic from first_seq on. 0, or -1: arrivals not allocated, or an unknown id.
+ * This and the other apply functions change nothing when they return -1. */
 int      tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const tw_run *runs, uint64_t n);
 /* clamp(min_backoff * 2^(epoch-1), ack_wait, max_backoff), spread by up to a third inside the clamps from epoch 2. */
 int64_t  tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_backoff_ms, uint64_t id, uint32_t epoch);
@@ -234,7 +236,7 @@ int64_t  tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_
  * how many; *frame_bytes: the size of their DELIVER payload; *need > 0: the group's rows must first reach there. */
 int64_t  tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t limit_bytes, int64_t now_ms,
                    uint64_t *seqs, uint32_t *epochs, int64_t *until_ms, uint64_t *frame_bytes, uint64_t *need);
-/* Gives selected messages back, as redeliveries, when their lease could not be logged. */
+/* Gives selected messages back to where they were taken from, when their lease could not be logged. */
 void     tw_unselect(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n);
 int      tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw_run *runs, uint64_t n);
 /* Writes a whole DELIVER frame; returns its bytes, -1 when it does not fit. */

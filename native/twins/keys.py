@@ -1,0 +1,64 @@
+"""The twin of ``native/keys.c``."""
+
+from __future__ import annotations
+
+from native import crc32c
+from native.twins.key_index import ENTRY_BYTES
+from native.twins.store import MESSAGE_HEAD_BYTES, TwinStore
+
+MASK = 0xFFFFFFFF
+
+
+def key_hash(topic_id: int, key: bytes) -> int:
+    """Never 0, which stands for "no key"."""
+    value = crc32c(key, (topic_id * 0x9E3779B1 + 1) & MASK)
+    value = ((value ^ value >> 16) * 0x85EBCA6B) & MASK
+    value = ((value ^ value >> 13) * 0xC2B2AE35) & MASK
+    return value ^ value >> 16 or 1
+
+
+def message_key(store: TwinStore, message_id: int) -> bytes:
+    record = store.record(store.rows[message_id])
+    key_bytes = int.from_bytes(record[40:42], "little")
+    return record[MESSAGE_HEAD_BYTES : MESSAGE_HEAD_BYTES + key_bytes]
+
+
+def find(store: TwinStore, topic_id: int, key: bytes) -> int:
+    """The id of the indexed message with this topic and key; 0 when there is none."""
+    wanted = key_hash(topic_id, key)
+    for message_id, entry_hash in store.keys.of(wanted).entries.items():
+        same_topic = int(store.rows[message_id]["topic_id"]) == topic_id
+        if entry_hash == wanted and same_topic and message_key(store, message_id) == key:
+            return message_id
+    return 0
+
+
+def insert(store: TwinStore, message_id: int, entry_hash: int) -> None:
+    store.keys.of(entry_hash).entries[message_id] = entry_hash
+
+
+def remove(store: TwinStore, message_id: int) -> int:
+    """1, or 0 when the message was not indexed."""
+    entries = store.keys.of(int(store.rows[message_id]["key_hash"])).entries
+    return 0 if entries.pop(message_id, None) is None else 1
+
+
+def bytes_to_grow(store: TwinStore, partition: int) -> int:
+    """How big the file must be before a partition can grow."""
+    return store.keys.end + 2 * store.keys.partitions[partition].capacity * ENTRY_BYTES
+
+
+def grow(store: TwinStore, partition: int) -> tuple[int, int, int]:
+    """Returns (0, the old table's offset, its bytes), or (-1, 0, 0) when the file is too small."""
+    needed = bytes_to_grow(store, partition)
+    if needed > store.keys_allocated:
+        return -1, 0, 0
+    part = store.keys.partitions[partition]
+    freed = part.offset, part.capacity * ENTRY_BYTES
+    part.offset, part.capacity = store.keys.end, 2 * part.capacity
+    store.keys.end = needed
+    return 0, *freed
+
+
+def count(store: TwinStore) -> int:
+    return sum(len(part.entries) for part in store.keys.partitions)

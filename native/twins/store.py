@@ -1,0 +1,109 @@
+"""What the twins work on: the structures of ``native/store.h`` as numpy types, and the store that holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from native import ffi
+from native.twins.key_index import KeyIndex
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_NUMBERS: Final = {
+    "uint8_t": "u1",
+    "uint16_t": "<u2",
+    "uint32_t": "<u4",
+    "uint64_t": "<u8",
+    "int32_t": "<i4",
+    "int64_t": "<i8",
+}
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The numpy type with exactly the fields of a C structure; a pointer is a 64-bit number."""
+    names, formats, offsets = [], [], []
+    for field_name, described in ffi.typeof(name).fields:
+        kind = described.type
+        length = kind.length if kind.kind == "array" else None
+        item = kind.item if kind.kind == "array" else kind
+        number = "<u8" if item.kind == "pointer" else _NUMBERS[item.cname]
+        names.append(field_name)
+        formats.append((number, (length,)) if length else number)
+        offsets.append(described.offset)
+    layout: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": ffi.sizeof(name)}
+    dtype: np.dtype[Any] = np.dtype(layout)
+    return dtype
+
+
+ROW: Final = dtype_of("tw_row")
+RUN: Final = dtype_of("tw_run")
+ARRIVAL: Final = dtype_of("tw_arrival")
+DELIVERY: Final = dtype_of("tw_delivery")
+TOPIC: Final = dtype_of("tw_topic")
+GROUP: Final = dtype_of("tw_group")
+
+MESSAGE_HEAD_BYTES: Final = 48
+FRAME_HEAD_BYTES: Final = 16
+MAX_BATCH: Final = 65_536
+
+NONE, SCHEDULED, READY, CANCELLED, DAMAGED = range(5)
+UNTOUCHED, LEASED, ACKED = range(3)
+IN_RETRY, ACKING = 1, 2
+
+
+def padded(size: int) -> int:
+    """Records start at multiples of 8."""
+    return -(-size // 8) * 8
+
+
+@dataclass
+class TwinStore:
+    """The fields of ``tw_store``. ``topics`` and ``groups`` are arrays of TOPIC and GROUP, whose pointers are not
+    used: ``arrivals`` and ``deliveries`` hold what they point to, by topic and by group number."""
+
+    log: Array
+    staging: Array
+    rows: Array
+    topics: Array
+    groups: Array
+    outstanding: Array
+    arrivals: dict[int, Array] = field(default_factory=dict)
+    deliveries: dict[int, Array] = field(default_factory=dict)
+    keys: KeyIndex = field(default_factory=KeyIndex)
+    keys_allocated: int = 0
+    log_readable: int = 0
+    staging_bytes: int = 0
+    staging_position: int = 0
+    segment_end: int = 0
+    message_limit: int = 0
+    next_id: int = 1
+    max_body_bytes: int = 0
+    max_frame_bytes: int = 0
+
+    def appended_position(self) -> int:
+        return self.staging_position + self.staging_bytes
+
+    def record(self, row: Any) -> bytes:
+        """The bytes of a message's record, written or still staged."""
+        position, size = int(row["position"]), int(row["record_bytes"])
+        if position >= self.staging_position:
+            start = position - self.staging_position
+            return self.staging[start : start + size].tobytes()
+        return self.log[position : position + size].tobytes()
+
+    def stage(self, record: bytes) -> int:
+        """Puts a record behind those staged already; returns its position."""
+        position = self.appended_position()
+        end = self.staging_bytes + padded(len(record))
+        self.staging[self.staging_bytes : end] = np.frombuffer(
+            record.ljust(padded(len(record)), b"\0"), np.uint8
+        )
+        self.staging_bytes = end
+        return position
+
+    def has_topic(self, topic_id: int) -> bool:
+        return topic_id < len(self.topics) and bool(self.topics[topic_id]["exists"])

@@ -1,0 +1,296 @@
+"""The C functions of ``native/store.h`` with the arguments and results of their twins, over guarded memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from native import ffi, lib
+from native.twins.ingest import Ingested, Stop
+from native.twins.store import ARRIVAL, DELIVERY, GROUP, MAX_BATCH, ROW, RUN, TOPIC, Array
+
+HOLDERS: Final = 65_536
+KEY_PARTITIONS: Final = 1_024
+GUARD: Final = 0xA5
+# Under AddressSanitizer every allocation has guards already, and they see reads as well.
+GUARD_BYTES: Final = 0 if hasattr(ctypes.CDLL(None), "__asan_init") else 64
+
+
+class Guarded:
+    """Arrays, each alone in an allocation between bytes that nobody may change."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Array] = []
+
+    def array(self, count: int, dtype: Any) -> Array:
+        size = count * np.dtype(dtype).itemsize
+        block = np.full(size + 2 * GUARD_BYTES, GUARD, np.uint8)
+        self._blocks.append(block)
+        inside = block[GUARD_BYTES : GUARD_BYTES + size]
+        inside[:] = 0
+        return inside.view(dtype)
+
+    def filled(self, values: Any, dtype: Any) -> Array:
+        array = self.array(len(values), dtype)
+        array[:] = values
+        return array
+
+    def check(self) -> None:
+        """Fails when anything was written outside the arrays."""
+        if GUARD_BYTES:
+            for block in self._blocks:
+                assert (block[:GUARD_BYTES] == GUARD).all(), "written before an array"
+                assert (block[-GUARD_BYTES:] == GUARD).all(), "written behind an array"
+
+
+def pointer(array: Array, ctype: str) -> Any:
+    return ffi.cast(ctype, array.ctypes.data)
+
+
+class Outputs(Guarded):
+    """The arrays of one call."""
+
+    def __enter__(self) -> Outputs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.check()
+
+    def input(self, values: Any, dtype: Any, ctype: str) -> Any:
+        return pointer(self.filled(values, dtype), ctype)
+
+    def bytes(self, data: bytes) -> Any:
+        return self.input(np.frombuffer(data, np.uint8), np.uint8, "uint8_t *")
+
+
+def columns(rows: Sequence[tuple[int, ...]], width: int) -> list[list[int]]:
+    """Tuples as columns; of no tuples, so many empty ones."""
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
+
+
+class NativeStore:
+    """A ``tw_store`` over guarded arrays."""
+
+    def __init__(self, sizes: Any) -> None:
+        self.memory = Guarded()
+        array = self.memory.array
+        self.log = array(sizes.log_bytes, np.uint8)
+        self.staging = array(sizes.staging_bytes, np.uint8)
+        self.rows = array(sizes.rows, ROW)
+        self.keys = array(sizes.keys_bytes, np.uint8)
+        self.topics = array(sizes.topics, TOPIC)
+        self.groups = array(sizes.groups, GROUP)
+        self.outstanding = array(HOLDERS, np.uint32)
+        self.key_hashes = array(MAX_BATCH, np.uint32)
+        self.key_counts = array(KEY_PARTITIONS, np.uint16)
+        self.arrivals: dict[int, Array] = {}
+        self.deliveries: dict[int, Array] = {}
+        self.store = ffi.new("tw_store *")
+        for name, ctype in (
+            ("log", "const uint8_t *"), ("staging", "uint8_t *"), ("rows", "tw_row *"), ("keys", "uint8_t *"),
+            ("topics", "tw_topic *"), ("groups", "tw_group *"), ("outstanding", "uint32_t *"),
+            ("key_hashes", "uint32_t *"), ("key_counts", "uint16_t *"),
+        ):  # fmt: skip
+            setattr(self.store, name, pointer(getattr(self, name), ctype))
+        self.store.staging_capacity = sizes.staging_bytes
+        self.store.rows_allocated = sizes.rows
+        self.store.keys_allocated = sizes.keys_bytes
+        self.store.topics_capacity, self.store.groups_capacity = sizes.topics, sizes.groups
+        lib.tw_keys_init(self.store.keys)
+
+    def add_topic(self, topic_id: int, arrivals: int) -> None:
+        self.arrivals[topic_id] = self.memory.array(arrivals, ARRIVAL)
+        self.topics[topic_id]["arrivals"] = self.arrivals[topic_id].ctypes.data
+
+    def add_group(self, group_id: int, deliveries: int) -> None:
+        self.deliveries[group_id] = self.memory.array(deliveries, DELIVERY)
+        self.groups[group_id]["rows"] = self.deliveries[group_id].ctypes.data
+
+    # -- ingest.c --
+
+    def ingest(self, data: bytes, now_ms: int, replies_capacity: int) -> Ingested:
+        with Outputs() as out:
+            replies = out.array(replies_capacity, np.uint8)
+            result = ffi.new("tw_ingested *")
+            source, into = out.bytes(data), pointer(replies, "uint8_t *")
+            lib.tw_ingest(self.store, source, len(data), now_ms, into, replies_capacity, result)
+            stop = Stop(result.stop)
+            return Ingested(
+                stop=stop,
+                consumed_bytes=result.consumed_bytes,
+                replies=replies[: result.reply_bytes].tobytes(),
+                frames=result.frames,
+                messages=result.messages,
+                need=result.need if stop in (Stop.NEED_DISK, Stop.NEED_ROWS, Stop.NEED_KEYS) else 0,
+                frame=(
+                    result.stop_type,
+                    result.stop_correlation,
+                    result.stop_payload_offset,
+                    result.stop_payload_bytes,
+                ),
+            )
+
+    # -- log.c --
+
+    def log_append(self, record_type: int, aux: int, payload: bytes) -> int:
+        with Outputs() as out:
+            source = out.bytes(payload) if payload else ffi.NULL
+            return int(lib.tw_log_append(self.store, record_type, aux, source, len(payload)))
+
+    def replay(self, position: int, end: int) -> tuple[int, int, int]:
+        at, need = ffi.new("uint64_t *", position), ffi.new("uint64_t *")
+        result = lib.tw_replay(self.store, at, end, need)
+        return int(result), int(at[0]), int(need[0])
+
+    # -- keys.c --
+
+    def find(self, topic_id: int, key: bytes) -> int:
+        with Outputs() as out:
+            return int(lib.tw_keys_find(self.store, topic_id, out.bytes(key), len(key)))
+
+    def remove(self, message_id: int) -> int:
+        return int(lib.tw_keys_remove(self.store, message_id))
+
+    def bytes_to_grow(self, partition: int) -> int:
+        return int(lib.tw_keys_bytes_to_grow(self.store, partition))
+
+    def grow(self, partition: int) -> tuple[int, int, int]:
+        freed = ffi.new("uint64_t[2]")
+        result = int(lib.tw_keys_grow(self.store, partition, freed, freed + 1))
+        return result, int(freed[0]), int(freed[1])
+
+    def count(self) -> int:
+        return int(lib.tw_keys_count(self.store.keys))
+
+    # -- delivery.c --
+
+    def lookup(self, ids: Sequence[int], versions: Sequence[int]) -> list[int]:
+        with Outputs() as out:
+            verdicts = out.array(len(ids), np.uint8)
+            sources = out.input(ids, np.uint64, "uint64_t *"), out.input(versions, np.uint32, "uint32_t *")
+            due = lib.tw_lookup(self.store, *sources, len(ids), pointer(verdicts, "uint8_t *"))
+            assert due == (verdicts == 1).sum()
+            return verdicts.tolist()
+
+    def _runs(self, function: Any, number: int, extra: tuple[int, ...], runs: Array) -> int:
+        with Outputs() as out:
+            return int(function(self.store, number, *extra, out.input(runs, RUN, "tw_run *"), len(runs)))
+
+    def apply_put(self, topic_id: int, first_seq: int, runs: Array) -> int:
+        return self._runs(lib.tw_apply_put, topic_id, (first_seq,), runs)
+
+    def apply_lease(self, group_id: int, holder: int, runs: Array) -> int:
+        return self._runs(lib.tw_apply_lease, group_id, (holder,), runs)
+
+    def apply_ack(self, group_id: int, runs: Array) -> int:
+        return self._runs(lib.tw_apply_ack, group_id, (), runs)
+
+    def apply_release(self, group_id: int, runs: Array) -> int:
+        return self._runs(lib.tw_apply_release, group_id, (), runs)
+
+    def select(
+        self, group_id: int, limit: int, limit_bytes: int, now_ms: int
+    ) -> tuple[list[tuple[int, int, int]], int, int]:
+        with Outputs() as out:
+            seqs, epochs, until = (out.array(limit, kind) for kind in (np.uint64, np.uint32, np.int64))
+            size = ffi.new("uint64_t[2]")
+            count = lib.tw_select(
+                self.store, group_id, limit, limit_bytes, now_ms,
+                pointer(seqs, "uint64_t *"), pointer(epochs, "uint32_t *"), pointer(until, "int64_t *"),
+                size, size + 1,
+            )  # fmt: skip
+            taken = zip(seqs[:count].tolist(), epochs[:count].tolist(), until[:count].tolist(), strict=True)
+            return list(taken), int(size[0]), int(size[1])
+
+    def unselect(self, group_id: int, receipts: Sequence[tuple[int, int]]) -> None:
+        with Outputs() as out:
+            seqs, epochs = columns(receipts, 2)
+            sources = out.input(seqs, np.uint64, "uint64_t *"), out.input(epochs, np.uint32, "uint32_t *")
+            lib.tw_unselect(self.store, group_id, *sources, len(seqs))
+
+    def deliver_frame(self, group_id: int, subscription: int, seqs: Sequence[int]) -> bytes:
+        """In a buffer of exactly the frame's size; one byte less is refused."""
+        count, source = len(seqs), np.array(seqs, np.uint64)
+        content = self.rows["record_bytes"][self._ids(group_id, seqs)].astype(int) - 48 + 37
+        size = 24 + int(content.sum())
+        with Outputs() as out:
+            frame = out.array(size, np.uint8)
+            arguments = self.store, group_id, subscription, pointer(source, "uint64_t *"), count
+            assert lib.tw_deliver_frame(*arguments, pointer(frame, "uint8_t *"), size - 1) == -1
+            assert lib.tw_deliver_frame(*arguments, pointer(frame, "uint8_t *"), size) == size
+            return frame.tobytes()
+
+    def _ids(self, group_id: int, seqs: Sequence[int]) -> Array:
+        return self.arrivals[int(self.groups[group_id]["topic_id"])]["id"][np.array(seqs, np.int64)]
+
+    def ack_check(self, group_id: int, payload: bytes, n: int) -> tuple[list[tuple[int, int]], list[int]]:
+        with Outputs() as out:
+            seqs, epochs, codes = (out.array(n, kind) for kind in (np.uint64, np.uint32, np.uint32))
+            accepted = lib.tw_ack_check(
+                self.store, group_id, out.bytes(payload), n,
+                pointer(seqs, "uint64_t *"), pointer(epochs, "uint32_t *"), pointer(codes, "uint32_t *"),
+            )  # fmt: skip
+            receipts = zip(seqs[:accepted].tolist(), epochs[:accepted].tolist(), strict=True)
+            return list(receipts), codes.tolist()
+
+    def unmark_acks(self, group_id: int, seqs: Sequence[int]) -> None:
+        with Outputs() as out:
+            lib.tw_unmark_acks(self.store, group_id, out.input(seqs, np.uint64, "uint64_t *"), len(seqs))
+
+    def expire(self, group_id: int, receipts: Sequence[tuple[int, int]], now_ms: int) -> int:
+        with Outputs() as out:
+            seqs, epochs = columns(receipts, 2)
+            sources = out.input(seqs, np.uint64, "uint64_t *"), out.input(epochs, np.uint32, "uint32_t *")
+            return int(lib.tw_expire(self.store, group_id, *sources, len(seqs), now_ms))
+
+    def held_by(
+        self, group_id: int, holder: int, from_seq: int, capacity: int
+    ) -> tuple[list[tuple[int, int]], int]:
+        with Outputs() as out:
+            seqs, epochs = out.array(capacity, np.uint64), out.array(capacity, np.uint32)
+            at = ffi.new("uint64_t *", from_seq)
+            into = pointer(seqs, "uint64_t *"), pointer(epochs, "uint32_t *")
+            count = lib.tw_held_by(self.store, group_id, holder, at, *into, capacity)
+            return list(zip(seqs[:count].tolist(), epochs[:count].tolist(), strict=True)), int(at[0])
+
+    def group_untouched(self, topic_id: int, seq: int) -> int:
+        return int(lib.tw_group_untouched(self.store, topic_id, seq))
+
+    # -- rebuild.c --
+
+    def scheduled(self, from_id: int, end_id: int, capacity: int) -> tuple[list[tuple[int, int, int]], int]:
+        return self._timers(lib.tw_scheduled, from_id, capacity, end_id)
+
+    def leased(self, group_id: int, from_seq: int, capacity: int) -> tuple[list[tuple[int, int, int]], int]:
+        def leased(store: Any, at: Any, *into: Any) -> int:
+            return int(lib.tw_leased(store, group_id, at, *into))
+
+        return self._timers(leased, from_seq, capacity)
+
+    def _timers(
+        self, function: Any, start: int, capacity: int, *end: int
+    ) -> tuple[list[tuple[int, int, int]], int]:
+        with Outputs() as out:
+            times, refs, epochs = (out.array(capacity, kind) for kind in (np.int64, np.uint64, np.uint32))
+            at = ffi.new("uint64_t *", start)
+            into = pointer(times, "int64_t *"), pointer(refs, "uint64_t *"), pointer(epochs, "uint32_t *")
+            count = function(self.store, at, *end, capacity, *into)
+            found = zip(times[:count].tolist(), refs[:count].tolist(), epochs[:count].tolist(), strict=True)
+            return list(found), int(at[0])
+
+    def rebuild_topics(self) -> int:
+        return int(lib.tw_rebuild_topics(self.store))
+
+    def rebuild_keys(self, from_id: int, end_id: int) -> tuple[int, int, int]:
+        at, need = ffi.new("uint64_t *", from_id), ffi.new("uint64_t *")
+        result = int(lib.tw_rebuild_keys(self.store, at, end_id, need))
+        return result, int(at[0]), int(need[0]) if result else 0
+
+    def rebuild_group(self, group_id: int) -> int:
+        return int(lib.tw_rebuild_group(self.store, group_id))
+
+    def keys_init(self) -> None:
+        lib.tw_keys_init(self.store.keys)

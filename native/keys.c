@@ -64,6 +64,7 @@ uint64_t tw_keys_find_hashed(const tw_store *store, uint32_t topic_id, uint32_t 
         const tw_row *row = &store->rows[id];
         if (row->key_hash != hash || row->topic_id != topic_id) continue;
         const uint8_t *record = tw_at(store, row->position);
+        if (sizeof(tw_message) + bytes > row->record_bytes) continue;
         if (tw_load16(record + 40) == bytes && memcmp(record + sizeof(tw_message), key, bytes) == 0) return id;
     }
     return 0;
@@ -105,14 +106,15 @@ int tw_keys_remove(tw_store *store, uint64_t id) {
         i = (i + 1) & mask;
     }
     /* Backward shift: later entries of the cluster move up if their home is not behind the hole. */
+    table[i] = 0;
     for (uint32_t j = (i + 1) & mask; table[j]; j = (j + 1) & mask) {
         uint32_t home = hash_of(store, table[j]) & mask;
         if (((j - home) & mask) >= ((j - i) & mask)) {
             table[i] = table[j];
+            table[j] = 0;
             i = j;
         }
     }
-    table[i] = 0;
     part->count--;
     return 1;
 }

@@ -37,7 +37,7 @@ int64_t tw_log_append(tw_store *store, uint8_t type, uint32_t aux, const uint8_t
 /* Lengths that add up, and references that exist: a checksum says only that the bytes are as they were written. */
 static int makes_sense(const tw_store *store, const tw_message *message) {
     uint64_t bytes = sizeof *message;
-    if (message->head.record_bytes < bytes || message->id == 0) return 0;
+    if (message->head.record_bytes < bytes || message->id == 0 || message->id > TW_MAX_ID) return 0;
     bytes += (uint64_t)message->key_bytes + message->headers_bytes + message->body_bytes;
     return bytes == message->head.record_bytes && message->head.aux < store->topics_capacity &&
            store->topics[message->head.aux].exists;

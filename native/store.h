@@ -142,6 +142,7 @@ enum {
     TW_MAX_HEADERS_BYTES = 16384,
 };
 #define TW_MAX_TIME_MS INT64_C(253402300799999)
+#define TW_MAX_ID ((UINT64_C(1) << 40) - 1) /* what an entry of the key index has room for */
 
 /* Why tw_ingest stopped. NEED_*: nothing of that frame was done; provide it and call again. */
 enum {

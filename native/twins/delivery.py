@@ -134,7 +134,7 @@ def retry_chain(store: TwinStore, group_id: int) -> Chain:
 def apply_put(store: TwinStore, topic_id: int, first_seq: int, of: Array) -> int:
     """0, or -1 when a message does not exist or there is no room for its arrival: then nothing is changed."""
     ids = [message_id for message_id, _, _ in expanded(of)] if not _reach_beyond(of, store.next_id) else [0]
-    if 0 in ids or first_seq + len(ids) > len(store.arrivals[topic_id]):
+    if 0 in ids or first_seq + len(ids) > int(store.topics[topic_id]["allocated"]):
         return -1
     chain = lane_chain(store, topic_id)
     for seq, message_id in enumerate(ids, first_seq):
@@ -206,7 +206,7 @@ class Selection:
             behind = self.arrivals[cursor - 1]["next"] if cursor else self.topic["lane_first"][priority]
             if not behind:
                 return None
-            if behind > len(self.rows):
+            if behind > self.group["allocated"]:
                 raise Needed(int(behind))
             self.group["cursor"][priority] = behind
             seq = int(behind) - 1
@@ -261,7 +261,7 @@ def unselect(store: TwinStore, group_id: int, receipts: Sequence[Receipt]) -> No
 def apply_lease(store: TwinStore, group_id: int, holder: int, of: Array) -> int:
     """0, or -1 when a run names a row that is not there: then nothing is changed."""
     group, rows = store.groups[group_id], store.deliveries[group_id]
-    if _reach_beyond(of, len(rows)):
+    if _reach_beyond(of, int(group["allocated"])):
         return -1
     for seq, epoch, time_ms in expanded(of):
         row = rows[seq]
@@ -316,13 +316,13 @@ def ack_check(store: TwinStore, group_id: int, payload: bytes, n: int) -> tuple[
 
 
 def _judge_receipt(store: TwinStore, group_id: int, message_id: int, epoch: int) -> int:
-    topic_id, rows = store.groups[group_id]["topic_id"], store.deliveries[group_id]
+    group, rows = store.groups[group_id], store.deliveries[group_id]
     if not 0 < message_id < store.next_id:
         return NOT_FOUND
     message = store.rows[message_id]
-    if message["topic_id"] != topic_id or message["state"] == NONE:
+    if message["topic_id"] != group["topic_id"] or message["state"] == NONE:
         return NOT_FOUND
-    if message["state"] != READY or message["topic_seq"] >= len(rows):
+    if message["state"] != READY or message["topic_seq"] >= group["allocated"]:
         return NEVER_DELIVERED
     row = rows[int(message["topic_seq"])]
     if row["state"] == UNTOUCHED:
@@ -349,7 +349,7 @@ def _let_go(store: TwinStore, group: Any, row: Any) -> None:
 def apply_ack(store: TwinStore, group_id: int, of: Array) -> int:
     """0, or -1 when a run names a row that is not there: then nothing is changed."""
     group, rows = store.groups[group_id], store.deliveries[group_id]
-    if _reach_beyond(of, len(rows)):
+    if _reach_beyond(of, int(group["allocated"])):
         return -1
     for seq, _, time_ms in expanded(of):
         row = rows[seq]
@@ -369,7 +369,7 @@ def expire(store: TwinStore, group_id: int, receipts: Sequence[Receipt], now_ms:
     arrivals = store.arrivals[int(group["topic_id"])]
     moved = 0
     for seq, epoch in receipts:
-        if seq >= len(rows):
+        if seq >= group["allocated"]:
             continue
         row = rows[seq]
         is_held = row["state"] == LEASED and row["epoch"] == epoch and not row["flags"] & IN_RETRY
@@ -410,8 +410,8 @@ def _raise_floor(store: TwinStore, group: Any, rows: Array) -> None:
 
 def apply_release(store: TwinStore, group_id: int, of: Array) -> int:
     """0, or -1 when a run names a row that is not there: then nothing is changed."""
-    rows = store.deliveries[group_id]
-    if _reach_beyond(of, len(rows)):
+    group, rows = store.groups[group_id], store.deliveries[group_id]
+    if _reach_beyond(of, int(group["allocated"])):
         return -1
     for seq, epoch, time_ms in expanded(of):
         if rows[seq]["state"] == LEASED and rows[seq]["epoch"] == epoch:
@@ -421,7 +421,8 @@ def apply_release(store: TwinStore, group_id: int, of: Array) -> int:
 
 def group_untouched(store: TwinStore, topic_id: int, seq: int) -> int:
     for group_id, rows in store.deliveries.items():
-        is_of_topic = store.groups[group_id]["topic_id"] == topic_id
-        if is_of_topic and seq < len(rows) and rows[seq]["state"] != UNTOUCHED:
+        group = store.groups[group_id]
+        is_known = group["topic_id"] == topic_id and seq < group["allocated"]
+        if is_known and rows[seq]["state"] != UNTOUCHED:
             return 0
     return 1

@@ -13,6 +13,7 @@ HEAD: Final = struct.Struct("<IIBBHI")  # crc, record_bytes, type, flags, reserv
 MESSAGE: Final = struct.Struct("<QqqHHI")  # id, deliver_at, created, and the lengths of key, headers, body
 END_OF_RANGE, ZEROS, BAD_LENGTH, BAD_CHECKSUM, END_RECORD = range(5)
 MESSAGE_TYPE, END_TYPE = 1, 255
+MAX_ID: Final = (1 << 40) - 1
 REPLAYED, OTHER_RECORD, NEED_ROWS, NONSENSE = 0, 1, 12, -1
 
 
@@ -83,7 +84,7 @@ def replay(store: TwinStore, position: int, end: int) -> tuple[int, int, int]:
             return NONSENSE, position, 0
         message_id, _, _, *lengths = MESSAGE.unpack_from(rest, HEAD.size)
         adds_up = MESSAGE_HEAD_BYTES + sum(lengths) == size
-        if message_id == 0 or not adds_up or not store.has_topic(topic_id):
+        if not 0 < message_id <= MAX_ID or not adds_up or not store.has_topic(topic_id):
             return NONSENSE, position, 0
         if message_id >= len(store.rows):
             return NEED_ROWS, position, message_id + 1

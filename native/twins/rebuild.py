@@ -79,7 +79,7 @@ def rebuild_group(store: TwinStore, group_id: int) -> int:
         group[name] = 0
     group["floor_seq"] = group["high_seq"] = group["start_seq"]
     arrivals = store.arrivals[topic_id][: int(store.topics[topic_id]["count"])]
-    for seq, (arrival, row) in enumerate(zip(arrivals, rows, strict=False)):
+    for seq, (arrival, row) in enumerate(zip(arrivals, rows[: int(group["allocated"])], strict=False)):
         row["holder"] = row["flags"] = row["retry_next"] = 0
         if row["state"] == UNTOUCHED:
             continue

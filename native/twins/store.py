@@ -63,7 +63,8 @@ def padded(size: int) -> int:
 @dataclass
 class TwinStore:
     """The fields of ``tw_store``. ``topics`` and ``groups`` are arrays of TOPIC and GROUP, whose pointers are not
-    used: ``arrivals`` and ``deliveries`` hold what they point to, by topic and by group number."""
+    used: ``arrivals`` and ``deliveries`` hold what they point to, by topic and by group number; of these arrays only
+    the first ``allocated`` items may be touched."""
 
     log: Array
     staging: Array

@@ -59,10 +59,10 @@ class AckFlight(Call):
     def answered(self, body: AnswerBody) -> None:
         assert isinstance(body, AckOk)
         for exception in body.exceptions:
-            # To ack twice is harmless. And when the frame went twice, because a connection broke, its first
-            # copy may have counted: what is stale or unknown by now says nothing. The epochs keep that
-            # safe.
-            if exception.code != AckCode.ALREADY_ACKED and not self.repeated:
+            # To ack twice is harmless, and the answer to the second copy of a frame that went twice, because
+            # a connection broke. Anything else means that no copy counted: had the first one, the message
+            # would be acked, and never stale.
+            if exception.code != AckCode.ALREADY_ACKED:
                 self.refused[exception.id] = _ERROR_OF_CODE.get(exception.code, AckRefused)
 
     def ended(self) -> None:
@@ -144,8 +144,7 @@ class AckQueue:
         """The subscription is back: what was parked goes."""
         self.group_id = group_id
         parked, self._parked = self._parked, []
-        for flight in parked:
-            self._session.requeue(flight)
+        self._session.requeue(parked)
 
     def suspend(self) -> None:
         """The connection is lost."""

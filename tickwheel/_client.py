@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, TypeVar, overload
@@ -26,7 +26,7 @@ from tickwheel._columns import (
     encode_one_headers,
     encode_one_key,
 )
-from tickwheel._message import BaseBatch, BaseMessage, Batch, Message
+from tickwheel._message import BaseBatch, Batch, Message
 from tickwheel._results import CancelResult, RescheduleResult, SendResult, SendResults
 from tickwheel._session import Dial, Session, dial
 from tickwheel._subscription import Subscription
@@ -49,7 +49,7 @@ from tickwheel.stats import Stats, Topics, TopicStats, Wheel
 
 CLOSE_TIMEOUT_S = 2.0
 R = TypeVar("R", bound=StrEnum)
-M = TypeVar("M", bound=BaseMessage)
+B = TypeVar("B", bound=BaseBatch[Any])
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -93,6 +93,7 @@ class Client:
         self._keys = KeyMaker()
         self._running: Session | None = None
         self._group: TaskGroup | None = None
+        self._shields: list[anyio.CancelScope] = []
 
     @property
     def url(self) -> str:
@@ -121,8 +122,8 @@ class Client:
         group = anyio.create_task_group()
         await group.__aenter__()
         self._group, self._running = group, session
-        group.start_soon(session.run)
-        group.start_soon(session.watch)
+        group.start_soon(self._behind_shield, session.run)
+        group.start_soon(self._behind_shield, session.watch)
         try:
             await session.wait_connected(self._connect_timeout_s)
         except BaseException:
@@ -143,12 +144,21 @@ class Client:
             await self._running.drain()
         await self._stop()
 
+    async def _behind_shield(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs the connection on while the user's block is being cancelled, so that ``close`` can still write."""
+        with anyio.CancelScope(shield=True) as scope:
+            self._shields.append(scope)
+            await work()
+
     async def _stop(self) -> None:
         session, group = self._running, self._group
         if session is None or group is None:
             return
         self._running = self._group = None
         session.close()
+        for scope in self._shields:
+            scope.cancel()
+        self._shields.clear()
         # The group is ours alone, so its end must neither be interrupted by, nor wrap, what happens to the
         # user's block: it is cancelled from within, and an exception of the block goes its own way.
         group.cancel_scope.shield = True
@@ -281,7 +291,7 @@ class Client:
 
     def subscribe(
         self, topic: str, group: str = "default", *, credit: int = 1000, batch: int = 500
-    ) -> Subscription[Message]:
+    ) -> Subscription[Message, Batch]:
         """Messages of a topic for a group, as they become due: ``async with client.subscribe("t") as sub:
         ...``
 
@@ -291,8 +301,8 @@ class Client:
         return self.subscribe_as(Batch, topic, group, credit=credit, batch=batch)
 
     def subscribe_as(
-        self, batch_class: type[BaseBatch[M]], topic: str, group: str, *, credit: int, batch: int
-    ) -> Subscription[M]:
+        self, batch_class: type[B], topic: str, group: str, *, credit: int, batch: int
+    ) -> Subscription[Any, B]:
         """As ``subscribe``, with another class of batches: for twins of this client."""
         return Subscription(self._session, topic, group, credit=credit, batch=batch, batch_class=batch_class)
 

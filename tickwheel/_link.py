@@ -41,7 +41,7 @@ class Link:
     def __init__(self, session: Session, opened_at: float) -> None:
         self.machine = ClientMachine()
         self.pending: dict[int, Call] = {}
-        self.subscriptions: dict[int, Subscription[Any]] = {}
+        self.subscriptions: dict[int, Subscription[Any, Any]] = {}
         self.ready = False
         """The handshake is done."""
         self.draining = False
@@ -78,8 +78,7 @@ class Link:
     def topic_opened(self, topic: str, topic_id: int) -> None:
         """The server told the number of a topic."""
         self._topic_ids[topic] = topic_id
-        for call in self._parked.pop(topic, ()):
-            self._session.requeue(call)
+        self._session.requeue(self._parked.pop(topic, []))
 
     def topic_refused(self, topic: str, error: TickwheelError) -> None:
         """The server refused to open a topic: the sends that wait for it fail."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -92,7 +92,7 @@ class Session:
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        self.subscriptions: dict[Subscription[Any], None] = {}
+        self.subscriptions: dict[Subscription[Any, Any], None] = {}
         self.link: Link | None = None
         self._name = name
         self._keepalive_s = keepalive_s
@@ -216,13 +216,12 @@ class Session:
         self.submit(call)
         return call
 
-    def requeue(self, call: Call) -> None:
-        """Puts a call, that waited for something, back into the outbox."""
-        if call in self._live:
-            self._outbox.append(call)
-            self._wake.set()
+    def requeue(self, calls: Sequence[Call]) -> None:
+        """Puts calls that waited for something back into the outbox: before those that came after them."""
+        self._outbox.extendleft(call for call in reversed(calls) if call in self._live)
+        self._wake.set()
 
-    def attach(self, number: int, subscription: Subscription[Any]) -> None:
+    def attach(self, number: int, subscription: Subscription[Any, Any]) -> None:
         """A subscription stands: its deliveries carry this number from now on."""
         assert self.link is not None
         self.link.subscriptions[number] = subscription
@@ -338,6 +337,7 @@ class Session:
                     await loop(link, stream)
                 except _LINK_ERRORS as error:
                     link.break_with(error)
+                    group.cancel_scope.cancel()  # the other loop may be waiting for something that never comes
 
             group.start_soon(guarded, self._read)
             group.start_soon(guarded, self._write)

@@ -30,9 +30,10 @@ logger = logging.getLogger("tickwheel")
 CLOSE_TIMEOUT_S: Final = 5.0
 
 M = TypeVar("M", bound=BaseMessage)
+B = TypeVar("B", bound=BaseBatch[Any])
 
 
-class Subscription(Generic[M]):
+class Subscription(Generic[M, B]):
     """Use it as ``async with client.subscribe("topic") as sub``, then iterate over it, or over
     ``sub.batches()``.
 
@@ -49,7 +50,7 @@ class Subscription(Generic[M]):
         *,
         credit: int,
         batch: int,
-        batch_class: type[BaseBatch[M]],
+        batch_class: type[B],
     ) -> None:
         check_name(topic)
         check_name(group, "group")
@@ -68,7 +69,7 @@ class Subscription(Generic[M]):
         self._batch_class = batch_class
         self.acks = AckQueue(session)
         self._number: int | None = None
-        self._buffer: deque[BaseBatch[M]] = deque()
+        self._buffer: deque[B] = deque()
         self._buffered = 0
         self._current: Iterator[M] = iter(())
         self._arrived = anyio.Event()
@@ -77,7 +78,7 @@ class Subscription(Generic[M]):
 
     # The user's side -----------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Subscription[M]:
+    async def __aenter__(self) -> Subscription[M, B]:
         call = _SubscribeCall(self, self._session.deadline())
         await self._session.enqueue(call)
         await self._session.wait(call)
@@ -97,7 +98,7 @@ class Subscription(Generic[M]):
                 "left %r without the broker's confirmation; un-acked messages come again", self.topic
             )
 
-    def __aiter__(self) -> Subscription[M]:
+    def __aiter__(self) -> Subscription[M, B]:
         return self
 
     async def __anext__(self) -> M:
@@ -112,7 +113,7 @@ class Subscription(Generic[M]):
                 return message
         raise StopAsyncIteration
 
-    async def _next_batch(self) -> BaseBatch[M] | None:
+    async def _next_batch(self) -> B | None:
         await checkpoint()
         while not self._buffer:
             if self._error is not None:
@@ -136,13 +137,13 @@ class Subscription(Generic[M]):
                 return None
         return None
 
-    async def receive_batch(self, timeout: float | None = None) -> BaseBatch[M] | None:  # noqa: ASYNC109
+    async def receive_batch(self, timeout: float | None = None) -> B | None:  # noqa: ASYNC109
         """The next batch; None when none came within ``timeout`` seconds, or when the subscription was left."""
         with anyio.move_on_after(timeout):
             return await self._next_batch()
         return None
 
-    def batches(self) -> AsyncIterator[BaseBatch[M]]:
+    def batches(self) -> AsyncIterator[B]:
         """Iterates over batches as they arrive. Do not mix it with iterating over messages."""
         return _Batches(self)
 
@@ -227,14 +228,14 @@ class Subscription(Generic[M]):
         self._arrived.set()
 
 
-class _Batches(Generic[M]):
-    def __init__(self, subscription: Subscription[M]) -> None:
+class _Batches(Generic[B]):
+    def __init__(self, subscription: Subscription[Any, B]) -> None:
         self._subscription = subscription
 
-    def __aiter__(self) -> _Batches[M]:
+    def __aiter__(self) -> _Batches[B]:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> B:
         batch = await self._subscription._next_batch()
         if batch is None:
             raise StopAsyncIteration
@@ -246,7 +247,7 @@ class _SubscribeCall(RequestCall):
 
     __slots__ = ("_subscription",)
 
-    def __init__(self, subscription: Subscription[Any], deadline: float) -> None:
+    def __init__(self, subscription: Subscription[Any, Any], deadline: float) -> None:
         request = Subscribe(
             topic=subscription.topic,
             group=subscription.group,

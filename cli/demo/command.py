@@ -31,7 +31,11 @@ _GIL_SWITCH_S = 0.000_5
 
 @click.command()
 @click.option(
-    "--date", "day", type=click.DateTime(["%Y-%m-%d"]), help="A day of 2013.  [default: 2013-07-04]"
+    "--date",
+    "day",
+    metavar="YYYY-MM-DD",
+    type=click.DateTime(["%Y-%m-%d"]),
+    help="A day of 2013.  [default: 2013-07-04]",
 )
 @click.option("--year", is_flag=True, help="All 336,776 departures of 2013 instead of one day.")
 @click.option(

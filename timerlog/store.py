@@ -128,6 +128,7 @@ class Store(Producing, TimerServices, Control):
     def housekeeping(self, now_ms: int) -> None:
         """To be called about once a second."""
         self.log.flush()
+        self.wheel.free_space()
         grown = self.appended_position - self._checkpoint_position
         if grown > CHECKPOINT_BYTES or (grown and now_ms - self._checkpoint_ms > CHECKPOINT_MS):
             try:

@@ -1,0 +1,309 @@
+"""The whole store against a dict: random sends, deliveries, acks, cancels, clocks and crashes.
+
+The model knows only what a user may rely on. After each kind of restart the state hash must be what it was, and what
+was synced must be there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.support.frames import ack_payload, delivered, send
+from timerlog import checkpoint
+from timerlog.layout import MessageState
+from timerlog.services import DueBatch, ReadyBatch
+from timerlog.store import Store, StoreSettings
+from timerlog.tables import remove_derived_files
+
+START_MS = 1_900_000_000_000
+MIB = 1024 * 1024
+SETTINGS = StoreSettings(
+    segment_bytes=6 * MIB,
+    max_frame_bytes=64 * 1024,
+    max_body_bytes=8 * 1024,
+    ack_wait_ms=1_000,
+    min_backoff_ms=1_000,
+    max_backoff_ms=8_000,
+)
+HOLD_MS = st.sampled_from([0, 1, 7, 900, 5_000, 20_000, 20_000_000])
+KEYS = st.one_of(st.just(b""), st.integers(0, 9).map(lambda number: b"key-%d" % number))
+
+
+@dataclass
+class Expected:
+    """What the model knows of one message."""
+
+    topic: int
+    key: bytes
+    due_ms: int
+    state: str = "scheduled"  # ready, cancelled
+    deliveries: int = 0
+    lease_ends_ms: int = 0
+    acked: bool = False
+
+
+@dataclass
+class InFlight:
+    """Batches between the services, as in the daemon's channels."""
+
+    due: list[DueBatch] = field(default_factory=list)
+    ready: list[ReadyBatch] = field(default_factory=list)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    @initialize()
+    def open(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="tickwheel-model-"))
+        self.now_ms = START_MS
+        self.messages: dict[int, Expected] = {}
+        self.flight = InFlight()
+        self.store = Store.open(self.directory, SETTINGS, self.now_ms)
+        self.topics = [self.store.open_topic(name, self.now_ms) for name in ("a", "b")]
+        self.groups = {t: self.store.open_group(t, "g", self.now_ms) for t in self.topics}
+        self.holders = {t: self.store.acquire_holder(group) for t, group in self.groups.items()}
+
+    def teardown(self) -> None:
+        self.store.close(clean=False)
+        shutil.rmtree(self.directory)
+
+    # -- producing --
+
+    @rule(
+        topic=st.integers(0, 1),
+        items=st.lists(st.tuples(KEYS, HOLD_MS, st.binary(max_size=40)), min_size=1, max_size=8),
+    )
+    def send(self, topic: int, items: list[tuple[bytes, int, bytes]]) -> None:
+        topic_id = self.topics[topic]
+        times = [self.now_ms + hold for _, hold, _ in items]
+        data = send(topic_id, [body for *_, body in items], keys=[key for key, *_ in items], times_ms=times)
+        live = {(m.topic, m.key) for m in self.messages.values() if m.key and m.state != "cancelled"}
+        first = self.store.tables.next_id
+        ingested = self.store.ingest(data, self.now_ms)
+        assert ingested.consumed_bytes == len(data)
+        number = first
+        for (key, _, _), due_ms in zip(items, times, strict=True):
+            if key and (topic_id, key) in live:
+                continue
+            live.add((topic_id, key))
+            self.messages[number] = Expected(topic_id, key, due_ms)
+            number += 1
+        assert self.store.tables.next_id == number
+
+    @rule()
+    def sync(self) -> None:
+        self.store.sync()
+
+    # -- the services, with batches on their way between them --
+
+    @rule(limit=st.integers(1, 20))
+    def enqueue(self, limit: int) -> None:
+        batch = self.store.enqueue_get(limit)
+        if batch is not None:
+            due = self.store.enqueue_put(batch, self.now_ms)
+            if due is not None:
+                self.flight.due.append(due)
+
+    @rule(limit=st.integers(1, 20))
+    def turn(self, limit: int) -> None:
+        due = self.store.dequeue_get(self.now_ms, limit)
+        if due is not None:
+            assert (due.due_ms <= self.now_ms).all(), "never early"
+            self.flight.due.append(due)
+
+    @precondition(lambda self: self.flight.due)
+    @rule()
+    def look_up(self) -> None:
+        self.flight.ready.append(self.store.dequeue_get_message(self.flight.due.pop(0), self.now_ms))
+
+    @precondition(lambda self: self.flight.ready)
+    @rule()
+    def put(self) -> None:
+        ready = self.flight.ready.pop(0)
+        assert not len(ready.damaged)
+        before = self._arrived()
+        self.store.dequeue_put_message(ready, self.now_ms)
+        for message_id in self._arrived() - before:
+            message = self.messages[message_id]
+            assert message.state == "scheduled", "into its topic once, and never when cancelled"
+            assert message.due_ms <= self.now_ms, "never early"
+            message.state = "ready"
+
+    def _arrived(self) -> set[int]:
+        return {message_id for topic_id in self.topics for message_id in self._arrivals(topic_id).tolist()}
+
+    def _arrivals(self, topic_id: int) -> np.ndarray:
+        count = int(self.store.tables.native.topics[topic_id].count)
+        return self.store.tables.topics[topic_id].arrivals.items["id"][:count]
+
+    # -- delivery --
+
+    @rule(topic=st.integers(0, 1), limit=st.integers(1, 5))
+    def fetch(self, topic: int, limit: int) -> None:
+        topic_id = self.topics[topic]
+        frame = self.store.fetch(self.groups[topic_id], self.holders[topic_id], 1, limit, MIB, self.now_ms)
+        if frame is None:
+            return
+        for message_id, epoch in zip(*delivered(frame), strict=True):
+            message = self.messages[message_id]
+            assert message.topic == topic_id
+            assert message.state == "ready"
+            assert not message.acked, "an acked message never comes again"
+            assert message.lease_ends_ms <= self.now_ms, "one holder at a time"
+            message.deliveries += 1
+            assert epoch == message.deliveries
+            seq = int(self.store.tables.rows["topic_seq"][message_id])
+            rows = self.store.tables.groups[self.groups[topic_id]].deliveries.items
+            message.lease_ends_ms = int(rows["time_ms"][seq])
+            assert 1_000 <= message.lease_ends_ms - self.now_ms <= 8_000
+
+    @precondition(lambda self: self.messages)
+    @rule(data=st.data())
+    def ack(self, data: st.DataObject) -> None:
+        message_id = data.draw(st.sampled_from(sorted(self.messages)))
+        message = self.messages[message_id]
+        epoch = message.deliveries - data.draw(st.sampled_from([0, 0, 0, 1]))
+        payload = ack_payload(self.groups[message.topic], [message_id], [max(0, epoch)])
+        accepted = self.store.ack(payload, 1, self.now_ms).accepted
+        counts = message.deliveries > 0 and epoch == message.deliveries and not message.acked
+        assert accepted == counts
+        message.acked = message.acked or counts
+
+    @rule(topic=st.integers(0, 1))
+    def leave_and_return(self, topic: int) -> None:
+        topic_id = self.topics[topic]
+        self.store.release_holder(self.holders[topic_id], self.now_ms)
+        assert self.store.outstanding(self.holders[topic_id]) == 0
+        self.holders[topic_id] = self.store.acquire_holder(self.groups[topic_id])
+        for message in self.messages.values():
+            if message.topic == topic_id and not message.acked:
+                message.lease_ends_ms = min(message.lease_ends_ms, self.now_ms)
+
+    # -- changing --
+
+    @precondition(lambda self: self.messages)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        message_id = data.draw(st.sampled_from(sorted(self.messages)))
+        message = self.messages[message_id]
+        expected = {"cancelled": "already_cancelled"}.get(message.state, "cancelled")
+        if message.deliveries:
+            expected = "already_delivered"
+        assert self.store.cancel([message_id], self.now_ms) == [expected]
+        if expected == "cancelled":
+            message.state = "cancelled"
+
+    @precondition(lambda self: self.messages)
+    @rule(data=st.data(), hold_ms=HOLD_MS)
+    def reschedule(self, data: st.DataObject, hold_ms: int) -> None:
+        message_id = data.draw(st.sampled_from(sorted(self.messages)))
+        message = self.messages[message_id]
+        expected = {"scheduled": "rescheduled", "cancelled": "already_cancelled"}.get(
+            message.state, "already_delivered"
+        )
+        due_ms = self.now_ms + hold_ms
+        assert self.store.reschedule([message_id], due_ms, self.now_ms) == [expected]
+        if expected == "rescheduled":
+            message.due_ms = due_ms
+
+    # -- time --
+
+    @rule(step_ms=st.sampled_from([1, 10, 1_000, 4_096, 30_000, 20_000_000]))
+    def advance(self, step_ms: int) -> None:
+        self.now_ms += step_ms
+
+    @rule(step_ms=st.sampled_from([2_000, 3_600_000]))
+    def clock_goes_back(self, step_ms: int) -> None:
+        self.now_ms -= step_ms
+        self.store.clock_went_back(self.now_ms)
+        # Leases end by the same clock.
+        for message in self.messages.values():
+            if message.deliveries and not message.acked:
+                message.lease_ends_ms = min(message.lease_ends_ms, self.now_ms)
+
+    # -- crashes --
+
+    @rule(how=st.sampled_from(["killed", "clean", "no derived files", "power loss after sync"]))
+    def restart(self, how: str) -> None:
+        self.store.sync()
+        state = self.store.state_hash()
+        self.store.close(clean=how == "clean")
+        if how == "no derived files":
+            remove_derived_files(self.directory)
+        boot = "another boot" if how == "power loss after sync" else checkpoint.boot_id()
+        with mock.patch.object(checkpoint, "boot_id", return_value=boot):
+            self.store = Store.open(self.directory, SETTINGS, self.now_ms)
+        assert self.store.state_hash() == state
+        assert self.store.recovery.from_checkpoint == (how in ("killed", "clean"))
+        assert self.store.recovery.torn_tail_bytes == 0
+        self.flight = InFlight()
+        self.holders = {t: self.store.acquire_holder(group) for t, group in self.groups.items()}
+
+    # -- always --
+
+    @invariant()
+    def counters_equal_a_recount(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        stats = self.store.stats(self.now_ms)
+        states = [message.state for message in self.messages.values()]
+        assert stats["messages"] == len(states)
+        assert stats["scheduled"] == states.count("scheduled")
+        assert stats["ready"] == states.count("ready")
+        assert stats["cancelled"] == states.count("cancelled")
+        assert stats["acked"] == sum(message.acked for message in self.messages.values())
+        assert stats["delivered"] == sum(message.deliveries for message in self.messages.values())
+
+    @invariant()
+    def each_message_is_in_its_topic_at_most_once(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        for topic_id in self.topics:
+            arrivals = self._arrivals(topic_id)
+            assert len(np.unique(arrivals)) == len(arrivals)
+
+    @invariant()
+    def keys_find_their_message(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        for name, topic_id in zip(("a", "b"), self.topics, strict=True):
+            keys = [f"key-{number}" for number in range(10)]
+            live = {
+                message.key.decode(): message_id
+                for message_id, message in self.messages.items()
+                if message.topic == topic_id and message.key and message.state != "cancelled"
+            }
+            assert self.store.find(name, keys) == [live.get(key, 0) for key in keys]
+
+    @rule()
+    def everything_due_arrives(self) -> None:
+        """Pumps until nothing is left to do: then all that is due must be in its topic."""
+        self.store.sync()
+        while self.store.pending_enqueue:
+            self.enqueue(20)
+        while True:
+            self.turn(20)
+            while self.flight.due:
+                self.look_up()
+            while self.flight.ready:
+                self.put()
+            wakeup_ms = self.store.next_wakeup_ms()
+            if wakeup_ms is None or wakeup_ms > self.now_ms:
+                break
+        for message_id, message in self.messages.items():
+            if message.due_ms <= self.now_ms and message.state != "cancelled":
+                assert message.state == "ready", f"message {message_id} is overdue"
+        states = self.store.tables.rows["state"][: self.store.tables.next_id]
+        assert not (states == MessageState.DAMAGED).any()
+
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(settings(), stateful_step_count=60)

@@ -20,7 +20,7 @@ from timerlog.errors import DiskFull, StoreError
 
 PAGE_BYTES = 4096
 SMALLEST_STEP_BYTES = 64 * 1024
-LARGEST_STEP_BYTES = 32 * 1024 * 1024
+LARGEST_STEP_BYTES = 8 * 1024 * 1024
 
 
 def _check(result: int, what: str) -> None:

@@ -134,7 +134,7 @@ class Pair:
         self.compare()
 
     def allow(self, table: str, number: int, items: int) -> None:
-        """Lets more (or fewer) items of a topic's arrivals or a group's deliveries be touched."""
+        """Lets so many arrivals of one of the ``topics``, or deliveries of one of the ``groups``, be touched."""
         for side in self.sides:
             getattr(side, table)[number]["allocated"] = items
 

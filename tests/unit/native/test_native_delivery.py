@@ -1,0 +1,269 @@
+"""C and twin compress, judge, choose and refuse alike; numbers that no engine would hand in are refused too."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from native import ffi, lib
+from native.twins import delivery
+from native.twins.delivery import (
+    ALREADY_ACKED,
+    BROKEN,
+    DUE,
+    NEVER_DELIVERED,
+    NOT_FOUND,
+    STALE_RECEIPT,
+    SUPERSEDED,
+)
+from native.twins.store import DAMAGED, RUN, Array
+from tests.support.native_frames import PRIORITY, Item, SendFrame
+from tests.support.native_pair import NOW_MS, Pair, Sizes
+from tests.support.native_store import Outputs, pointer
+
+LAST = (1 << 64) - 1
+
+
+def runs_in_c(values: Sequence[int], epochs: Sequence[int] | None, times: Sequence[int] | None) -> list[Any]:
+    with Outputs() as out:
+        runs = out.array(len(values), RUN)
+        count = lib.tw_runs(
+            out.input(values, np.uint64, "uint64_t *"),
+            out.input(epochs, np.uint32, "uint32_t *") if epochs is not None else ffi.NULL,
+            out.input(times, np.int64, "int64_t *") if times is not None else ffi.NULL,
+            len(values),
+            pointer(runs, "tw_run *"),
+        )
+        return runs[:count].tolist()
+
+
+triples = st.tuples(st.integers(0, 6), st.integers(0, 1), st.sampled_from([0, 0, 0, -1, 1 << 62]))
+
+
+@given(st.lists(triples, max_size=20), st.booleans(), st.booleans())
+def test_runs(rows: list[tuple[int, int, int]], with_epochs: bool, with_times: bool) -> None:
+    values = [row[0] for row in rows]
+    epochs = [row[1] for row in rows] if with_epochs else None
+    times = [row[2] for row in rows] if with_times else None
+    runs = delivery.runs(values, epochs, times)
+    assert runs_in_c(values, epochs, times) == runs.tolist()
+    assert [value for value, _, _ in delivery.expanded(runs)] == values
+
+
+def test_consecutive_values_make_one_run() -> None:
+    assert runs_in_c([5, 6, 7, 9], [2, 2, 2, 2], [1, 1, 1, 1]) == [(5, 3, 2, 1), (9, 1, 2, 1)]
+
+
+times_ms = st.one_of(st.integers(0, 100_000), st.integers(0, 253_402_300_799_999), st.integers(0, 1 << 61))
+
+
+@given(times_ms, times_ms, times_ms, st.integers(0, LAST), st.integers(0, 200))
+def test_backoff(ack_wait: int, least: int, most: int, message_id: int, epoch: int) -> None:
+    found = lib.tw_backoff_ms(ack_wait, least, most, message_id, epoch)
+    assert found == delivery.backoff_ms(ack_wait, least, most, message_id, epoch)
+    assert ack_wait <= found <= max(ack_wait, most)
+
+
+@pytest.mark.parametrize("epoch", [*range(201), 1 << 31, (1 << 32) - 1])
+def test_backoff_stays_inside_its_clamps_for_ever(epoch: int) -> None:
+    waits = [lib.tw_backoff_ms(1_000, 700, 60_000, i, epoch) for i in range(40)]
+    assert waits == [delivery.backoff_ms(1_000, 700, 60_000, i, epoch) for i in range(40)]
+    assert min(waits) >= 1_000
+    assert max(waits) <= 60_000
+    assert (len(set(waits)) > 1) == (epoch > 1), "from the second delivery on, messages wait differently"
+
+
+@pytest.mark.parametrize("epoch", [2, 200, (1 << 32) - 1])
+@pytest.mark.parametrize(("least", "most"), [(0, 0), (0, 60_000), (-5, 10), ((1 << 63) - 1, (1 << 63) - 1)])
+def test_backoff_of_unlikely_settings(least: int, most: int, epoch: int) -> None:
+    assert lib.tw_backoff_ms(1_000, least, most, 7, epoch) == delivery.backoff_ms(
+        1_000, least, most, 7, epoch
+    )
+
+
+def run(first: int, count: int = 1, epoch: int = 1, time_ms: int = NOW_MS) -> tuple[int, int, int, int]:
+    return first, count, epoch, time_ms
+
+
+def array(*runs: tuple[int, int, int, int]) -> Array:
+    return np.array(list(runs), RUN)
+
+
+def store_with(messages: int, priorities: Sequence[int] = (50,), **sizes: int) -> Pair:
+    pair = Pair(Sizes(**sizes))
+    items = [Item(b"body", priority=priorities[i % len(priorities)]) for i in range(messages)]
+    pair.ingest(SendFrame(items=items, columns=PRIORITY).encode())
+    pair.flush()
+    return pair
+
+
+def topic_with(messages: int, priorities: Sequence[int] = (50,), **sizes: int) -> Pair:
+    pair = store_with(messages, priorities, **sizes)
+    assert pair.call("apply_put", 1, 0, array(run(1, messages))) == 0
+    return pair
+
+
+UNLIKELY_RUNS = [
+    run(LAST, 1),
+    run(LAST, 2),
+    run(LAST - 5, (1 << 32) - 1),
+    run(1 << 63, (1 << 32) - 1),
+    run(1, (1 << 32) - 1),
+    run(64, 1),
+    run(63, 2),
+]
+
+
+@pytest.mark.parametrize("bad", UNLIKELY_RUNS)
+@pytest.mark.parametrize("name", ["apply_put", "apply_lease", "apply_ack", "apply_release"])
+def test_a_run_beyond_the_table_changes_nothing(name: str, bad: tuple[int, int, int, int]) -> None:
+    pair = topic_with(4) if name != "apply_put" else store_with(4)
+    before = pair.native.deliveries[1].tobytes(), pair.native.rows.tobytes(), pair.native.groups.tobytes()
+    extra = {"apply_put": (0,), "apply_lease": (1,)}.get(name, ())
+    assert pair.call(name, 1, *extra, array(run(1, 2), bad)) == -1
+    assert before == (
+        pair.native.deliveries[1].tobytes(),
+        pair.native.rows.tobytes(),
+        pair.native.groups.tobytes(),
+    )
+
+
+@pytest.mark.parametrize("first_seq", [61, 64, 1 << 40, LAST - 3, LAST])
+def test_arrivals_beyond_the_table_are_refused(first_seq: int) -> None:
+    assert store_with(4).call("apply_put", 1, first_seq, array(run(1, 4))) == -1
+
+
+def test_id_zero_reaches_no_topic() -> None:
+    assert store_with(4).call("apply_put", 1, 0, array(run(0, 2))) == -1
+
+
+def test_lookup_judges_each_timer() -> None:
+    pair = store_with(6)
+    pair.write_row(2, version=1)
+    pair.write_row(3, state=DAMAGED)
+    for side in pair.sides:
+        side.log[int(side.rows[4]["position"]) + 50] ^= 1
+    ids = [1, 2, 2, 3, 4, 0, 7, LAST, 6]
+    verdicts = pair.call("lookup", ids, [0, 0, 1, 0, 0, 0, 0, 0, 0])
+    assert verdicts == [DUE, SUPERSEDED, DUE, SUPERSEDED, BROKEN, SUPERSEDED, SUPERSEDED, SUPERSEDED, DUE]
+
+
+@pytest.mark.parametrize("position", [0, 1 << 14, 1 << 40, LAST - 51, LAST])
+@pytest.mark.parametrize("record_bytes", [0, 3, 47, 48, 1 << 14, (1 << 32) - 1])
+def test_lookup_of_a_row_that_names_no_record(position: int, record_bytes: int) -> None:
+    """What it names lies outside the log, or is not a record; nothing outside is read."""
+    pair = store_with(1, log_bytes=512, message_limit=512, staging_bytes=512)
+    pair.write_row(1, position=position, record_bytes=record_bytes)
+    assert pair.call("lookup", [1], [0]) == [BROKEN]
+
+
+def lease(
+    pair: Pair, limit: int, group_id: int = 1, holder: int = 5, now_ms: int = NOW_MS
+) -> list[tuple[int, int]]:
+    taken, _, need = pair.call("select", group_id, limit, 1 << 20, now_ms)
+    assert need == 0
+    seqs, epochs, until_ms = ([row[column] for row in taken] for column in range(3))
+    assert pair.call("apply_lease", group_id, holder, delivery.runs(seqs, epochs, until_ms)) == 0
+    return list(zip(seqs, epochs, strict=True))
+
+
+def test_lower_numbers_first_and_redeliveries_before_new_ones() -> None:
+    pair = topic_with(8, priorities=[255, 0, 64, 63])
+    assert [seq for seq, _ in lease(pair, 3)] == [1, 5, 3]
+    later = NOW_MS + 1_000
+    assert pair.call("expire", 1, [(5, 1), (3, 1)], later) == 2
+    assert lease(pair, 8, now_ms=later) == [(5, 2), (3, 2), (7, 1), (2, 1), (6, 1), (0, 1), (4, 1)]
+
+
+def test_select_asks_for_rows_and_goes_on() -> None:
+    pair = topic_with(4)
+    pair.allow("groups", 1, 2)
+    assert [taken[0] for taken in pair.call("select", 1, 9, 1 << 20, NOW_MS)[0]] == [0, 1]
+    assert pair.call("select", 1, 9, 1 << 20, NOW_MS) == ([], 24, 3)
+    pair.allow("groups", 1, 4)
+    assert [taken[0] for taken in pair.call("select", 1, 9, 1 << 20, NOW_MS)[0]] == [2, 3]
+
+
+def test_a_group_that_starts_late_is_given_nothing_earlier() -> None:
+    pair = Pair(start_seq=2)
+    pair.ingest(SendFrame(items=[Item(b"x")] * 4).encode())
+    pair.flush()
+    pair.call("apply_put", 1, 0, array(run(1, 4)))
+    assert lease(pair, 9) == [(2, 1), (3, 1)]
+
+
+def test_what_could_not_be_logged_is_selected_again_in_the_same_order() -> None:
+    pair = topic_with(6)
+    pair.call("expire", 1, lease(pair, 4), NOW_MS + 1_000)
+    first, _, _ = pair.call("select", 1, 6, 1 << 20, NOW_MS + 1_000)
+    assert [taken[:2] for taken in first] == [(0, 2), (1, 2), (2, 2), (3, 2), (4, 1), (5, 1)]
+    pair.call("unselect", 1, [taken[:2] for taken in first])
+    assert pair.call("select", 1, 6, 1 << 20, NOW_MS + 1_000)[0] == first
+
+
+def test_an_ack_while_it_waits_for_redelivery_counts() -> None:
+    pair = topic_with(2)
+    pair.call("expire", 1, lease(pair, 2), NOW_MS + 1_000)
+    assert ack(pair, [(1, 1)]) == [0]
+    assert lease(pair, 9, now_ms=NOW_MS + 1_000) == [(1, 2)]
+
+
+def ack(pair: Pair, receipts: list[tuple[int, int]], group_id: int = 1) -> list[int]:
+    """Acks (id, epoch); returns the codes."""
+    n = len(receipts)
+    payload = struct.pack(f"<{n}Q", *(i for i, _ in receipts)) + struct.pack(
+        f"<{n}I", *(e for _, e in receipts)
+    )
+    accepted, codes = pair.call("ack_check", group_id, payload, n)
+    seqs, epochs = [seq for seq, _ in accepted], [epoch for _, epoch in accepted]
+    assert pair.call("apply_ack", group_id, delivery.runs(seqs, epochs, [NOW_MS] * len(seqs))) == 0
+    return list(codes)
+
+
+def test_every_receipt_is_judged() -> None:
+    pair = topic_with(6)
+    lease(pair, 3)
+    pair.write_row(6, topic_id=2)
+    receipts = [(1, 1), (1, 1), (2, 2), (3, 1), (4, 1), (6, 1), (0, 1), (7, 1), (LAST, 1)]
+    accepted = [0, ALREADY_ACKED, STALE_RECEIPT, 0, NEVER_DELIVERED]
+    assert ack(pair, receipts) == accepted + 4 * [NOT_FOUND]
+    assert ack(pair, [(1, 1), (2, 1)]) == [ALREADY_ACKED, 0]
+    assert pair.native.outstanding[5] == 0
+
+
+def test_groups_are_independent() -> None:
+    pair = topic_with(3)
+    assert lease(pair, 9, group_id=1) == lease(pair, 9, group_id=2)
+    assert ack(pair, [(1, 1)], group_id=2) == [0]
+    assert ack(pair, [(1, 1)], group_id=1) == [0]
+    assert ack(pair, [(1, 1)], group_id=3) == [NOT_FOUND]
+
+
+def test_held_by_passes_over_what_is_done() -> None:
+    pair = topic_with(6)
+    lease(pair, 3, holder=5)
+    lease(pair, 3, holder=6)
+    ack(pair, [(1, 1), (2, 1), (4, 1)])
+    assert pair.call("held_by", 1, 5, 0, 9) == ([(2, 1)], 6)
+    assert pair.call("held_by", 1, 6, 0, 1) == ([(4, 1)], 5)
+    assert pair.call("held_by", 1, 6, 5, 9) == ([(5, 1)], 6)
+
+
+@given(st.lists(st.integers(0, 5), max_size=12))
+def test_a_deliver_frame_of_any_messages(seqs: list[int]) -> None:
+    pair = topic_with(6, priorities=[0, 255])
+    assert len(pair.call("deliver_frame", 1, (1 << 32) - 1, seqs)) == 24 + 41 * len(seqs)
+
+
+def test_a_frame_that_does_not_fit_is_refused() -> None:
+    pair = topic_with(2)
+    pair.native.rows[1]["record_bytes"] = 4  # its content would have a negative size
+    with Outputs() as out:
+        frame, seqs = out.array(200, np.uint8), out.input([0, 1], np.uint64, "uint64_t *")
+        assert lib.tw_deliver_frame(pair.native.store, 1, 1, seqs, 2, pointer(frame, "uint8_t *"), 200) == -1

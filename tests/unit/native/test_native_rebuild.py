@@ -1,0 +1,91 @@
+"""What C derives from the tables at a start is what its twin derives, for any tables."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from native.twins.store import ACKED, LEASED, UNTOUCHED, Array
+from tests.support.native_pair import EMPTY_INDEX_BYTES, GROUP_TOPICS, TOPICS, Pair, Sizes
+
+MESSAGES = 40
+SIZES = Sizes(rows=MESSAGES + 1, keys_bytes=EMPTY_INDEX_BYTES + 4_096)
+
+
+def random_items(like: Array, detail: random.Random, values: dict[str, list[int]]) -> Array:
+    """Random bytes, and a random choice of the values of each named field."""
+    items = np.frombuffer(bytearray(detail.randbytes(like.nbytes)), like.dtype)
+    for name, choices in values.items():
+        items[name] = detail.choices(choices, k=len(items))
+    return items
+
+
+def any_tables(seed: int) -> Pair:
+    """Tables as they may be after a crash: what is derived holds anything."""
+    detail, pair = random.Random(seed), Pair(SIZES)
+    hashes = [0, 0, 1, 5, 1 << 22, (1 << 32) - 1]
+    values = {"topic_id": [0, 1, 1, 2, 2, 3, 4, 99], "state": [0, 1, 2, 2, 2, 3, 4], "key_hash": hashes}
+    rows = random_items(pair.twin.rows, detail, values)
+    pair.set(next_id=MESSAGES + 1)
+    for side in pair.sides:
+        side.rows[:] = rows
+    for topic_id in TOPICS:
+        arrivals = random_items(pair.twin.arrivals[topic_id], detail, {"id": list(range(1, MESSAGES + 1))})
+        count = detail.randint(0, MESSAGES)
+        for side in pair.sides:
+            side.arrivals[topic_id][:] = arrivals
+            for name in ("lane_first", "lane_last", "lanes", "messages", "cancelled", "cancelled_in_topic"):
+                side.topics[topic_id][name] = 77
+            side.topics[topic_id]["count"] = count
+    for group_id in GROUP_TOPICS:
+        values = {"state": [UNTOUCHED, LEASED, ACKED], "epoch": [1, 2, 3]}
+        deliveries = random_items(pair.twin.deliveries[group_id], detail, values)
+        for side in pair.sides:
+            side.deliveries[group_id][:] = deliveries
+        pair.allow("groups", group_id, detail.choice([0, 3, 64]))
+    pair.compare()
+    return pair
+
+
+seeds = st.integers(0, 1 << 64)
+
+
+@given(seeds)
+def test_topics_and_groups(seed: int) -> None:
+    pair = any_tables(seed)
+    assert pair.call("rebuild_topics") == 0
+    for group_id in GROUP_TOPICS:
+        pair.call("rebuild_group", group_id)
+        timers, at = pair.call("leased", group_id, 0, 100)
+        assert len(timers) == pair.twin.groups[group_id]["leased"]
+        assert at == pair.twin.groups[group_id]["high_seq"]
+
+
+@given(seeds, st.sampled_from([0, MESSAGES + 1, 1 << 40, (1 << 64) - 1]))
+def test_an_arrival_of_no_message_is_refused(seed: int, message_id: int) -> None:
+    pair = any_tables(seed)
+    for side in pair.sides:
+        side.arrivals[1]["id"][0] = message_id
+        side.topics[1]["count"] = 1
+    assert pair.call("rebuild_topics") == -1
+
+
+@given(seeds, st.integers(1, MESSAGES + 1), st.integers(0, MESSAGES + 1), st.integers(0, MESSAGES))
+def test_keys_and_timers(seed: int, start: int, end: int, capacity: int) -> None:
+    pair = any_tables(seed)
+    pair.call("rebuild_keys", start, end)
+    pair.call("scheduled", start, end, capacity)
+
+
+def test_a_full_partition_grows_and_it_goes_on() -> None:
+    pair = Pair(Sizes(rows=61, keys_bytes=EMPTY_INDEX_BYTES + 1_024))
+    for message_id in range(1, 61):
+        pair.write_row(message_id, topic_id=1, state=2, key_hash=message_id)
+    pair.set(next_id=61)
+    assert pair.call("rebuild_keys", 1, 61) == (13, 49, 0)
+    assert pair.call("grow", 0)[0] == 0
+    assert pair.call("rebuild_keys", 49, 61) == (0, 61, 0)
+    assert pair.call("count") == 60

@@ -98,8 +98,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_connections: Annotated[
         int, _count(_LIMITS, "Connections at a time; one more is told `too_many_connections`.", 1, 100_000)
     ] = 1_000
-    max_topics: Annotated[int, _count(_LIMITS, "Topics in the data directory.", 1, 1_000_000)] = 10_000
-    max_groups: Annotated[int, _count(_LIMITS, "Consumer groups of all topics together.", 1, 65_535)] = 10_000
+    max_topics: Annotated[int, _count(_LIMITS, "Topics in the data directory.", 1, 30_000)] = 10_000
+    max_groups: Annotated[int, _count(_LIMITS, "Consumer groups of all topics together.", 1, 30_000)] = 10_000
     max_subscriptions: Annotated[
         int, _count(_LIMITS, "Subscriptions of all connections together.", 1, 65_000)
     ] = 10_000

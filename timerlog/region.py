@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +40,31 @@ class Region:
         self.path = path
         self.reserve_bytes = reserve_bytes
         self.allocated_bytes = 0
-        self._fd = -1 if path is None else os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        if path is None:
-            # An unlinked file in memory: the same calls, no disk.
-            self._fd = os.memfd_create("tickwheel-region", os.MFD_CLOEXEC)
+        # Without a path: an unlinked file in memory; the same calls, no disk.
+        self._memory_fd = os.memfd_create("tickwheel-region", os.MFD_CLOEXEC) if path is None else -1
         self._base = lib.tw_reserve(reserve_bytes)
         if self._base == ffi.NULL:
-            os.close(self._fd)
             raise StoreError(f"cannot reserve {reserve_bytes} bytes of address space for {path}")
-        size = os.fstat(self._fd).st_size // PAGE_BYTES * PAGE_BYTES
-        if size:
-            self._map(0, size)
+        try:
+            with self._file() as fd:
+                size = os.fstat(fd).st_size // PAGE_BYTES * PAGE_BYTES
+                if size:
+                    self._map(fd, 0, size)
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def _file(self) -> Iterator[int]:
+        """The file, open for a moment: thousands of topics must not need thousands of descriptors."""
+        if self.path is None:
+            yield self._memory_fd
+            return
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     @property
     def address(self) -> int:
@@ -59,8 +75,8 @@ class Region:
     def pointer(self) -> Any:
         return self._base
 
-    def _map(self, start: int, end: int) -> None:
-        _check(lib.tw_map_file(self._base, start, self._fd, start, end - start, 1), f"mapping {self.path}")
+    def _map(self, fd: int, start: int, end: int) -> None:
+        _check(lib.tw_map_file(self._base, start, fd, start, end - start, 1), f"mapping {self.path}")
         self.allocated_bytes = end
 
     def ensure(self, bytes_needed: int) -> None:
@@ -75,8 +91,9 @@ class Region:
             if bytes_needed > target:
                 raise StoreError(f"{self.path} cannot grow beyond {self.reserve_bytes} bytes")
         start = self.allocated_bytes
-        _check(lib.tw_allocate(self._fd, start, target - start), f"growing {self.path}")
-        self._map(start, target)
+        with self._file() as fd:
+            _check(lib.tw_allocate(fd, start, target - start), f"growing {self.path}")
+            self._map(fd, start, target)
 
     def array(self, dtype: npt.DTypeLike, offset_bytes: int, count: int) -> npt.NDArray[Any]:
         """A numpy array over ``count`` items at ``offset_bytes``; they must be allocated before they are touched."""
@@ -86,20 +103,26 @@ class Region:
 
     def free(self, start: int, end: int) -> None:
         """Gives the disk blocks of ``[start, end)`` back; the range then reads as zeros."""
-        _check(lib.tw_punch_hole(self._fd, start, end - start), f"freeing part of {self.path}")
+        with self._file() as fd:
+            _check(lib.tw_punch_hole(fd, start, end - start), f"freeing part of {self.path}")
 
     def sync(self) -> None:
         """Writes every change to the disk."""
         if self.allocated_bytes:
             _check(lib.tw_sync_map(self._base, self.allocated_bytes), f"syncing {self.path}")
-            os.fsync(self._fd)
+            with self._file() as fd:
+                os.fsync(fd)
 
     def disk_bytes(self) -> int:
-        return os.fstat(self._fd).st_blocks * 512
+        if self.path is None:
+            return os.fstat(self._memory_fd).st_blocks * 512
+        return self.path.stat().st_blocks * 512
 
     def close(self) -> None:
         """Unmaps the region. No array over it may be touched afterwards."""
-        if self._fd >= 0:
+        if self._base != ffi.NULL:
             lib.tw_release(self._base, self.reserve_bytes)
-            os.close(self._fd)
-            self._fd = -1
+            self._base = ffi.NULL
+        if self._memory_fd >= 0:
+            os.close(self._memory_fd)
+            self._memory_fd = -1

@@ -93,6 +93,9 @@ class Tables:
         # Numbers start at 1, so that 0 can mean "none".
         self._topic_structs = ffi.new("tw_topic[]", max_topics + 1)
         self._group_structs = ffi.new("tw_group[]", max_groups + 1)
+        # Address space is shared out: 47 bits of it have to do for all tables and the log.
+        self._arrivals_reserve = min(64 * GIB, 32 * TIB // max_topics // GIB * GIB)
+        self._deliveries_reserve = min(96 * GIB, 48 * TIB // max_groups // GIB * GIB)
         self._outstanding = np.zeros(HOLDERS, np.uint32)
         self._key_hashes = np.zeros(MAX_BATCH, np.uint32)
         self._key_counts = np.zeros(KEY_PARTITIONS, np.uint16)
@@ -163,7 +166,7 @@ class Tables:
         if record.topic_id in self.topics:
             return
         path = self._path(f"topics/{record.topic_id}.arrivals")
-        table = Table(path, b"TWARRIVE", ARRIVAL, self.log_id, 32 * GIB)
+        table = Table(path, b"TWARRIVE", ARRIVAL, self.log_id, self._arrivals_reserve)
         self.topics[record.topic_id] = Topic(record, table, {})
         self.topic_ids[record.name] = record.topic_id
         struct_ = self.native.topics[record.topic_id]
@@ -183,7 +186,7 @@ class Tables:
         if record.group_id in self.groups:
             return
         path = self._path(f"topics/{record.topic_id}-{record.group_id}.deliveries")
-        table = Table(path, b"TWDELIVR", DELIVERY, self.log_id, 48 * GIB)
+        table = Table(path, b"TWDELIVR", DELIVERY, self.log_id, self._deliveries_reserve)
         self.groups[record.group_id] = Group(record, table)
         self.topics[record.topic_id].groups[record.name] = record.group_id
         struct_ = self.native.groups[record.group_id]

@@ -45,7 +45,13 @@ class Broker:
         self.held_subscriptions = 0
         self.is_draining = False
         self._started_s = trio.current_time()
-        self.commit = GroupCommit(store, runner, on_durable=self._durable_moved)
+        self.commit = GroupCommit(
+            store,
+            runner,
+            on_durable=self._durable_moved,
+            durability=settings.durability,
+            sync_interval_s=settings.sync_interval_ms / 1_000,
+        )
         self.delivery = Delivery(store, clock, nursery, self.commit.mark_dirty)
         self.services = Services(
             store,

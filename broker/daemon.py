@@ -166,6 +166,8 @@ async def _serve_broker(
     nursery.start_soon(_run_engine, broker, engine, engine_ended)
     nursery.start_soon(_accept_all, server, listeners, accepting)
     nursery.start_soon(server.watch)
+    if broker.settings.durability != "always":
+        _log.warning("sends are confirmed before they are on the disk", durability=broker.settings.durability)
     _log.info("started", urls=" ".join(running.urls), **_recovered(broker))
     if ready is not None:
         ready(running)

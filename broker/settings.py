@@ -82,6 +82,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = 64 * MIB
 
+    durability: Annotated[
+        Literal["always", "interval", "os"],
+        _plain(
+            _STORAGE,
+            "When a send or ack is confirmed. `always`: when it is on the disk. `interval`: at once, synced each "
+            "sync_interval; a power loss loses up to that much of what was confirmed. `os`: at once, synced when "
+            "the system likes and on shutdown; a power loss loses everything since. None loses anything when "
+            "only the broker is killed.",
+        ),
+    ] = "always"
+    sync_interval_ms: Annotated[
+        int, _duration(_STORAGE, "How often `durability = interval` syncs.", 1, HOUR_MS)
+    ] = 1 * SECOND_MS
+
     # -- limits ---------------------------------------------------------------------------------------------
     max_body_bytes: Annotated[
         int, _size(_LIMITS, "The largest body of a message, at most 16MiB.", 0, 16 * MIB)

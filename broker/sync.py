@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import outcome
 import trio
@@ -28,6 +28,7 @@ LAZY_SYNC_S = 0.01
 """
 
 Sink = Callable[[bytes], None]
+Durability = Literal["always", "interval", "os"]
 
 
 class SyncFailed(Exception):
@@ -86,10 +87,26 @@ class InPlace:
 class GroupCommit:
     """Holds replies back until what they promise is on disk."""
 
-    def __init__(self, store: Store, runner: SyncRunner, on_durable: Callable[[], None]) -> None:
-        """`on_durable` is called after each sync, when `store.durable_position` has moved."""
+    def __init__(
+        self,
+        store: Store,
+        runner: SyncRunner,
+        on_durable: Callable[[], None],
+        *,
+        durability: Durability = "always",
+        sync_interval_s: float = 1.0,
+    ) -> None:
+        """`on_durable` is called when the position up to which replies may go has moved.
+
+        With the default that is the position on the disk. `interval` and `os` let replies go as soon as the
+        operating system has the data: a killed process loses nothing then, a power loss loses what was not
+        synced yet (at most `sync_interval_s`, or whatever the system had not written).
+        """
         self._store = store
         self._runner = runner
+        self._durability = durability
+        self._sync_interval_s = sync_interval_s
+        self._handed_over = 0
         self._on_durable = on_durable
         self._waiting: deque[tuple[int, Sink, bytes]] = deque()
         self._dirty = Bell()
@@ -101,7 +118,7 @@ class GroupCommit:
 
     def when_durable(self, position: int, sink: Sink, reply: bytes) -> None:
         """Call `sink(reply)` once the log is durable up to `position`; at once if it is already."""
-        if position <= self._store.durable_position:
+        if position <= max(self._store.durable_position, self._handed_over):
             sink(reply)
             return
         waiting = self._waiting
@@ -119,6 +136,27 @@ class GroupCommit:
 
     async def run(self) -> None:
         """Sync for ever. Raises SyncFailed when the disk does."""
+        if self._durability == "always":
+            await self._sync_before_replying()
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._reply_at_once)
+            if self._durability == "interval":
+                nursery.start_soon(self._sync_regularly)
+
+    async def _reply_at_once(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._handed_over = self._store.hand_over()
+            self._release(self._handed_over)
+            self._on_durable()
+
+    async def _sync_regularly(self) -> None:
+        while True:
+            await trio.sleep(self._sync_interval_s)
+            await self.sync_once()
+
+    async def _sync_before_replying(self) -> None:
         while True:
             await self._dirty.wait()
             if not self._waiting:

@@ -128,3 +128,46 @@ async def test_the_sync_thread_runs_work_and_hands_errors_back() -> None:
             scope.cancel()
             await thread.run(lambda: done.append(2))
     assert done == [1, 2]
+
+
+async def test_interval_replies_at_once_and_syncs_later(store: Store) -> None:
+    runner = GatedRunner()
+    moved: list[int] = []
+    commit = GroupCommit(
+        store, runner, on_durable=lambda: moved.append(1), durability="interval", sync_interval_s=0.001
+    )
+    replies: list[bytes] = []
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit.run)
+            store.open_topic("first", NOW_MS)
+            position = store.appended_position
+            commit.when_durable(position, replies.append, b"1")
+            while not replies:
+                await trio.sleep(0.001)
+            assert store.durable_position < position, "nothing was synced yet"
+            assert moved == [1]
+            runner.gate.release()
+            while store.durable_position < position:
+                await trio.sleep(0.001)
+            nursery.cancel_scope.cancel()
+    store.close()
+
+
+async def test_os_replies_at_once_and_leaves_syncing_to_the_system(store: Store) -> None:
+    commit = GroupCommit(store, GatedRunner(), on_durable=lambda: None, durability="os")
+    replies: list[bytes] = []
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit.run)
+            store.open_topic("first", NOW_MS)
+            position = store.appended_position
+            commit.when_durable(position, replies.append, b"1")
+            await trio.testing.wait_all_tasks_blocked()
+            assert replies == [b"1"]
+            assert store.durable_position < position
+            nursery.cancel_scope.cancel()
+    store.close()
+    assert Store.open(store.tables.directory or Path(), StoreSettings(), NOW_MS).tables.topic_ids == {
+        "first": 1
+    }

@@ -154,11 +154,11 @@ def test_lookup_judges_each_timer() -> None:
     assert verdicts == [DUE, SUPERSEDED, DUE, SUPERSEDED, BROKEN, SUPERSEDED, SUPERSEDED, SUPERSEDED, DUE]
 
 
-@pytest.mark.parametrize("position", [0, 1 << 14, 1 << 40, LAST - 51, LAST])
+@pytest.mark.parametrize("position", [0, 64, 72, 119, 120, 121, 1 << 40, LAST - 51, LAST])
 @pytest.mark.parametrize("record_bytes", [0, 3, 47, 48, 1 << 14, (1 << 32) - 1])
 def test_lookup_of_a_row_that_names_no_record(position: int, record_bytes: int) -> None:
     """What it names lies outside the log, or is not a record; nothing outside is read."""
-    pair = store_with(1, log_bytes=512, message_limit=512, staging_bytes=512)
+    pair = store_with(1, log_bytes=64 + 56, message_limit=1_000)
     pair.write_row(1, position=position, record_bytes=record_bytes)
     assert pair.call("lookup", [1], [0]) == [BROKEN]
 

@@ -178,7 +178,7 @@ def test_a_key_is_found_again_after_its_record_was_written() -> None:
     assert exceptions(pair.ingest(send).replies) == [(0, DUPLICATE, 1)]
 
 
-COUNTS = [0, 65_537, 1 << 16 | 1, 1 << 30, 1 << 31, (1 << 32) - 1]
+COUNTS = [0, 2, 7, 300, 65_535, 65_536, 65_537, 1 << 30, 1 << 31, (1 << 32) - 1]
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -188,6 +188,11 @@ def test_a_count_that_the_payload_cannot_hold(count: int, columns: int) -> None:
     struct.pack_into("<I", payload, 4, count)
     result = Pair().ingest(frame(SEND, 1, bytes(payload)))
     assert (result.stop, result.consumed_bytes) == (Stop.BAD_FRAME, 16 + len(payload))
+
+
+def test_one_message_more_than_a_frame_may_hold() -> None:
+    data = SendFrame(items=[Item(b"", b"k")] * 65_537, columns=KEYS).encode()
+    assert Pair(Sizes(max_frame_bytes=1 << 20)).ingest(data).stop is Stop.BAD_FRAME
 
 
 @pytest.mark.parametrize("length", [2, (1 << 31) - 1, 1 << 31, (1 << 32) - 1])

@@ -214,6 +214,18 @@ def test_replay_refuses_what_makes_no_sense(record: bytes, result: int) -> None:
     assert replayed(record)[1] == [result]
 
 
+def test_replay_refuses_a_message_that_the_end_cuts() -> None:
+    record = message(1, b"key", body=b"x" * 21)
+    for missing in range(1, len(record)):
+        pair = Pair(Sizes(rows=10, log_bytes=LOG_START + len(record) - missing))
+        for side in pair.sides:
+            side.log[LOG_START:] = np.frombuffer(record[:-missing], np.uint8)
+        pair.set(staging_position=1 << 40, log_readable=len(pair.twin.log))
+        is_empty = len(record) - missing < 16
+        result = pair.call("replay", LOG_START, len(pair.twin.log))[0]
+        assert result == (REPLAYED if is_empty else NONSENSE)
+
+
 @pytest.mark.parametrize("missing", range(1, 8))
 def test_replay_ends_inside_the_padding_of_the_last_record(missing: int) -> None:
     """The log is cut behind a record that ends eight bytes before its padding does; nothing behind it is read."""

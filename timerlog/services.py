@@ -188,11 +188,12 @@ class TimerServices(Core):
     def clock_went_back(self, now_ms: int) -> None:
         """Turns the wheel's time back, after the wall clock was. Messages in their topics stay there."""
         self.wheel.close()
-        self.wheel = TimerWheel(self.tables.directory, now_ms)
-        self._fill_wheel()
+        self._new_wheel(now_ms)
 
-    def _fill_wheel(self) -> None:
-        """Links every message that still waits, and every lease."""
+    def _new_wheel(self, tick_ms: int) -> None:
+        """A wheel with every message that still waits, and every lease. What was due before ``tick_ms`` is due at it:
+        the wheel stands one tick before, because a timer can only be linked ahead of it."""
+        self.wheel = TimerWheel(self.tables.directory, tick_ms - 1)
         times = np.empty(_SCAN, np.int64)
         refs = np.empty(_SCAN, np.uint64)
         epochs = np.empty(_SCAN, np.uint32)

@@ -21,7 +21,6 @@ from timerlog.producing import Ingested, Producing, Stop
 from timerlog.recovery import Opened, RecoveryReport, open_directory
 from timerlog.services import DueBatch, ReadyBatch, TimerServices
 from timerlog.settings import StoreSettings
-from timerlog.wheel import TimerWheel
 
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 CHECKPOINT_MS = 10_000
@@ -88,8 +87,7 @@ class Store(Producing, TimerServices, Control):
         store._make_scratch()
         store._make_producing()
         store._make_delivering()
-        store.wheel = TimerWheel(directory, min(opened.applier.tick_ms or now_ms, now_ms))
-        store._fill_wheel()
+        store._new_wheel(min(opened.applier.tick_ms or now_ms, now_ms))
         store._checkpoint_position = 0
         store._checkpoint_ms = now_ms
         # From here on the tables change: a clean checkpoint must be gone from the disk before that.

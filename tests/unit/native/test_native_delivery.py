@@ -267,3 +267,11 @@ def test_a_frame_that_does_not_fit_is_refused() -> None:
     with Outputs() as out:
         frame, seqs = out.array(200, np.uint8), out.input([0, 1], np.uint64, "uint64_t *")
         assert lib.tw_deliver_frame(pair.native.store, 1, 1, seqs, 2, pointer(frame, "uint8_t *"), 200) == -1
+
+
+def test_a_message_that_the_group_has_no_row_for_was_never_delivered() -> None:
+    pair = topic_with(4, deliveries=2)
+    lease(pair, 0)
+    assert ack(pair, [(i, 1) for i in range(1, 5)]) == 4 * [NEVER_DELIVERED]
+    assert pair.call("expire", 1, [(2, 1), (3, 1)], NOW_MS) == 0
+    assert pair.call("group_untouched", 1, 3) == 1

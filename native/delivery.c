@@ -161,7 +161,7 @@ int64_t tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t l
     *need = 0;
     for (uint32_t word = 0; word < 4; word++) {
         uint64_t lanes = topic->lanes[word];
-        while (lanes && n < limit && bytes < limit_bytes && !*need) {
+        while (lanes && n < limit && (n == 0 || bytes < limit_bytes) && !*need) {
             uint32_t priority = word * 64 + (uint32_t)__builtin_ctzll(lanes);
             uint64_t at = pop_retry(group, priority);
             if (!at) at = pop_lane(store, group, priority, need);

@@ -234,7 +234,8 @@ int      tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, co
 /* clamp(min_backoff * 2^(epoch-1), ack_wait, max_backoff), spread by up to a third inside the clamps from epoch 2. */
 int64_t  tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_backoff_ms, uint64_t id, uint32_t epoch);
 /* Takes up to `limit` messages for a delivery: lowest priority number first, redeliveries before new ones. Returns
- * how many; *frame_bytes: the size of their DELIVER payload; *need > 0: the group's rows must first reach there. */
+ * how many (one always fits limit_bytes); *frame_bytes: the size of their DELIVER frame; *need > 0: the group's rows
+ * must first reach there. */
 int64_t  tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t limit_bytes, int64_t now_ms,
                    uint64_t *seqs, uint32_t *epochs, int64_t *until_ms, uint64_t *frame_bytes, uint64_t *need);
 /* Gives selected messages back to where they were taken from, when their lease could not be logged. */

@@ -229,7 +229,7 @@ def select(
     selection = Selection(store, group_id)
     taken: list[tuple[int, int, int]] = []
     size, need, priority = DELIVER_HEAD_BYTES, 0, 0
-    while len(taken) < limit and size < limit_bytes and priority < 256:
+    while len(taken) < limit and (not taken or size < limit_bytes) and priority < 256:
         try:
             seq = selection.next_of(priority)
         except Needed as needed:

@@ -1,0 +1,110 @@
+"""Cancel and reschedule tell the truth; counters, pictures and the state hash."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.driver import MIB, NOW_MS, pump
+from tests.support.frames import send
+from timerlog.errors import BadTime
+from timerlog.store import Store
+
+
+@pytest.fixture
+def topic(store: Store) -> int:
+    number = store.open_topic("t", NOW_MS)
+    times = [NOW_MS, NOW_MS, NOW_MS + 50, NOW_MS + 50]
+    store.ingest(send(number, [b"x"] * 4, keys=[b"a", b"b", b"c", b"d"], times_ms=times), NOW_MS)
+    return number
+
+
+def test_cancel(store: Store, topic: int) -> None:
+    pump(store, NOW_MS)
+    group = store.open_group(topic, "g", NOW_MS)
+    store.fetch(group, store.acquire_holder(group), 1, 1, MIB, NOW_MS)
+    assert store.cancel([1, 2, 3, 3, 2, 0, -1, 99], NOW_MS) == [
+        "already_delivered",
+        "cancelled",
+        "cancelled",
+        "already_cancelled",
+        "already_cancelled",
+        "not_found",
+        "not_found",
+        "not_found",
+    ]
+    assert store.find("t", ["a", "b", "c", "d"]) == [1, 0, 0, 4], "a cancelled message frees its key"
+    store.ingest(send(topic, [b"again"], keys=[b"c"]), NOW_MS)
+    assert store.find("t", ["c"]) == [5]
+
+
+def test_reschedule(store: Store, topic: int) -> None:
+    pump(store, NOW_MS)
+    at_ms = NOW_MS + 500
+    assert store.reschedule([1, 3, 4, 99], at_ms, NOW_MS) == [
+        "already_delivered",
+        "rescheduled",
+        "rescheduled",
+        "not_found",
+    ]
+    assert store.reschedule([3], NOW_MS + 20, NOW_MS) == ["rescheduled"]
+    pump(store, NOW_MS + 50)
+    assert store.stats(NOW_MS)["ready"] == 3
+    pump(store, at_ms)
+    assert store.stats(at_ms)["ready"] == 4
+    for bad_ms in (-1, 253_402_300_800_000):
+        with pytest.raises(BadTime):
+            store.reschedule([4], bad_ms, NOW_MS)
+
+
+def test_reschedule_before_the_message_is_on_the_wheel(store: Store, topic: int) -> None:
+    assert store.reschedule([3], NOW_MS + 1_000, NOW_MS) == ["rescheduled"]
+    pump(store, NOW_MS + 50)
+    assert store.stats(NOW_MS)["scheduled"] == 1
+    assert pump(store, NOW_MS + 1_000) == 1
+
+
+def test_unknown_topics_and_keys(store: Store, topic: int) -> None:
+    assert store.find("unknown", ["a"]) == [0]
+    assert store.find("t", ["", "zz", "a" * 300]) == [0, 0, 0]
+
+
+def test_counts(store: Store, topic: int) -> None:
+    pump(store, NOW_MS)
+    store.cancel([2, 3], NOW_MS)
+    stats = store.stats(NOW_MS)
+    assert {name: stats[name] for name in ("messages", "scheduled", "ready", "cancelled")} == {
+        "messages": 4,
+        "scheduled": 1,
+        "ready": 1,
+        "cancelled": 2,
+    }
+    store.open_group(topic, "g", NOW_MS)
+    (entry,) = store.topics()
+    assert (entry["name"], entry["scheduled"], entry["ready"]) == ("t", 1, 1)
+    assert entry["groups"][0]["backlog"] == 1
+
+
+def test_the_picture_counts_what_is_due_when(store: Store, topic: int) -> None:
+    pump(store, NOW_MS)
+    store.ingest(send(topic, [b"x"] * 3, times_ms=[NOW_MS + 90_000_000] * 3), NOW_MS)
+    pump(store, NOW_MS)
+    picture = store.wheel_picture(NOW_MS)
+    counts = {part["label"]: part["timers"] for part in picture["forecast"]}
+    assert counts["second"] == 2
+    assert counts["later"] == 5
+    assert sum(level["timers"] for level in picture["levels"]) == 5
+
+
+def test_the_state_hash_sees_each_change(store: Store, topic: int) -> None:
+    seen = {store.state_hash()}
+    pump(store, NOW_MS)
+    seen.add(store.state_hash())
+    store.cancel([3], NOW_MS)
+    seen.add(store.state_hash())
+    store.reschedule([4], NOW_MS + 7, NOW_MS)
+    seen.add(store.state_hash())
+    group = store.open_group(topic, "g", NOW_MS)
+    seen.add(store.state_hash())
+    store.fetch(group, store.acquire_holder(group), 1, 1, MIB, NOW_MS)
+    seen.add(store.state_hash())
+    assert len(seen) == 6

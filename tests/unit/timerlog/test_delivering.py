@@ -1,0 +1,144 @@
+"""Groups, leases, redelivery, acks."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from native import lib
+from tests.support.driver import MIB, NOW_MS, pump
+from tests.support.frames import ack_payload, delivered, send
+from timerlog.errors import TooManyGroups
+from timerlog.store import Store
+
+
+class Reader:
+    """One subscription of a group."""
+
+    def __init__(self, store: Store, topic: int, group: str = "g") -> None:
+        self.store = store
+        self.group = store.open_group(topic, group, NOW_MS)
+        self.holder = store.acquire_holder(self.group)
+
+    def fetch(self, limit: int = 100, now_ms: int = NOW_MS, limit_bytes: int = MIB) -> list[tuple[int, int]]:
+        frame = self.store.fetch(self.group, self.holder, 7, limit, limit_bytes, now_ms)
+        return [] if frame is None else list(zip(*delivered(frame), strict=True))
+
+    def ack(self, *receipts: tuple[int, int]) -> tuple[int, list[int]]:
+        payload = ack_payload(self.group, [i for i, _ in receipts], [e for _, e in receipts])
+        reply = self.store.ack(payload, 3, NOW_MS).reply
+        accepted, refused = struct.unpack_from("<II", reply, 16)
+        return accepted, [struct.unpack_from("<IIQ", reply, 24 + 16 * n)[1] for n in range(refused)]
+
+
+@pytest.fixture
+def topic(store: Store) -> int:
+    number = store.open_topic("t", NOW_MS)
+    store.ingest(send(number, [b"body %d" % index for index in range(5)]), NOW_MS)
+    pump(store, NOW_MS)
+    return number
+
+
+def test_each_message_goes_to_one_reader_of_each_group(store: Store, topic: int) -> None:
+    first, second, other = Reader(store, topic), Reader(store, topic), Reader(store, topic, "other")
+    assert first.fetch(2) == [(1, 1), (2, 1)]
+    assert second.fetch(2) == [(3, 1), (4, 1)]
+    assert other.fetch() == [(number, 1) for number in range(1, 6)]
+    assert (store.outstanding(first.holder), store.outstanding(second.holder)) == (2, 2)
+    assert store.has_ready(first.group)
+    assert first.fetch() == [(5, 1)]
+    assert not store.has_ready(first.group)
+    assert first.fetch() == []
+
+
+def test_acks_are_fenced_by_epoch(store: Store, topic: int) -> None:
+    reader = Reader(store, topic)
+    reader.fetch(3)
+    assert reader.ack((1, 1), (1, 1), (2, 2), (4, 1), (99, 1), (0, 1)) == (1, [1, 2, 4, 3, 3])
+    assert store.outstanding(reader.holder) == 2
+    assert reader.ack((1, 1)) == (0, [1])
+    later_ms = NOW_MS + 1_000
+    assert pump(store, later_ms) >= 2
+    assert reader.fetch(2, later_ms) == [(2, 2), (3, 2)]
+    assert reader.ack((2, 1)) == (0, [2])
+    assert reader.ack((2, 2)) == (1, [])
+
+
+def test_an_ack_after_the_lease_ended_counts_if_nobody_else_got_it(store: Store, topic: int) -> None:
+    reader = Reader(store, topic)
+    reader.fetch(1)
+    pump(store, NOW_MS + 1_000)
+    assert store.has_ready(reader.group)
+    assert reader.ack((1, 1)) == (1, [])
+    assert reader.fetch(100, NOW_MS + 1_000) == [(number, 1) for number in range(2, 6)]
+
+
+def test_a_lease_ends_on_time_and_redelivery_comes_first(store: Store, topic: int) -> None:
+    reader = Reader(store, topic)
+    reader.fetch(2)
+    pump(store, NOW_MS + 999)
+    assert reader.fetch(1, NOW_MS + 999) == [(3, 1)]
+    pump(store, NOW_MS + 1_000)
+    assert store.outstanding(reader.holder) == 1
+    assert reader.fetch(2, NOW_MS + 1_000) == [(1, 2), (2, 2)]
+
+
+def test_leaving_gives_leases_back_at_once_and_vanishing_does_not(store: Store, topic: int) -> None:
+    leaving, vanishing, staying = (Reader(store, topic) for _ in range(3))
+    leaving.fetch(2)
+    vanishing.fetch(2)
+    store.drop_holder(vanishing.holder)
+    assert store.release_holder(leaving.holder, NOW_MS) == 2
+    assert staying.fetch() == [(1, 2), (2, 2), (5, 1)]
+    assert staying.ack((3, 1)) == (1, []), "an ack of who vanished still counts"
+
+
+def test_lower_priority_numbers_first(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    for priority in (50, 255, 0, 50, 7):
+        store.ingest(send(topic, [b"x"], priority=priority), NOW_MS)
+    pump(store, NOW_MS)
+    assert [number for number, _ in Reader(store, topic).fetch()] == [3, 5, 1, 4, 2]
+
+
+def test_limits_of_a_frame(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [bytes(10_000)] * 5), NOW_MS)
+    pump(store, NOW_MS)
+    reader = Reader(store, topic)
+    assert len(reader.fetch(limit_bytes=25_000)) == 3
+    assert len(reader.fetch(limit_bytes=1)) == 1, "one message always fits"
+
+
+def test_a_cancelled_message_in_its_topic_is_not_delivered(store: Store, topic: int) -> None:
+    reader = Reader(store, topic)
+    assert store.cancel([2, 4], NOW_MS) == ["cancelled", "cancelled"]
+    assert [number for number, _ in reader.fetch()] == [1, 3, 5]
+
+
+def test_groups_are_limited_and_keep_their_number(store: Store, topic: int) -> None:
+    assert store.open_group(topic, "g", NOW_MS) == store.open_group(topic, "g", NOW_MS)
+    for index in range(store.settings.max_groups - 1):
+        store.open_group(topic, f"g{index}", NOW_MS)
+    with pytest.raises(TooManyGroups):
+        store.open_group(topic, "one-more", NOW_MS)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0" * 8, b"\1\0\0\0\1\0\0\0", ack_payload(77, [1], [1])])
+def test_malformed_acks(store: Store, topic: int, payload: bytes) -> None:
+    store.open_group(topic, "g", NOW_MS)
+    with pytest.raises(ValueError, match="ACK|group"):
+        store.ack(payload, 1, NOW_MS)
+
+
+def test_backoff_grows_within_its_clamps_for_every_epoch() -> None:
+    for epoch in range(201):
+        waits = {lib.tw_backoff_ms(1_000, 2_000, 60_000, message, epoch) for message in range(200)}
+        if epoch <= 1:
+            assert waits == {1_000}
+            continue
+        middle = min(60_000, 2_000 * 2 ** (epoch - 1))
+        assert max(1_000, middle - middle // 3) <= min(waits)
+        assert max(waits) <= min(60_000, middle + middle // 3)
+        assert len(waits) > 50, "jitter a message, also at the clamps"

@@ -1,0 +1,110 @@
+"""The five services' work: durable first, in order, once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.support.driver import NOW_MS, pump
+from tests.support.frames import send
+from timerlog.layout import MessageState
+from timerlog.store import Store
+
+
+def arrivals(store: Store, topic: int) -> list[int]:
+    count = int(store.tables.native.topics[topic].count)
+    return [int(number) for number in store.tables.topics[topic].arrivals.items["id"][:count]]
+
+
+def test_nothing_leaves_the_system_topic_before_it_is_durable(store: Store) -> None:
+    store.ingest(send(store.open_topic("t", NOW_MS), [b"x"]), NOW_MS)
+    assert store.enqueue_get(10) is None
+    ticket = store.begin_sync()
+    assert ticket is not None
+    ticket.run()
+    assert store.enqueue_get(10) is None
+    store.finish_sync(ticket)
+    batch = store.enqueue_get(10)
+    assert batch is not None
+    assert batch.ref.tolist() == [1]
+    assert store.enqueue_get(10) is None
+
+
+def test_order_is_by_due_time_and_then_as_sent(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    times = [NOW_MS + offset for offset in (30, 10, 20, 10, 30, 5_000_000, 10)]
+    store.ingest(send(topic, [b"x"] * 7, times_ms=times), NOW_MS)
+    assert pump(store, NOW_MS) == 0
+    assert pump(store, NOW_MS + 9) == 0, "never early"
+    assert pump(store, NOW_MS + 40) == 6
+    assert arrivals(store, topic) == [2, 4, 7, 3, 1, 5]
+    assert pump(store, NOW_MS + 5_000_000) == 1
+
+
+def test_topics_in_one_batch_keep_their_order(store: Store) -> None:
+    a, b = store.open_topic("a", NOW_MS), store.open_topic("b", NOW_MS)
+    for _ in range(3):
+        store.ingest(send(a, [b"x", b"x"]), NOW_MS)
+        store.ingest(send(b, [b"x"]), NOW_MS)
+    pump(store, NOW_MS)
+    assert arrivals(store, a) == [1, 2, 4, 5, 7, 8]
+    assert arrivals(store, b) == [3, 6, 9]
+
+
+def test_a_message_that_changed_on_its_way_is_passed_over(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"x"] * 4, times_ms=[NOW_MS + 5] * 4), NOW_MS)
+    pump(store, NOW_MS)
+    due = store.dequeue_get(NOW_MS + 5, 100)
+    assert due is not None
+    assert store.cancel([1], NOW_MS) == ["cancelled"]
+    ready = store.dequeue_get_message(due, NOW_MS + 5)
+    assert ready.ids.tolist() == [2, 3, 4]
+    assert store.cancel([2], NOW_MS) == ["cancelled"]
+    assert store.reschedule([3], NOW_MS + 100, NOW_MS + 5) == ["rescheduled"]
+    store.dequeue_put_message(ready, NOW_MS + 5)
+    store.dequeue_put_message(ready, NOW_MS + 5)
+    assert arrivals(store, topic) == [4], "the same batch twice changes nothing"
+    pump(store, NOW_MS + 100)
+    assert arrivals(store, topic) == [4, 3]
+
+
+def test_a_record_that_rotted_is_set_aside(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"first", b"second", b"third"], times_ms=[NOW_MS + 5] * 3), NOW_MS)
+    store.sync()
+    assert store.tables.directory is not None
+    path = next(store.tables.directory.glob("commitlog/*.log"))
+    with open(path, "r+b") as file:
+        file.seek(int(store.tables.rows["position"][2]) + 50)
+        file.write(b"\xff")
+    assert pump(store, NOW_MS + 5) == 3
+    assert arrivals(store, topic) == [1, 3]
+    assert store.tables.rows["state"][2] == MessageState.DAMAGED
+
+
+def test_a_clock_that_went_back(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"x"] * 3, times_ms=[NOW_MS + 10, NOW_MS + 20, NOW_MS + 60_000]), NOW_MS)
+    pump(store, NOW_MS + 10)
+    early_ms = NOW_MS - 3_600_000
+    store.clock_went_back(early_ms)
+    assert pump(store, early_ms) == 0
+    assert pump(store, NOW_MS + 19) == 0, "what is in its topic does not come again, the rest is not early"
+    assert pump(store, NOW_MS + 60_000) == 2
+    assert arrivals(store, topic) == [1, 2, 3]
+
+
+def test_an_idle_store_knows_when_to_wake(store: Store) -> None:
+    assert store.next_wakeup_ms() is None
+    store.ingest(send(store.open_topic("t", NOW_MS), [b"x"], times_ms=[NOW_MS + 77]), NOW_MS)
+    pump(store, NOW_MS)
+    assert store.next_wakeup_ms() == NOW_MS + 77
+
+
+def test_a_million_years_is_refused_and_the_year_9999_is_not(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    last = np.int64(253_402_300_799_999)
+    store.ingest(send(topic, [b"x"], times_ms=[int(last)]), NOW_MS)
+    assert pump(store, NOW_MS) == 0
+    assert pump(store, int(last) - 1) == 0
+    assert pump(store, int(last)) == 1

@@ -16,7 +16,7 @@ from timerlog.disk import Disk, FileDisk
 from timerlog.errors import StoreError
 from timerlog.layout import SEGMENT_HEADER_BYTES, RecordType
 from timerlog.log import ADDRESS_SPACE_BYTES, SegmentHeader, reserve_log_address_space
-from timerlog.recovery import END_RECORD, REASONS, ZEROS, LogReader, read_segment_header
+from timerlog.recovery import END_RECORD, REASONS, ZEROS, LogReader, is_unused, read_segment_header
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -80,8 +80,9 @@ class _Inspection:
         if not headers:
             return
         for segment in headers.keys() - whole.keys():
-            # A newest segment whose header never reached the disk holds nothing that was synced.
-            self._damage(segment, 0, "damaged header", torn_tail=len(whole) > 0 and segment == max(headers))
+            # The creation of the newest segment may have been interrupted: then it is unused.
+            unused = segment == max(headers) and is_unused(self.disk, self.base, segment)
+            self._damage(segment, 0, "damaged header", torn_tail=unused)
         if whole:
             self._read(whole)
 

@@ -70,14 +70,11 @@ class SyncTicket:
     position: int
     next_id: int
     _files: list[SegmentFile]
-    _directory: Disk | None
 
     def run(self) -> None:
         """Returns when everything before ``position`` is on the disk. Raises ``OSError``: then the log is unusable."""
         for file in self._files:
             file.sync()
-        if self._directory is not None:
-            self._directory.sync_directory()
 
 
 @dataclass(slots=True)
@@ -97,7 +94,6 @@ class CommitLog:
     _segments: dict[int, SegmentFile] = field(default_factory=dict)
     _staging: Any = None
     _unsynced: list[SegmentFile] = field(default_factory=list)
-    _directory_changed: bool = False
     _dirty: bool = False
     _failed: str = ""
 
@@ -140,7 +136,13 @@ class CommitLog:
             self.disk.remove_segment(base)
             raise
         file.write(0, pack_segment_header(base, self.segment_bytes, self.log_id))
-        self._directory_changed = True
+        # On disk before anything refers to it: then a segment without a header is one that was never used.
+        try:
+            file.sync()
+            self.disk.sync_directory()
+        except OSError as error:
+            self._failed = f"syncing a new segment failed: {error.strerror}"
+            raise LogFailed(self._failed) from error
         self.attach(base, file)
         return file
 
@@ -215,7 +217,6 @@ class CommitLog:
         self.flush()
         self.native.staging_position = base + self.segment_bytes + SEGMENT_HEADER_BYTES
         self.native.log_readable = self.native.staging_position
-        self._unsynced.append(self._segments[base + self.segment_bytes])
         self._set_limits()
 
     def flush(self) -> int:
@@ -246,11 +247,8 @@ class CommitLog:
             return None
         position = self.flush()
         self._dirty = False
-        ticket = SyncTicket(
-            position, int(self.native.next_id), self._unsynced, self.disk if self._directory_changed else None
-        )
+        ticket = SyncTicket(position, int(self.native.next_id), self._unsynced)
         self._unsynced = []
-        self._directory_changed = False
         return ticket
 
     def finish_sync(self, ticket: SyncTicket) -> int:

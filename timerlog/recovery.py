@@ -78,6 +78,21 @@ def read_segment_header(disk: Disk, base_pointer: Any, base: int) -> SegmentHead
     return unpack_segment_header(data)
 
 
+def is_unused(disk: Disk, base_pointer: Any, base: int) -> bool:
+    """Whether a segment without a header is one whose creation was interrupted: nothing was ever written to it."""
+    file = disk.open_segment(base, create=False)
+    try:
+        if file.size_bytes == 0:
+            return True
+        file.map_into(base_pointer, 0, file.size_bytes)
+        content = np.frombuffer(ffi.buffer(ffi.cast("char *", base_pointer), file.size_bytes), np.uint8)
+        unused = not content.any()
+        lib.tw_unmap_to_reserved(base_pointer, 0, file.size_bytes)
+        return unused
+    finally:
+        file.close()
+
+
 @dataclass(slots=True)
 class LogReader:
     """Reads the segments of an existing log."""
@@ -139,7 +154,7 @@ def open_directory(
         headers = {segment: read_segment_header(disk, base, segment) for segment in disk.segments()}
         if any(headers.values()):
             opened = _Recovery(directory, disk, settings, base, headers, undo).run()
-        elif len(headers) > 1:
+        elif len(headers) > 1 or not all(is_unused(disk, base, segment) for segment in headers):
             raise DamagedLog("no segment of the CommitLog has a whole header")
         else:
             opened = _create(directory, disk, settings, base, new_log_id, now_ms, undo)
@@ -164,8 +179,7 @@ def _create(
     log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, base)
     undo.callback(log.close_files)
     log.prepare(settings.max_frame_bytes)
-    log.create_segment(0).sync()
-    disk.sync_directory()
+    log.create_segment(0)
     log.start_at(SEGMENT_HEADER_BYTES)
     report = RecoveryReport(is_new=True, end_position=SEGMENT_HEADER_BYTES)
     return Opened(log, tables, Applier(tables, settings, tick_ms=now_ms), report)
@@ -224,9 +238,9 @@ class _Recovery:
         bases = list(self.headers)
         if bases != list(range(bases[0], bases[-1] + 1, self.segment_bytes)):
             raise DamagedLog("a segment is missing from the middle of the CommitLog")
-        # Only the newest segment can have been created without its header reaching the disk.
-        if any(segment < bases[-1] for segment in self.headless):
-            raise DamagedLog(f"segment {self.headless[0]:020d}.log has a damaged header")
+        for segment in self.headless:
+            if segment < bases[-1] or not is_unused(self.disk, self.base, segment):
+                raise DamagedLog(f"segment {segment:020d}.log has a damaged header")
 
     def _trusted_checkpoint(self) -> Checkpoint | None:
         found = checkpoints.load(self.disk)

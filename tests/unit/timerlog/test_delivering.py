@@ -128,7 +128,7 @@ def test_groups_are_limited_and_keep_their_number(store: Store, topic: int) -> N
 @pytest.mark.parametrize("payload", [b"", b"\0" * 8, b"\1\0\0\0\1\0\0\0", ack_payload(77, [1], [1])])
 def test_malformed_acks(store: Store, topic: int, payload: bytes) -> None:
     store.open_group(topic, "g", NOW_MS)
-    with pytest.raises(ValueError, match="ACK|group"):
+    with pytest.raises(ValueError, match=r"ACK|group"):
         store.ack(payload, 1, NOW_MS)
 
 

@@ -1,0 +1,69 @@
+"""Checkpoints: read back whole or not at all, and trusted only when that is safe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import msgspec
+import pytest
+
+from timerlog import checkpoint
+from timerlog.checkpoint import Checkpoint
+from timerlog.disk import FileDisk
+from timerlog.layout import GroupRecord, TopicRecord
+
+ONE = Checkpoint(
+    log_id=1,
+    position=2,
+    durable_position=3,
+    next_id=4,
+    tick_ms=5,
+    clean=False,
+    boot_id="this boot",
+    topics=[(TopicRecord(1, "t", 6), 7)],
+    groups=[GroupRecord(1, 1, "g", 0, 8)],
+)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> FileDisk:
+    return FileDisk(tmp_path)
+
+
+def test_round_trip(disk: FileDisk) -> None:
+    assert checkpoint.load(disk) is None
+    checkpoint.save(disk, ONE, durable=True)
+    assert checkpoint.load(disk) == ONE
+
+
+def test_any_damage_means_none(disk: FileDisk) -> None:
+    checkpoint.save(disk, ONE, durable=False)
+    content = (disk.directory / "checkpoint").read_bytes()
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 4
+        (disk.directory / "checkpoint").write_bytes(flipped)
+        assert checkpoint.load(disk) is None
+        (disk.directory / "checkpoint").write_bytes(content[:place])
+        assert checkpoint.load(disk) is None
+
+
+def test_another_format_means_none(disk: FileDisk) -> None:
+    checkpoint.save(disk, msgspec.structs.replace(ONE, format=99), durable=False)
+    assert checkpoint.load(disk) is None
+
+
+@pytest.mark.parametrize(
+    ("clean", "boot", "trusted"),
+    [
+        (True, "this boot", True),
+        (True, "another", True),
+        (False, "this boot", True),
+        (False, "another", False),
+    ],
+)
+def test_trust(clean: bool, boot: str, trusted: bool) -> None:
+    with mock.patch.object(checkpoint, "boot_id", return_value=boot):
+        assert checkpoint.is_trustworthy(msgspec.structs.replace(ONE, clean=clean)) is trusted
+        assert not checkpoint.is_trustworthy(msgspec.structs.replace(ONE, boot_id=""))

@@ -1,0 +1,71 @@
+"""Offline verification finds what is wrong, and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.driver import NOW_MS, SMALL
+from tests.support.frames import send
+from timerlog.errors import StoreError
+from timerlog.inspect import inspect_directory
+from timerlog.store import Store
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    topic = store.open_topic("t", NOW_MS)
+    for _ in range(4):
+        store.ingest(send(topic, [b"some body"] * 10), NOW_MS)
+        store.sync()
+    store.close()
+    return tmp_path
+
+
+def segment_of(directory: Path) -> Path:
+    return next((directory / "commitlog").glob("*.log"))
+
+
+def test_a_sound_directory(directory: Path) -> None:
+    report = inspect_directory(directory)
+    assert report.ok
+    assert report.damage == []
+    assert report.messages == 40
+    assert report.records_by_type["message"] == 40
+    assert report.records_by_type["topic"] == 1
+    assert report.checkpoint is not None
+    assert report.checkpoint["clean"] is True
+    assert report.disk_bytes > 0
+
+
+def test_damage_is_named_with_its_place(directory: Path) -> None:
+    segment = segment_of(directory)
+    content = bytearray(segment.read_bytes())
+    content[400] ^= 1
+    segment.write_bytes(content)
+    report = inspect_directory(directory)
+    assert not report.ok
+    (damage,) = report.damage
+    assert damage.file == f"commitlog/{segment.name}"
+    assert 400 - 64 <= damage.offset <= 400
+    assert damage.reason == "bad checksum"
+    assert not damage.torn_tail
+
+
+def test_a_torn_tail_is_no_damage(directory: Path) -> None:
+    segment = segment_of(directory)
+    end = inspect_directory(directory).log_bytes
+    content = bytearray(segment.read_bytes())
+    content[end : end + 20] = b"\x30\x00\x00\x00" * 5
+    segment.write_bytes(content)
+    report = inspect_directory(directory)
+    assert report.ok
+    assert [damage.torn_tail for damage in report.damage] == [True]
+    assert report.torn_tail_bytes == 17
+
+
+def test_what_is_not_a_data_directory(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="not a data directory"):
+        inspect_directory(tmp_path / "nothing")

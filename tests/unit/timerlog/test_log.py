@@ -1,0 +1,134 @@
+"""Segments, group commit, the reserve for control records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.driver import MIB, NOW_MS, SMALL
+from tests.support.frames import send
+from timerlog.disk import FileSegment
+from timerlog.errors import DiskFull, LogFailed, StoreError, UnsupportedFormat
+from timerlog.layout import SEGMENT_HEADER_BYTES
+from timerlog.log import pack_segment_header, unpack_segment_header
+from timerlog.producing import Stop
+from timerlog.settings import StoreSettings
+from timerlog.store import Store
+
+
+def fill(store: Store, topic: int, frames: int) -> int:
+    """Sends frames of 60 bodies of 1,000 bytes until one is refused; returns how many messages were stored."""
+    stored = 0
+    for _ in range(frames):
+        ingested = store.ingest(send(topic, [bytes(1_000)] * 60), NOW_MS)
+        if ingested.stop is Stop.DISK_FULL:
+            break
+        stored += 60
+    return stored
+
+
+def test_the_log_rolls_through_segments_and_comes_back(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    topic = store.open_topic("t", NOW_MS)
+    assert fill(store, topic, 400) == 24_000
+    store.sync()
+    bases = store.log.segments
+    assert bases == [number * 6 * MIB for number in range(len(bases))]
+    assert len(bases) >= 4
+    state = store.state_hash()
+    store.close(clean=False)
+    for name in ("messages.table", "checkpoint"):
+        (tmp_path / name).unlink()
+    again = Store.open(tmp_path, SMALL, NOW_MS)
+    assert again.state_hash() == state
+    assert again.recovery.replayed_records > 24_000
+    again.close()
+
+
+def test_many_appends_share_one_sync(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    store.sync()
+    syncs = store.log.syncs
+    fill(store, topic, 5)
+    ticket = store.begin_sync()
+    assert ticket is not None
+    fill(store, topic, 1)
+    ticket.run()
+    assert store.finish_sync(ticket) == ticket.position < store.appended_position
+    assert store.log.syncs == syncs + 1
+    store.sync()
+    assert store.begin_sync() is None, "a mark alone is no reason to sync"
+
+
+def test_a_full_disk_refuses_sends_and_lets_the_rest_go_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    group = store.open_group(topic, "g", NOW_MS)
+    store.ingest(send(topic, [b"kept"], keys=[b"key"], times_ms=[NOW_MS + 5]), NOW_MS)
+
+    def no_room(self: FileSegment, end: int) -> None:
+        raise DiskFull("no room")
+
+    monkeypatch.setattr(FileSegment, "allocate", no_room)
+    stored = fill(store, topic, 1_000)
+    assert 0 < stored < 6_000
+    next_id = store.tables.next_id
+    assert store.ingest(send(topic, [bytes(1_000)] * 60, keys=[b"other"] * 60), NOW_MS).stop is Stop.DISK_FULL
+    assert store.tables.next_id == next_id
+    assert store.find("t", ["other"]) == [0]
+    # Cancels, groups and leases still have their reserve.
+    assert store.cancel([1], NOW_MS) == ["cancelled"]
+    store.sync()
+    holder = store.acquire_holder(group)
+    batch = store.enqueue_get(10_000)
+    assert batch is not None
+    due = store.enqueue_put(batch, NOW_MS)
+    assert due is not None
+    assert store.dequeue_put_message(store.dequeue_get_message(due, NOW_MS), NOW_MS) == [group]
+    assert store.fetch(group, holder, 1, 100, MIB, NOW_MS) is not None
+    monkeypatch.undo()
+    assert fill(store, topic, 10) == 600, "with room again, sends go on"
+
+
+def test_a_failed_write_is_final(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = store.open_topic("t", NOW_MS)
+
+    def broken(self: FileSegment, offset: int, data: bytes) -> None:
+        raise LogFailed("the disk is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileSegment, "write", broken)
+        store.ingest(send(topic, [b"x"]), NOW_MS)
+        with pytest.raises(LogFailed):
+            store.begin_sync()
+    with pytest.raises(LogFailed):
+        store.begin_sync()
+
+
+def test_segment_headers() -> None:
+    packed = pack_segment_header(4096, 8192, 77)
+    assert len(packed) == SEGMENT_HEADER_BYTES
+    header = unpack_segment_header(packed)
+    assert header is not None
+    assert (header.base, header.segment_bytes, header.log_id) == (4096, 8192, 77)
+    assert unpack_segment_header(packed[:-1]) is None
+    for place in range(SEGMENT_HEADER_BYTES):
+        flipped = bytearray(packed)
+        flipped[place] ^= 1
+        assert unpack_segment_header(bytes(flipped)) is None
+
+
+def test_a_newer_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as newer:
+        newer.setattr("timerlog.log.FORMAT_VERSION", 2)
+        packed = pack_segment_header(0, 8192, 1)
+    with pytest.raises(UnsupportedFormat, match="format 2"):
+        unpack_segment_header(packed)
+
+
+def test_segments_must_hold_a_frame(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="segment_bytes"):
+        Store.open(tmp_path, StoreSettings(segment_bytes=MIB), NOW_MS)
+    Store.open(tmp_path / "other", SMALL, NOW_MS).close()

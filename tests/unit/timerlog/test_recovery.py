@@ -1,0 +1,137 @@
+"""Opening after every kind of end. The torn tail has its own test in tests/crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.support.driver import MIB, NOW_MS, SMALL, pump
+from tests.support.frames import ack_payload, delivered, send
+from timerlog import checkpoint
+from timerlog.errors import DamagedLog, StoreError
+from timerlog.layout import SEGMENT_HEADER_BYTES
+from timerlog.settings import StoreSettings
+from timerlog.store import Store
+
+
+def busy(directory: Path) -> Store:
+    """A store with something of everything."""
+    store = Store.open(directory, SMALL, NOW_MS)
+    topic = store.open_topic("t", NOW_MS)
+    group = store.open_group(topic, "g", NOW_MS)
+    keys = [b"key-%d" % number for number in range(40)]
+    times = [NOW_MS + 10 * number for number in range(40)]
+    store.ingest(send(topic, [b"x"] * 40, keys=keys, times_ms=times), NOW_MS)
+    pump(store, NOW_MS + 200)
+    frame = store.fetch(group, store.acquire_holder(group), 1, 10, MIB, NOW_MS + 200)
+    assert frame is not None
+    ids, epochs = delivered(frame)
+    store.ack(ack_payload(group, ids[:5], epochs[:5]), 1, NOW_MS + 200)
+    store.cancel([39], NOW_MS + 200)
+    store.reschedule([38], NOW_MS + 900_000, NOW_MS + 200)
+    store.sync()
+    return store
+
+
+def reopened(directory: Path, *, boot: str | None = None) -> Store:
+    with mock.patch.object(checkpoint, "boot_id", return_value=boot or checkpoint.boot_id()):
+        return Store.open(directory, SMALL, NOW_MS + 200)
+
+
+@pytest.mark.parametrize("ending", ["clean", "killed", "reboot", "checkpoint gone", "checkpoint damaged"])
+def test_the_same_state_after(tmp_path: Path, ending: str) -> None:
+    store = busy(tmp_path)
+    state = store.state_hash()
+    store.close(clean=ending == "clean")
+    if ending == "checkpoint gone":
+        (tmp_path / "checkpoint").unlink()
+    if ending == "checkpoint damaged":
+        (tmp_path / "checkpoint").write_bytes(b"TWCHECK1" + bytes(100))
+    store = reopened(tmp_path, boot="another" if ending == "reboot" else None)
+    assert store.state_hash() == state
+    assert store.recovery.from_checkpoint == (ending in ("clean", "killed"))
+    assert store.recovery.was_clean == (ending == "clean")
+    assert store.find("t", ["key-0", "key-37", "key-38"]) == [1, 38, 0]
+    later_ms = NOW_MS + 1_000_000
+    pump(store, later_ms)
+    assert store.stats(later_ms)["scheduled"] == 0
+    group = store.tables.topics[1].groups["g"]
+    frame = store.fetch(group, store.acquire_holder(group), 1, 1_000, MIB, later_ms)
+    assert frame is not None
+    ids, epochs = delivered(frame)
+    assert sorted(ids) == [*range(6, 39), 40], "all but the acked and the cancelled"
+    assert [epoch for number, epoch in zip(ids, epochs, strict=True) if number <= 10] == [2] * 5
+    store.close()
+
+
+def test_opening_twice_in_a_row_changes_nothing(tmp_path: Path) -> None:
+    busy(tmp_path).close(clean=False)
+    first = reopened(tmp_path)
+    position, state = first.appended_position, first.state_hash()
+    first.close(clean=False)
+    second = reopened(tmp_path)
+    assert (second.appended_position, second.state_hash()) == (position, state)
+    second.close()
+
+
+def test_a_missing_segment_is_damage(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    topic = store.open_topic("t", NOW_MS)
+    for _ in range(300):
+        store.ingest(send(topic, [bytes(1_000)] * 60), NOW_MS)
+    store.close()
+    segments = sorted((tmp_path / "commitlog").iterdir())
+    segments[1].unlink()
+    with pytest.raises(DamagedLog, match="missing"):
+        reopened(tmp_path)
+
+
+def test_a_damaged_header_is_damage(tmp_path: Path) -> None:
+    store = busy(tmp_path)
+    store.close()
+    (segment,) = (tmp_path / "commitlog").iterdir()
+    with open(segment, "r+b") as file:
+        file.write(b"garbage")
+    content = segment.read_bytes()
+    with pytest.raises(StoreError):
+        reopened(tmp_path)
+    assert segment.read_bytes() == content, "nothing was changed"
+
+
+def test_a_newest_segment_without_header_is_dropped(tmp_path: Path) -> None:
+    store = busy(tmp_path)
+    state = store.state_hash()
+    store.close(clean=False)
+    (tmp_path / "commitlog" / f"{6 * MIB:020d}.log").write_bytes(bytes(4096))
+    store = reopened(tmp_path)
+    assert store.state_hash() == state
+    assert store.log.segments == [0]
+    store.close()
+
+
+def test_a_segment_of_another_log_is_damage(tmp_path: Path) -> None:
+    busy(tmp_path / "a").close()
+    busy(tmp_path / "b").close()
+    (segment,) = (tmp_path / "b" / "commitlog").iterdir()
+    (tmp_path / "a" / "commitlog" / f"{6 * MIB:020d}.log").write_bytes(segment.read_bytes())
+    with pytest.raises(DamagedLog, match="another log"):
+        reopened(tmp_path / "a")
+
+
+def test_fewer_topics_than_there_are(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    for name in ("a", "b", "c"):
+        store.open_topic(name, NOW_MS)
+    store.close()
+    few = StoreSettings(segment_bytes=6 * MIB, max_frame_bytes=64 * 1024, max_topics=2)
+    with pytest.raises(StoreError, match="raise max_topics"):
+        Store.open(tmp_path, few, NOW_MS)
+
+
+def test_a_new_log_starts_behind_its_header(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    assert store.recovery.is_new
+    assert store.appended_position == SEGMENT_HEADER_BYTES
+    store.close()

@@ -1,0 +1,67 @@
+"""A file as an array that grows in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from timerlog import region as region_module
+from timerlog.errors import DiskFull, StoreError
+from timerlog.region import Region
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_arrays_stay_valid_while_it_grows(tmp_path: Path, named: bool) -> None:
+    region = Region(tmp_path / "file" if named else None, 64 * MIB)
+    region.ensure(10)
+    array = region.array(np.uint64, 4096, 1 << 20)
+    array[5] = 7
+    region.ensure(9 * MIB)
+    array[1_000_000] = 8
+    assert (array[5], array[1_000_000], array[6]) == (7, 8, 0)
+    assert region.allocated_bytes >= 9 * MIB
+    assert region.disk_bytes() >= 9 * MIB
+    region.free(4096, 8192)
+    assert array[5] == 0
+    assert array[1_000_000] == 8
+    region.sync()
+    region.close()
+    region.close()
+
+
+def test_contents_survive(tmp_path: Path) -> None:
+    region = Region(tmp_path / "file", 64 * MIB)
+    region.ensure(100)
+    region.array(np.uint8, 0, 100)[:] = 42
+    region.close()
+    again = Region(tmp_path / "file", 64 * MIB)
+    assert again.array(np.uint8, 0, 100).tolist() == [42] * 100
+    again.close()
+
+
+def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    region = Region(tmp_path / "file", MIB)
+    region.ensure(MIB)
+    with pytest.raises(StoreError, match="cannot grow"):
+        region.ensure(MIB + 1)
+    region.close()
+    small = Region(tmp_path / "other", MIB)
+    small.ensure(100)
+    before = small.allocated_bytes
+
+    class FullDisk:
+        def __getattr__(self, name: str) -> object:
+            return (lambda *_: -28) if name == "tw_allocate" else getattr(lib, name)
+
+    lib = region_module.lib
+    monkeypatch.setattr(region_module, "lib", FullDisk())
+    with pytest.raises(DiskFull):
+        small.ensure(MIB)
+    assert small.allocated_bytes == before
+    monkeypatch.undo()
+    small.ensure(MIB)
+    small.close()

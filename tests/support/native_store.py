@@ -15,8 +15,10 @@ from native.twins.store import ARRIVAL, DELIVERY, GROUP, MAX_BATCH, ROW, RUN, TO
 HOLDERS: Final = 65_536
 KEY_PARTITIONS: Final = 1_024
 GUARD: Final = 0xA5
-# Under AddressSanitizer every allocation has guards already, and they see reads as well.
-GUARD_BYTES: Final = 0 if hasattr(ctypes.CDLL(None), "__asan_init") else 64
+# So big that numpy takes each block from malloc, and that an index a few items off still hits the guard.
+GUARD_BYTES: Final = 1_024
+# Under AddressSanitizer the guards are out of bounds for reads as well.
+_POISON: Final = getattr(ctypes.CDLL(None), "__asan_poison_memory_region", None)
 
 
 class Guarded:
@@ -31,6 +33,10 @@ class Guarded:
         self._blocks.append(block)
         inside = block[GUARD_BYTES : GUARD_BYTES + size]
         inside[:] = 0
+        if _POISON is not None:
+            behind = inside.ctypes.data + size
+            for address in (block.ctypes.data, behind):
+                _POISON(ctypes.c_void_p(address), ctypes.c_size_t(GUARD_BYTES))
         return inside.view(dtype)
 
     def filled(self, values: Any, dtype: Any) -> Array:
@@ -40,7 +46,7 @@ class Guarded:
 
     def check(self) -> None:
         """Fails when anything was written outside the arrays."""
-        if GUARD_BYTES:
+        if _POISON is None:
             for block in self._blocks:
                 assert (block[:GUARD_BYTES] == GUARD).all(), "written before an array"
                 assert (block[-GUARD_BYTES:] == GUARD).all(), "written behind an array"

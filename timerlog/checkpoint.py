@@ -36,6 +36,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     topics: list[tuple[TopicRecord, int]]  #: with the number of messages that reached it
     groups: list[GroupRecord]
+    segments: dict[int, int] = {}  #: base → size in bytes; files only grow, so a shorter one was damaged
+    tables: dict[str, int] = {}  #: file name → size in bytes, of the derived files
 
 
 def boot_id() -> str:

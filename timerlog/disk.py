@@ -104,7 +104,9 @@ class FileSegment:
             raise OSError(-result, f"cannot map {self._path.name}: {os.strerror(-result)}")
 
     def close(self) -> None:
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class FileDisk:

@@ -289,6 +289,10 @@ class CommitLog:
             if base >= from_base:
                 file.sync()
 
+    def sizes(self) -> dict[int, int]:
+        """Base → size in bytes of each segment."""
+        return {base: file.size_bytes for base, file in self._segments.items()}
+
     def disk_bytes(self) -> int:
         return sum(file.size_bytes for file in self._segments.values())
 

@@ -22,7 +22,7 @@ from timerlog import checkpoint as checkpoints
 from timerlog.apply import Applier
 from timerlog.checkpoint import Checkpoint
 from timerlog.disk import Disk
-from timerlog.errors import DamagedLog, StoreError
+from timerlog.errors import DamagedLog
 from timerlog.layout import MARK_BODY_BYTES, RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.log import (
     ADDRESS_SPACE_BYTES,
@@ -201,24 +201,25 @@ class _Recovery:
         self.headers = {segment: header for segment, header in headers.items() if header is not None}
         first = next(iter(self.headers.values()))
         self.segment_bytes, self.log_id = first.segment_bytes, first.log_id
+        self.sizes: dict[int, int] = {}
         self.report = RecoveryReport()
 
     def run(self) -> Opened:
         self._check_headers()
+        files = {segment: self.disk.open_segment(segment, create=False) for segment in self.headers}
+        for file in files.values():
+            self.undo.callback(file.close)
+        self.sizes = {segment: min(file.size_bytes, self.segment_bytes) for segment, file in files.items()}
         trusted = self._trusted_checkpoint()
         tables = self._open_tables(trusted)
         self.undo.callback(tables.close)
         log = CommitLog(self.disk, tables.native, self.segment_bytes, self.log_id, self.base)
-        self.undo.callback(log.close_files)
         log.prepare(self.settings.max_frame_bytes)
-        sizes = {}
-        for segment in self.headers:
-            file = self.disk.open_segment(segment, create=False)
+        for segment, file in files.items():
             log.attach(segment, file)
-            sizes[segment] = min(file.size_bytes, self.segment_bytes)
         applier = Applier(tables, self.settings)
         position = self._start(trusted, tables, applier)
-        reader = LogReader(self.base, self.segment_bytes, sizes)
+        reader = LogReader(self.base, self.segment_bytes, self.sizes)
         end = self._replay(reader, tables, applier, position)
         self._cut(reader, log, end, trusted)
         log.sync_all(position // self.segment_bytes * self.segment_bytes)
@@ -246,22 +247,31 @@ class _Recovery:
         found = checkpoints.load(self.disk)
         if found is None or found.log_id != self.log_id or not checkpoints.is_trustworthy(found):
             return None
-        if found.position // self.segment_bytes * self.segment_bytes not in self.headers:
+        for base, count in found.segments.items():
+            if self.sizes.get(base, 0) < count:
+                raise DamagedLog(
+                    f"segment {base:020d}.log is missing or shorter than the {count} bytes it had"
+                )
+        if not self._tables_are_whole(found):
             return None
         self.report.from_checkpoint = True
         self.report.was_clean = found.clean
         return found
+
+    def _tables_are_whole(self, found: Checkpoint) -> bool:
+        """Whether no derived file is missing or was cut; otherwise all are made again."""
+        directory = self.directory
+        if directory is None:
+            return False
+        paths = {directory / name: count for name, count in found.tables.items()}
+        return all(path.is_file() and path.stat().st_size >= count for path, count in paths.items())
 
     def _open_tables(self, trusted: Checkpoint | None) -> Tables:
         if self.directory is not None:
             if trusted is None:
                 remove_derived_files(self.directory)
             (self.directory / "topics").mkdir(mode=0o750, exist_ok=True)
-        tables = Tables(self.directory, self.log_id, self.settings.max_topics, self.settings.max_groups)
-        if trusted is not None and tables.messages.capacity < trusted.next_id:
-            tables.close()
-            raise StoreError("messages.table is shorter than the checkpoint says: delete the checkpoint file")
-        return tables
+        return Tables(self.directory, self.log_id, self.settings.max_topics, self.settings.max_groups)
 
     def _start(self, trusted: Checkpoint | None, tables: Tables, applier: Applier) -> int:
         if trusted is None:

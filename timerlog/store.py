@@ -157,6 +157,8 @@ class Store(Producing, TimerServices, Control):
                 for number, topic in tables.topics.items()
             ],
             groups=[group.record for group in tables.groups.values()],
+            segments=self.log.sizes(),
+            tables=tables.sizes(),
         )
         checkpoints.save(self._disk, checkpoint, durable=durable)
 

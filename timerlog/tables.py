@@ -213,6 +213,16 @@ class Tables:
         tables += [group.deliveries for group in self.groups.values()]
         return [self._keys, *(table.region for table in tables)]
 
+    def sizes(self) -> dict[str, int]:
+        """File name in the directory → allocated bytes, of every table; empty in memory."""
+        directory = self.directory
+        if directory is None:
+            return {}
+        named = [
+            (region.path, region.allocated_bytes) for region in self._regions() if region.path is not None
+        ]
+        return {str(path.relative_to(directory)): count for path, count in named}
+
     def sync(self) -> None:
         for region in self._regions():
             region.sync()

@@ -135,3 +135,45 @@ def test_a_new_log_starts_behind_its_header(tmp_path: Path) -> None:
     assert store.recovery.is_new
     assert store.appended_position == SEGMENT_HEADER_BYTES
     store.close()
+
+
+def test_a_shortened_segment_is_damage(tmp_path: Path) -> None:
+    busy(tmp_path).close()
+    (segment,) = (tmp_path / "commitlog").iterdir()
+    with open(segment, "r+b") as file:
+        file.truncate(1_000)
+    with pytest.raises(DamagedLog, match="shorter"):
+        reopened(tmp_path)
+
+
+def test_a_missing_newest_segment_is_damage(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    topic = store.open_topic("t", NOW_MS)
+    for _ in range(300):
+        store.ingest(send(topic, [bytes(1_000)] * 60), NOW_MS)
+    store.close()
+    sorted((tmp_path / "commitlog").iterdir())[-1].unlink()
+    with pytest.raises(DamagedLog, match="missing"):
+        reopened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["messages.table", "keys.index", "topics/1.arrivals", "topics/1-1.deliveries"]
+)
+@pytest.mark.parametrize("cut", [None, 0, 5_000])
+def test_a_derived_file_that_was_cut_or_lost_is_made_again(
+    tmp_path: Path, name: str, cut: int | None
+) -> None:
+    store = busy(tmp_path)
+    state = store.state_hash()
+    store.close()
+    if cut is None:
+        (tmp_path / name).unlink()
+    else:
+        with open(tmp_path / name, "r+b") as file:
+            file.truncate(cut)
+    store = reopened(tmp_path)
+    assert not store.recovery.from_checkpoint
+    assert store.state_hash() == state
+    assert store.find("t", ["key-0", "key-37", "key-38"]) == [1, 38, 0]
+    store.close()

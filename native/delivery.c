@@ -50,7 +50,7 @@ static int runs_end_by(const tw_run *runs, uint64_t n, uint64_t end) {
     return 1;
 }
 
-static void link_lane(tw_topic *topic, uint32_t priority, uint64_t seq) {
+void tw_link_lane(tw_topic *topic, uint32_t priority, uint64_t seq) {
     topic->arrivals[seq].next = 0;
     if (topic->lane_last[priority]) topic->arrivals[topic->lane_last[priority] - 1].next = seq + 1;
     else topic->lane_first[priority] = seq + 1;
@@ -73,7 +73,7 @@ int tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const t
             row->state = TW_READY;
             row->topic_seq = seq;
             topic->arrivals[seq].id = id;
-            link_lane(topic, row->priority, seq);
+            tw_link_lane(topic, row->priority, seq);
         }
     }
     if (seq > topic->count) topic->count = seq;

@@ -31,11 +31,7 @@ static int link_lanes(tw_store *store, tw_topic *topic) {
         if (id == 0 || id >= store->next_id) return -1;
         uint32_t priority = store->rows[id].priority;
         topic->cancelled_in_topic += store->rows[id].state == TW_CANCELLED;
-        topic->arrivals[seq].next = 0;
-        if (topic->lane_last[priority]) topic->arrivals[topic->lane_last[priority] - 1].next = seq + 1;
-        else topic->lane_first[priority] = seq + 1;
-        topic->lane_last[priority] = seq + 1;
-        topic->lanes[priority >> 6] |= UINT64_C(1) << (priority & 63);
+        tw_link_lane(topic, priority, seq);
     }
     return 0;
 }

@@ -231,6 +231,8 @@ int64_t  tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *v
 /* Puts the runs of ids into their topic from first_seq on. 0, or -1: arrivals not allocated, or an unknown id.
  * This and the other apply functions change nothing when they return -1. */
 int      tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const tw_run *runs, uint64_t n);
+/* Appends a message of the topic to the end of its lane. */
+void     tw_link_lane(tw_topic *topic, uint32_t priority, uint64_t seq);
 /* clamp(min_backoff * 2^(epoch-1), ack_wait, max_backoff), spread by up to a third inside the clamps from epoch 2. */
 int64_t  tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_backoff_ms, uint64_t id, uint32_t epoch);
 /* Takes up to `limit` messages for a delivery: lowest priority number first, redeliveries before new ones. Returns

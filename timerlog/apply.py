@@ -7,7 +7,7 @@ again, on tables that already hold it, changes nothing in the end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -51,8 +51,6 @@ class Applier:
     tables: Tables
     settings: StoreSettings
     tick_ms: int = 0
-    unknown_records: int = 0
-    records: dict[int, int] = field(default_factory=dict)
 
     def apply(self, record: int, aux: int, payload: Buffer) -> None:
         """One record as read from the log. MARK and END change nothing."""

@@ -266,10 +266,6 @@ class CommitLog:
         self._dirty = was_dirty
         return self.durable_position
 
-    def fail(self, reason: str) -> None:
-        """After a failed sync nobody knows what is on the disk: nothing may be appended any more."""
-        self._failed = reason
-
     def drop(self, base: int) -> None:
         """Removes a segment that holds nothing that was ever synced."""
         file = self._segments.pop(base, None)

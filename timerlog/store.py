@@ -54,11 +54,6 @@ class Store(Producing, TimerServices, Control):
         return store
 
     @classmethod
-    def open_on(cls, disk: Disk, settings: StoreSettings, now_ms: int, log_id: int) -> Store:
-        """Opens a store on another disk (the simulator's), with its derived tables in memory only."""
-        return cls._open(None, disk, settings, now_ms, log_id)
-
-    @classmethod
     def _open(
         cls, directory: Path | None, disk: Disk, settings: StoreSettings, now_ms: int, log_id: int
     ) -> Store:

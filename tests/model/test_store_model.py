@@ -17,23 +17,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.driver import MIB, NOW_MS, SMALL
 from tests.support.frames import ack_payload, delivered, send
 from timerlog import checkpoint
 from timerlog.layout import MessageState
 from timerlog.services import DueBatch, ReadyBatch
-from timerlog.store import Store, StoreSettings
+from timerlog.store import Store
 from timerlog.tables import remove_derived_files
 
-START_MS = 1_900_000_000_000
-MIB = 1024 * 1024
-SETTINGS = StoreSettings(
-    segment_bytes=6 * MIB,
-    max_frame_bytes=64 * 1024,
-    max_body_bytes=8 * 1024,
-    ack_wait_ms=1_000,
-    min_backoff_ms=1_000,
-    max_backoff_ms=8_000,
-)
 HOLD_MS = st.sampled_from([0, 1, 7, 900, 5_000, 20_000, 20_000_000])
 KEYS = st.one_of(st.just(b""), st.integers(0, 9).map(lambda number: b"key-%d" % number))
 
@@ -64,10 +55,10 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="tickwheel-model-"))
-        self.now_ms = START_MS
+        self.now_ms = NOW_MS
         self.messages: dict[int, Expected] = {}
         self.flight = InFlight()
-        self.store = Store.open(self.directory, SETTINGS, self.now_ms)
+        self.store = Store.open(self.directory, SMALL, self.now_ms)
         self.topics = [self.store.open_topic(name, self.now_ms) for name in ("a", "b")]
         self.groups = {t: self.store.open_group(t, "g", self.now_ms) for t in self.topics}
         self.holders = {t: self.store.acquire_holder(group) for t, group in self.groups.items()}
@@ -248,7 +239,7 @@ class StoreMachine(RuleBasedStateMachine):
             remove_derived_files(self.directory)
         boot = "another boot" if how == "power loss after sync" else checkpoint.boot_id()
         with mock.patch.object(checkpoint, "boot_id", return_value=boot):
-            self.store = Store.open(self.directory, SETTINGS, self.now_ms)
+            self.store = Store.open(self.directory, SMALL, self.now_ms)
         assert self.store.state_hash() == state
         assert self.store.recovery.from_checkpoint == (how in ("killed", "clean"))
         assert self.store.recovery.torn_tail_bytes == 0

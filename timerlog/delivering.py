@@ -12,13 +12,23 @@ import numpy as np
 from native import Buffer, ffi, lib
 from timerlog.core import Core
 from timerlog.errors import DiskFull, StoreError, TooManyGroups, TooManySubscriptions
-from timerlog.layout import HOLDERS, MAX_BATCH, GroupRecord, MessageState, RecordType
+from timerlog.layout import (
+    HOLDERS,
+    MAX_BATCH,
+    MAX_HEADERS_BYTES,
+    MAX_KEY_BYTES,
+    GroupRecord,
+    MessageState,
+    RecordType,
+)
 from timerlog.producing import check_name
 
 FETCH_LIMIT: Final = 8192
 FRAME_HEAD_BYTES: Final = 16
 _ACK_HEAD_BYTES: Final = 8
 _ACK_OK = 24
+#: What a message adds to a DELIVER frame besides its body, at most: key, headers and columns.
+_LARGEST_REST_BYTES: Final = MAX_KEY_BYTES + MAX_HEADERS_BYTES + 64
 _ROWS_AHEAD: Final = 4096
 _EXCEPTION = np.dtype([("index", "<u4"), ("code", "<u4"), ("id", "<u8")])
 
@@ -141,7 +151,11 @@ class Delivering(Core):
 
         Raises ``DiskFull`` when the leases cannot be logged; the messages wait on.
         """
-        count, frame_bytes = self._select(group_id, min(limit, FETCH_LIMIT), limit_bytes, now_ms)
+        # The message that reaches the limit is still taken: leave room for the largest.
+        room = self.settings.max_frame_bytes - self.settings.max_body_bytes - _LARGEST_REST_BYTES
+        count, frame_bytes = self._select(
+            group_id, min(limit, FETCH_LIMIT), max(1, min(limit_bytes, room)), now_ms
+        )
         if not count:
             return None
         seqs, epochs, until_ms = self._seqs[:count], self._epochs[:count], self._times[:count]

@@ -69,7 +69,7 @@ class Load:
         async with self._client() as client:
             while not self.stopping:
                 try:
-                    results = await client.send_many(TOPIC, [b"keyless"] * 20)
+                    results = await client.send_many(TOPIC, [bytes(12_000)] * 20)
                 except SendUncertain:
                     continue
                 results.raise_for_errors()
@@ -136,7 +136,9 @@ async def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path) -> None:
     ledger = Ledger()
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    daemon = Daemon(tmp_path / "data", ack_wait="1s", max_backoff="2s", log_level="info")
+    # Small segments, so that kills also hit while the log goes from one to the next.
+    sizes = {"segment_bytes": "9MiB", "max_frame_bytes": "256KiB", "max_body_bytes": "64KiB"}
+    daemon = Daemon(tmp_path / "data", ack_wait="1s", max_backoff="2s", log_level="info", **sizes)
     with daemon:
         load = Load(daemon.unix_url, ledger)
         async with trio.open_nursery() as nursery:
@@ -150,6 +152,7 @@ async def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path) -> None:
         assert daemon.stop() == 0
     assert len(ledger.sent) > 1_000
     assert len(ledger.cancelled) > 50
+    assert len(list((tmp_path / "data" / "commitlog").iterdir())) >= 2
     assert ledger.received_after_confirmed_ack == []
     check_directory(tmp_path / "data", ledger)
 

@@ -16,6 +16,8 @@ MAX_KEY_BYTES: Final = 255
 MAX_HEADERS_BYTES: Final = 16_384
 DEFAULT_MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 HARD_MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+LARGEST_DELIVERY_BYTES: Final = HARD_MAX_BODY_BYTES + 64 * 1024
+"""A DELIVER frame with one message of the largest body that any broker ever allowed, and its headers."""
 
 DEFAULT_PRIORITY: Final = 50
 MAX_PRIORITY: Final = 255

@@ -32,7 +32,7 @@ from tickwheel.protocol.errors import (
     UnsupportedProtocol,
 )
 from tickwheel.protocol.frames import ANSWER_OF, Buffer, Frame, FrameReader, FrameType, encode_frame
-from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES, PROTOCOL_VERSION
+from tickwheel.protocol.limits import LARGEST_DELIVERY_BYTES, MAX_HANDSHAKE_BYTES, PROTOCOL_VERSION
 from tickwheel.protocol.messages import (
     AckColumns,
     AckOk,
@@ -234,7 +234,8 @@ class ClientMachine(_Machine):
                 f"The server speaks version {answer.protocol} of the protocol, we speak {PROTOCOL_VERSION}."
             )
         self._connected = True
-        self._reader.max_frame_bytes = answer.max_frame_bytes
+        # What was stored under larger limits than today's must still get through.
+        self._reader.max_frame_bytes = max(answer.max_frame_bytes, LARGEST_DELIVERY_BYTES)
         return Connected(answer)
 
     def _answer(self, frame: Frame) -> ClientEvent:

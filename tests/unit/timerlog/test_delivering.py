@@ -111,6 +111,19 @@ def test_limits_of_a_frame(store: Store) -> None:
     assert len(reader.fetch(limit_bytes=1)) == 1, "one message always fits"
 
 
+def test_no_delivery_is_larger_than_a_frame_may_be(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    for _ in range(20):
+        store.ingest(send(topic, [bytes(16_000)] * 3 + [bytes(10)] * 20), NOW_MS)
+    pump(store, NOW_MS)
+    group = store.open_group(topic, "g", NOW_MS)
+    holder, taken = store.acquire_holder(group), 0
+    while (frame := store.fetch(group, holder, 1, 1_000, MIB, NOW_MS)) is not None:
+        assert len(frame) <= store.settings.max_frame_bytes
+        taken += len(delivered(frame)[0])
+    assert taken == 20 * 23
+
+
 def test_a_cancelled_message_in_its_topic_is_not_delivered(store: Store, topic: int) -> None:
     reader = Reader(store, topic)
     assert store.cancel([2, 4], NOW_MS) == ["cancelled", "cancelled"]

@@ -159,7 +159,7 @@ async def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path) -> None:
 
 def check_directory(directory: Path, ledger: Ledger) -> None:
     """Reads the daemon's files and compares them with the ledger."""
-    store = Store.open(directory, StoreSettings(), int(_now_ms()))
+    store = Store.open(directory, StoreSettings(max_frame_bytes=256 * 1024), int(_now_ms()))
     try:
         rows = store.tables.rows
         topic_id = store.tables.topic_ids[TOPIC]

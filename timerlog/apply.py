@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from native import Buffer, ffi, lib
-from timerlog.errors import StoreError
+from timerlog.errors import BadSettings, StoreError
 from timerlog.layout import (
     PUT_HEAD,
     RUN,
@@ -115,11 +115,11 @@ class Applier:
 
     def topic(self, record: TopicRecord) -> None:
         if not 0 < record.topic_id < self.tables.native.topics_capacity:
-            raise StoreError(f"topic {record.name!r} has number {record.topic_id}: raise max_topics")
+            raise BadSettings(f"topic {record.name!r} has number {record.topic_id}: raise max_topics")
         self.tables.add_topic(record)
 
     def group(self, record: GroupRecord) -> None:
         if not 0 < record.group_id < self.tables.native.groups_capacity:
-            raise StoreError(f"group {record.name!r} has number {record.group_id}: raise max_groups")
+            raise BadSettings(f"group {record.name!r} has number {record.group_id}: raise max_groups")
         settings = self.settings
         self.tables.add_group(record, settings.ack_wait_ms, settings.min_backoff_ms, settings.max_backoff_ms)

@@ -31,6 +31,20 @@ class DirectoryReadOnly(StoreError):
     advice = "Give this user write access to the directory, or use another one."
 
 
+class BadDirectory(StoreError):
+    """The data directory cannot be used."""
+
+    code = "bad_directory"
+    advice = "Name a directory that this user can create and write to."
+
+
+class BadSettings(StoreError):
+    """A setting does not fit what the directory holds."""
+
+    code = "bad_config"
+    advice = "Change the setting that the message names."
+
+
 class DamagedLog(StoreError):
     """The CommitLog is damaged in its middle."""
 

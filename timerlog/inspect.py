@@ -13,7 +13,7 @@ import msgspec
 from native import lib
 from timerlog import checkpoint as checkpoints
 from timerlog.disk import Disk, FileDisk
-from timerlog.errors import StoreError
+from timerlog.errors import BadDirectory
 from timerlog.layout import SEGMENT_HEADER_BYTES, RecordType
 from timerlog.log import ADDRESS_SPACE_BYTES, SegmentHeader, reserve_log_address_space
 from timerlog.recovery import END_RECORD, REASONS, ZEROS, LogReader, is_unused, read_segment_header
@@ -42,12 +42,12 @@ class InspectReport(msgspec.Struct, kw_only=True):
 
 
 def inspect_directory(directory: Path) -> InspectReport:
-    """Reads a whole data directory. Raises ``StoreError`` when it is not one, ``UnsupportedFormat`` for a newer one.
+    """Reads a whole data directory. Raises ``BadDirectory`` when it is not one, ``UnsupportedFormat`` for a newer one.
 
     Safe on a directory that a broker is using: records that it is writing meanwhile may show as a torn tail.
     """
     if not (directory / "commitlog").is_dir():
-        raise StoreError(f"{directory} is not a data directory: it has no commitlog/")
+        raise BadDirectory(f"{directory} is not a data directory: it has no commitlog/")
     disk = FileDisk(directory)
     report = InspectReport(directory=str(directory))
     base = reserve_log_address_space()

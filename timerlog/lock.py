@@ -7,7 +7,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from timerlog.errors import DirectoryLocked, DirectoryReadOnly, DiskFull, StoreError
+from timerlog.errors import BadDirectory, DirectoryLocked, DirectoryReadOnly, DiskFull, StoreError
 
 
 class DirectoryLock:
@@ -44,4 +44,4 @@ def _as_store_error(directory: Path, error: OSError) -> StoreError:
         return DirectoryReadOnly(f"{directory} cannot be written: {error.strerror}")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"the disk that holds {directory} is full")
-    return StoreError(f"cannot use {directory}: {error.strerror}")
+    return BadDirectory(f"cannot use {directory}: {error.strerror}")

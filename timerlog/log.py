@@ -20,7 +20,7 @@ import numpy as np
 
 from native import Buffer, crc32c, ffi, lib
 from timerlog.disk import Disk, SegmentFile
-from timerlog.errors import DiskFull, LogFailed, StoreError, UnsupportedFormat
+from timerlog.errors import BadSettings, DiskFull, LogFailed, StoreError, UnsupportedFormat
 from timerlog.layout import (
     FORMAT_VERSION,
     MAX_BATCH,
@@ -104,9 +104,9 @@ class CommitLog:
         capacity = max_frame_bytes + MAX_BATCH * (MESSAGE_HEAD_BYTES + 8)
         needed = capacity + CONTROL_RESERVE_BYTES + 128
         if needed > self.segment_bytes:
-            raise StoreError(
-                f"segment_bytes {self.segment_bytes} is too small for frames of {max_frame_bytes}: "
-                f"use at least {needed}"
+            raise BadSettings(
+                f"segment_bytes {self.segment_bytes} is too small for max_frame_bytes {max_frame_bytes}: use at least "
+                f"{needed}, or lower max_frame_bytes (an existing directory keeps its segment size)"
             )
         self._staging = np.empty(capacity, np.uint8)
         self.native.staging = ffi.cast("uint8_t *", self._staging.ctypes.data)

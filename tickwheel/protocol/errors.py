@@ -328,6 +328,13 @@ class DirectoryReadOnly(TickwheelError):
     advice = "Check its owner, its permissions and how its file system is mounted."
 
 
+class BadDirectory(TickwheelError):
+    """The data directory cannot be used."""
+
+    code = "bad_directory"
+    advice = "Name a directory that this user can create and write to."
+
+
 class DamagedLog(TickwheelError):
     """The log is damaged in the middle, so the broker does not start."""
 

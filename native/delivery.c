@@ -70,6 +70,8 @@ int tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const t
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t id = runs[r].first; id < runs[r].first + runs[r].count; id++, seq++) {
             tw_row *row = &store->rows[id];
+            if (row->state == TW_SCHEDULED && topic->scheduled) topic->scheduled--;
+            topic->ready += row->state != TW_READY;
             row->state = TW_READY;
             row->topic_seq = seq;
             topic->arrivals[seq].id = id;

@@ -113,7 +113,7 @@ void tw_apply_message(tw_store *store, const tw_message *message, uint64_t posit
         .position = position,
         .deliver_at_ms = message->deliver_at_ms,
         .created_ms = message->created_ms,
-        .topic_id = message->head.aux,
+        .topic_id = (uint16_t)message->head.aux,
         .key_hash = key_hash,
         .record_bytes = message->head.record_bytes,
         .state = TW_SCHEDULED,
@@ -121,6 +121,7 @@ void tw_apply_message(tw_store *store, const tw_message *message, uint64_t posit
     };
     store->next_id = id + 1;
     store->topics[message->head.aux].messages++;
+    store->topics[message->head.aux].scheduled++;
 }
 
 static uint32_t judge(const tw_store *store, uint64_t body, uint64_t key, uint64_t headers, int64_t time,

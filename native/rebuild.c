@@ -20,8 +20,11 @@ static void count_messages(tw_store *store) {
         const tw_row *row = &store->rows[id];
         if (row->state == TW_NONE || row->topic_id >= store->topics_capacity) continue;
         if (!store->topics[row->topic_id].exists) continue;
-        store->topics[row->topic_id].messages++;
-        store->topics[row->topic_id].cancelled += row->state == TW_CANCELLED;
+        tw_topic *topic = &store->topics[row->topic_id];
+        topic->messages++;
+        topic->scheduled += row->state == TW_SCHEDULED;
+        topic->ready += row->state == TW_READY;
+        topic->cancelled += row->state == TW_CANCELLED;
     }
 }
 
@@ -30,7 +33,6 @@ static int link_lanes(tw_store *store, tw_topic *topic) {
         uint64_t id = topic->arrivals[seq].id;
         if (id == 0 || id >= store->next_id) return -1;
         uint32_t priority = store->rows[id].priority;
-        topic->cancelled_in_topic += store->rows[id].state == TW_CANCELLED;
         tw_link_lane(topic, priority, seq);
     }
     return 0;
@@ -40,7 +42,9 @@ int tw_rebuild_topics(tw_store *store) {
     for (uint32_t t = 0; t < store->topics_capacity; t++) {
         tw_topic *topic = &store->topics[t];
         if (!topic->exists) continue;
-        topic->messages = topic->cancelled = topic->cancelled_in_topic = 0;
+        topic->messages = topic->purged_messages;
+        topic->cancelled = topic->purged_cancelled;
+        topic->scheduled = topic->ready = 0;
         memset(topic->lane_first, 0, sizeof topic->lane_first);
         memset(topic->lane_last, 0, sizeof topic->lane_last);
         memset(topic->lanes, 0, sizeof topic->lanes);

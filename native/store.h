@@ -39,7 +39,8 @@ typedef struct {
     int64_t  deliver_at_ms;
     int64_t  created_ms;
     uint64_t topic_seq; /* its number in its topic, once it is there */
-    uint32_t topic_id;
+    uint16_t topic_id;
+    uint16_t flags;
     uint32_t key_hash; /* 0: no key */
     uint32_t record_bytes;
     uint16_t version; /* +1 at each reschedule, so that an older timer is known as superseded */
@@ -47,7 +48,8 @@ typedef struct {
     uint8_t  priority;
 } tw_row;
 
-enum { TW_NONE = 0, TW_SCHEDULED = 1, TW_READY = 2, TW_CANCELLED = 3, TW_DAMAGED = 4 };
+enum { TW_NONE = 0, TW_SCHEDULED = 1, TW_READY = 2, TW_CANCELLED = 3, TW_DAMAGED = 4, TW_EXPIRED = 5 };
+enum { TW_ORDERED = 1 }; /* flags: the message has an ordering key */
 
 /* `count` consecutive values from `first` that share epoch and time. */
 typedef struct {
@@ -67,26 +69,38 @@ typedef struct {
 typedef struct {
     int64_t  time_ms;    /* leased: the lease's end; acked: when */
     uint64_t retry_next; /* chain of messages that wait for redelivery (topic_seq + 1; 0: last) */
-    uint32_t epoch;
+    uint32_t epoch;      /* deliveries so far; fences receipts */
+    uint32_t base_epoch; /* the epoch at which the attempts were last counted from 0 again */
+    uint32_t order_hash; /* of the ordering key; 0: none, or not looked at yet */
     uint16_t holder; /* number of the subscription that holds the lease; 0: none */
     uint8_t  state;
     uint8_t  flags;
 } tw_delivery;
 
-enum { TW_UNTOUCHED = 0, TW_LEASED = 1, TW_ACKED = 2 };
-enum { TW_IN_RETRY = 1, TW_ACKING = 2 };
+/* WAITING: given back with a delay, or called for again: nobody holds it, and time_ms says when it goes on. */
+enum { TW_UNTOUCHED = 0, TW_LEASED = 1, TW_ACKED = 2, TW_WAITING = 3, TW_DEAD = 4 };
+enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4 }; /* PARKED: an earlier message of its ordering key is not done */
 
 typedef struct {
     tw_arrival *arrivals;
     uint64_t    allocated;
     uint64_t    count;     /* messages that reached the topic */
     uint64_t    messages;  /* all ever sent to it */
+    uint64_t    scheduled; /* of these, waiting for their time */
+    uint64_t    ready;     /* in the topic */
     uint64_t    cancelled;
-    uint64_t    cancelled_in_topic; /* of these, after they had reached the topic */
+    uint64_t    purged_messages; /* of `messages`, those whose rows are gone */
+    uint64_t    purged_cancelled;
     uint64_t    lane_first[256]; /* topic_seq + 1 */
     uint64_t    lane_last[256];
     uint64_t    lanes[4]; /* bit p: lane p has held a message */
     uint32_t    exists;
+    uint32_t    max_body_bytes; /* 0: the store's */
+    uint32_t    spread_ms;      /* a message is due up to so much after its deliver_at */
+    uint32_t    default_priority;
+    uint32_t    parent; /* of a shard: the topic that it belongs to, whose keys it shares; 0: none */
+    uint32_t    shards; /* 0: messages are put here themselves */
+    uint16_t    shard_of_byte[256]; /* topic id by the first byte of the routing hash */
 } tw_topic;
 
 typedef struct {
@@ -98,7 +112,12 @@ typedef struct {
     uint64_t     touched;   /* messages delivered at least once */
     uint64_t     leased;
     uint64_t     acked;
+    uint64_t     dead;
     uint64_t     deliveries;
+    uint64_t     pending; /* messages of the topic that this group is not done with */
+    uint64_t     purged_acked; /* of `acked`, `dead`, `deliveries`: of messages whose rows are gone */
+    uint64_t     purged_dead;
+    uint64_t     purged_deliveries;
     int64_t      ack_wait_ms;
     int64_t      min_backoff_ms;
     int64_t      max_backoff_ms;
@@ -108,6 +127,8 @@ typedef struct {
     uint64_t     retry_lanes[4];
     uint32_t     topic_id;
     uint32_t     exists;
+    uint32_t     max_attempts; /* 0: without end */
+    uint32_t     turn;         /* counts deliveries, for the share that is kept for the longest-waiting */
 } tw_group;
 
 typedef struct {
@@ -285,5 +306,5 @@ _Static_assert(sizeof(tw_message) == 48, "message record");
 _Static_assert(sizeof(tw_row) == 48, "MessageTable row");
 _Static_assert(sizeof(tw_run) == 24, "run");
 _Static_assert(sizeof(tw_arrival) == 16, "arrival");
-_Static_assert(sizeof(tw_delivery) == 24, "delivery row");
+_Static_assert(sizeof(tw_delivery) == 32, "delivery row");
 #endif

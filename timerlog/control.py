@@ -76,7 +76,10 @@ class Control(Delivering):
         for message_id in ids.tolist():
             topic = self._native.topics[int(rows["topic_id"][message_id])]
             topic.cancelled += 1
-            topic.cancelled_in_topic += int(rows["state"][message_id]) == MessageState.READY
+            if rows["state"][message_id] == MessageState.READY:
+                topic.ready -= 1
+            else:
+                topic.scheduled -= 1
             if rows["key_hash"][message_id]:
                 lib.tw_keys_remove(self._native, message_id)
         self._applier.set_state(ids, MessageState.CANCELLED)
@@ -120,15 +123,13 @@ class Control(Delivering):
         """Counts over everything; see docs/protocol.md, STATS_OK."""
         topics = [self._native.topics[topic_id] for topic_id in self.tables.topics]
         groups = [self._native.groups[group_id] for group_id in self.tables.groups]
-        messages, ready = sum(t.messages for t in topics), sum(t.count for t in topics)
-        cancelled, in_topic = sum(t.cancelled for t in topics), sum(t.cancelled_in_topic for t in topics)
         return {
             "now_ms": now_ms,
             "tick_ms": self.wheel.tick_ms,
-            "messages": messages,
-            "scheduled": messages - ready - (cancelled - in_topic),
-            "ready": ready - in_topic,
-            "cancelled": cancelled,
+            "messages": sum(t.messages for t in topics),
+            "scheduled": sum(t.scheduled for t in topics),
+            "ready": sum(t.ready for t in topics),
+            "cancelled": sum(t.cancelled for t in topics),
             "delivered": sum(g.deliveries for g in groups),
             "acked": sum(g.acked for g in groups),
             "leased": sum(g.leased for g in groups),
@@ -149,12 +150,12 @@ class Control(Delivering):
 
     def _topic_entry(self, topic_id: int) -> dict[str, Any]:
         topic, counts = self.tables.topics[topic_id], self._native.topics[topic_id]
-        in_topic = int(counts.count - counts.cancelled_in_topic)
+        in_topic = int(counts.ready)
         return {
             "name": topic.record.name,
             "topic_id": topic_id,
             "messages": int(counts.messages),
-            "scheduled": int(counts.messages - counts.count - (counts.cancelled - counts.cancelled_in_topic)),
+            "scheduled": int(counts.scheduled),
             "ready": in_topic,
             "groups": [
                 self._group_entry(name, group_id, in_topic) for name, group_id in topic.groups.items()

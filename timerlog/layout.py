@@ -35,8 +35,17 @@ class RecordType(IntEnum):
     CANCEL = 6
     RESCHEDULE = 7
     DAMAGED = 8  #: messages whose record no longer matches its checksum were set aside
-    TOPIC = 10
+    NACK = 9  #: messages were given back, to go on at a time
+    TOPIC = 10  #: a topic, as it is from now on
     GROUP = 11
+    TRANSACTION = 12  #: whole records that hold together or not at all
+    MOVED = 13  #: a message that purging moved here, with all that is known of it
+    DOCUMENT = 14  #: a named document of the broker's, as it is from now on
+    REDELIVER = 15  #: messages are to go on at a time, whatever became of them
+    BASE = 16  #: the first record of a segment: everything small that holds at this point
+    PURGED = 17  #: what a part of a segment held is gone, or was moved
+    DEAD = 18  #: messages that a group will not be given again
+    EXPIRED = 19  #: messages that were kept for as long as their topic keeps them
     MARK = 20  #: the log was on disk up to a position
     END = 255  #: the log goes on in the next segment
 
@@ -47,12 +56,15 @@ class MessageState(IntEnum):
     READY = 2  #: in its topic
     CANCELLED = 3
     DAMAGED = 4
+    EXPIRED = 5
 
 
 class DeliveryState(IntEnum):
     UNTOUCHED = 0
     LEASED = 1
     ACKED = 2
+    WAITING = 3  #: given back with a delay, or called for again
+    DEAD = 4
 
 
 ROW = np.dtype(
@@ -61,7 +73,8 @@ ROW = np.dtype(
         ("deliver_at_ms", "<i8"),
         ("created_ms", "<i8"),
         ("topic_seq", "<u8"),
-        ("topic_id", "<u4"),
+        ("topic_id", "<u2"),
+        ("flags", "<u2"),
         ("key_hash", "<u4"),
         ("record_bytes", "<u4"),
         ("version", "<u2"),
@@ -76,6 +89,8 @@ DELIVERY = np.dtype(
         ("time_ms", "<i8"),
         ("retry_next", "<u8"),
         ("epoch", "<u4"),
+        ("base_epoch", "<u4"),
+        ("order_hash", "<u4"),
         ("holder", "<u2"),
         ("state", "u1"),
         ("flags", "u1"),

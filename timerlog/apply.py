@@ -19,6 +19,7 @@ from timerlog.errors import BadSettings, StoreError
 from timerlog.layout import (
     PUT_HEAD,
     RUN,
+    DocumentRecord,
     GroupRecord,
     MessageState,
     RecordType,
@@ -75,6 +76,8 @@ class Applier:
                 self.topic(msgspec.msgpack.decode(payload, type=TopicRecord))
             case RecordType.GROUP:
                 self.group(msgspec.msgpack.decode(payload, type=GroupRecord))
+            case RecordType.DOCUMENT:
+                self.document(msgspec.msgpack.decode(payload, type=DocumentRecord))
             case RecordType.MARK | RecordType.END:
                 pass
             case _:
@@ -117,6 +120,12 @@ class Applier:
         if not 0 < record.topic_id < self.tables.native.topics_capacity:
             raise BadSettings(f"topic {record.name!r} has number {record.topic_id}: raise max_topics")
         self.tables.add_topic(record)
+
+    def document(self, record: DocumentRecord) -> None:
+        if record.content is None:
+            self.tables.documents.pop(record.name, None)
+        else:
+            self.tables.documents[record.name] = record.content
 
     def group(self, record: GroupRecord) -> None:
         if not 0 < record.group_id < self.tables.native.groups_capacity:

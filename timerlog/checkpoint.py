@@ -37,6 +37,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[tuple[TopicRecord, int]]  #: with the number of messages that reached it
     groups: list[GroupRecord]
     segments: dict[int, int] = {}  #: base → size in bytes; files only grow, so a shorter one was damaged
+    documents: dict[str, bytes] = {}
     tables: dict[str, int] = {}  #: file name → size in bytes, of the derived files
 
 

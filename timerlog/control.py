@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from native import ffi, lib
 from timerlog.core import MESSAGE_TIMER
 from timerlog.delivering import Delivering
 from timerlog.errors import BadTime
-from timerlog.layout import MAX_TIME_MS, ROW, RUN, MessageState, RecordType
+from timerlog.layout import MAX_TIME_MS, ROW, RUN, DocumentRecord, MessageState, RecordType
 
 _SECOND_MS: Final = 1_000
 FORECAST: Final = (
@@ -117,6 +118,13 @@ class Control(Delivering):
         self._append_runs(RecordType.RESCHEDULE, 0, runs)
         self._applier.reschedule(runs)
 
+    def put_document(self, name: str, content: bytes | None) -> None:
+        """Keeps a small document under a name, or deletes it (``None``). It may be relied on once the log is durable.
+        Raises ``DiskFull``."""
+        record = DocumentRecord(name, content)
+        self._append(RecordType.DOCUMENT, 0, msgspec.msgpack.encode(record))
+        self._applier.document(record)
+
     # -- looking --
 
     def stats(self, now_ms: int) -> dict[str, int]:
@@ -195,6 +203,8 @@ class Control(Delivering):
             rows = self.tables.rows[start : min(start + _HASH_ROWS, self.tables.next_id)]
             for field in ROW.names or ():
                 digest.update(np.ascontiguousarray(rows[field]).data)
+        for name, content in sorted(self.tables.documents.items()):
+            digest.update(name.encode() + b"\0" + content)
         for topic_id in sorted(self.tables.topics):
             topic, counts = self.tables.topics[topic_id], self._native.topics[topic_id]
             digest.update(f"{topic.record} {counts.count} {counts.messages} {counts.cancelled}".encode())

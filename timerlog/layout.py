@@ -107,6 +107,11 @@ class TopicRecord(msgspec.Struct, frozen=True):
     created_ms: int
 
 
+class DocumentRecord(msgspec.Struct, frozen=True):
+    name: str
+    content: bytes | None  #: None: it is deleted
+
+
 class GroupRecord(msgspec.Struct, frozen=True):
     group_id: int
     topic_id: int

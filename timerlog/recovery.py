@@ -282,6 +282,7 @@ class _Recovery:
             tables.native.topics[record.topic_id].count = count
         for group in trusted.groups:
             applier.group(group)
+        tables.documents.update(trusted.documents)
         tables.native.next_id = trusted.next_id
         applier.tick_ms = trusted.tick_ms
         return trusted.position

@@ -152,6 +152,7 @@ class Store(Producing, TimerServices, Control):
                 for number, topic in tables.topics.items()
             ],
             groups=[group.record for group in tables.groups.values()],
+            documents=tables.documents,
             segments=self.log.sizes(),
             tables=tables.sizes(),
         )

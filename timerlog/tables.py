@@ -90,6 +90,8 @@ class Tables:
         self.topics: dict[int, Topic] = {}
         self.groups: dict[int, Group] = {}
         self.topic_ids: dict[str, int] = {}
+        #: Small named documents that the broker keeps here: the log holds them, nothing in the engine reads them.
+        self.documents: dict[str, bytes] = {}
         # Numbers start at 1, so that 0 can mean "none".
         self._topic_structs = ffi.new("tw_topic[]", max_topics + 1)
         self._group_structs = ffi.new("tw_group[]", max_groups + 1)

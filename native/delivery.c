@@ -3,8 +3,7 @@
 #include "store.h"
 
 enum { FRAME_HEAD = 16, DELIVER_HEAD = 8, FRAME_DELIVER = 22 };
-enum { DELIVER_COLUMNS = 8 + 8 + 8 + 4 + 4 + 2 + 2 + 1 };
-enum { ALREADY_ACKED = 1, STALE_RECEIPT = 2, NOT_FOUND = 3, NEVER_DELIVERED = 4 };
+enum { DELIVER_COLUMNS = 8 + 8 + 8 + 4 + 4 + 2 + 2 + 2 + 1 };
 
 int64_t tw_runs(const uint64_t *values, const uint32_t *epochs, const int64_t *times, uint64_t n, tw_run *runs) {
     int64_t count = 0;
@@ -23,7 +22,20 @@ int64_t tw_runs(const uint64_t *values, const uint32_t *epochs, const int64_t *t
 
 /* ---- into the topic ---- */
 
-int64_t tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *versions, uint64_t n, uint8_t *verdicts) {
+int64_t tw_due_ms(const tw_store *store, const tw_row *row, uint64_t id) {
+    uint64_t spread_ms = store->topics[row->topic_id].spread_ms;
+    if (!spread_ms) return row->deliver_at_ms;
+    /* Fibonacci hashing (Knuth, TAOCP 3, 6.4): ids in a row come to lie evenly over the range. */
+    uint64_t part = (id * UINT64_C(0x9E3779B97F4A7C15)) >> 32;
+    return row->deliver_at_ms + (int64_t)((part * spread_ms) >> 32);
+}
+
+void tw_due_times(const tw_store *store, const uint64_t *ids, uint64_t n, int64_t *due_ms) {
+    for (uint64_t i = 0; i < n; i++) due_ms[i] = tw_due_ms(store, &store->rows[ids[i]], ids[i]);
+}
+
+int64_t tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *versions, uint64_t n, int64_t now_ms,
+                  uint8_t *verdicts) {
     int64_t due = 0;
     for (uint64_t i = 0; i < n; i++) {
         if (i + 8 < n && ids[i + 8] < store->next_id) __builtin_prefetch(&store->rows[ids[i + 8]]);
@@ -32,6 +44,8 @@ int64_t tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *ve
         if (ids[i] == 0 || ids[i] >= store->next_id) continue;
         const tw_row *row = &store->rows[ids[i]];
         if (row->state != TW_SCHEDULED || row->version != versions[i]) continue;
+        if (!store->topics[row->topic_id].exists) continue;
+        if (tw_due_ms(store, row, ids[i]) > now_ms) continue; /* its topic spreads more since: another timer is set */
         const uint8_t *record = store->log + row->position;
         int whole = row->record_bytes >= sizeof(tw_message) && row->record_bytes <= store->log_readable &&
                     row->position <= store->log_readable - row->record_bytes &&
@@ -44,7 +58,7 @@ int64_t tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *ve
 }
 
 /* 1 when no run reaches beyond `end`, whatever numbers a record holds. */
-static int runs_end_by(const tw_run *runs, uint64_t n, uint64_t end) {
+int tw_runs_end_by(const tw_run *runs, uint64_t n, uint64_t end) {
     for (uint64_t r = 0; r < n; r++)
         if (runs[r].first > end || runs[r].count > end - runs[r].first) return 0;
     return 1;
@@ -66,7 +80,7 @@ int tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const t
         total += runs[r].count;
     }
     if (first_seq > topic->allocated || total > topic->allocated - first_seq) return -1;
-    if (!runs_end_by(runs, n, store->next_id)) return -1;
+    if (!tw_runs_end_by(runs, n, store->next_id)) return -1;
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t id = runs[r].first; id < runs[r].first + runs[r].count; id++, seq++) {
             tw_row *row = &store->rows[id];
@@ -79,10 +93,25 @@ int tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const t
         }
     }
     if (seq > topic->count) topic->count = seq;
+    for (uint32_t g = topic->first_group; g; g = store->groups[g].next_group) store->groups[g].pending += total;
     return 0;
 }
 
 /* ---- from the topic to a subscriber ---- */
+
+const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t seq) {
+    return &store->rows[store->topics[group->topic_id].arrivals[seq].id];
+}
+
+int tw_is_in_topic(const tw_store *store, const tw_group *group, uint64_t seq) {
+    const tw_row *row = tw_row_of(store, group, seq);
+    return row->state == TW_READY && row->topic_seq == seq && row->topic_id == group->topic_id;
+}
+
+int tw_is_open(const tw_store *store, const tw_group *group, uint64_t seq) {
+    uint8_t state = group->rows[seq].state;
+    return state != TW_ACKED && state != TW_DEAD && tw_is_in_topic(store, group, seq);
+}
 
 static uint64_t mix(uint64_t value) { /* the finaliser of SplitMix64 (Steele, Lea, Flood 2014) */
     value = (value ^ (value >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
@@ -104,7 +133,7 @@ int64_t tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_b
     return from + (int64_t)(mix(id * 1000003 + epoch) % (uint64_t)(to - from + 1));
 }
 
-static void push_retry(tw_group *group, uint32_t priority, uint64_t seq) {
+void tw_push_retry(tw_group *group, uint32_t priority, uint64_t seq) {
     tw_delivery *row = &group->rows[seq];
     row->retry_next = 0;
     row->flags |= TW_IN_RETRY;
@@ -123,69 +152,153 @@ static void return_retry(tw_group *group, uint32_t priority, uint64_t seq) {
     group->retry_lanes[priority >> 6] |= UINT64_C(1) << (priority & 63);
 }
 
-/* Returns topic_seq + 1 of the next message that really waits for redelivery, or 0. */
-static uint64_t pop_retry(tw_group *group, uint32_t priority) {
+static void drop_retry_head(tw_group *group, uint32_t priority) {
+    tw_delivery *row = &group->rows[group->retry_first[priority] - 1];
+    group->retry_first[priority] = row->retry_next;
+    row->flags &= (uint8_t)~TW_IN_RETRY;
+    if (row->retry_next) return;
+    group->retry_last[priority] = 0;
+    group->retry_lanes[priority >> 6] &= ~(UINT64_C(1) << (priority & 63));
+}
+
+/* Messages passed over in one call: dead entries of a lane, or those behind a busy ordering key. */
+enum { SCAN_LIMIT = 65536 };
+
+typedef struct {
+    const tw_store *store;
+    tw_group       *group;
+    const tw_topic *topic;
+    uint64_t        lanes[4]; /* that may hold something */
+    uint64_t        scanned;
+    uint64_t        need;
+} picker_t;
+
+/* topic_seq + 1 of the first message that really waits for redelivery, or 0. */
+static uint64_t retry_head(picker_t *picker, uint32_t priority) {
+    tw_group *group = picker->group;
     while (group->retry_first[priority]) {
-        uint64_t     at = group->retry_first[priority];
-        tw_delivery *row = &group->rows[at - 1];
-        group->retry_first[priority] = row->retry_next;
-        row->flags &= (uint8_t)~TW_IN_RETRY;
-        if (!row->retry_next) {
-            group->retry_last[priority] = 0;
-            group->retry_lanes[priority >> 6] &= ~(UINT64_C(1) << (priority & 63));
-        }
-        if (row->state == TW_LEASED) return at; /* it may have been acked while it waited */
+        uint64_t at = group->retry_first[priority];
+        if (tw_is_open(picker->store, group, at - 1)) return at;
+        drop_retry_head(group, priority); /* acked or cancelled while it waited */
     }
     return 0;
 }
 
-/* Returns topic_seq + 1 of the lane's next new message, or 0. *need: the group's rows must first reach there. */
-static uint64_t pop_lane(const tw_store *store, tw_group *group, uint32_t priority, uint64_t *need) {
-    const tw_topic *topic = &store->topics[group->topic_id];
-    while (1) {
-        uint64_t cursor = group->cursor[priority];
-        uint64_t next = cursor ? topic->arrivals[cursor - 1].next : topic->lane_first[priority];
-        if (!next) return 0;
-        if (next > group->allocated) { *need = next; return 0; }
-        group->cursor[priority] = next;
-        if (next - 1 < group->start_seq || group->rows[next - 1].state != TW_UNTOUCHED) continue;
-        if (store->rows[topic->arrivals[next - 1].id].state == TW_READY) return next;
+/* Whether a new message may be delivered now: it is there, and no earlier one of its ordering key is open. */
+static int is_its_turn(picker_t *picker, uint64_t seq) {
+    tw_group *group = picker->group;
+    if (seq < group->start_seq || !tw_is_open(picker->store, group, seq)) return 0;
+    const tw_delivery *delivery = &group->rows[seq];
+    const tw_row      *row = tw_row_of(picker->store, group, seq);
+    if (delivery->flags & (TW_IN_RETRY | TW_PARKED)) return 0;
+    if (row->flags & TW_ORDERED) {
+        if (!tw_orders_have_room(group)) { picker->need = TW_NEED_ORDERS; return 0; }
+        /* Also for one that is leased already: after a start the table is made again on the way. */
+        if (!tw_order_enter(group, tw_order_hash(picker->store, row), seq)) return 0;
     }
+    return delivery->state == TW_UNTOUCHED;
+}
+
+/* topic_seq + 1 of the lane's next new message, or 0; the cursor moves up to it, not over it. */
+static uint64_t lane_head(picker_t *picker, uint32_t priority) {
+    tw_group *group = picker->group;
+    while (picker->scanned < SCAN_LIMIT) {
+        uint64_t cursor = group->cursor[priority];
+        uint64_t next = cursor ? picker->topic->arrivals[cursor - 1].next : picker->topic->lane_first[priority];
+        if (!next) return 0;
+        if (next > group->allocated) { picker->need = next; return 0; }
+        if (is_its_turn(picker, next - 1)) return next;
+        if (picker->need) return 0;
+        group->cursor[priority] = next;
+        picker->scanned++;
+    }
+    picker->need = TW_NEED_MORE_TIME;
+    return 0;
+}
+
+/* Takes the next message of one lane: redeliveries before new ones. */
+static uint64_t take(picker_t *picker, uint32_t priority) {
+    uint64_t at = retry_head(picker, priority);
+    if (at) { drop_retry_head(picker->group, priority); return at; }
+    at = lane_head(picker, priority);
+    if (at) picker->group->cursor[priority] = at;
+    return at;
+}
+
+/* Takes the next message of the lane with the lowest number that has one. */
+static uint64_t take_first(picker_t *picker) {
+    for (uint32_t word = 0; word < 4; word++) {
+        while (picker->lanes[word]) {
+            uint64_t at = take(picker, word * 64 + (uint32_t)__builtin_ctzll(picker->lanes[word]));
+            if (at || picker->need) return at;
+            picker->lanes[word] &= picker->lanes[word] - 1;
+        }
+    }
+    return 0;
+}
+
+/* Takes the message that reached the topic before all others that wait, whatever its lane. */
+static uint64_t take_longest_waiting(picker_t *picker) {
+    uint64_t oldest = 0;
+    uint32_t lane = 0;
+    int      is_retry = 0;
+    for (uint32_t word = 0; word < 4; word++) {
+        for (uint64_t lanes = picker->lanes[word]; lanes; lanes &= lanes - 1) {
+            uint32_t priority = word * 64 + (uint32_t)__builtin_ctzll(lanes);
+            uint64_t retry = retry_head(picker, priority), fresh = lane_head(picker, priority);
+            if (picker->need) return 0;
+            if (retry && (!oldest || retry < oldest)) { oldest = retry; lane = priority; is_retry = 1; }
+            if (fresh && (!oldest || fresh < oldest)) { oldest = fresh; lane = priority; is_retry = 0; }
+        }
+    }
+    if (oldest && is_retry) {
+        /* The head of its chain, so it can be dropped there. */
+        drop_retry_head(picker->group, lane);
+    } else if (oldest) {
+        picker->group->cursor[lane] = oldest;
+    }
+    return oldest;
+}
+
+static int has_one_lane(const picker_t *picker) {
+    int lanes = 0;
+    for (uint32_t word = 0; word < 4; word++) lanes += __builtin_popcountll(picker->lanes[word]);
+    return lanes <= 1;
 }
 
 static uint64_t body_offset_bytes(const tw_row *row) { return row->record_bytes - sizeof(tw_message); }
 
 int64_t tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t limit_bytes, int64_t now_ms,
                   uint64_t *seqs, uint32_t *epochs, int64_t *until_ms, uint64_t *frame_bytes, uint64_t *need) {
-    tw_group       *group = &store->groups[group_id];
-    const tw_topic *topic = &store->topics[group->topic_id];
-    uint64_t        n = 0, bytes = DELIVER_HEAD;
-    *need = 0;
-    for (uint32_t word = 0; word < 4; word++) {
-        uint64_t lanes = topic->lanes[word];
-        while (lanes && n < limit && (n == 0 || bytes < limit_bytes) && !*need) {
-            uint32_t priority = word * 64 + (uint32_t)__builtin_ctzll(lanes);
-            uint64_t at = pop_retry(group, priority);
-            if (!at) at = pop_lane(store, group, priority, need);
-            if (!at) { lanes &= lanes - 1; continue; }
-            uint64_t id = topic->arrivals[at - 1].id;
-            seqs[n] = at - 1;
-            epochs[n] = group->rows[at - 1].epoch + 1;
-            until_ms[n] = now_ms + tw_backoff_ms(group->ack_wait_ms, group->min_backoff_ms, group->max_backoff_ms, id,
-                                                 epochs[n]);
-            bytes += DELIVER_COLUMNS + body_offset_bytes(&store->rows[id]);
-            n++;
-        }
+    tw_group *group = &store->groups[group_id];
+    picker_t  picker = {.store = store, .group = group, .topic = &store->topics[group->topic_id]};
+    uint64_t  n = 0, bytes = DELIVER_HEAD;
+    for (uint32_t word = 0; word < 4; word++)
+        picker.lanes[word] = picker.topic->lanes[word] | group->retry_lanes[word];
+    int one_lane = has_one_lane(&picker);
+    while (n < limit && (n == 0 || bytes < limit_bytes)) {
+        uint64_t at = 0;
+        if (!one_lane && ++group->turn % TW_RESERVED_SHARE == 0) at = take_longest_waiting(&picker);
+        if (!at && !picker.need) at = take_first(&picker);
+        if (!at) break;
+        uint64_t           id = picker.topic->arrivals[at - 1].id;
+        const tw_delivery *row = &group->rows[at - 1];
+        seqs[n] = at - 1;
+        epochs[n] = row->epoch + 1;
+        until_ms[n] = now_ms + tw_backoff_ms(group->ack_wait_ms, group->min_backoff_ms, group->max_backoff_ms, id,
+                                             epochs[n] - row->base_epoch);
+        bytes += DELIVER_COLUMNS + body_offset_bytes(&store->rows[id]);
+        n++;
     }
+    *need = picker.need;
     *frame_bytes = FRAME_HEAD + bytes;
     return (int64_t)n;
 }
 
 void tw_unselect(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n) {
-    tw_group       *group = &store->groups[group_id];
-    const tw_topic *topic = &store->topics[group->topic_id];
+    tw_group *group = &store->groups[group_id];
     for (uint64_t i = n; i-- > 0;) {
-        uint32_t priority = store->rows[topic->arrivals[seqs[i]].id].priority;
+        uint32_t priority = tw_row_of(store, group, seqs[i])->priority;
         /* A message that was new goes back by moving the lane's cursor before it; the rest of what was taken lies
          * behind it in the same lane and is skipped or found again by its state. */
         if (epochs[i] == 1) group->cursor[priority] = 0;
@@ -195,7 +308,7 @@ void tw_unselect(tw_store *store, uint32_t group_id, const uint64_t *seqs, const
 
 int tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw_run *runs, uint64_t n) {
     tw_group *group = &store->groups[group_id];
-    if (!runs_end_by(runs, n, group->allocated)) return -1;
+    if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
@@ -219,7 +332,8 @@ int64_t tw_deliver_frame(const tw_store *store, uint32_t group_id, uint32_t subs
     const tw_group *group = &store->groups[group_id];
     uint8_t        *ids = frame + FRAME_HEAD + DELIVER_HEAD, *dues = ids + 8 * n, *created = dues + 8 * n;
     uint8_t        *epochs = created + 8 * n, *bodies = epochs + 4 * n, *keys = bodies + 4 * n;
-    uint8_t        *headers = keys + 2 * n, *priorities = headers + 2 * n, *blob = priorities + n;
+    uint8_t        *headers = keys + 2 * n, *orders = headers + 2 * n, *priorities = orders + 2 * n;
+    uint8_t        *blob = priorities + n;
     if (frame_capacity < FRAME_HEAD + DELIVER_HEAD + DELIVER_COLUMNS * n) return -1;
     tw_store32(frame + FRAME_HEAD, subscription);
     tw_store32(frame + FRAME_HEAD + 4, (uint32_t)n);
@@ -237,6 +351,7 @@ int64_t tw_deliver_frame(const tw_store *store, uint32_t group_id, uint32_t subs
         memcpy(bodies + 4 * i, record + 44, 4);
         memcpy(keys + 2 * i, record + 40, 2);
         memcpy(headers + 2 * i, record + 42, 2);
+        memcpy(orders + 2 * i, record + 10, 2);
         priorities[i] = row->priority;
         memcpy(blob, record + sizeof(tw_message), content);
         blob += content;
@@ -244,123 +359,4 @@ int64_t tw_deliver_frame(const tw_store *store, uint32_t group_id, uint32_t subs
     uint64_t payload = (uint64_t)(blob - frame) - FRAME_HEAD;
     tw_finish_frame(frame, payload, FRAME_DELIVER, 0);
     return (int64_t)(FRAME_HEAD + payload);
-}
-
-/* ---- back ---- */
-
-static uint32_t judge_receipt(const tw_store *store, const tw_group *group, uint64_t id, uint32_t epoch) {
-    if (id == 0 || id >= store->next_id) return NOT_FOUND;
-    const tw_row *row = &store->rows[id];
-    if (row->topic_id != group->topic_id || row->state == TW_NONE) return NOT_FOUND;
-    if (row->state != TW_READY || row->topic_seq >= group->allocated) return NEVER_DELIVERED;
-    const tw_delivery *delivery = &group->rows[row->topic_seq];
-    if (delivery->state == TW_UNTOUCHED) return NEVER_DELIVERED;
-    if (delivery->state == TW_ACKED || (delivery->flags & TW_ACKING)) return ALREADY_ACKED;
-    return delivery->epoch == epoch ? 0 : STALE_RECEIPT;
-}
-
-int64_t tw_ack_check(tw_store *store, uint32_t group_id, const uint8_t *payload, uint64_t n, uint64_t *seqs,
-                     uint32_t *epochs, uint32_t *codes) {
-    const tw_group *group = &store->groups[group_id];
-    int64_t         accepted = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t id = tw_load64(payload + 8 * i);
-        uint32_t epoch = tw_load32(payload + 8 * n + 4 * i);
-        codes[i] = judge_receipt(store, group, id, epoch);
-        if (codes[i]) continue;
-        seqs[accepted] = store->rows[id].topic_seq;
-        epochs[accepted] = epoch;
-        group->rows[seqs[accepted]].flags |= TW_ACKING;
-        accepted++;
-    }
-    return accepted;
-}
-
-/* The subscription no longer holds the message: its credit comes back. */
-static void let_go(tw_store *store, tw_group *group, tw_delivery *row) {
-    if (row->holder && store->outstanding[row->holder]) store->outstanding[row->holder]--;
-    row->holder = 0;
-    if (group->leased) group->leased--;
-}
-
-int tw_apply_ack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
-    tw_group *group = &store->groups[group_id];
-    if (!runs_end_by(runs, n, group->allocated)) return -1;
-    for (uint64_t r = 0; r < n; r++) {
-        for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
-            tw_delivery *row = &group->rows[seq];
-            row->flags &= (uint8_t)~TW_ACKING;
-            if (row->state == TW_ACKED) continue;
-            if (row->state == TW_LEASED && !(row->flags & TW_IN_RETRY)) let_go(store, group, row);
-            row->state = TW_ACKED;
-            row->time_ms = runs[r].time_ms;
-            group->acked++;
-        }
-    }
-    return 0;
-}
-
-int64_t tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n,
-                  int64_t now_ms) {
-    tw_group       *group = &store->groups[group_id];
-    const tw_topic *topic = &store->topics[group->topic_id];
-    int64_t         moved = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        if (seqs[i] >= group->allocated) continue;
-        tw_delivery *row = &group->rows[seqs[i]];
-        if (row->state != TW_LEASED || row->epoch != epochs[i] || row->time_ms > now_ms || (row->flags & TW_IN_RETRY))
-            continue;
-        let_go(store, group, row);
-        push_retry(group, store->rows[topic->arrivals[seqs[i]].id].priority, seqs[i]);
-        moved++;
-    }
-    return moved;
-}
-
-static void raise_floor(const tw_store *store, tw_group *group) {
-    const tw_topic *topic = &store->topics[group->topic_id];
-    while (group->floor_seq < group->high_seq &&
-           (group->rows[group->floor_seq].state == TW_ACKED ||
-            store->rows[topic->arrivals[group->floor_seq].id].state == TW_CANCELLED))
-        group->floor_seq++;
-}
-
-int64_t tw_held_by(tw_store *store, uint32_t group_id, uint32_t holder, uint64_t *from_seq, uint64_t *seqs,
-                   uint32_t *epochs, uint64_t capacity) {
-    tw_group *group = &store->groups[group_id];
-    raise_floor(store, group);
-    uint64_t n = 0, seq = *from_seq > group->floor_seq ? *from_seq : group->floor_seq;
-    for (; seq < group->high_seq && n < capacity; seq++) {
-        const tw_delivery *row = &group->rows[seq];
-        if (row->state != TW_LEASED || row->holder != holder) continue;
-        seqs[n] = seq;
-        epochs[n++] = row->epoch;
-    }
-    *from_seq = seq;
-    return (int64_t)n;
-}
-
-int tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
-    tw_group *group = &store->groups[group_id];
-    if (!runs_end_by(runs, n, group->allocated)) return -1;
-    for (uint64_t r = 0; r < n; r++) {
-        for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++)
-            if (group->rows[seq].state == TW_LEASED && group->rows[seq].epoch == runs[r].epoch)
-                group->rows[seq].time_ms = runs[r].time_ms;
-    }
-    return 0;
-}
-
-int tw_group_untouched(const tw_store *store, uint32_t topic_id, uint64_t seq) {
-    for (uint32_t g = 1; g < store->groups_capacity; g++) {
-        const tw_group *group = &store->groups[g];
-        if (group->exists && group->topic_id == topic_id && seq < group->allocated &&
-            group->rows[seq].state != TW_UNTOUCHED)
-            return 0;
-    }
-    return 1;
-}
-
-void tw_unmark_acks(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n) {
-    for (uint64_t i = 0; i < n; i++) store->groups[group_id].rows[seqs[i]].flags &= (uint8_t)~TW_ACKING;
 }

@@ -4,15 +4,18 @@
 
 enum { FRAME_HEAD = 16, SEND_HEAD = 24, REPLY_HEAD = 16, FRAME_SEND = 12, FRAME_SEND_OK = 13 };
 enum { COLUMN_TIMES = 1, COLUMN_PRIORITY = 2, COLUMN_KEYS = 4, COLUMN_HEADERS = 8, TIMES_ARE_DELAYS = 16 };
+enum { COLUMN_ORDERS = 32, ALL_COLUMNS = 63 };
 enum { DUPLICATE = 1, BODY_TOO_LARGE = 2, BAD_TIME = 3, KEY_TOO_LONG = 4, HEADERS_TOO_LARGE = 5 };
+enum { ORDER_KEY_TOO_LONG = 6 };
 
 /* Where each column of a SEND payload starts; NULL for a column that is not there. */
 typedef struct {
     uint32_t       topic_id, count, columns, priority;
     int64_t        time;
-    const uint8_t *times, *body_bytes, *key_bytes, *headers_bytes, *priorities, *keys, *headers, *bodies;
+    const uint8_t *times, *body_bytes, *key_bytes, *headers_bytes, *order_bytes, *priorities;
+    const uint8_t *keys, *headers, *orders, *bodies;
     uint64_t       payload_bytes;
-    uint64_t       blob_bytes; /* keys, headers and bodies together */
+    uint64_t       blob_bytes; /* keys, headers, ordering keys and bodies together */
 } send_t;
 
 int tw_finish_frame(uint8_t *frame, uint64_t payload_bytes, uint32_t type, uint32_t correlation) {
@@ -44,28 +47,34 @@ static int parse_send(const uint8_t *payload, uint64_t bytes, send_t *send) {
     send->priority = tw_load32(payload + 12);
     send->time = (int64_t)tw_load64(payload + 16);
     send->payload_bytes = bytes;
-    if (send->count == 0 || send->count > TW_MAX_BATCH || send->columns > 31 || send->priority > 255) return 0;
+    if (send->count == 0 || send->count > TW_MAX_BATCH || send->columns > ALL_COLUMNS ||
+        send->priority > TW_TOPIC_PRIORITY)
+        return 0;
     uint64_t n = send->count, fixed = SEND_HEAD + 4 * n;
     if (send->columns & COLUMN_TIMES) fixed += 8 * n;
     if (send->columns & COLUMN_KEYS) fixed += 2 * n;
     if (send->columns & COLUMN_HEADERS) fixed += 2 * n;
+    if (send->columns & COLUMN_ORDERS) fixed += 2 * n;
     if (send->columns & COLUMN_PRIORITY) fixed += n;
     if (fixed > bytes) return 0;
     const uint8_t *at = payload + SEND_HEAD;
-    send->times = send->key_bytes = send->headers_bytes = send->priorities = NULL;
+    send->times = send->key_bytes = send->headers_bytes = send->order_bytes = send->priorities = NULL;
     if (send->columns & COLUMN_TIMES) { send->times = at; at += 8 * n; }
     send->body_bytes = at;
     at += 4 * n;
     if (send->columns & COLUMN_KEYS) { send->key_bytes = at; at += 2 * n; }
     if (send->columns & COLUMN_HEADERS) { send->headers_bytes = at; at += 2 * n; }
+    if (send->columns & COLUMN_ORDERS) { send->order_bytes = at; at += 2 * n; }
     if (send->columns & COLUMN_PRIORITY) { send->priorities = at; at += n; }
     uint64_t keys = send->key_bytes ? sum16(send->key_bytes, send->count) : 0;
     uint64_t headers = send->headers_bytes ? sum16(send->headers_bytes, send->count) : 0;
-    send->blob_bytes = keys + headers + sum32(send->body_bytes, send->count);
+    uint64_t orders = send->order_bytes ? sum16(send->order_bytes, send->count) : 0;
+    send->blob_bytes = keys + headers + orders + sum32(send->body_bytes, send->count);
     if (send->blob_bytes != bytes - fixed) return 0;
     send->keys = at;
     send->headers = at + keys;
-    send->bodies = send->headers + headers;
+    send->orders = send->headers + headers;
+    send->bodies = send->orders + orders;
     return 1;
 }
 
@@ -117,6 +126,7 @@ void tw_apply_message(tw_store *store, const tw_message *message, uint64_t posit
         .key_hash = key_hash,
         .record_bytes = message->head.record_bytes,
         .state = TW_SCHEDULED,
+        .flags = message->head.order_bytes ? TW_ORDERED : 0,
         .priority = message->head.flags,
     };
     store->next_id = id + 1;
@@ -124,12 +134,21 @@ void tw_apply_message(tw_store *store, const tw_message *message, uint64_t posit
     store->topics[message->head.aux].scheduled++;
 }
 
-static uint32_t judge(const tw_store *store, uint64_t body, uint64_t key, uint64_t headers, int64_t time,
-                      int64_t deliver_at) {
-    if (body > store->max_body_bytes) return BODY_TOO_LARGE;
-    if (time < 0 || deliver_at < 0 || deliver_at > TW_MAX_TIME_MS) return BAD_TIME;
-    if (key > TW_MAX_KEY_BYTES) return KEY_TOO_LONG;
-    if (headers > TW_MAX_HEADERS_BYTES) return HEADERS_TOO_LARGE;
+/* One message of a SEND, as its columns say. */
+typedef struct {
+    uint64_t       body_bytes;
+    uint32_t       key_bytes, headers_bytes, order_bytes, key_hash, priority;
+    int64_t        time, due_ms;
+    const uint8_t *key, *headers, *order, *body;
+} item_t;
+
+static uint32_t judge(const tw_store *store, const tw_topic *topic, const item_t *item) {
+    uint32_t max_body_bytes = topic->max_body_bytes ? topic->max_body_bytes : store->max_body_bytes;
+    if (item->body_bytes > store->max_body_bytes || item->body_bytes > max_body_bytes) return BODY_TOO_LARGE;
+    if (item->time < 0 || item->due_ms < 0 || item->due_ms > TW_MAX_TIME_MS) return BAD_TIME;
+    if (item->key_bytes > TW_MAX_KEY_BYTES) return KEY_TOO_LONG;
+    if (item->headers_bytes > TW_MAX_HEADERS_BYTES) return HEADERS_TOO_LARGE;
+    if (item->order_bytes > TW_MAX_KEY_BYTES) return ORDER_KEY_TOO_LONG;
     return 0;
 }
 
@@ -140,67 +159,99 @@ static int64_t due_time(const send_t *send, int64_t time, int64_t now_ms) {
     return time > TW_MAX_TIME_MS ? INT64_MAX : now_ms + time;
 }
 
-static void store_message(tw_store *store, const tw_message *head, const uint8_t *key, const uint8_t *headers,
-                          const uint8_t *body, uint32_t key_hash) {
-    uint64_t    position = store->staging_position + store->staging_bytes;
-    uint8_t    *record = store->staging + store->staging_bytes;
-    uint64_t    at = sizeof(tw_message);
-    tw_message  message = *head;
-    message.head.record_bytes = (uint32_t)(at + head->key_bytes + head->headers_bytes + head->body_bytes);
+static uint32_t priority_of(const send_t *send, const tw_topic *topic, uint32_t i, uint32_t order_bytes) {
+    if (order_bytes) return TW_ORDERED_PRIORITY;
+    if (send->priorities) return send->priorities[i];
+    return send->priority == TW_TOPIC_PRIORITY ? topic->default_priority : send->priority;
+}
+
+static void first_item(const send_t *send, item_t *item) {
+    *item = (item_t){.key = send->keys, .headers = send->headers, .order = send->orders, .body = send->bodies};
+}
+
+/* Reads the i-th message's columns; its key, headers, ordering key and body start where the one before ended. */
+static void read_item(const tw_store *store, const send_t *send, uint32_t i, int64_t now_ms, item_t *item) {
+    item->key += item->key_bytes;
+    item->headers += item->headers_bytes;
+    item->order += item->order_bytes;
+    item->body += item->body_bytes;
+    item->body_bytes = tw_load32(send->body_bytes + 4 * (uint64_t)i);
+    item->key_bytes = send->key_bytes ? tw_load16(send->key_bytes + 2 * (uint64_t)i) : 0;
+    item->headers_bytes = send->headers_bytes ? tw_load16(send->headers_bytes + 2 * (uint64_t)i) : 0;
+    item->order_bytes = send->order_bytes ? tw_load16(send->order_bytes + 2 * (uint64_t)i) : 0;
+    item->time = send->times ? (int64_t)tw_load64(send->times + 8 * (uint64_t)i) : send->time;
+    item->due_ms = due_time(send, item->time, now_ms);
+    item->priority = priority_of(send, &store->topics[send->topic_id], i, item->order_bytes);
+    item->key_hash = item->key_bytes ? store->key_hashes[i] : 0;
+}
+
+/* The topic, or the shard of it, that a message belongs to. */
+static uint32_t route(const tw_store *store, const send_t *send, const item_t *item) {
+    const tw_topic *topic = &store->topics[send->topic_id];
+    if (!topic->shards) return send->topic_id;
+    uint32_t hash = (uint32_t)(store->next_id * 0x9E3779B1u);
+    if (item->order_bytes) hash = tw_key_hash(0, item->order, item->order_bytes);
+    else if (item->key_bytes) hash = tw_key_hash(0, item->key, item->key_bytes);
+    return topic->shard_of_byte[hash >> 24];
+}
+
+static void store_message(tw_store *store, const send_t *send, const item_t *item, int64_t now_ms) {
+    uint64_t   position = store->staging_position + store->staging_bytes;
+    uint8_t   *record = store->staging + store->staging_bytes;
+    uint64_t   at = sizeof(tw_message);
+    tw_message message = {
+        .head = {.type = TW_RECORD_MESSAGE,
+                 .flags = (uint8_t)item->priority,
+                 .order_bytes = (uint16_t)item->order_bytes,
+                 .aux = route(store, send, item)},
+        .id = store->next_id,
+        .deliver_at_ms = item->due_ms,
+        .created_ms = now_ms,
+        .key_bytes = (uint16_t)item->key_bytes,
+        .headers_bytes = (uint16_t)item->headers_bytes,
+        .body_bytes = (uint32_t)item->body_bytes,
+    };
+    message.head.record_bytes = (uint32_t)(at + item->key_bytes + item->headers_bytes + item->order_bytes + item->body_bytes);
     memcpy(record, &message, at);
-    memcpy(record + at, key, head->key_bytes);
-    at += head->key_bytes;
-    memcpy(record + at, headers, head->headers_bytes);
-    at += head->headers_bytes;
-    memcpy(record + at, body, head->body_bytes);
-    at += head->body_bytes;
+    memcpy(record + at, item->key, item->key_bytes);
+    at += item->key_bytes;
+    memcpy(record + at, item->headers, item->headers_bytes);
+    at += item->headers_bytes;
+    memcpy(record + at, item->order, item->order_bytes);
+    at += item->order_bytes;
+    memcpy(record + at, item->body, item->body_bytes);
+    at += item->body_bytes;
     memset(record + at, 0, tw_padded(at) - at);
     tw_store32(record, tw_crc32c(record + 4, at - 4, 0));
     store->staging_bytes += tw_padded(at);
-    tw_apply_message(store, &message, position, key_hash);
-    if (key_hash) tw_keys_insert(store, message.id, key_hash);
+    tw_apply_message(store, &message, position, item->key_hash);
+    if (item->key_hash) tw_keys_insert(store, message.id, item->key_hash);
+}
+
+/* Why a message cannot be stored; 0 when it can. *earlier: the message that has its key. */
+static uint32_t refusal(const tw_store *store, const send_t *send, const item_t *item, uint64_t *earlier) {
+    *earlier = 0;
+    uint32_t code = judge(store, &store->topics[send->topic_id], item);
+    if (code || !item->key_hash) return code;
+    *earlier = tw_keys_find_hashed(store, send->topic_id, item->key_hash, item->key, item->key_bytes);
+    return *earlier ? DUPLICATE : 0;
 }
 
 /* Stores a frame's messages; `needs` has made sure that all fit. Writes the SEND_OK frame; returns its bytes. */
 static uint64_t store_frame(tw_store *store, const send_t *send, int64_t now_ms, uint32_t correlation, uint8_t *reply) {
-    uint64_t       first_id = store->next_id;
-    uint8_t       *exception = reply + FRAME_HEAD + REPLY_HEAD;
-    const uint8_t *key = send->keys, *headers = send->headers, *body = send->bodies;
+    uint64_t first_id = store->next_id;
+    uint8_t *exception = reply + FRAME_HEAD + REPLY_HEAD;
+    item_t   item;
+    first_item(send, &item);
     for (uint32_t i = 0; i < send->count; i++) {
-        uint64_t body_bytes = tw_load32(send->body_bytes + 4 * (uint64_t)i);
-        uint16_t key_bytes = send->key_bytes ? tw_load16(send->key_bytes + 2 * i) : 0;
-        uint16_t headers_bytes = send->headers_bytes ? tw_load16(send->headers_bytes + 2 * i) : 0;
-        int64_t  time = send->times ? (int64_t)tw_load64(send->times + 8 * (uint64_t)i) : send->time;
-        int64_t  due_ms = due_time(send, time, now_ms);
-        uint32_t code = judge(store, body_bytes, key_bytes, headers_bytes, time, due_ms);
-        uint32_t hash = key_bytes ? store->key_hashes[i] : 0;
-        uint64_t earlier = 0;
-        if (!code && hash) {
-            earlier = tw_keys_find_hashed(store, send->topic_id, hash, key, key_bytes);
-            if (earlier) code = DUPLICATE;
-        }
-        if (code) {
-            tw_store32(exception, i);
-            tw_store32(exception + 4, code);
-            tw_store64(exception + 8, earlier);
-            exception += 16;
-        } else {
-            tw_message head = {
-                .head = {.type = TW_RECORD_MESSAGE,
-                         .flags = send->priorities ? send->priorities[i] : (uint8_t)send->priority,
-                         .aux = send->topic_id},
-                .id = store->next_id,
-                .deliver_at_ms = due_ms,
-                .created_ms = now_ms,
-                .key_bytes = key_bytes,
-                .headers_bytes = headers_bytes,
-                .body_bytes = (uint32_t)body_bytes,
-            };
-            store_message(store, &head, key, headers, body, hash);
-        }
-        key += key_bytes;
-        headers += headers_bytes;
-        body += body_bytes;
+        uint64_t earlier;
+        read_item(store, send, i, now_ms, &item);
+        uint32_t code = refusal(store, send, &item, &earlier);
+        if (!code) { store_message(store, send, &item, now_ms); continue; }
+        tw_store32(exception, i);
+        tw_store32(exception + 4, code);
+        tw_store64(exception + 8, earlier);
+        exception += 16;
     }
     uint64_t payload = (uint64_t)(exception - reply) - FRAME_HEAD;
     tw_store64(reply + FRAME_HEAD, first_id);
@@ -208,6 +259,39 @@ static uint64_t store_frame(tw_store *store, const send_t *send, int64_t now_ms,
     tw_store32(reply + FRAME_HEAD + 12, (uint32_t)((payload - REPLY_HEAD) / 16));
     tw_finish_frame(reply, payload, FRAME_SEND_OK, correlation);
     return FRAME_HEAD + payload;
+}
+
+static int is_open_topic(const tw_store *store, uint32_t topic_id) {
+    return topic_id < store->topics_capacity && store->topics[topic_id].exists && !store->topics[topic_id].parent;
+}
+
+int64_t tw_send_check(tw_store *store, const uint8_t *payload, uint64_t bytes, int64_t now_ms, uint32_t *codes,
+                      uint64_t *earlier, uint64_t *log_bytes) {
+    send_t send;
+    item_t item;
+    if (!parse_send(payload, bytes, &send)) return -1;
+    if (!is_open_topic(store, send.topic_id)) return -2;
+    *log_bytes = (uint64_t)send.count * (sizeof(tw_message) + 7) + send.blob_bytes;
+    first_item(&send, &item);
+    for (uint32_t i = 0; i < send.count; i++) {
+        store->key_hashes[i] = 0;
+        read_item(store, &send, i, now_ms, &item);
+        item.key_hash = item.key_bytes ? tw_key_hash(send.topic_id, item.key, item.key_bytes) : 0;
+        codes[i] = refusal(store, &send, &item, &earlier[i]);
+    }
+    return send.count;
+}
+
+void tw_unsend(tw_store *store, uint64_t first_id, uint64_t staging_bytes) {
+    for (uint64_t id = first_id; id < store->next_id; id++) {
+        tw_row *row = &store->rows[id];
+        if (row->key_hash) tw_keys_remove(store, id);
+        store->topics[row->topic_id].messages--;
+        store->topics[row->topic_id].scheduled--;
+        memset(row, 0, sizeof *row);
+    }
+    store->next_id = first_id;
+    store->staging_bytes = staging_bytes;
 }
 
 void tw_ingest(tw_store *store, const uint8_t *data, uint64_t bytes, int64_t now_ms, uint8_t *replies,
@@ -228,7 +312,7 @@ void tw_ingest(tw_store *store, const uint8_t *data, uint64_t bytes, int64_t now
         result->stop_payload_bytes = payload_bytes;
         if (frame[8] != FRAME_SEND) result->stop = TW_STOP_OTHER_FRAME;
         else if (!parse_send(frame + FRAME_HEAD, payload_bytes, &send)) result->stop = TW_STOP_BAD_FRAME;
-        else if (send.topic_id >= store->topics_capacity || !store->topics[send.topic_id].exists)
+        else if (!is_open_topic(store, send.topic_id))
             result->stop = TW_STOP_UNKNOWN_TOPIC;
         else {
             result->stop = needs(store, &send, replies_capacity - result->reply_bytes, result);

@@ -62,7 +62,7 @@ uint64_t tw_keys_find_hashed(const tw_store *store, uint32_t topic_id, uint32_t 
         uint64_t id = table[i] >> 24;
         if (id >= store->next_id) continue;
         const tw_row *row = &store->rows[id];
-        if (row->key_hash != hash || row->topic_id != topic_id) continue;
+        if (row->key_hash != hash || tw_key_topic(store, row->topic_id) != topic_id) continue;
         const uint8_t *record = tw_at(store, row->position);
         if (sizeof(tw_message) + bytes > row->record_bytes) continue;
         if (tw_load16(record + 40) == bytes && memcmp(record + sizeof(tw_message), key, bytes) == 0) return id;

@@ -38,7 +38,7 @@ int64_t tw_log_append(tw_store *store, uint8_t type, uint32_t aux, const uint8_t
 static int makes_sense(const tw_store *store, const tw_message *message) {
     uint64_t bytes = sizeof *message;
     if (message->head.record_bytes < bytes || message->id == 0 || message->id > TW_MAX_ID) return 0;
-    bytes += (uint64_t)message->key_bytes + message->headers_bytes + message->body_bytes;
+    bytes += (uint64_t)message->key_bytes + message->headers_bytes + message->head.order_bytes + message->body_bytes;
     return bytes == message->head.record_bytes && message->head.aux < store->topics_capacity &&
            store->topics[message->head.aux].exists;
 }
@@ -54,9 +54,28 @@ int tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need)
         if (!makes_sense(store, &message)) return -1;
         if (message.id >= store->rows_allocated) { *need = message.id + 1; return TW_STOP_NEED_ROWS; }
         const uint8_t *key = record + sizeof message;
-        uint32_t       hash = message.key_bytes ? tw_key_hash(message.head.aux, key, message.key_bytes) : 0;
+        uint32_t       topic_id = tw_key_topic(store, message.head.aux);
+        uint32_t       hash = message.key_bytes ? tw_key_hash(topic_id, key, message.key_bytes) : 0;
         tw_apply_message(store, &message, *position, hash);
         *position += tw_padded(message.head.record_bytes);
     }
     return 0;
+}
+
+int64_t tw_group_begin(tw_store *store, uint8_t type, uint32_t aux, const uint8_t *payload, uint64_t bytes, uint64_t room) {
+    if (store->staging_bytes + room > store->staging_capacity) return -1;
+    if (store->staging_position + store->staging_bytes + room > store->segment_end) return -1;
+    uint64_t at = store->staging_bytes;
+    tw_head  head = {.type = type, .aux = aux};
+    memcpy(store->staging + at, &head, sizeof head);
+    memcpy(store->staging + at + sizeof head, payload, bytes);
+    store->staging_bytes += sizeof head + bytes;
+    return (int64_t)at;
+}
+
+void tw_group_end(tw_store *store, uint64_t at) {
+    uint8_t *record = store->staging + at;
+    uint64_t bytes = store->staging_bytes - at;
+    tw_store32(record + 4, (uint32_t)bytes);
+    tw_store32(record, tw_crc32c(record + 4, bytes - 4, 0));
 }

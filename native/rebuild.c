@@ -7,7 +7,8 @@ int64_t tw_scheduled(const tw_store *store, uint64_t *from_id, uint64_t end_id, 
     for (; id < end_id && n < capacity; id++) {
         const tw_row *row = &store->rows[id];
         if (row->state != TW_SCHEDULED) continue;
-        due_ms[n] = row->deliver_at_ms;
+        if (!store->topics[row->topic_id].exists) continue;
+        due_ms[n] = tw_due_ms(store, row, id);
         ids[n] = id;
         versions[n++] = row->version;
     }
@@ -57,7 +58,8 @@ int tw_rebuild_topics(tw_store *store) {
 int tw_rebuild_keys(tw_store *store, uint64_t *from_id, uint64_t end_id, uint64_t *need) {
     for (; *from_id < end_id; (*from_id)++) {
         const tw_row *row = &store->rows[*from_id];
-        if (!row->key_hash || row->state == TW_NONE || row->state == TW_CANCELLED) continue;
+        if (!row->key_hash || (row->state != TW_SCHEDULED && row->state != TW_READY)) continue;
+        if (!store->topics[row->topic_id].exists) continue;
         uint32_t partition = tw_key_partition(row->key_hash);
         if (!tw_keys_has_room(store, partition, 1)) { *need = partition; return TW_STOP_NEED_KEYS; }
         tw_keys_insert(store, *from_id, row->key_hash);
@@ -65,31 +67,58 @@ int tw_rebuild_keys(tw_store *store, uint64_t *from_id, uint64_t end_id, uint64_
     return 0;
 }
 
-int tw_rebuild_group(tw_store *store, uint32_t group_id) {
+void tw_skip_to_start(tw_store *store, uint32_t group_id) {
     tw_group       *group = &store->groups[group_id];
     const tw_topic *topic = &store->topics[group->topic_id];
-    uint64_t        end = group->allocated < topic->count ? group->allocated : topic->count;
+    for (uint64_t seq = 0; seq < group->start_seq && seq < topic->count; seq++)
+        if (topic->arrivals[seq].id) group->cursor[store->rows[topic->arrivals[seq].id].priority] = seq + 1;
+}
+
+static void reset_group(tw_group *group) {
     memset(group->cursor, 0, sizeof group->cursor);
     memset(group->retry_first, 0, sizeof group->retry_first);
     memset(group->retry_last, 0, sizeof group->retry_last);
     memset(group->retry_lanes, 0, sizeof group->retry_lanes);
     group->floor_seq = group->start_seq;
     group->high_seq = group->start_seq;
-    group->touched = group->leased = group->acked = group->deliveries = 0;
-    for (uint64_t seq = 0; seq < end; seq++) {
-        tw_delivery *row = &group->rows[seq];
-        row->holder = 0;
-        row->flags = 0;
-        row->retry_next = 0;
-        if (row->state == TW_UNTOUCHED) continue;
-        group->high_seq = seq + 1;
-        group->touched++;
-        group->deliveries += row->epoch;
-        group->acked += row->state == TW_ACKED;
-        group->leased += row->state == TW_LEASED;
-        /* New messages leave a lane in its order, so the last one touched is where its cursor stood. */
-        group->cursor[store->rows[topic->arrivals[seq].id].priority] = seq + 1;
-    }
+    group->touched = group->leased = group->pending = 0;
+    group->acked = group->purged_acked;
+    group->dead = group->purged_dead;
+    group->deliveries = group->purged_deliveries;
+}
+
+/* What one row of a group adds to its counters; the cursor of its lane moves over it unless it is `held`. */
+static void count_delivery(tw_store *store, tw_group *group, uint64_t seq, int *held) {
+    tw_delivery  *row = &group->rows[seq];
+    const tw_row *message = tw_row_of(store, group, seq);
+    row->holder = 0;
+    row->flags = 0;
+    row->retry_next = 0;
+    row->order_hash = 0;
+    /* Ordering keys: from the first open message on, the lane is gone through again to see which keys are busy. */
+    int is_ordered = message->flags & TW_ORDERED;
+    if (is_ordered && tw_is_open(store, group, seq)) *held = 1;
+    if (row->state == TW_UNTOUCHED) return;
+    group->high_seq = seq + 1;
+    group->touched++;
+    group->deliveries += row->epoch;
+    group->acked += row->state == TW_ACKED;
+    group->dead += row->state == TW_DEAD;
+    group->leased += row->state == TW_LEASED && tw_is_in_topic(store, group, seq);
+    /* New messages leave a lane in its order, so the last one touched is where its cursor stood. */
+    if (!(*held && message->priority == TW_ORDERED_PRIORITY)) group->cursor[message->priority] = seq + 1;
+}
+
+int tw_rebuild_group(tw_store *store, uint32_t group_id) {
+    tw_group       *group = &store->groups[group_id];
+    const tw_topic *topic = &store->topics[group->topic_id];
+    uint64_t        end = group->allocated < topic->count ? group->allocated : topic->count;
+    int             held = 0;
+    reset_group(group);
+    tw_skip_to_start(store, group_id);
+    for (uint64_t seq = 0; seq < end; seq++) count_delivery(store, group, seq, &held);
+    for (uint64_t seq = group->start_seq; seq < topic->count; seq++)
+        group->pending += seq < end ? tw_is_open(store, group, seq) : tw_is_in_topic(store, group, seq);
     return 0;
 }
 
@@ -99,7 +128,7 @@ int64_t tw_leased(tw_store *store, uint32_t group_id, uint64_t *from_seq, uint64
     uint64_t        n = 0, seq = *from_seq;
     for (; seq < group->high_seq && n < capacity; seq++) {
         const tw_delivery *row = &group->rows[seq];
-        if (row->state != TW_LEASED) continue;
+        if ((row->state != TW_LEASED && row->state != TW_WAITING) || !tw_is_in_topic(store, group, seq)) continue;
         until_ms[n] = row->time_ms;
         seqs[n] = seq;
         epochs[n++] = row->epoch;

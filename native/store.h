@@ -17,8 +17,8 @@ typedef struct {
     uint32_t record_bytes; /* head and payload, without the padding */
     uint8_t  type;
     uint8_t  flags;
-    uint16_t reserved;
-    uint32_t aux; /* topic id or group id, by type */
+    uint16_t order_bytes; /* of a message: the length of its ordering key */
+    uint32_t aux;         /* topic id or group id, by type */
 } tw_head;
 
 typedef struct {
@@ -29,7 +29,7 @@ typedef struct {
     uint16_t key_bytes;
     uint16_t headers_bytes;
     uint32_t body_bytes;
-} tw_message; /* 48 bytes, then key, headers, body */
+} tw_message; /* 48 bytes, then key, headers, ordering key, body */
 
 enum { TW_RECORD_MESSAGE = 1, TW_RECORD_END = 255 };
 
@@ -101,7 +101,18 @@ typedef struct {
     uint32_t    parent; /* of a shard: the topic that it belongs to, whose keys it shares; 0: none */
     uint32_t    shards; /* 0: messages are put here themselves */
     uint16_t    shard_of_byte[256]; /* topic id by the first byte of the routing hash */
+    uint32_t    first_group;        /* chain of its groups; 0: none */
 } tw_topic;
+
+/* A busy ordering key of a group: its one message that is not done and may be delivered, and those that wait for it,
+ * chained through retry_next (all topic_seq + 1). */
+typedef struct {
+    uint32_t hash; /* 0: an empty place in the table */
+    uint32_t unused;
+    uint64_t current;
+    uint64_t first;
+    uint64_t last;
+} tw_order;
 
 typedef struct {
     tw_delivery *rows;
@@ -129,6 +140,10 @@ typedef struct {
     uint32_t     exists;
     uint32_t     max_attempts; /* 0: without end */
     uint32_t     turn;         /* counts deliveries, for the share that is kept for the longest-waiting */
+    uint32_t     next_group;   /* of the same topic; 0: the last */
+    tw_order    *orders;       /* open addressing; NULL until the first message with an ordering key */
+    uint32_t     orders_capacity; /* a power of two */
+    uint32_t     orders_count;
 } tw_group;
 
 typedef struct {
@@ -161,7 +176,12 @@ enum {
     TW_KEY_PARTITIONS = 1024,
     TW_MAX_KEY_BYTES = 255,
     TW_MAX_HEADERS_BYTES = 16384,
+    TW_TOPIC_PRIORITY = 256, /* in SEND: the topic's default */
+    TW_ORDERED_PRIORITY = 50, /* of every message with an ordering key: one lane keeps their order */
+    TW_RESERVED_SHARE = 8,    /* one of so many deliveries goes to the message that waits longest */
 };
+#define TW_NEED_ORDERS UINT64_MAX
+#define TW_NEED_MORE_TIME (UINT64_MAX - 1)
 #define TW_MAX_TIME_MS INT64_C(253402300799999)
 #define TW_MAX_ID ((UINT64_C(1) << 40) - 1) /* what an entry of the key index has room for */
 
@@ -206,6 +226,11 @@ static inline const uint8_t *tw_at(const tw_store *store, uint64_t position) {
     return store->log + position;
 }
 
+/* The topic whose keys those of a topic's messages are: a shard's are its parent's. */
+static inline uint32_t tw_key_topic(const tw_store *store, uint32_t topic_id) {
+    return store->topics[topic_id].parent ? store->topics[topic_id].parent : topic_id;
+}
+
 /* Applies one message record to the MessageTable and its topic's counters. */
 void tw_apply_message(tw_store *store, const tw_message *message, uint64_t position, uint32_t key_hash);
 
@@ -215,6 +240,14 @@ void tw_apply_message(tw_store *store, const tw_message *message, uint64_t posit
 void tw_ingest(tw_store *store, const uint8_t *data, uint64_t bytes, int64_t now_ms,
                uint8_t *replies, uint64_t replies_capacity, tw_ingested *result);
 
+/* Takes back the messages from first_id on, which lie in staging from there on. */
+void tw_unsend(tw_store *store, uint64_t first_id, uint64_t staging_bytes);
+/* Judges the messages of a SEND payload without storing anything: codes as in SEND_OK (0: it can be stored), with the
+ * id of the message that has the key already, and the log bytes that all take at most. Returns their number, -1 for a
+ * payload that does not add up, -2 for an unknown topic. */
+int64_t tw_send_check(tw_store *store, const uint8_t *payload, uint64_t bytes, int64_t now_ms, uint32_t *codes,
+                      uint64_t *earlier, uint64_t *log_bytes);
+
 /* ---- log.c ---- */
 /* Checks records from `position`; returns where the first one that is not whole, padding included, starts, with
  * *reason: 0 the end of
@@ -223,6 +256,11 @@ void tw_ingest(tw_store *store, const uint8_t *data, uint64_t bytes, int64_t now
 uint64_t tw_log_verify(const uint8_t *log, uint64_t position, uint64_t end, uint64_t *counts, int32_t *reason);
 /* Appends one control record to staging; returns its position, or -1 when staging or the segment has no room. */
 int64_t  tw_log_append(tw_store *store, uint8_t type, uint32_t aux, const uint8_t *payload, uint64_t bytes);
+/* A record of records: starts one in staging (payload: a multiple of 8 bytes), so that what is appended next lies inside
+ * it; `room`: log bytes that it will take at most. Returns where it starts in staging, or -1 when there is no room. */
+int64_t  tw_group_begin(tw_store *store, uint8_t type, uint32_t aux, const uint8_t *payload, uint64_t bytes, uint64_t room);
+/* Fills in its length and checksum. */
+void     tw_group_end(tw_store *store, uint64_t at);
 /* Applies message records (already verified) from *position on. Returns 0 at `end`, 1 at a record of another type,
  * TW_STOP_NEED_ROWS with *need, -1 when a message does not make sense. The key index is left alone. */
 int      tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need);
@@ -248,17 +286,30 @@ static inline uint32_t tw_key_partition(uint32_t hash) { return hash >> 22; }
 int64_t  tw_runs(const uint64_t *values, const uint32_t *epochs, const int64_t *times, uint64_t n, tw_run *runs);
 /* verdicts: 1 due for its topic, 0 cancelled, superseded or there already, 2 damaged (its checksum is wrong).
  * Returns how many are due. */
-int64_t  tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *versions, uint64_t n, uint8_t *verdicts);
+int64_t  tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *versions, uint64_t n, int64_t now_ms,
+                   uint8_t *verdicts);
 /* Puts the runs of ids into their topic from first_seq on. 0, or -1: arrivals not allocated, or an unknown id.
  * This and the other apply functions change nothing when they return -1. */
 int      tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const tw_run *runs, uint64_t n);
+/* When a message is due: its deliver_at, and its part of the topic's spread. */
+int64_t  tw_due_ms(const tw_store *store, const tw_row *row, uint64_t id);
+void     tw_due_times(const tw_store *store, const uint64_t *ids, uint64_t n, int64_t *due_ms);
+int      tw_runs_end_by(const tw_run *runs, uint64_t n, uint64_t end);
 /* Appends a message of the topic to the end of its lane. */
 void     tw_link_lane(tw_topic *topic, uint32_t priority, uint64_t seq);
 /* clamp(min_backoff * 2^(epoch-1), ack_wait, max_backoff), spread by up to a third inside the clamps from epoch 2. */
 int64_t  tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_backoff_ms, uint64_t id, uint32_t epoch);
-/* Takes up to `limit` messages for a delivery: lowest priority number first, redeliveries before new ones. Returns
- * how many (one always fits limit_bytes); *frame_bytes: the size of their DELIVER frame; *need > 0: the group's rows
- * must first reach there. */
+const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t seq);
+/* 1 when the message of that number is in its topic now (and not cancelled, or rescheduled and there under another). */
+int      tw_is_in_topic(const tw_store *store, const tw_group *group, uint64_t seq);
+/* 1 when, besides, the group is not done with it. */
+int      tw_is_open(const tw_store *store, const tw_group *group, uint64_t seq);
+/* Appends to the chain of those that wait for redelivery. */
+void     tw_push_retry(tw_group *group, uint32_t priority, uint64_t seq);
+/* Takes up to `limit` messages for a delivery: lowest priority number first, redeliveries before new ones, one of
+ * TW_RESERVED_SHARE the longest-waiting. Returns how many (one always fits limit_bytes); *frame_bytes: the size of their
+ * DELIVER frame; *need: 0, or what must be provided for more: TW_NEED_ORDERS, TW_NEED_MORE_TIME (call again), or the
+ * number that the group's rows must first reach. */
 int64_t  tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t limit_bytes, int64_t now_ms,
                    uint64_t *seqs, uint32_t *epochs, int64_t *until_ms, uint64_t *frame_bytes, uint64_t *need);
 /* Gives selected messages back to where they were taken from, when their lease could not be logged. */
@@ -267,6 +318,7 @@ int      tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, con
 /* Writes a whole DELIVER frame; returns its bytes, -1 when it does not fit. */
 int64_t  tw_deliver_frame(const tw_store *store, uint32_t group_id, uint32_t subscription, const uint64_t *seqs,
                           uint64_t n, uint8_t *frame, uint64_t frame_capacity);
+/* ---- acks.c ---- */
 /* Judges n receipts of an ACK payload (ids, then epochs). codes: 0 accepted, else as in docs/protocol.md. Accepted
  * ones are put into seqs/epochs (of the delivery) and marked as being acked. Returns how many. */
 int64_t  tw_ack_check(tw_store *store, uint32_t group_id, const uint8_t *payload, uint64_t n,
@@ -274,16 +326,50 @@ int64_t  tw_ack_check(tw_store *store, uint32_t group_id, const uint8_t *payload
 /* Takes the marks of tw_ack_check back, when the acks could not be logged. */
 void     tw_unmark_acks(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n);
 int      tw_apply_ack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
-/* Moves messages whose lease of that epoch has ended to the retry chain. Returns how many. */
+int      tw_apply_dead(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
+/* Nobody holds them any more; they go on at the runs' time. */
+int      tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
+/* As a nack, whatever became of them; reset_attempts: backoff and max_attempts start anew. */
+int      tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int reset_attempts);
+/* Moves messages whose lease (or wait) of that epoch has ended to the retry chain; those that had all their attempts
+ * are listed instead. Returns how many were moved. */
 int64_t  tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n,
-                   int64_t now_ms);
+                   int64_t now_ms, uint64_t *exhausted, uint64_t *exhausted_count);
+/* Moves messages to the retry chain without a question. */
+void     tw_requeue(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n);
 /* Lists messages leased by a holder from *from_seq on (which moves); fewer than capacity: these were the last. */
 int64_t  tw_held_by(tw_store *store, uint32_t group_id, uint32_t holder, uint64_t *from_seq,
                     uint64_t *seqs, uint32_t *epochs, uint64_t capacity);
-/* Ends leases at the runs' time. */
+/* Moves the end of leases to the runs' time: now, or later. */
 int      tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
-/* 1 when no group of the topic has been given the message. */
-int      tw_group_untouched(const tw_store *store, uint32_t topic_id, uint64_t seq);
+
+/* ---- orders.c: ordering keys ---- */
+int      tw_orders_have_room(const tw_group *group);
+/* Rehashes the busy keys of a group into a larger, empty table. */
+void     tw_orders_move(tw_store *store, uint32_t group_id, tw_order *table, uint32_t capacity);
+/* 1: the message may go; 0: it waits behind an earlier one of its key. */
+int      tw_order_enter(tw_group *group, uint32_t hash, uint64_t seq);
+/* The group is done with the message, or it was taken out of the topic: the next one of its key may go. */
+void     tw_order_leave(const tw_store *store, tw_group *group, uint64_t seq);
+uint32_t tw_order_hash(const tw_store *store, const tw_row *row);
+
+/* ---- change.c ---- */
+enum {
+    TW_IS_UNKNOWN = 0,
+    TW_IS_SCHEDULED = 1,
+    TW_IS_READY = 2,     /* in its topic, and no group was given it */
+    TW_IS_DELIVERED = 3, /* some group was given it, and some group is not done with it */
+    TW_IS_DONE = 4,      /* every group is done with it */
+    TW_IS_CANCELLED = 5,
+    TW_IS_EXPIRED = 6,
+};
+int      tw_judge(const tw_store *store, uint64_t id);
+void     tw_judge_all(const tw_store *store, const uint64_t *ids, uint64_t n, uint8_t *verdicts);
+/* Ends messages (TW_CANCELLED, TW_DAMAGED, TW_EXPIRED) that are scheduled or in their topic; their keys are free. */
+int      tw_apply_end(tw_store *store, const uint64_t *ids, uint64_t n, uint8_t state);
+/* Gives messages another time, also those that are in their topic already; priority 256: as it is. Runs of one. */
+int      tw_apply_reschedule(tw_store *store, const tw_run *runs, uint64_t n, uint32_t priority);
+
 /* Fills in a frame's 16-byte head in front of its payload. */
 int      tw_finish_frame(uint8_t *frame, uint64_t payload_bytes, uint32_t type, uint32_t correlation);
 
@@ -295,6 +381,8 @@ int64_t  tw_scheduled(const tw_store *store, uint64_t *from_id, uint64_t end_id,
 int      tw_rebuild_topics(tw_store *store);
 /* Enters the keys of [*from_id, end_id) into the index. Returns 0 when done, TW_STOP_NEED_KEYS with *need. */
 int      tw_rebuild_keys(tw_store *store, uint64_t *from_id, uint64_t end_id, uint64_t *need);
+/* Moves the cursors of a new group over what lies before its start. */
+void     tw_skip_to_start(tw_store *store, uint32_t group_id);
 /* Cursors and counters of a group; empties its retry chains. */
 int      tw_rebuild_group(tw_store *store, uint32_t group_id);
 /* Lists leased messages of a group from *from_seq on (which moves). */

@@ -7,6 +7,7 @@ again, on tables that already hold it, changes nothing in the end.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from native import Buffer, ffi, lib
 from timerlog.errors import BadSettings, StoreError
+from timerlog.failures import Failure
 from timerlog.layout import (
     PUT_HEAD,
     RUN,
@@ -45,6 +47,20 @@ def _check(result: int, what: str) -> None:
         raise StoreError(f"a {what} record names messages that do not exist")
 
 
+NACK_HEAD = struct.Struct("<Q")
+
+
+def pack_nack(runs: Runs, error: str) -> bytes:
+    return NACK_HEAD.pack(len(runs)) + runs.tobytes() + error.encode()
+
+
+def unpack_nack(payload: Buffer) -> tuple[Runs, str]:
+    view = memoryview(payload)
+    (count,) = NACK_HEAD.unpack_from(view)
+    end = NACK_HEAD.size + count * RUN.itemsize
+    return np.frombuffer(view, RUN, count, NACK_HEAD.size), bytes(view[end:]).decode()
+
+
 @dataclass(slots=True)
 class Applier:
     """Applies control records to ``tables``; ``tick_ms`` is the last tick that the log knows."""
@@ -52,6 +68,7 @@ class Applier:
     tables: Tables
     settings: StoreSettings
     tick_ms: int = 0
+    transaction_id: bytes = b""  #: of the transaction whose records are being applied
 
     def apply(self, record: int, aux: int, payload: Buffer) -> None:
         """One record as read from the log. MARK and END change nothing."""
@@ -66,18 +83,31 @@ class Applier:
                 self.ack(aux, np.frombuffer(payload, RUN))
             case RecordType.RELEASE:
                 self.release(aux, np.frombuffer(payload, RUN))
+            case RecordType.NACK:
+                runs, error = unpack_nack(payload)
+                self.nack(aux, runs, error)
+            case RecordType.REDELIVER:
+                reset = int.from_bytes(payload[:8], "little")
+                self.redeliver(aux, np.frombuffer(payload, RUN, offset=8), reset_attempts=bool(reset))
+            case RecordType.DEAD:
+                self.dead(aux, np.frombuffer(payload, RUN))
             case RecordType.CANCEL:
-                self.set_state(np.frombuffer(payload, np.uint64), MessageState.CANCELLED)
-            case RecordType.RESCHEDULE:
-                self.reschedule(np.frombuffer(payload, RUN))
+                self.end(np.frombuffer(payload, np.uint64), MessageState.CANCELLED)
+            case RecordType.EXPIRED:
+                self.end(np.frombuffer(payload, np.uint64), MessageState.EXPIRED)
             case RecordType.DAMAGED:
-                self.set_state(np.frombuffer(payload, np.uint64), MessageState.DAMAGED)
+                self.end(np.frombuffer(payload, np.uint64), MessageState.DAMAGED)
+            case RecordType.RESCHEDULE:
+                self.reschedule(np.frombuffer(payload, RUN), aux)
             case RecordType.TOPIC:
                 self.topic(msgspec.msgpack.decode(payload, type=TopicRecord))
             case RecordType.GROUP:
                 self.group(msgspec.msgpack.decode(payload, type=GroupRecord))
             case RecordType.DOCUMENT:
                 self.document(msgspec.msgpack.decode(payload, type=DocumentRecord))
+            case RecordType.STORED:
+                sends = np.frombuffer(payload, np.uint64).reshape(-1, 2).tolist()
+                self.stored([(first, count) for first, count in sends])
             case RecordType.MARK | RecordType.END:
                 pass
             case _:
@@ -97,29 +127,62 @@ class Applier:
     def ack(self, group_id: int, runs: Runs) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))
         _check(lib.tw_apply_ack(self.tables.native, group_id, runs_pointer(runs), len(runs)), "ACK")
+        self._forget_failures(group_id, runs)
 
     def release(self, group_id: int, runs: Runs) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))
         _check(lib.tw_apply_release(self.tables.native, group_id, runs_pointer(runs), len(runs)), "RELEASE")
 
-    def set_state(self, ids: npt.NDArray[np.uint64], state: MessageState) -> None:
-        self._check_ids(ids)
-        self.tables.rows["state"][ids] = state
+    def nack(self, group_id: int, runs: Runs, error: str) -> None:
+        self.tables.ensure_deliveries(group_id, _last(runs))
+        _check(lib.tw_apply_nack(self.tables.native, group_id, runs_pointer(runs), len(runs)), "NACK")
+        if error:
+            self._remember(group_id, runs, error)
 
-    def reschedule(self, runs: Runs) -> None:
-        ids = runs["first"]
-        self._check_ids(ids)
-        self.tables.rows["deliver_at_ms"][ids] = runs["time_ms"]
-        self.tables.rows["version"][ids] = runs["epoch"]
+    def _remember(self, group_id: int, runs: Runs, error: str) -> None:
+        rows = self.tables.groups[group_id].deliveries.items
+        for first, count, epoch, at_ms in runs.tolist():
+            for seq in range(first, first + count):
+                attempt = int(epoch) - int(rows["base_epoch"][seq])
+                self.tables.failures.add(group_id, seq, Failure(attempt, at_ms, error))
 
-    def _check_ids(self, ids: npt.NDArray[np.uint64]) -> None:
-        if len(ids) and (int(ids.max()) >= self.tables.next_id or int(ids.min()) == 0):
-            raise StoreError("a record names a message that does not exist")
+    def redeliver(self, group_id: int, runs: Runs, *, reset_attempts: bool) -> None:
+        self.tables.ensure_deliveries(group_id, _last(runs))
+        pointer = runs_pointer(runs)
+        result = lib.tw_apply_redeliver(self.tables.native, group_id, pointer, len(runs), reset_attempts)
+        _check(result, "REDELIVER")
+
+    def dead(self, group_id: int, runs: Runs) -> None:
+        self.tables.ensure_deliveries(group_id, _last(runs))
+        _check(lib.tw_apply_dead(self.tables.native, group_id, runs_pointer(runs), len(runs)), "DEAD")
+        self._forget_failures(group_id, runs)
+
+    def _forget_failures(self, group_id: int, runs: Runs) -> None:
+        failures = self.tables.failures
+        if len(failures):
+            for first, count in zip(runs["first"].tolist(), runs["count"].tolist(), strict=True):
+                failures.done_range(group_id, first, count)
+
+    def end(self, ids: npt.NDArray[np.uint64], state: MessageState) -> None:
+        pointer = ffi.cast("uint64_t *", ids.ctypes.data)
+        _check(lib.tw_apply_end(self.tables.native, pointer, len(ids), state), state.name)
+
+    def reschedule(self, runs: Runs, priority: int) -> None:
+        """``priority`` 256: as it is."""
+        result = lib.tw_apply_reschedule(self.tables.native, runs_pointer(runs), len(runs), priority)
+        _check(result, "RESCHEDULE")
 
     def topic(self, record: TopicRecord) -> None:
         if not 0 < record.topic_id < self.tables.native.topics_capacity:
             raise BadSettings(f"topic {record.name!r} has number {record.topic_id}: raise max_topics")
-        self.tables.add_topic(record)
+        if record.deleted:
+            self.tables.remove_topic(record.topic_id)
+        else:
+            self.tables.add_topic(record)
+
+    def stored(self, sends: list[tuple[int, int]]) -> None:
+        if any(self.transaction_id):
+            self.tables.transactions.add(self.transaction_id, sends)
 
     def document(self, record: DocumentRecord) -> None:
         if record.content is None:
@@ -130,5 +193,18 @@ class Applier:
     def group(self, record: GroupRecord) -> None:
         if not 0 < record.group_id < self.tables.native.groups_capacity:
             raise BadSettings(f"group {record.name!r} has number {record.group_id}: raise max_groups")
-        settings = self.settings
-        self.tables.add_group(record, settings.ack_wait_ms, settings.min_backoff_ms, settings.max_backoff_ms)
+        is_new = record.group_id not in self.tables.groups
+        self.tables.add_group(record)
+        if is_new:
+            self._start_group(record)
+
+    def _start_group(self, record: GroupRecord) -> None:
+        """Where a group starts to read, and how much it has before it; without a look at each message if possible."""
+        group = self.tables.native.groups[record.group_id]
+        topic = self.tables.native.topics[record.topic_id]
+        if record.start_seq == 0:
+            group.pending = topic.ready
+        elif record.start_seq >= topic.count:
+            ffi.memmove(group.cursor, topic.lane_last, ffi.sizeof(topic.lane_last))
+        else:
+            lib.tw_rebuild_group(self.tables.native, record.group_id)

@@ -19,6 +19,7 @@ import msgspec
 
 from native import crc32c
 from timerlog.disk import Disk
+from timerlog.failures import Failure
 from timerlog.layout import FORMAT_VERSION, GroupRecord, TopicRecord
 
 NAME: Final = "checkpoint"
@@ -38,6 +39,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupRecord]
     segments: dict[int, int] = {}  #: base → size in bytes; files only grow, so a shorter one was damaged
     documents: dict[str, bytes] = {}
+    failures: list[tuple[int, int, list[Failure]]] = []
+    transactions: list[tuple[bytes, list[tuple[int, int]]]] = []
+    last_topic_id: int = 0
+    last_group_id: int = 0
     tables: dict[str, int] = {}  #: file name → size in bytes, of the derived files
 
 

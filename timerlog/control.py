@@ -1,19 +1,14 @@
-"""Cancelling, rescheduling, finding and looking."""
+"""Looking: counters, topics, the wheel's picture, the state hash."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
-from native import ffi, lib
-from timerlog.core import MESSAGE_TIMER
-from timerlog.delivering import Delivering
-from timerlog.errors import BadTime
-from timerlog.layout import MAX_TIME_MS, ROW, RUN, DocumentRecord, MessageState, RecordType
+from timerlog.changing import Changing
+from timerlog.layout import MAX_TIME_MS, ROW
 
 _SECOND_MS: Final = 1_000
 FORECAST: Final = (
@@ -28,103 +23,7 @@ FORECAST: Final = (
 _HASH_ROWS: Final = 262_144
 
 
-class Control(Delivering):
-    # -- changing --
-
-    def find(self, topic: str, keys: Sequence[str]) -> list[int]:
-        """The ids of the messages with these keys; 0 where there is none."""
-        topic_id = self.tables.topic_ids.get(topic)
-        if topic_id is None:
-            return [0] * len(keys)
-        return [self._find(topic_id, key.encode()) for key in keys]
-
-    def _find(self, topic_id: int, key: bytes) -> int:
-        return (
-            int(lib.tw_keys_find(self._native, topic_id, ffi.from_buffer("uint8_t[]", key), len(key)))
-            if key
-            else 0
-        )
-
-    def _refusal(self, message_id: int) -> str | None:
-        """Why a message can no longer be changed; None when it can."""
-        if not 0 < message_id < self.tables.next_id:
-            return "not_found"
-        match int(self.tables.rows["state"][message_id]):
-            case MessageState.SCHEDULED | MessageState.READY:
-                return None if self.is_untouched(message_id) else "already_delivered"
-            case MessageState.CANCELLED:
-                return "already_cancelled"
-            case _:
-                return "not_found"
-
-    def cancel(self, ids: Sequence[int], now_ms: int) -> list[str]:
-        """Cancels messages that no subscriber was given yet. An answer for each: ``cancelled``,
-        ``already_delivered``, ``already_cancelled`` or ``not_found``. A cancelled message frees its key."""
-        results = []
-        chosen: dict[int, None] = {}
-        for message_id in ids:
-            refusal = "already_cancelled" if message_id in chosen else self._refusal(message_id)
-            results.append(refusal or "cancelled")
-            if refusal is None:
-                chosen[message_id] = None
-        if chosen:
-            self._cancel(np.fromiter(chosen, np.uint64, len(chosen)))
-        return results
-
-    def _cancel(self, ids: np.ndarray) -> None:
-        self._append(RecordType.CANCEL, 0, ids.tobytes())
-        rows = self.tables.rows
-        for message_id in ids.tolist():
-            topic = self._native.topics[int(rows["topic_id"][message_id])]
-            topic.cancelled += 1
-            if rows["state"][message_id] == MessageState.READY:
-                topic.ready -= 1
-            else:
-                topic.scheduled -= 1
-            if rows["key_hash"][message_id]:
-                lib.tw_keys_remove(self._native, message_id)
-        self._applier.set_state(ids, MessageState.CANCELLED)
-
-    def reschedule(self, ids: Sequence[int], deliver_at_ms: int, now_ms: int) -> list[str]:
-        """Gives messages that have not reached their topic another time. An answer for each: ``rescheduled``,
-        ``already_delivered``, ``already_cancelled`` or ``not_found``. Raises ``BadTime``, ``DiskFull``."""
-        if not 0 <= deliver_at_ms <= MAX_TIME_MS:
-            raise BadTime(f"{deliver_at_ms} is not between 0 and {MAX_TIME_MS}")
-        rows = self.tables.rows
-        results = []
-        chosen: dict[int, None] = {}
-        for message_id in ids:
-            refusal = self._refusal(message_id)
-            if refusal is None and rows["state"][message_id] == MessageState.READY:
-                refusal = "already_delivered"
-            results.append(refusal or "rescheduled")
-            if refusal is None:
-                chosen[message_id] = None
-        if chosen:
-            self._reschedule(np.fromiter(chosen, np.uint64, len(chosen)), deliver_at_ms, now_ms)
-        return results
-
-    def _reschedule(self, ids: np.ndarray, deliver_at_ms: int, now_ms: int) -> None:
-        runs = np.zeros(len(ids), RUN)
-        runs["first"], runs["count"], runs["time_ms"] = ids, 1, deliver_at_ms
-        # Versions wrap at 16 bits: a timer would have to be 65,536 reschedules old to be taken for the newest one.
-        runs["epoch"] = (self.tables.rows["version"][ids] + np.uint16(1)).astype(np.uint16)
-        linked = ids < self._enqueued_id  # the others get on the wheel by EnqueuePut, with their new time
-        self.wheel.advance(now_ms)
-        self.wheel.link(
-            runs["time_ms"][linked], ids[linked], runs["epoch"][linked],
-            np.full(int(linked.sum()), MESSAGE_TIMER, np.uint32),
-        )  # fmt: skip
-        self._append_runs(RecordType.RESCHEDULE, 0, runs)
-        self._applier.reschedule(runs)
-
-    def put_document(self, name: str, content: bytes | None) -> None:
-        """Keeps a small document under a name, or deletes it (``None``). It may be relied on once the log is durable.
-        Raises ``DiskFull``."""
-        record = DocumentRecord(name, content)
-        self._append(RecordType.DOCUMENT, 0, msgspec.msgpack.encode(record))
-        self._applier.document(record)
-
+class Control(Changing):
     # -- looking --
 
     def stats(self, now_ms: int) -> dict[str, int]:
@@ -158,19 +57,17 @@ class Control(Delivering):
 
     def _topic_entry(self, topic_id: int) -> dict[str, Any]:
         topic, counts = self.tables.topics[topic_id], self._native.topics[topic_id]
-        in_topic = int(counts.ready)
         return {
             "name": topic.record.name,
             "topic_id": topic_id,
             "messages": int(counts.messages),
             "scheduled": int(counts.scheduled),
-            "ready": in_topic,
-            "groups": [
-                self._group_entry(name, group_id, in_topic) for name, group_id in topic.groups.items()
-            ],
+            "ready": int(counts.ready),
+            "cancelled": int(counts.cancelled),
+            "groups": [self._group_entry(name, group_id) for name, group_id in topic.groups.items()],
         }
 
-    def _group_entry(self, name: str, group_id: int, in_topic: int) -> dict[str, Any]:
+    def _group_entry(self, name: str, group_id: int) -> dict[str, Any]:
         group = self._native.groups[group_id]
         return {
             "name": name,
@@ -178,7 +75,8 @@ class Control(Delivering):
             "delivered": int(group.deliveries),
             "acked": int(group.acked),
             "leased": int(group.leased),
-            "backlog": max(0, in_topic - int(group.acked)),
+            "dead": int(group.dead),
+            "backlog": int(group.pending),
         }
 
     def wheel_picture(self, now_ms: int) -> dict[str, Any]:
@@ -217,5 +115,7 @@ class Control(Delivering):
         group, counts = self.tables.groups[group_id], self._native.groups[group_id]
         digest.update(f"{group.record} {counts.deliveries} {counts.acked}".encode())
         rows = group.deliveries.items[: counts.high_seq]
-        for field in ("time_ms", "epoch", "state"):
-            digest.update(np.ascontiguousarray(rows[field]).data)
+        touched = np.flatnonzero(rows["state"])
+        digest.update(touched.data)
+        for field in ("time_ms", "epoch", "base_epoch", "state"):
+            digest.update(np.ascontiguousarray(rows[field][touched]).data)

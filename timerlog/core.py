@@ -63,6 +63,17 @@ class Core:
         )
         return self._runs_scratch[:count]
 
+    def _spread(self, deliver_at_ms: Int64Array, ids: UInt64Array) -> Int64Array:
+        """When messages are due: at their time, or a part of their topic's spread later."""
+        if not self.tables.has_spread:
+            return deliver_at_ms
+        ids, due_ms = np.ascontiguousarray(ids), np.empty(len(ids), np.int64)
+        lib.tw_due_times(
+            self._native, ffi.from_buffer("uint64_t[]", ids), len(ids), ffi.from_buffer("int64_t[]", due_ms)
+        )
+        spread: Int64Array = due_ms - self.tables.rows["deliver_at_ms"][ids] + deliver_at_ms
+        return spread
+
     def _room_for_runs(self, runs: int, head_bytes: int = 0) -> int:
         """The log bytes that records with so many runs take at most."""
         records = -(-runs // RUNS_A_RECORD)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from native import Buffer, ffi, lib
-from timerlog.core import Core
 from timerlog.errors import DiskFull, StoreError, TooManyGroups, TooManySubscriptions
 from timerlog.layout import (
     HOLDERS,
@@ -18,12 +17,15 @@ from timerlog.layout import (
     MAX_HEADERS_BYTES,
     MAX_KEY_BYTES,
     GroupRecord,
-    MessageState,
     RecordType,
 )
-from timerlog.producing import check_name
+from timerlog.topics import Topics, check_name
 
 FETCH_LIMIT: Final = 8192
+Start: TypeAlias = Literal["earliest", "latest"] | int
+_SCAN: Final = 65_536
+_NEED_ORDERS: Final = (1 << 64) - 1
+_NEED_MORE_TIME: Final = (1 << 64) - 2
 FRAME_HEAD_BYTES: Final = 16
 _ACK_HEAD_BYTES: Final = 8
 _ACK_OK = 24
@@ -44,7 +46,7 @@ class Acked:
     accepted: int
 
 
-class Delivering(Core):
+class Delivering(Topics):
     _free_holders: deque[int]
     _draining_holders: deque[int]
     _holder_groups: dict[int, int]
@@ -69,21 +71,39 @@ class Delivering(Core):
 
     # -- groups and holders --
 
-    def open_group(self, topic_id: int, name: str, now_ms: int) -> int:
-        """The group's permanent number. A new group starts at the topic's earliest message."""
+    def open_group(self, topic_id: int, name: str, now_ms: int, start: Start = "earliest") -> int:
+        """The group's permanent number. ``start`` says where a new one begins: at the topic's ``earliest`` message,
+        behind its ``latest`` one, or at the first that was due at an epoch ms or later."""
         known = self.tables.topics[topic_id].groups.get(name)
         if known is not None:
             return known
         check_name(name)
-        group_id = len(self.tables.groups) + 1
+        group_id = self.tables.last_group_id + 1
         if group_id > self.settings.max_groups:
             raise TooManyGroups(f"there are {self.settings.max_groups} groups already")
-        record = GroupRecord(group_id, topic_id, name, 0, now_ms)
+        record = GroupRecord(group_id, topic_id, name, self._start_seq(topic_id, start), now_ms)
         payload = msgspec.msgpack.encode(record)
         self.log.ensure_room(len(payload) + 64)
         self._applier.group(record)
         self._append(RecordType.GROUP, group_id, payload)
         return group_id
+
+    def _start_seq(self, topic_id: int, start: Start) -> int:
+        count = int(self._native.topics[topic_id].count)
+        if start == "earliest":
+            return 0
+        if start == "latest":
+            return count
+        arrivals = self.tables.topics[topic_id].arrivals.items["id"]
+        found = count
+        # Backwards, up to the first part that was due before: messages reach a topic in order of time, nearly.
+        for end in range(count, 0, -_SCAN):
+            first = max(0, end - _SCAN)
+            late = np.flatnonzero(self.tables.rows["deliver_at_ms"][arrivals[first:end]] >= start)
+            if not len(late):
+                break
+            found = first + int(late[0])
+        return found
 
     def acquire_holder(self, group_id: int) -> int:
         """A number under which one subscription holds leases."""
@@ -100,27 +120,6 @@ class Delivering(Core):
         """The subscriber vanished: its leases stay until they end, so that it can still ack when it comes back."""
         self._holder_groups.pop(holder, None)
         self._draining_holders.append(holder)
-
-    def release_holder(self, holder: int, now_ms: int) -> int:
-        """The subscriber left in good order: what it holds is given back at once. Returns how many."""
-        group_id, released = self._holder_groups[holder], 0
-        self._out[0] = 0
-        while self.outstanding(holder):
-            count = lib.tw_held_by(
-                self._native, group_id, holder, self._out, self._seqs_pointer, self._epochs_pointer, MAX_BATCH
-            )
-            if not count:
-                break
-            seqs, epochs = self._seqs[:count], self._epochs[:count]
-            self._times[:count] = now_ms
-            runs = self._runs(seqs, epochs, self._times[:count])
-            self._append_runs(RecordType.RELEASE, group_id, runs)
-            self._applier.release(group_id, runs)
-            released += lib.tw_expire(
-                self._native, group_id, self._seqs_pointer, self._epochs_pointer, count, now_ms
-            )
-        self.drop_holder(holder)
-        return released
 
     def outstanding(self, holder: int) -> int:
         """How many un-acked messages a subscription holds."""
@@ -147,7 +146,8 @@ class Delivering(Core):
     def fetch(
         self, group_id: int, holder: int, subscription: int, limit: int, limit_bytes: int, now_ms: int
     ) -> bytes | None:
-        """Leases up to ``limit`` messages to a holder and returns them as one DELIVER frame; None when none waits.
+        """Leases up to ``limit`` messages to a holder and returns them as one DELIVER frame; None when none waits, an
+        empty one when it should be called again, because so many were passed over.
 
         Raises ``DiskFull`` when the leases cannot be logged; the messages wait on.
         """
@@ -157,7 +157,7 @@ class Delivering(Core):
             group_id, min(limit, FETCH_LIMIT), max(1, min(limit_bytes, room)), now_ms
         )
         if not count:
-            return None
+            return b"" if frame_bytes == 1 else None
         seqs, epochs, until_ms = self._seqs[:count], self._epochs[:count], self._times[:count]
         try:
             # A timer without its lease is harmless, a lease without its timer would never end.
@@ -178,6 +178,7 @@ class Delivering(Core):
         return bytes(frame)
 
     def _select(self, group_id: int, limit: int, limit_bytes: int, now_ms: int) -> tuple[int, int]:
+        """(messages selected, bytes of their frame); (0, 1): it may find some if it is called again."""
         out = self._out
         while True:
             count = lib.tw_select(
@@ -186,7 +187,12 @@ class Delivering(Core):
             )  # fmt: skip
             if count or not out[1]:
                 return int(count), int(out[0])
-            self.tables.ensure_deliveries(group_id, int(out[1]) + _ROWS_AHEAD)
+            if out[1] == _NEED_MORE_TIME:
+                return 0, 1
+            if out[1] == _NEED_ORDERS:
+                self.tables.grow_orders(group_id)
+            else:
+                self.tables.ensure_deliveries(group_id, int(out[1]) + _ROWS_AHEAD)
 
     # -- acks --
 
@@ -227,10 +233,3 @@ class Delivering(Core):
         frame = bytearray(FRAME_HEAD_BYTES) + body
         lib.tw_finish_frame(ffi.from_buffer("uint8_t[]", frame), len(body), _ACK_OK, correlation)
         return bytes(frame)
-
-    def is_untouched(self, message_id: int) -> bool:
-        """Whether a message in its topic was not given to any group yet."""
-        row = self.tables.rows[message_id]
-        if row["state"] != MessageState.READY:
-            return True
-        return bool(lib.tw_group_untouched(self._native, int(row["topic_id"]), int(row["topic_seq"])))

@@ -73,6 +73,13 @@ class UnknownTopic(StoreError):
     advice = "Create the topic first, or set auto_create_topics = true."
 
 
+class UnknownGroup(StoreError):
+    """There is no such group."""
+
+    code = "unknown_group"
+    advice = "`tickwheel topics` lists the groups of each topic; the first subscription creates one."
+
+
 class BadName(StoreError):
     """A topic or group name must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}."""
 
@@ -106,3 +113,31 @@ class BadTime(StoreError):
 
     code = "bad_time"
     advice = "Give milliseconds since 1970 in UTC, up to 253402300799999."
+
+
+class BadTopicSettings(StoreError):
+    """A setting of a topic cannot be used; none of them was changed."""
+
+    code = "bad_topic_settings"
+    advice = "Correct the setting that the message names; `tickwheel topics set --help` lists them all."
+
+
+class TopicExists(StoreError):
+    """There is a topic of this name already."""
+
+    code = "topic_exists"
+    advice = "Use another name, or change the one that is there: `tickwheel topics set`."
+
+
+class TransactionRefused(StoreError):
+    """A part of a transaction could not be done, so nothing of it was."""
+
+    code = "transaction_refused"
+    advice = "Correct the part that the message names, then commit a new transaction."
+
+
+class TransactionTooLarge(StoreError):
+    """A transaction does not fit into one commit record."""
+
+    code = "transaction_too_large"
+    advice = "Split it, or raise max_frame_bytes and segment_bytes (the latter for new directories)."

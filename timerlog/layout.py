@@ -12,6 +12,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from timerlog.settings import TopicSettings
+
 FORMAT_VERSION: Final = 1
 HEADER_BYTES: Final = 4096  # of every derived file, so that its array starts on a page
 RECORD_HEAD_BYTES: Final = 16
@@ -47,6 +49,7 @@ class RecordType(IntEnum):
     DEAD = 18  #: messages that a group will not be given again
     EXPIRED = 19  #: messages that were kept for as long as their topic keeps them
     MARK = 20  #: the log was on disk up to a position
+    STORED = 21  #: inside a transaction: the first id and the count of each of its sends
     END = 255  #: the log goes on in the next segment
 
 
@@ -97,14 +100,21 @@ DELIVERY = np.dtype(
     ]
 )
 PUT_HEAD = np.dtype([("tick_ms", "<i8"), ("first_seq", "<u8"), ("runs", "<u8")])
+TRANSACTION_ID_BYTES: Final = 16
 MARK_BODY_BYTES: Final = 8  # the durable position
 MESSAGE_HEAD_BYTES: Final = 48
 
 
-class TopicRecord(msgspec.Struct, frozen=True):
+class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     topic_id: int
     name: str
     created_ms: int
+    settings: TopicSettings = TopicSettings()
+    paused: bool = False
+    deleted: bool = False
+    shards: int = 0  #: this topic's messages lie in so many others
+    parent: int = 0  #: of a shard: the topic that it is a part of
+    shard: int = 0  #: of a shard: which one
 
 
 class DocumentRecord(msgspec.Struct, frozen=True):

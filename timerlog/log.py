@@ -195,6 +195,18 @@ class CommitLog:
             self.flush()
             self.make_room(bytes_needed, reserve=0)
 
+    @property
+    def largest_record_bytes(self) -> int:
+        """What one record can take at most, padding included."""
+        whole = self.segment_bytes - SEGMENT_HEADER_BYTES - CONTROL_RESERVE_BYTES - RECORD_HEAD_BYTES - 64
+        return min(int(self.native.staging_capacity), whole)
+
+    def make_message_room(self, bytes_needed: int) -> None:
+        """After this, so many bytes of messages can be staged at once. Raises ``DiskFull``."""
+        self.flush()
+        if self.appended_position + bytes_needed > self.native.message_limit:
+            self.make_room(bytes_needed)
+
     def make_room(self, bytes_needed: int, reserve: int = CONTROL_RESERVE_BYTES) -> None:
         """Allocates disk blocks for ``bytes_needed`` more, in this segment or a new one. Raises ``DiskFull``."""
         base, file = self._current()

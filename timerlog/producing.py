@@ -1,21 +1,18 @@
-"""Sending: topics, and SEND frames from a socket's bytes into the log."""
+"""Sending: SEND frames from a socket's bytes into the log."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from native import Buffer, ffi, lib
-from timerlog.core import Core
-from timerlog.errors import BadName, DiskFull, StoreError, TooManyTopics, UnknownTopic
-from timerlog.layout import MAX_BATCH, RecordType, TopicRecord
+from timerlog.errors import DiskFull, StoreError
+from timerlog.layout import MAX_BATCH
+from timerlog.topics import Topics
 
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 FRAME_HEAD_BYTES: Final = 16
 _REPLIES_BYTES: Final = 2 * 16 * MAX_BATCH + 4096
 
@@ -56,12 +53,7 @@ class Ingested:
     stop_frame: tuple[int, int, memoryview] | None
 
 
-def check_name(name: str) -> None:
-    if not NAME.fullmatch(name):
-        raise BadName(f"{name[:140]!r} is not a valid name")
-
-
-class Producing(Core):
+class Producing(Topics):
     _replies: Any
     _ingested: Any
 
@@ -69,24 +61,6 @@ class Producing(Core):
         self._replies = np.empty(_REPLIES_BYTES, np.uint8)
         self._replies_pointer = ffi.cast("uint8_t *", self._replies.ctypes.data)
         self._ingested = ffi.new("tw_ingested *")
-
-    def open_topic(self, name: str, now_ms: int, *, create: bool = True) -> int:
-        """The topic's permanent number. Raises ``UnknownTopic``, ``BadName``, ``TooManyTopics``, ``DiskFull``."""
-        known = self.tables.topic_ids.get(name)
-        if known is not None:
-            return known
-        check_name(name)
-        if not create:
-            raise UnknownTopic(f"there is no topic {name!r}")
-        topic_id = len(self.tables.topics) + 1
-        if topic_id > self.settings.max_topics:
-            raise TooManyTopics(f"there are {self.settings.max_topics} topics already")
-        record = TopicRecord(topic_id, name, now_ms)
-        payload = msgspec.msgpack.encode(record)
-        self.log.ensure_room(len(payload) + 64)
-        self._applier.topic(record)
-        self._append(RecordType.TOPIC, topic_id, payload)
-        return topic_id
 
     def ingest(self, data: Buffer, now_ms: int) -> Ingested:
         """Stores every whole SEND frame at the head of ``data``, in one pass of C, up to the first other frame."""

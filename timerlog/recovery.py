@@ -23,7 +23,13 @@ from timerlog.apply import Applier
 from timerlog.checkpoint import Checkpoint
 from timerlog.disk import Disk
 from timerlog.errors import DamagedLog
-from timerlog.layout import MARK_BODY_BYTES, RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, RecordType
+from timerlog.layout import (
+    MARK_BODY_BYTES,
+    RECORD_HEAD_BYTES,
+    SEGMENT_HEADER_BYTES,
+    TRANSACTION_ID_BYTES,
+    RecordType,
+)
 from timerlog.log import (
     ADDRESS_SPACE_BYTES,
     CommitLog,
@@ -174,7 +180,7 @@ def _create(
     if directory is not None:
         remove_derived_files(directory)
         (directory / "topics").mkdir(mode=0o750, exist_ok=True)
-    tables = Tables(directory, log_id, settings.max_topics, settings.max_groups)
+    tables = Tables(directory, log_id, settings)
     undo.callback(tables.close)
     log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, base)
     undo.callback(log.close_files)
@@ -271,7 +277,7 @@ class _Recovery:
             if trusted is None:
                 remove_derived_files(self.directory)
             (self.directory / "topics").mkdir(mode=0o750, exist_ok=True)
-        return Tables(self.directory, self.log_id, self.settings.max_topics, self.settings.max_groups)
+        return Tables(self.directory, self.log_id, self.settings)
 
     def _start(self, trusted: Checkpoint | None, tables: Tables, applier: Applier) -> int:
         if trusted is None:
@@ -283,6 +289,9 @@ class _Recovery:
         for group in trusted.groups:
             applier.group(group)
         tables.documents.update(trusted.documents)
+        tables.failures.load(trusted.failures)
+        tables.transactions.load(trusted.transactions)
+        tables.last_topic_id, tables.last_group_id = trusted.last_topic_id, trusted.last_group_id
         tables.native.next_id = trusted.next_id
         applier.tick_ms = trusted.tick_ms
         return trusted.position
@@ -317,6 +326,10 @@ class _Recovery:
         head = ffi.buffer(ffi.cast("char *", self.base) + position, RECORD_HEAD_BYTES)
         _, count, record, _, _, aux = struct.unpack("<IIBBHI", head)
         start = ffi.cast("char *", self.base) + position + RECORD_HEAD_BYTES
+        end = position + count
+        if record == RecordType.TRANSACTION:
+            self._apply_transaction(applier, position + RECORD_HEAD_BYTES, end)
+            return position + (int(count) + 7) // 8 * 8
         try:
             applier.apply(record, aux, memoryview(ffi.buffer(start, count - RECORD_HEAD_BYTES)))
         except (KeyError, ValueError, IndexError, msgspec.MsgspecError) as error:
@@ -324,6 +337,12 @@ class _Recovery:
                 f"the record at position {position} contradicts those before it: {error}"
             ) from error
         return position + (int(count) + 7) // 8 * 8
+
+    def _apply_transaction(self, applier: Applier, position: int, end: int) -> None:
+        """The records inside, one by one: the checksum around them says that all are there."""
+        start = ffi.cast("char *", self.base) + position
+        applier.transaction_id = bytes(ffi.buffer(start, TRANSACTION_ID_BYTES))
+        self._apply(applier.tables, applier, position + TRANSACTION_ID_BYTES, end)
 
     def _cut(self, reader: LogReader, log: CommitLog, end: int, trusted: Checkpoint | None) -> None:
         """Decides between a torn tail and damage, and cuts the former."""

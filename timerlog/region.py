@@ -118,6 +118,12 @@ class Region:
             return os.fstat(self._memory_fd).st_blocks * 512
         return self.path.stat().st_blocks * 512
 
+    def delete(self) -> None:
+        """Closes the region and deletes its file."""
+        self.close()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Unmaps the region. No array over it may be touched afterwards."""
         if self._base != ffi.NULL:

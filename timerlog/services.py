@@ -15,8 +15,9 @@ import numpy as np
 
 from native import ffi, lib
 from timerlog.apply import Runs
-from timerlog.core import MESSAGE_TIMER, RUNS_A_RECORD, Core, UInt32Array, UInt64Array
+from timerlog.core import MESSAGE_TIMER, RUNS_A_RECORD, UInt32Array, UInt64Array
 from timerlog.layout import PUT_HEAD, MessageState, RecordType
+from timerlog.settling import Settling
 from timerlog.wheel import Timers, TimerWheel
 
 DueBatch = Timers
@@ -36,7 +37,7 @@ class ReadyBatch:
     leases: Timers
 
 
-class TimerServices(Core):
+class TimerServices(Settling):
     # -- 1, 2: onto the wheel --
 
     @property
@@ -54,7 +55,7 @@ class TimerServices(Core):
         scheduled = np.flatnonzero(rows["state"] == MessageState.SCHEDULED)
         self._enqueued_id = end
         return Timers(
-            rows["deliver_at_ms"][scheduled],
+            self._spread(rows["deliver_at_ms"][scheduled], (scheduled + start).astype(np.uint64)),
             (scheduled + start).astype(np.uint64),
             rows["version"][scheduled].astype(np.uint32),
             np.zeros(len(scheduled), np.uint32),
@@ -102,6 +103,7 @@ class TimerServices(Core):
             ffi.from_buffer("uint64_t[]", ids),
             ffi.from_buffer("uint32_t[]", versions),
             len(ids),
+            now_ms,
             ffi.from_buffer("uint8_t[]", verdicts),
         )
         good = verdicts == _DUE
@@ -120,11 +122,13 @@ class TimerServices(Core):
         fresh = (rows["state"][ready.ids] == MessageState.SCHEDULED) & (
             rows["version"][ready.ids] == ready.versions
         )
+        if self.tables.last_topic_id != len(self.tables.topics):  # some were deleted
+            fresh &= np.isin(rows["topic_id"][ready.ids], list(self.tables.topics))
         ids = ready.ids if fresh.all() else ready.ids[fresh]
         woken = self._put(ids, now_ms) if len(ids) else []
         if len(ready.damaged):
             self._append(RecordType.DAMAGED, 0, ready.damaged.tobytes())
-            self._applier.set_state(ready.damaged, MessageState.DAMAGED)
+            self._applier.end(ready.damaged, MessageState.DAMAGED)
         if len(ready.leases):
             woken.extend(self._end_leases(ready.leases, now_ms))
         return woken
@@ -171,15 +175,7 @@ class TimerServices(Core):
             if group_id not in self.tables.groups:
                 continue
             part = _select(leases, leases.owner == group_id)
-            moved = lib.tw_expire(
-                self._native,
-                group_id,
-                ffi.from_buffer("uint64_t[]", part.ref),
-                ffi.from_buffer("uint32_t[]", part.epoch),
-                len(part),
-                now_ms,
-            )
-            if moved:
+            if self._expire(group_id, part.ref, part.epoch, now_ms):
                 woken.append(group_id)
         return woken
 

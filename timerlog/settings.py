@@ -1,16 +1,25 @@
-"""The settings of a store."""
+"""The settings of a store, and those of a topic."""
 
 from __future__ import annotations
 
+from typing import Annotated, Final, TypeAlias
+
 import msgspec
+from msgspec import Meta
+
+from timerlog.errors import BadTopicSettings
 
 MIB = 1024 * 1024
+YEAR_MS: Final = 366 * 86_400_000
+#: Stands for "without a limit" where a number of milliseconds is needed.
+FOREVER_MS: Final = 1000 * YEAR_MS
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in bytes, times in milliseconds.
 
-    ``segment_bytes`` holds for new directories; an existing one keeps what it was made with.
+    ``segment_bytes`` holds for new directories; an existing one keeps what it was made with. From ``ack_wait_ms`` on:
+    what holds for topics that do not say otherwise.
     """
 
     segment_bytes: int = 64 * MIB
@@ -21,3 +30,43 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     ack_wait_ms: int = 30_000
     min_backoff_ms: int = 30_000
     max_backoff_ms: int = 3_600_000
+
+
+_Wait: TypeAlias = Annotated[int, Meta(ge=1, le=YEAR_MS)]
+_WaitOrNone: TypeAlias = Annotated[int, Meta(ge=0, le=YEAR_MS)]
+_Age: TypeAlias = Annotated[int, Meta(ge=0, le=FOREVER_MS)]
+
+
+class TopicSettings(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """What a topic says for itself; ``None``: as the broker's settings say. Times in ms, sizes in bytes.
+
+    ``max_backoff_ms``, ``max_attempts``, ``retention_ms``, ``rate`` and ``spread_ms``: 0 is "no limit" ("no spread").
+    ``rate``: deliveries a second to each group. ``cache_size``: un-acked messages with the subscribers of a group.
+    """
+
+    ack_wait_ms: _Wait | None = None
+    min_backoff_ms: _Wait | None = None
+    max_backoff_ms: _WaitOrNone | None = None
+    max_attempts: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    purge_after_ms: _Age | None = None
+    retention_ms: _Age | None = None
+    batch_size: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    cache_size: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
+    priority: Annotated[int, Meta(ge=0, le=255)] | None = None
+    rate: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    spread_ms: Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)] | None = None
+    max_body_bytes: Annotated[int, Meta(ge=0, le=16 * MIB)] | None = None
+
+
+def check_topic_settings(values: dict[str, object]) -> TopicSettings:
+    """The settings that a map of names and values means. Raises ``BadTopicSettings`` for any that is wrong."""
+    try:
+        settings = msgspec.convert(values, TopicSettings)
+    except msgspec.ValidationError as error:
+        raise BadTopicSettings(f"these settings cannot be used: {error}") from None
+    low, high = settings.min_backoff_ms, settings.max_backoff_ms
+    if low is not None and high and high < low:
+        raise BadTopicSettings(f"max_backoff ({high} ms) is below min_backoff ({low} ms)")
+    return settings

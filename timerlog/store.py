@@ -17,7 +17,7 @@ from timerlog.disk import Disk, FileDisk
 from timerlog.errors import DirectoryReadOnly, DiskFull
 from timerlog.lock import DirectoryLock
 from timerlog.log import SyncTicket
-from timerlog.producing import Ingested, Producing, Stop
+from timerlog.producing import Ingested, Stop
 from timerlog.recovery import Opened, RecoveryReport, open_directory
 from timerlog.services import DueBatch, ReadyBatch, TimerServices
 from timerlog.settings import StoreSettings
@@ -26,7 +26,7 @@ CHECKPOINT_BYTES = 16 * 1024 * 1024
 CHECKPOINT_MS = 10_000
 
 
-class Store(Producing, TimerServices, Control):
+class Store(TimerServices, Control):
     """Use ``Store.open``."""
 
     recovery: RecoveryReport
@@ -82,6 +82,7 @@ class Store(Producing, TimerServices, Control):
         store._make_scratch()
         store._make_producing()
         store._make_delivering()
+        store._make_changing()
         store._new_wheel(min(opened.applier.tick_ms or now_ms, now_ms))
         store._checkpoint_position = 0
         store._checkpoint_ms = now_ms
@@ -153,6 +154,10 @@ class Store(Producing, TimerServices, Control):
             ],
             groups=[group.record for group in tables.groups.values()],
             documents=tables.documents,
+            failures=tables.failures.dump(),
+            transactions=tables.transactions.dump(),
+            last_topic_id=tables.last_topic_id,
+            last_group_id=tables.last_group_id,
             segments=self.log.sizes(),
             tables=tables.sizes(),
         )

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from native import ffi, lib
 from timerlog.errors import StoreError
+from timerlog.failures import Failures
 from timerlog.layout import (
     ARRIVAL,
     DELIVERY,
@@ -28,11 +29,20 @@ from timerlog.layout import (
     GroupRecord,
     TopicRecord,
 )
+from timerlog.recent import RecentTransactions
 from timerlog.region import Region
+from timerlog.settings import FOREVER_MS, StoreSettings
 
 TIB: Final = 1 << 40
 GIB: Final = 1 << 30
+DEFAULT_PRIORITY: Final = 50
+DEAD_SUFFIX: Final = ".dead"
 _HEADER = struct.Struct("<8sIIQ")  # magic, format, item_bytes, log_id
+
+
+def shard_bytes(shard: int, shards: int) -> tuple[int, int]:
+    """The first bytes of the routing hash that belong to one of ``shards`` equal parts: from, and up to but not."""
+    return shard * 256 // shards, (shard + 1) * 256 // shards
 
 
 class Table:
@@ -84,15 +94,22 @@ class Group:
 class Tables:
     """All tables of one store, and the ``tw_store`` through which C sees them."""
 
-    def __init__(self, directory: Path | None, log_id: int, max_topics: int, max_groups: int) -> None:
+    def __init__(self, directory: Path | None, log_id: int, settings: StoreSettings) -> None:
+        max_topics, max_groups = settings.max_topics, settings.max_groups
         self.directory = directory
+        self.settings = settings
         self.log_id = log_id
         self.topics: dict[int, Topic] = {}
         self.groups: dict[int, Group] = {}
         self.topic_ids: dict[str, int] = {}
         #: Small named documents that the broker keeps here: the log holds them, nothing in the engine reads them.
         self.documents: dict[str, bytes] = {}
-        # Numbers start at 1, so that 0 can mean "none".
+        self.failures = Failures()
+        self.has_spread = False  #: whether any topic ever spread its messages
+        self.transactions = RecentTransactions()
+        self._order_tables: dict[int, Any] = {}
+        # Numbers start at 1, so that 0 can mean "none"; that of a deleted topic or group is not used again.
+        self.last_topic_id = self.last_group_id = 0
         self._topic_structs = ffi.new("tw_topic[]", max_topics + 1)
         self._group_structs = ffi.new("tw_group[]", max_groups + 1)
         # Address space is shared out: 47 bits of it have to do for all tables and the log.
@@ -164,9 +181,13 @@ class Tables:
     # -- topics and groups --
 
     def add_topic(self, record: TopicRecord) -> None:
-        """Opens a topic's table; adding it again changes nothing."""
-        if record.topic_id in self.topics:
+        """Opens a topic's table, or takes what has changed of one that is there; adding it again changes nothing."""
+        known = self.topics.get(record.topic_id)
+        if known is not None:
+            known.record = record
+            self._configure(known)
             return
+        self.last_topic_id = max(self.last_topic_id, record.topic_id)
         path = self._path(f"topics/{record.topic_id}.arrivals")
         table = Table(path, b"TWARRIVE", ARRIVAL, self.log_id, self._arrivals_reserve)
         self.topics[record.topic_id] = Topic(record, table, {})
@@ -175,33 +196,84 @@ class Tables:
         struct_.arrivals = ffi.cast("tw_arrival *", table.address)
         struct_.allocated = table.capacity
         struct_.exists = 1
+        struct_.shards, struct_.parent = record.shards, record.parent
+        if record.parent:
+            first, end = shard_bytes(record.shard, self.topics[record.parent].record.shards)
+            for byte in range(first, end):
+                self.native.topics[record.parent].shard_of_byte[byte] = record.topic_id
+        self._configure(self.topics[record.topic_id])
+
+    def _configure(self, topic: Topic) -> None:
+        """Puts a topic's settings where the C functions look for them, for it and for its groups."""
+        settings = topic.record.settings
+        struct_ = self.native.topics[topic.record.topic_id]
+        struct_.max_body_bytes = settings.max_body_bytes or 0
+        struct_.spread_ms = settings.spread_ms or 0
+        self.has_spread |= bool(settings.spread_ms)
+        struct_.default_priority = DEFAULT_PRIORITY if settings.priority is None else settings.priority
+        for group_id in topic.groups.values():
+            self._configure_group(group_id)
+
+    def _configure_group(self, group_id: int) -> None:
+        record = self.topics[self.groups[group_id].record.topic_id].record
+        own, store = record.settings, self.settings
+        struct_ = self.native.groups[group_id]
+        struct_.ack_wait_ms = own.ack_wait_ms or store.ack_wait_ms
+        minimum = store.min_backoff_ms if own.ack_wait_ms is None else own.ack_wait_ms
+        struct_.min_backoff_ms = own.min_backoff_ms or minimum
+        maximum = store.max_backoff_ms if own.max_backoff_ms is None else own.max_backoff_ms
+        struct_.max_backoff_ms = maximum or FOREVER_MS
+        # A dead letter that nobody takes stays where it is.
+        struct_.max_attempts = 0 if record.name.endswith(DEAD_SUFFIX) else own.max_attempts or 0
+
+    def remove_topic(self, topic_id: int) -> None:
+        """Closes and deletes a topic's tables; its number is not used again, and its messages count as gone."""
+        topic = self.topics.pop(topic_id, None)
+        if topic is None:
+            return
+        self.topic_ids.pop(topic.record.name, None)
+        for group_id in topic.groups.values():
+            group = self.groups.pop(group_id)
+            self.native.groups[group_id].exists = 0
+            self.native.groups[group_id].rows = ffi.NULL
+            self.native.groups[group_id].allocated = self.native.groups[group_id].high_seq = 0
+            self._order_tables.pop(group_id, None)
+            group.deliveries.region.delete()
+        struct_ = self.native.topics[topic_id]
+        struct_.exists = struct_.first_group = 0
+        struct_.arrivals = ffi.NULL
+        struct_.allocated = struct_.count = 0
+        topic.arrivals.region.delete()
 
     def ensure_arrivals(self, topic_id: int, count: int) -> None:
         table = self.topics[topic_id].arrivals
         table.ensure(count)
         self.native.topics[topic_id].allocated = table.capacity
 
-    def add_group(
-        self, record: GroupRecord, ack_wait_ms: int, min_backoff_ms: int, max_backoff_ms: int
-    ) -> None:
+    def add_group(self, record: GroupRecord) -> None:
         """Opens a group's table; adding it again changes nothing."""
         if record.group_id in self.groups:
             return
+        self.last_group_id = max(self.last_group_id, record.group_id)
         path = self._path(f"topics/{record.topic_id}-{record.group_id}.deliveries")
         table = Table(path, b"TWDELIVR", DELIVERY, self.log_id, self._deliveries_reserve)
         self.groups[record.group_id] = Group(record, table)
         self.topics[record.topic_id].groups[record.name] = record.group_id
-        struct_ = self.native.groups[record.group_id]
+        struct_, topic = self.native.groups[record.group_id], self.native.topics[record.topic_id]
         struct_.rows = ffi.cast("tw_delivery *", table.address)
         struct_.allocated = table.capacity
         struct_.topic_id = record.topic_id
         struct_.start_seq = struct_.floor_seq = struct_.high_seq = record.start_seq
-        struct_.ack_wait_ms, struct_.min_backoff_ms, struct_.max_backoff_ms = (
-            ack_wait_ms,
-            min_backoff_ms,
-            max_backoff_ms,
-        )
+        struct_.next_group, topic.first_group = topic.first_group, record.group_id
+        self._configure_group(record.group_id)
         struct_.exists = 1
+
+    def grow_orders(self, group_id: int) -> None:
+        """Makes room for more ordering keys that are busy in a group."""
+        capacity = max(64, 2 * int(self.native.groups[group_id].orders_capacity))
+        table = ffi.new("tw_order[]", capacity)
+        lib.tw_orders_move(self.native, group_id, table, capacity)
+        self._order_tables[group_id] = table
 
     def ensure_deliveries(self, group_id: int, count: int) -> None:
         table = self.groups[group_id].deliveries

@@ -40,6 +40,8 @@ def test_cancel(store: Store, topic: int) -> None:
 def test_reschedule(store: Store, topic: int) -> None:
     pump(store, NOW_MS)
     at_ms = NOW_MS + 500
+    group = store.open_group(topic, "g", NOW_MS)
+    store.fetch(group, store.acquire_holder(group), 1, 1, MIB, NOW_MS)
     assert store.reschedule([1, 3, 4, 99], at_ms, NOW_MS) == [
         "already_delivered",
         "rescheduled",

@@ -1,0 +1,181 @@
+/* From subscribers back to the topic: acks, leases that end or are moved, messages given back or given up. */
+#include "store.h"
+
+enum { ALREADY_ACKED = 1, STALE_RECEIPT = 2, NOT_FOUND = 3, NEVER_DELIVERED = 4, CANCELLED = 5 };
+
+static uint32_t judge_receipt(const tw_store *store, const tw_group *group, uint64_t id, uint32_t epoch) {
+    if (id == 0 || id >= store->next_id) return NOT_FOUND;
+    const tw_row *row = &store->rows[id];
+    if (row->topic_id != group->topic_id || row->state == TW_NONE) return NOT_FOUND;
+    if (row->state == TW_SCHEDULED || row->topic_seq >= group->allocated) return NEVER_DELIVERED;
+    const tw_delivery *delivery = &group->rows[row->topic_seq];
+    if (delivery->state == TW_UNTOUCHED) return NEVER_DELIVERED;
+    if (delivery->state == TW_ACKED || (delivery->flags & TW_ACKING)) return ALREADY_ACKED;
+    if (row->state != TW_READY) return CANCELLED;
+    return delivery->state == TW_LEASED && delivery->epoch == epoch ? 0 : STALE_RECEIPT;
+}
+
+int64_t tw_ack_check(tw_store *store, uint32_t group_id, const uint8_t *payload, uint64_t n, uint64_t *seqs,
+                     uint32_t *epochs, uint32_t *codes) {
+    const tw_group *group = &store->groups[group_id];
+    int64_t         accepted = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t id = tw_load64(payload + 8 * i);
+        uint32_t epoch = tw_load32(payload + 8 * n + 4 * i);
+        codes[i] = judge_receipt(store, group, id, epoch);
+        if (codes[i]) continue;
+        seqs[accepted] = store->rows[id].topic_seq;
+        epochs[accepted] = epoch;
+        group->rows[seqs[accepted]].flags |= TW_ACKING;
+        accepted++;
+    }
+    return accepted;
+}
+
+void tw_unmark_acks(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) store->groups[group_id].rows[seqs[i]].flags &= (uint8_t)~TW_ACKING;
+}
+
+/* The subscription no longer holds the message: its credit comes back. */
+static void let_go(tw_store *store, tw_group *group, tw_delivery *row) {
+    if (row->state != TW_LEASED || (row->flags & TW_IN_RETRY)) return;
+    if (row->holder && store->outstanding[row->holder]) store->outstanding[row->holder]--;
+    row->holder = 0;
+    if (group->leased) group->leased--;
+}
+
+/* The group is done with a message: acked, or dead. */
+static void finish(tw_store *store, tw_group *group, uint64_t seq, uint8_t state, int64_t time_ms) {
+    tw_delivery *row = &group->rows[seq];
+    row->flags &= (uint8_t)~TW_ACKING;
+    if (row->state == state) return;
+    let_go(store, group, row);
+    if (row->state != TW_ACKED && row->state != TW_DEAD && group->pending) group->pending--;
+    if (row->state == TW_ACKED && group->acked) group->acked--;
+    if (row->state == TW_DEAD && group->dead) group->dead--;
+    row->state = state;
+    row->time_ms = time_ms;
+    if (state == TW_ACKED) group->acked++;
+    else group->dead++;
+    tw_order_leave(store, group, seq);
+}
+
+static int finish_runs(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, uint8_t state) {
+    tw_group *group = &store->groups[group_id];
+    if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
+    for (uint64_t r = 0; r < n; r++) {
+        for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++)
+            finish(store, group, seq, state, runs[r].time_ms);
+        /* A message can be given up before it was ever delivered. */
+        if (runs[r].first + runs[r].count > group->high_seq) group->high_seq = runs[r].first + runs[r].count;
+    }
+    return 0;
+}
+
+int tw_apply_ack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
+    return finish_runs(store, group_id, runs, n, TW_ACKED);
+}
+
+int tw_apply_dead(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
+    return finish_runs(store, group_id, runs, n, TW_DEAD);
+}
+
+int tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
+    tw_group *group = &store->groups[group_id];
+    if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
+    for (uint64_t r = 0; r < n; r++) {
+        for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
+            tw_delivery *row = &group->rows[seq];
+            if (row->epoch != runs[r].epoch || row->state == TW_ACKED || row->state == TW_DEAD) continue;
+            row->flags &= (uint8_t)~TW_ACKING;
+            let_go(store, group, row);
+            row->state = TW_WAITING;
+            row->time_ms = runs[r].time_ms;
+        }
+    }
+    return 0;
+}
+
+int tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int reset_attempts) {
+    tw_group *group = &store->groups[group_id];
+    if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
+    for (uint64_t r = 0; r < n; r++) {
+        for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
+            tw_delivery *row = &group->rows[seq];
+            if (row->state == TW_UNTOUCHED) continue;
+            let_go(store, group, row);
+            if (row->state == TW_ACKED && group->acked) group->acked--;
+            if (row->state == TW_DEAD && group->dead) group->dead--;
+            if (row->state == TW_ACKED || row->state == TW_DEAD) group->pending++;
+            row->state = TW_WAITING;
+            row->time_ms = runs[r].time_ms;
+            if (reset_attempts) row->base_epoch = row->epoch;
+        }
+        if (runs[r].first < group->floor_seq) group->floor_seq = runs[r].first;
+    }
+    return 0;
+}
+
+int64_t tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n,
+                  int64_t now_ms, uint64_t *exhausted, uint64_t *exhausted_count) {
+    tw_group *group = &store->groups[group_id];
+    int64_t   moved = 0;
+    *exhausted_count = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        if (seqs[i] >= group->allocated) continue;
+        tw_delivery *row = &group->rows[seqs[i]];
+        if ((row->state != TW_LEASED && row->state != TW_WAITING) || row->epoch != epochs[i] || row->time_ms > now_ms ||
+            (row->flags & TW_IN_RETRY) || !tw_is_in_topic(store, group, seqs[i]))
+            continue;
+        if (group->max_attempts && row->epoch - row->base_epoch >= group->max_attempts) {
+            exhausted[(*exhausted_count)++] = seqs[i];
+            continue;
+        }
+        let_go(store, group, row);
+        tw_push_retry(group, tw_row_of(store, group, seqs[i])->priority, seqs[i]);
+        moved++;
+    }
+    return moved;
+}
+
+void tw_requeue(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n) {
+    tw_group *group = &store->groups[group_id];
+    for (uint64_t i = 0; i < n; i++) {
+        if (group->rows[seqs[i]].flags & TW_IN_RETRY) continue;
+        let_go(store, group, &group->rows[seqs[i]]);
+        tw_push_retry(group, tw_row_of(store, group, seqs[i])->priority, seqs[i]);
+    }
+}
+
+static void raise_floor(const tw_store *store, tw_group *group) {
+    while (group->floor_seq < group->high_seq && !tw_is_open(store, group, group->floor_seq)) group->floor_seq++;
+}
+
+int64_t tw_held_by(tw_store *store, uint32_t group_id, uint32_t holder, uint64_t *from_seq, uint64_t *seqs,
+                   uint32_t *epochs, uint64_t capacity) {
+    tw_group *group = &store->groups[group_id];
+    raise_floor(store, group);
+    uint64_t n = 0, seq = *from_seq > group->floor_seq ? *from_seq : group->floor_seq;
+    for (; seq < group->high_seq && n < capacity; seq++) {
+        const tw_delivery *row = &group->rows[seq];
+        if (row->state != TW_LEASED || row->holder != holder) continue;
+        seqs[n] = seq;
+        epochs[n++] = row->epoch;
+    }
+    *from_seq = seq;
+    return (int64_t)n;
+}
+
+int tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
+    tw_group *group = &store->groups[group_id];
+    if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
+    for (uint64_t r = 0; r < n; r++) {
+        for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
+            tw_delivery *row = &group->rows[seq];
+            if (row->state != TW_LEASED || row->epoch != runs[r].epoch) continue;
+            row->time_ms = runs[r].time_ms;
+            row->flags &= (uint8_t)~TW_ACKING;
+        }
+    }
+    return 0;
+}

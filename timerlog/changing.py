@@ -1,0 +1,288 @@
+"""Changing messages after they were sent: cancel, reschedule, redeliver; and documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from native import ffi, lib
+from timerlog.core import MESSAGE_TIMER, UInt64Array
+from timerlog.errors import BadTime, UnknownGroup
+from timerlog.layout import MAX_TIME_MS, RUN, DeliveryState, DocumentRecord, MessageState, RecordType
+from timerlog.settling import Settling
+
+AS_IT_IS: Final = 256  #: a priority that changes nothing
+UNKNOWN, SCHEDULED, READY, DELIVERED, DONE, CANCELLED, EXPIRED = range(7)
+_ANSWERS: Final = (
+    "not_found", "", "", "already_delivered", "already_acked", "already_cancelled", "expired"
+)  # fmt: skip
+_CHUNK: Final = 65_536
+
+Verdicts = npt.NDArray[np.uint8]
+
+
+class Revoked(msgspec.Struct, frozen=True):
+    """Messages that a subscription holds and that are no longer its own."""
+
+    holder: int
+    ids: list[int]
+    epochs: list[int]
+
+
+class Changing(Settling):
+    #: What subscribers should be told of, since it was last taken.
+    _revoked: list[Revoked]
+
+    def _make_changing(self) -> None:
+        self._revoked = []
+
+    # -- which messages --
+
+    def find(self, topic: str, keys: Sequence[str]) -> list[int]:
+        """The ids of the messages with these keys; 0 where there is none."""
+        topic_id = self.tables.topic_ids.get(topic)
+        if topic_id is None:
+            return [0] * len(keys)
+        return [self._find(topic_id, key.encode()) for key in keys]
+
+    def _find(self, topic_id: int, key: bytes) -> int:
+        if not key:
+            return 0
+        return int(lib.tw_keys_find(self._native, topic_id, ffi.from_buffer("uint8_t[]", key), len(key)))
+
+    def _judge_ids(self, ids: UInt64Array) -> Verdicts:
+        verdicts = np.empty(len(ids), np.uint8)
+        lib.tw_judge_all(
+            self._native, ffi.from_buffer("uint64_t[]", ids), len(ids), ffi.from_buffer("uint8_t[]", verdicts)
+        )
+        return verdicts
+
+    def _change(
+        self,
+        ids: Sequence[int] | UInt64Array,
+        can: Callable[[Verdicts], npt.NDArray[np.bool_]],
+        done: str,
+        act: Callable[[UInt64Array], None],
+        again: str,
+    ) -> list[str]:
+        """Judges all ids, acts on those that ``can`` be changed, and gives an answer for each."""
+        wanted = _as_ids(ids)
+        verdicts = self._judge_ids(wanted)
+        chosen = can(verdicts)
+        _, first = np.unique(wanted, return_index=True)
+        is_first = np.zeros(len(wanted), bool)
+        is_first[first] = True
+        changed = np.ascontiguousarray(wanted[chosen & is_first])
+        for start in range(0, len(changed), _CHUNK):
+            act(changed[start : start + _CHUNK])
+        results = [_ANSWERS[verdict] or again for verdict in verdicts.tolist()]
+        for index in np.flatnonzero(chosen).tolist():
+            results[index] = done if is_first[index] else again
+        return results
+
+    # -- cancelling --
+
+    def cancel(self, ids: Sequence[int] | UInt64Array, now_ms: int, *, stop: bool = False) -> list[str]:
+        """Cancels messages that no subscriber was given yet. An answer for each: ``cancelled``, ``already_delivered``,
+        ``already_acked``, ``already_cancelled``, ``expired`` or ``not_found``. With ``stop`` also those that were
+        delivered and not acked by every group are never delivered again: ``stopped``. A cancelled message frees its
+        key. Raises ``DiskFull``."""
+        results = self._change(
+            ids, lambda v: (v == SCHEDULED) | (v == READY), "cancelled", self._cancel, "already_cancelled"
+        )
+        if not stop or "already_delivered" not in results:
+            return results
+        late = np.array([i for i, result in enumerate(results) if result == "already_delivered"])
+        stopped = self._change(
+            _as_ids(ids)[late],
+            lambda v: v == DELIVERED,
+            "stopped",
+            self._stop,
+            "already_cancelled",
+        )
+        for index, result in zip(late.tolist(), stopped, strict=True):
+            results[index] = result
+        return results
+
+    def _cancel(self, ids: UInt64Array) -> None:
+        self._end(ids, RecordType.CANCEL, MessageState.CANCELLED)
+
+    def _stop(self, ids: UInt64Array) -> None:
+        self._note_holders(ids)
+        self._end(ids, RecordType.CANCEL, MessageState.CANCELLED)
+
+    def expire(self, ids: UInt64Array) -> None:
+        """Ends messages that were kept for as long as their topic keeps what nobody acks. Raises ``DiskFull``."""
+        self._note_holders(ids)
+        for start in range(0, len(ids), _CHUNK):
+            self._end(ids[start : start + _CHUNK], RecordType.EXPIRED, MessageState.EXPIRED)
+
+    def _end(self, ids: UInt64Array, record: RecordType, state: MessageState) -> None:
+        self._append(record, 0, ids.tobytes())
+        self._applier.end(ids, state)
+
+    # -- another time --
+
+    def reschedule(
+        self,
+        ids: Sequence[int] | UInt64Array,
+        deliver_at_ms: int | None,
+        now_ms: int,
+        *,
+        priority: int | None = None,
+    ) -> list[str]:
+        """Gives messages that no subscriber was given yet another time, another priority, or both. An answer for each:
+        ``rescheduled``, or as ``cancel`` gives. Raises ``BadTime``, ``DiskFull``."""
+        if deliver_at_ms is not None and not 0 <= deliver_at_ms <= MAX_TIME_MS:
+            raise BadTime(f"{deliver_at_ms} is not between 0 and {MAX_TIME_MS}")
+
+        def act(chosen: UInt64Array) -> None:
+            self._reschedule(chosen, deliver_at_ms, AS_IT_IS if priority is None else priority, now_ms)
+
+        return self._change(ids, _is_undelivered, "rescheduled", act, "rescheduled")
+
+    def _reschedule(self, ids: UInt64Array, deliver_at_ms: int | None, priority: int, now_ms: int) -> None:
+        rows = self.tables.rows
+        runs = np.zeros(len(ids), RUN)
+        runs["first"], runs["count"] = ids, 1
+        runs["time_ms"] = rows["deliver_at_ms"][ids] if deliver_at_ms is None else deliver_at_ms
+        # Versions wrap at 16 bits: a timer would have to be 65,536 reschedules old to be taken for the newest one.
+        runs["epoch"] = (rows["version"][ids] + np.uint16(1)).astype(np.uint16)
+        linked = ids < self._enqueued_id  # the others get on the wheel by EnqueuePut, with their new time
+        self.wheel.advance(now_ms)
+        self.wheel.link(
+            self._spread(runs["time_ms"][linked], ids[linked]), ids[linked], runs["epoch"][linked],
+            np.full(int(linked.sum()), MESSAGE_TIMER, np.uint32),
+        )  # fmt: skip
+        self._append_runs(RecordType.RESCHEDULE, priority, runs)
+        self._applier.reschedule(runs, priority)
+
+    # -- again --
+
+    def redeliver(
+        self,
+        ids: Sequence[int] | UInt64Array,
+        group: str | None,
+        at_ms: int | None,
+        now_ms: int,
+        *,
+        acked: bool = False,
+        reset_attempts: bool = True,
+    ) -> list[str]:
+        """Delivers messages again, now or at a time, to one group or to all of their topic that are not done with
+        them; ``acked``: also to those that are. An answer for each: ``redelivered``, ``waiting`` (it is to be delivered
+        anyway), ``already_acked``, ``already_cancelled``, ``expired`` or ``not_found``. Who holds one loses it.
+        Raises ``BadTime``, ``UnknownGroup``, ``DiskFull``."""
+        if at_ms is not None and not 0 <= at_ms <= MAX_TIME_MS:
+            raise BadTime(f"{at_ms} is not between 0 and {MAX_TIME_MS}")
+        wanted = _as_ids(ids)
+        verdicts = self._judge_ids(wanted)
+        results = [_ANSWERS[verdict] or "waiting" for verdict in verdicts.tolist()]
+        in_topic = (verdicts == DELIVERED) | (verdicts == DONE) | (verdicts == READY)
+        redelivered: set[int] = set()
+        waiting: set[int] = set()
+        for group_id, seqs, members in self._in_groups(wanted[in_topic], group):
+            again, idle = self._redeliver_in(group_id, seqs, at_ms, now_ms, acked, reset_attempts)
+            redelivered.update(members[again].tolist())
+            waiting.update(members[idle].tolist())
+        for index in np.flatnonzero(in_topic).tolist():
+            message_id = int(wanted[index])
+            if message_id in redelivered:
+                results[index] = "redelivered"
+            else:
+                results[index] = "waiting" if message_id in waiting else "already_acked"
+        return results
+
+    def _in_groups(
+        self, ids: UInt64Array, group: str | None
+    ) -> Iterable[tuple[int, UInt64Array, UInt64Array]]:
+        """(group id, topic_seqs, ids) for every group that messages of ``ids`` are delivered to."""
+        ids = np.unique(ids)
+        rows = self.tables.rows
+        known = False
+        for topic_id in np.unique(rows["topic_id"][ids]).tolist():
+            members = ids[rows["topic_id"][ids] == topic_id]
+            for name, group_id in self.tables.topics[topic_id].groups.items():
+                if group in (None, name):
+                    known = True
+                    yield group_id, rows["topic_seq"][members], members
+        if group is not None and len(ids) and not known:
+            raise UnknownGroup(f"no topic of these messages has a group {group!r}")
+
+    def _redeliver_in(
+        self,
+        group_id: int,
+        seqs: UInt64Array,
+        at_ms: int | None,
+        now_ms: int,
+        acked: bool,
+        reset_attempts: bool,
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Returns which are redelivered, and which were waiting anyway."""
+        group = self.tables.groups[group_id]
+        reached = seqs < int(self._native.groups[group_id].allocated)
+        rows = group.deliveries.items[np.where(reached, seqs, 0)]
+        states, in_retry = rows["state"], rows["flags"] & 1 != 0
+        idle = ~reached | (states == DeliveryState.UNTOUCHED) | in_retry
+        idle &= seqs >= group.record.start_seq
+        again = (
+            reached & ~idle & (acked | (states != DeliveryState.ACKED)) & (states != DeliveryState.UNTOUCHED)
+        )
+        if again.any():
+            chosen, epochs = seqs[again], rows["epoch"][again]
+            self._note_held(group_id, chosen)
+            times = np.full(len(chosen), now_ms if at_ms is None else at_ms, np.int64)
+            self._set_timers(group_id, chosen, epochs, times)
+            runs = self._runs(chosen, epochs, times).copy()
+            payload = int(reset_attempts).to_bytes(8, "little") + runs.tobytes()
+            self._append(RecordType.REDELIVER, group_id, payload)
+            self._applier.redeliver(group_id, runs, reset_attempts=reset_attempts)
+            if at_ms is None or at_ms <= now_ms:
+                self._expire(group_id, np.ascontiguousarray(chosen), np.ascontiguousarray(epochs), now_ms)
+        return again, idle
+
+    # -- who has to know --
+
+    def take_revoked(self) -> list[Revoked]:
+        """What subscriptions held of the messages that were stopped or called back since the last call."""
+        revoked, self._revoked = self._revoked, []
+        return revoked
+
+    def _note_holders(self, ids: UInt64Array) -> None:
+        ready = ids[self.tables.rows["state"][ids] == MessageState.READY]
+        for group_id, seqs, _ in self._in_groups(ready, None):
+            self._note_held(group_id, seqs)
+
+    def _note_held(self, group_id: int, seqs: UInt64Array) -> None:
+        seqs = seqs[seqs < int(self._native.groups[group_id].allocated)]
+        group = self.tables.groups[group_id]
+        rows = group.deliveries.items[seqs]
+        held = (rows["state"] == DeliveryState.LEASED) & (rows["holder"] != 0)
+        ids = self.tables.topics[group.record.topic_id].arrivals.items["id"][seqs]
+        for holder in np.unique(rows["holder"][held]).tolist():
+            mine = held & (rows["holder"] == holder)
+            self._revoked.append(Revoked(holder, ids[mine].tolist(), rows["epoch"][mine].tolist()))
+
+    # -- documents --
+
+    def put_document(self, name: str, content: bytes | None) -> None:
+        """Keeps a small document under a name, or deletes it (``None``). It may be relied on once the log is durable.
+        Raises ``DiskFull``."""
+        record = DocumentRecord(name, content)
+        self._append(RecordType.DOCUMENT, 0, msgspec.msgpack.encode(record))
+        self._applier.document(record)
+
+
+def _is_undelivered(verdicts: Verdicts) -> npt.NDArray[np.bool_]:
+    return (verdicts == SCHEDULED) | (verdicts == READY)
+
+
+def _as_ids(ids: Sequence[int] | UInt64Array) -> UInt64Array:
+    """Ids as an array; a number that no message can have becomes 0."""
+    if isinstance(ids, np.ndarray):
+        return ids
+    return np.fromiter((i if 0 <= i < 1 << 63 else 0 for i in ids), np.uint64, len(ids))

@@ -1,0 +1,81 @@
+"""Why deliveries failed: what subscribers said when they gave messages back, for the dead letters' history.
+
+Kept in memory for messages that are not done, within a bound: a flood of failures forgets the oldest histories first,
+never the messages. The log holds what is kept here, and a replay gives the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+MAX_ERROR_CHARS: Final = 500
+ATTEMPTS_KEPT: Final = 10
+#: About so many characters are kept in all.
+CAPACITY_CHARS: Final = 1_000_000
+_ENTRY_CHARS: Final = 40
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True):
+    """One attempt that its subscriber gave back."""
+
+    attempt: int
+    at_ms: int
+    error: str
+
+
+class Failures:
+    """Histories by group and topic_seq."""
+
+    def __init__(self) -> None:
+        self._histories: dict[tuple[int, int], list[Failure]] = {}
+        self._chars = 0
+
+    def __len__(self) -> int:
+        return len(self._histories)
+
+    def add(self, group_id: int, seq: int, failure: Failure) -> None:
+        history = self._histories.setdefault((group_id, seq), [])
+        history.append(failure)
+        self._chars += _cost(failure)
+        if len(history) > ATTEMPTS_KEPT:
+            self._chars -= _cost(history.pop(0))
+        while self._chars > CAPACITY_CHARS:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        oldest = next(iter(self._histories))
+        self.done(*oldest)
+
+    def of(self, group_id: int, seq: int) -> list[Failure]:
+        """The last failures of a message, oldest first."""
+        return list(self._histories.get((group_id, seq), ()))
+
+    def done(self, group_id: int, seq: int) -> None:
+        """The group is done with the message."""
+        self._chars -= sum(map(_cost, self._histories.pop((group_id, seq), ())))
+
+    def done_range(self, group_id: int, first: int, count: int) -> None:
+        """The group is done with all messages of a range."""
+        if count <= len(self._histories):
+            known = [seq for seq in range(first, first + count) if (group_id, seq) in self._histories]
+        else:
+            known = [
+                seq for group, seq in self._histories if group == group_id and first <= seq < first + count
+            ]
+        for seq in known:
+            self.done(group_id, seq)
+
+    def dump(self) -> list[tuple[int, int, list[Failure]]]:
+        """Everything, for a checkpoint."""
+        return [(group_id, seq, history) for (group_id, seq), history in self._histories.items()]
+
+    def load(self, entries: list[tuple[int, int, list[Failure]]]) -> None:
+        """What ``dump`` gave."""
+        self._histories = {(group_id, seq): list(history) for group_id, seq, history in entries}
+        self._chars = sum(_cost(failure) for history in self._histories.values() for failure in history)
+
+
+def _cost(failure: Failure) -> int:
+    return _ENTRY_CHARS + len(failure.error)

@@ -1,0 +1,33 @@
+"""The last transactions, so that one which a client repeats after a broken connection is not done twice."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Far more than can be committed while a client still tries to repeat one of them.
+CAPACITY: Final = 20_000
+
+
+class RecentTransactions:
+    """What each transaction stored, by the id that its client gave it: (first message id, count) of each send."""
+
+    def __init__(self) -> None:
+        self._results: dict[bytes, list[tuple[int, int]]] = {}
+
+    def get(self, transaction_id: bytes) -> list[tuple[int, int]] | None:
+        """None: this transaction was never committed, or long ago."""
+        return self._results.get(transaction_id)
+
+    def add(self, transaction_id: bytes, sends: list[tuple[int, int]]) -> None:
+        """It was committed."""
+        self._results[transaction_id] = sends
+        if len(self._results) > CAPACITY:
+            del self._results[next(iter(self._results))]
+
+    def dump(self) -> list[tuple[bytes, list[tuple[int, int]]]]:
+        """Everything, for a checkpoint."""
+        return list(self._results.items())
+
+    def load(self, entries: list[tuple[bytes, list[tuple[int, int]]]]) -> None:
+        """What ``dump`` gave."""
+        self._results = dict(entries)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.delivery import Subscription
 from broker.outgoing import Outgoing
+from tickwheel.protocol.bodies import Answer, Request
 from tickwheel.protocol.errors import BadRequest, BadTopicName, TooManySubscriptions
 from tickwheel.protocol.frames import ANSWER_OF, FrameType, encode_frame
 from tickwheel.protocol.limits import is_valid_name
 from tickwheel.protocol.requests import (
     FRAME_TYPE_OF_REQUEST,
-    Answer,
     Cancel,
     CancelOk,
     GetStats,
@@ -24,7 +24,6 @@ from tickwheel.protocol.requests import (
     OpenTopic,
     OpenTopicOk,
     Ping,
-    Request,
     Reschedule,
     RescheduleOk,
     Subscribe,

@@ -11,12 +11,13 @@ import anyio
 import msgspec
 
 from tickwheel._results import Item, SendResults, check_send_ok
+from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.limits import DEFAULT_PRIORITY
 from tickwheel.protocol.machine import AnswerBody
 from tickwheel.protocol.messages import SendColumns, SendOk, encode_send, pack_column, retarget_send
-from tickwheel.protocol.requests import FRAME_TYPE_OF_REQUEST, Request, encode_body
+from tickwheel.protocol.requests import FRAME_TYPE_OF_REQUEST, encode_body
 
 CALL_OVERHEAD_BYTES = 1024
 """What a request counts beside its payload, so that many small ones are bounded too."""

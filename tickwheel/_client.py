@@ -32,6 +32,7 @@ from tickwheel._session import Dial, Session, dial
 from tickwheel._subscription import Subscription
 from tickwheel._times import Delay, Delays, Moment, Moments, one_time
 from tickwheel._url import default_url, parse_url
+from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.errors import BadArgument, BadFrame, BadTime, ClientClosed, TickwheelError
 from tickwheel.protocol.limits import DEFAULT_PRIORITY, MAX_IDS_A_REQUEST
 from tickwheel.protocol.requests import (
@@ -41,7 +42,6 @@ from tickwheel.protocol.requests import (
     GetTopics,
     GetWheel,
     Ping,
-    Request,
     Reschedule,
     RescheduleOk,
 )

@@ -166,6 +166,7 @@ class BaseBatch(Generic[M]):
             - delivery.body_bytes[index]
             - delivery.headers_bytes[index]
             - delivery.key_bytes[index]
+            - delivery.order_bytes[index]
         )
 
     def bodies(self) -> list[bytes]:

@@ -24,6 +24,7 @@ from tickwheel._budget import Budget
 from tickwheel._calls import Call, FlightKey, RequestCall, SendCall, SendFlight
 from tickwheel._link import Link
 from tickwheel._url import Address, UnixAddress
+from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.errors import (
     ClientClosed,
     FrameTooLarge,
@@ -45,7 +46,7 @@ from tickwheel.protocol.machine import (
     GoingAway,
     Refused,
 )
-from tickwheel.protocol.requests import HelloOk, Ping, Request
+from tickwheel.protocol.requests import HelloOk, Ping
 
 if TYPE_CHECKING:
     from tickwheel._subscription import Subscription

@@ -278,7 +278,8 @@ class Changing(Settling):
 
 
 def _is_undelivered(verdicts: Verdicts) -> npt.NDArray[np.bool_]:
-    return (verdicts == SCHEDULED) | (verdicts == READY)
+    undelivered: npt.NDArray[np.bool_] = (verdicts == SCHEDULED) | (verdicts == READY)
+    return undelivered
 
 
 def _as_ids(ids: Sequence[int] | UInt64Array) -> UInt64Array:

@@ -182,6 +182,62 @@ class BadArgument(TickwheelError, ValueError):
     advice = "Correct the call."
 
 
+class UnknownGroup(TickwheelError):
+    """There is no such group."""
+
+    code = "unknown_group"
+    advice = "`tickwheel topics` lists the groups of each topic; the first subscription creates one."
+
+
+class UnknownShard(TickwheelError):
+    """The topic has no such shard."""
+
+    code = "unknown_shard"
+    advice = "Name one exactly as `tickwheel topics show` lists it, such as -80; or none, for all of them."
+
+
+class BadTopicSettings(TickwheelError, ValueError):
+    """A setting of a topic cannot be used; none of them was changed."""
+
+    code = "bad_topic_settings"
+    advice = "Correct the setting that the message names; `tickwheel topics set --help` lists them all."
+
+
+class TopicExists(TickwheelError):
+    """There is a topic of this name already."""
+
+    code = "topic_exists"
+    advice = "Use another name, or change the one that is there: `tickwheel topics set`."
+
+
+class TopicDeleted(TickwheelError):
+    """The topic was deleted while it was in use."""
+
+    code = "topic_deleted"
+    advice = "Subscribe again: that creates the topic anew, empty."
+
+
+class TransactionRefused(TickwheelError):
+    """A part of the transaction could not be done, so nothing of it was."""
+
+    code = "transaction_refused"
+    advice = "Correct the part that the message names, then commit a new transaction."
+
+
+class TransactionTooLarge(TickwheelError):
+    """The transaction does not fit into one commit record."""
+
+    code = "transaction_too_large"
+    advice = "Split it, or raise max_frame_bytes and segment_bytes (the latter for new directories)."
+
+
+class OrderKeyTooLong(TickwheelError, ValueError):
+    """An ordering key is longer than 255 bytes."""
+
+    code = "order_key_too_long"
+    advice = "Use a shorter key, or a hash of it."
+
+
 class DiskFull(TickwheelError):
     """The broker's disk is full; nothing was accepted."""
 
@@ -264,6 +320,13 @@ class MessageNotFound(AckRefused):
 
     code = "not_found"
     advice = "It may have been purged, or cancelled, since."
+
+
+class MessageCancelled(AckRefused):
+    """The message was cancelled while it was being processed."""
+
+    code = "cancelled"
+    advice = "Undo its effect if you can; it is not delivered again."
 
 
 class NeverDelivered(AckRefused):

@@ -44,16 +44,41 @@ class FrameType(IntEnum):
     ACK_OK = 24
     UNSUBSCRIBE = 25
     UNSUBSCRIBE_OK = 26
+    NACK = 27
+    NACK_OK = 28
     CANCEL = 30
     CANCEL_OK = 31
     RESCHEDULE = 32
     RESCHEDULE_OK = 33
+    REDELIVER = 34
+    REDELIVER_OK = 35
+    TRANSACTION = 36
+    TRANSACTION_OK = 37
+    CHANGE = 38
+    CHANGE_OK = 39
     STATS = 40
     STATS_OK = 41
     TOPICS = 42
     TOPICS_OK = 43
     WHEEL = 44
     WHEEL_OK = 45
+    SET_TOPIC = 50
+    SET_TOPIC_OK = 51
+    GET_TOPIC = 52
+    GET_TOPIC_OK = 53
+    DELETE_TOPIC = 54
+    DELETE_TOPIC_OK = 55
+    REPLAY_DEAD = 72
+    REPLAY_DEAD_OK = 73
+    DECIDE = 74
+    DECIDE_OK = 75
+    PREPARE = 76
+    PREPARE_OK = 77
+    REVOKE = 80
+    EXTEND = 82
+    EXTEND_OK = 83
+    BROWSE = 84
+    BROWSE_OK = 85
 
 
 ANSWER_OF: Final[dict[FrameType, FrameType]] = {
@@ -69,6 +94,18 @@ ANSWER_OF: Final[dict[FrameType, FrameType]] = {
     FrameType.STATS: FrameType.STATS_OK,
     FrameType.TOPICS: FrameType.TOPICS_OK,
     FrameType.WHEEL: FrameType.WHEEL_OK,
+    FrameType.NACK: FrameType.NACK_OK,
+    FrameType.REDELIVER: FrameType.REDELIVER_OK,
+    FrameType.TRANSACTION: FrameType.TRANSACTION_OK,
+    FrameType.CHANGE: FrameType.CHANGE_OK,
+    FrameType.SET_TOPIC: FrameType.SET_TOPIC_OK,
+    FrameType.GET_TOPIC: FrameType.GET_TOPIC_OK,
+    FrameType.DELETE_TOPIC: FrameType.DELETE_TOPIC_OK,
+    FrameType.REPLAY_DEAD: FrameType.REPLAY_DEAD_OK,
+    FrameType.DECIDE: FrameType.DECIDE_OK,
+    FrameType.PREPARE: FrameType.PREPARE_OK,
+    FrameType.EXTEND: FrameType.EXTEND_OK,
+    FrameType.BROWSE: FrameType.BROWSE_OK,
 }
 """The type that answers each request (or ERROR does)."""
 

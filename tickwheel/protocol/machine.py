@@ -22,6 +22,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from tickwheel.protocol.bodies import Answer, Request
 from tickwheel.protocol.errors import (
     BadFrame,
     BadHandshake,
@@ -46,18 +47,12 @@ from tickwheel.protocol.messages import (
     decode_send_ok,
 )
 from tickwheel.protocol.requests import (
+    ANSWER_CLASSES,
     REQUEST_CLASSES,
-    Answer,
-    CancelOk,
     GoAway,
     Hello,
     HelloOk,
-    OpenTopicOk,
     Pong,
-    Request,
-    RescheduleOk,
-    SubscribeOk,
-    UnsubscribeOk,
     decode_answer,
     decode_error,
     decode_request,
@@ -65,6 +60,7 @@ from tickwheel.protocol.requests import (
     encode_error,
     hello,
 )
+from tickwheel.protocol.settling import Revoke
 
 # What the client hears ----------------------------------------------------------------------------
 
@@ -109,7 +105,14 @@ class GoingAway:
     reason: str
 
 
-ClientEvent: TypeAlias = Connected | Answered | Refused | Delivered | GoingAway
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """Messages that a subscription holds are no longer its own: they were stopped, or called back."""
+
+    revoke: Revoke
+
+
+ClientEvent: TypeAlias = Connected | Answered | Refused | Delivered | GoingAway | Revoked
 
 
 def _msgpack(cls: type[Answer]) -> Callable[[bytes], AnswerBody]:
@@ -129,18 +132,18 @@ def _pong(payload: bytes) -> Pong:
 
 _DECODE_ANSWER: Final[dict[FrameType, Callable[[bytes], AnswerBody]]] = {
     FrameType.PONG: _pong,
-    FrameType.OPEN_TOPIC_OK: _msgpack(OpenTopicOk),
     FrameType.SEND_OK: decode_send_ok,
-    FrameType.SUBSCRIBE_OK: _msgpack(SubscribeOk),
     FrameType.ACK_OK: decode_ack_ok,
-    FrameType.UNSUBSCRIBE_OK: _msgpack(UnsubscribeOk),
-    FrameType.CANCEL_OK: _msgpack(CancelOk),
-    FrameType.RESCHEDULE_OK: _msgpack(RescheduleOk),
     FrameType.STATS_OK: _raw,
     FrameType.TOPICS_OK: _raw,
     FrameType.WHEEL_OK: _raw,
+    FrameType.SET_TOPIC_OK: _raw,
+    FrameType.GET_TOPIC_OK: _raw,
+    FrameType.BROWSE_OK: _raw,
+    **{frame_type: _msgpack(cls) for frame_type, cls in ANSWER_CLASSES.items()},
 }
 _HELLO_OK: Final = msgspec.msgpack.Decoder(HelloOk)
+_REVOKE: Final = msgspec.msgpack.Decoder(Revoke)
 _GOAWAY: Final = msgspec.msgpack.Decoder(GoAway)
 
 
@@ -213,6 +216,8 @@ class ClientMachine(_Machine):
             return self._answer(frame)
         if frame.type == FrameType.DELIVER:
             return Delivered(decode_deliver(frame.payload))
+        if frame.type == FrameType.REVOKE:
+            return Revoked(decode_answer(_REVOKE, frame.payload))
         if frame.type == FrameType.GOAWAY:
             return GoingAway(decode_answer(_GOAWAY, frame.payload).reason)
         if frame.type == FrameType.ERROR:

@@ -26,9 +26,11 @@ _TWO_U32: Final = struct.Struct("<II")
 _U32: Final = struct.Struct("<I")
 
 SEND_HEAD_BYTES: Final = _SEND_HEAD.size
-SEND_COLUMN_BYTES_MAX: Final = 8 + 4 + 2 + 2 + 1
+SEND_COLUMN_BYTES_MAX: Final = 8 + 4 + 2 + 2 + 2 + 1
 """The most bytes that the columns of one message take in SEND, beside its key, headers and body."""
-_DELIVER_COLUMN_BYTES: Final = 8 + 8 + 8 + 4 + 4 + 2 + 2 + 1
+_DELIVER_COLUMN_BYTES: Final = 8 + 8 + 8 + 4 + 4 + 2 + 2 + 2 + 1
+TOPIC_PRIORITY: Final = 256
+"""In SEND, one priority for all: that of the topic's settings."""
 
 
 class Column(IntFlag):
@@ -39,7 +41,8 @@ class Column(IntFlag):
     KEYS = 4
     HEADERS = 8
     RELATIVE = 16
-    ALL = 31
+    ORDER_KEYS = 32
+    ALL = 63
 
 
 class SendCode(IntEnum):
@@ -50,6 +53,7 @@ class SendCode(IntEnum):
     BAD_TIME = 3
     KEY_TOO_LONG = 4
     HEADERS_TOO_LARGE = 5
+    ORDER_KEY_TOO_LONG = 6
 
 
 class AckCode(IntEnum):
@@ -59,6 +63,7 @@ class AckCode(IntEnum):
     STALE_RECEIPT = 2
     NOT_FOUND = 3
     NEVER_DELIVERED = 4
+    CANCELLED = 5
 
 
 class ItemException(NamedTuple):
@@ -96,6 +101,7 @@ class SendColumns:
     priority: int | bytes = DEFAULT_PRIORITY
     keys: Sequence[bytes] | None = None
     headers: Sequence[bytes] | None = None
+    order_keys: Sequence[bytes] | None = None
 
     @property
     def flags(self) -> Column:
@@ -109,6 +115,8 @@ class SendColumns:
             flags |= Column.KEYS
         if self.headers is not None:
             flags |= Column.HEADERS
+        if self.order_keys is not None:
+            flags |= Column.ORDER_KEYS
         return flags
 
 
@@ -126,10 +134,13 @@ def encode_send(topic_id: int, columns: SendColumns) -> bytes:
         parts.append(pack_column("H", map(len, columns.keys)))
     if columns.headers is not None:
         parts.append(pack_column("H", map(len, columns.headers)))
+    if columns.order_keys is not None:
+        parts.append(pack_column("H", map(len, columns.order_keys)))
     if isinstance(priority, bytes):
         parts.append(priority)
     parts.extend(columns.keys or ())
     parts.extend(columns.headers or ())
+    parts.extend(columns.order_keys or ())
     parts.extend(columns.bodies)
     return b"".join(parts)
 
@@ -167,7 +178,7 @@ def decode_send(payload: bytes) -> tuple[int, SendColumns]:
     if len(payload) < SEND_HEAD_BYTES:
         raise BadFrame("A SEND is shorter than its head.")
     topic_id, count, bits, one_priority, one_time = _SEND_HEAD.unpack_from(payload)
-    if count < 1 or bits > Column.ALL or one_priority > 255:
+    if count < 1 or bits > Column.ALL or one_priority > TOPIC_PRIORITY:
         raise BadFrame("The head of a SEND has values out of range.")
     if count * 4 > len(payload):
         raise BadFrame("A SEND claims more messages than it has room for.")
@@ -176,9 +187,11 @@ def decode_send(payload: bytes) -> tuple[int, SendColumns]:
     body_sizes = cursor.column("I", count)
     key_sizes = cursor.column("H", count) if Column.KEYS in flags else None
     headers_sizes = cursor.column("H", count) if Column.HEADERS in flags else None
+    order_sizes = cursor.column("H", count) if Column.ORDER_KEYS in flags else None
     priorities = cursor.take(count) if Column.PRIORITY in flags else None
     keys = None if key_sizes is None else cursor.pieces(key_sizes)
     headers = None if headers_sizes is None else cursor.pieces(headers_sizes)
+    order_keys = None if order_sizes is None else cursor.pieces(order_sizes)
     bodies = cursor.pieces(body_sizes)
     if cursor.offset != len(payload):
         raise BadFrame("A SEND is longer than its columns say.")
@@ -189,6 +202,7 @@ def decode_send(payload: bytes) -> tuple[int, SendColumns]:
         priority=one_priority if priorities is None else priorities,
         keys=keys,
         headers=headers,
+        order_keys=order_keys,
     )
     return topic_id, columns
 
@@ -262,7 +276,7 @@ def decode_ack_ok(payload: bytes) -> AckOk:
 class Delivery:
     """A batch that was delivered. Columns that nobody asks for are never unpacked.
 
-    ``payload`` is the whole DELIVER payload; the three columns of sizes (bytes) are unpacked, because
+    ``payload`` is the whole DELIVER payload; the four columns of sizes (bytes) are unpacked, because
     checking the frame needs them.
     """
 
@@ -272,6 +286,7 @@ class Delivery:
     body_bytes: tuple[int, ...]
     key_bytes: tuple[int, ...]
     headers_bytes: tuple[int, ...]
+    order_bytes: tuple[int, ...]
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -296,7 +311,7 @@ class Delivery:
     @property
     def priorities(self) -> bytes:
         """The priority of each message, 0 to 255."""
-        start = 8 + 36 * self.count
+        start = 8 + 38 * self.count
         return self.payload[start : start + self.count]
 
     @property
@@ -307,8 +322,10 @@ class Delivery:
         return self.payload[8:ids_end], self.payload[epochs_start : epochs_start + 4 * self.count]
 
     def ends(self) -> list[int]:
-        """Where in ``payload`` each message (key, then headers, then body) ends."""
+        """Where in ``payload`` each message (key, headers, ordering key, body) ends."""
         sizes = map(add, map(add, self.key_bytes, self.headers_bytes), self.body_bytes)
+        if any(self.order_bytes):
+            sizes = map(add, sizes, self.order_bytes)
         first = 8 + _DELIVER_COLUMN_BYTES * self.count
         ends = list(accumulate(sizes, initial=first))
         del ends[0]
@@ -326,9 +343,11 @@ def decode_deliver(payload: bytes) -> Delivery:
     body_bytes = _unpack_column("I", count, payload, 8 + 28 * count)
     key_bytes = _unpack_column("H", count, payload, 8 + 32 * count)
     headers_bytes = _unpack_column("H", count, payload, 8 + 34 * count)
-    if columns_end + sum(body_bytes) + sum(key_bytes) + sum(headers_bytes) != len(payload):
+    order_bytes = _unpack_column("H", count, payload, 8 + 36 * count)
+    blob_bytes = sum(body_bytes) + sum(key_bytes) + sum(headers_bytes) + sum(order_bytes)
+    if columns_end + blob_bytes != len(payload):
         raise BadFrame("The length of a DELIVER is not what its columns say.")
-    return Delivery(subscription, count, payload, body_bytes, key_bytes, headers_bytes)
+    return Delivery(subscription, count, payload, body_bytes, key_bytes, headers_bytes, order_bytes)
 
 
 class DeliverItem(NamedTuple):
@@ -342,11 +361,14 @@ class DeliverItem(NamedTuple):
     key: bytes
     headers: bytes
     body: bytes
+    order_key: bytes = b""
 
 
 def encode_deliver(subscription: int, items: Sequence[DeliverItem]) -> bytes:
     """The payload of DELIVER."""
-    ids, deliver_at_ms, created_ms, epochs, priorities, keys, headers, bodies = zip(*items, strict=True)
+    ids, deliver_at_ms, created_ms, epochs, priorities, keys, headers, bodies, orders = zip(
+        *items, strict=True
+    )
     parts = [
         _TWO_U32.pack(subscription, len(items)),
         pack_column("Q", ids),
@@ -356,10 +378,11 @@ def encode_deliver(subscription: int, items: Sequence[DeliverItem]) -> bytes:
         pack_column("I", map(len, bodies)),
         pack_column("H", map(len, keys)),
         pack_column("H", map(len, headers)),
+        pack_column("H", map(len, orders)),
         bytes(priorities),
     ]
     for item in items:
-        parts += (item.key, item.headers, item.body)
+        parts += (item.key, item.headers, item.order_key, item.body)
     return b"".join(parts)
 
 

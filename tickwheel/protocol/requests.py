@@ -7,92 +7,85 @@ not know. Names are not judged here: a bad one has its own error code (``limits.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
+from tickwheel.protocol import admin, settling
+from tickwheel.protocol.bodies import (
+    U32,
+    Answer,
+    Credit,
+    Ids,
+    Keys,
+    Name,
+    Priority,
+    Request,
+    TimeMs,
+    check_one_time,
+    check_target,
+)
 from tickwheel.protocol.errors import BadFrame, BadRequest, TickwheelError, error_from_wire, to_wire
 from tickwheel.protocol.frames import FrameType
-from tickwheel.protocol.limits import MAX_CREDIT, MAX_IDS_A_REQUEST, MAX_TIME_MS, PROTOCOL_VERSION
-
-# Plain aliases at module level: msgspec resolves the annotations of the Structs below through them.
-_U32: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
-_Id: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=0x7FFF_FFFF_FFFF_FFFF)]
-_TimeMs: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_TIME_MS)]
-_Credit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_CREDIT)]
-_Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
-_Ids: TypeAlias = Annotated[list[_Id], msgspec.Meta(min_length=1, max_length=MAX_IDS_A_REQUEST)]
-_Keys: TypeAlias = Annotated[list[_Name], msgspec.Meta(min_length=1, max_length=MAX_IDS_A_REQUEST)]
-
-
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The base of all requests."""
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """The base of all answers."""
+from tickwheel.protocol.limits import PROTOCOL_VERSION
 
 
 class Hello(Request, frozen=True):
     """HELLO: the first frame of a client."""
 
-    protocol: _U32
-    client: _Name
+    protocol: U32
+    client: Name
 
 
 class OpenTopic(Request, frozen=True):
     """OPEN_TOPIC: asks for the number of a topic; ``create`` makes it when it does not exist."""
 
-    topic: _Name
+    topic: Name
     create: bool
 
 
 class Subscribe(Request, frozen=True):
     """SUBSCRIBE: hold at most ``credit`` un-acked messages, at most ``batch`` in one DELIVER."""
 
-    topic: _Name
-    group: _Name
-    credit: _Credit
-    batch: _Credit
+    topic: Name
+    group: Name
+    credit: Credit
+    batch: Credit
+    start: Literal["earliest", "latest"] | TimeMs = "earliest"  #: of a group that is new
+    shard: Name | None = None  #: a shard's key range, such as ``-80``; None: all
 
 
 class Unsubscribe(Request, frozen=True):
     """UNSUBSCRIBE."""
 
-    subscription: _U32
+    subscription: U32
 
 
 class Cancel(Request, frozen=True):
-    """CANCEL: either ``ids``, or ``topic`` and ``keys``."""
+    """CANCEL: either ``ids``, or ``topic`` and ``keys``; ``stop``: also end the redelivery of what was delivered."""
 
-    ids: _Ids | None = None
-    topic: _Name | None = None
-    keys: _Keys | None = None
+    ids: Ids | None = None
+    topic: Name | None = None
+    keys: Keys | None = None
+    stop: bool = False
 
     def __post_init__(self) -> None:
-        _check_target(self.ids, self.topic, self.keys)
+        check_target(self.ids, self.topic, self.keys)
 
 
 class Reschedule(Request, frozen=True):
-    """RESCHEDULE: the target as in CANCEL, and either ``deliver_at_ms`` or ``delay_ms``."""
+    """RESCHEDULE: the target as in CANCEL; ``deliver_at_ms`` or ``delay_ms``, or ``priority``, or both."""
 
-    ids: _Ids | None = None
-    topic: _Name | None = None
-    keys: _Keys | None = None
-    deliver_at_ms: _TimeMs | None = None
-    delay_ms: _TimeMs | None = None
+    ids: Ids | None = None
+    topic: Name | None = None
+    keys: Keys | None = None
+    deliver_at_ms: TimeMs | None = None
+    delay_ms: TimeMs | None = None
+    priority: Priority | None = None
 
     def __post_init__(self) -> None:
-        _check_target(self.ids, self.topic, self.keys)
-        if (self.deliver_at_ms is None) == (self.delay_ms is None):
-            raise ValueError("Expected either `deliver_at_ms` or `delay_ms`")
-
-
-def _check_target(ids: list[int] | None, topic: str | None, keys: list[str] | None) -> None:
-    by_id = ids is not None and topic is None and keys is None
-    by_key = ids is None and topic is not None and keys is not None
-    if not (by_id or by_key):
-        raise ValueError("Expected either `ids`, or `topic` and `keys`")
+        check_target(self.ids, self.topic, self.keys)
+        check_one_time(self.deliver_at_ms, self.delay_ms, needed=self.priority is None)
 
 
 class Ping(Request, frozen=True):
@@ -114,13 +107,14 @@ class GetWheel(Request, frozen=True):
 class HelloOk(Answer, frozen=True):
     """HELLO_OK: who the server is, and its limits in bytes."""
 
-    protocol: _U32
+    protocol: U32
     server: str
     now_ms: int
     max_frame_bytes: Annotated[int, msgspec.Meta(ge=1024, le=0xFFFF_FFFF)]
-    max_body_bytes: _U32
-    max_key_bytes: _U32
-    max_headers_bytes: _U32
+    max_body_bytes: U32
+    max_key_bytes: U32
+    max_headers_bytes: U32
+    delay_levels_ms: list[int] = msgspec.field(default_factory=list)
 
 
 class Pong(Answer, frozen=True):
@@ -136,15 +130,15 @@ class GoAway(Answer, frozen=True):
 class OpenTopicOk(Answer, frozen=True):
     """OPEN_TOPIC_OK."""
 
-    topic_id: _U32
+    topic_id: U32
 
 
 class SubscribeOk(Answer, frozen=True):
     """SUBSCRIBE_OK."""
 
-    subscription: _U32
-    group_id: _U32
-    topic_id: _U32
+    subscription: U32
+    group_id: U32
+    topic_id: U32
     ack_wait_ms: int
 
 
@@ -186,8 +180,21 @@ REQUEST_CLASSES: Final[dict[FrameType, type[Request]]] = {
     FrameType.STATS: GetStats,
     FrameType.TOPICS: GetTopics,
     FrameType.WHEEL: GetWheel,
+    **settling.REQUESTS,
+    **admin.REQUESTS,
 }
 FRAME_TYPE_OF_REQUEST: Final[dict[type[Request], FrameType]] = {c: t for t, c in REQUEST_CLASSES.items()}
+
+ANSWER_CLASSES: Final[dict[FrameType, type[Answer]]] = {
+    FrameType.OPEN_TOPIC_OK: OpenTopicOk,
+    FrameType.SUBSCRIBE_OK: SubscribeOk,
+    FrameType.UNSUBSCRIBE_OK: UnsubscribeOk,
+    FrameType.CANCEL_OK: CancelOk,
+    FrameType.RESCHEDULE_OK: RescheduleOk,
+    **settling.ANSWERS,
+    **admin.ANSWERS,
+}
+"""The MessagePack answers; those that are not here are columnar, empty, or a map that only who asked understands."""
 
 _EMPTY: Final = frozenset({Ping, GetStats, GetTopics, GetWheel, Pong})
 _REQUEST_DECODERS: Final[dict[FrameType, msgspec.msgpack.Decoder[Request]]] = {

@@ -7,8 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerlog.changing import Changing
 from timerlog.layout import MAX_TIME_MS, ROW
+from timerlog.prepared import Prepared
+from timerlog.reviving import Reviving
+from timerlog.selecting import Selecting
 
 _SECOND_MS: Final = 1_000
 FORECAST: Final = (
@@ -23,7 +25,7 @@ FORECAST: Final = (
 _HASH_ROWS: Final = 262_144
 
 
-class Control(Changing):
+class Control(Prepared, Reviving, Selecting):
     # -- looking --
 
     def stats(self, now_ms: int) -> dict[str, int]:

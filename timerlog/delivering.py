@@ -8,9 +8,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from native import Buffer, ffi, lib
-from timerlog.errors import DiskFull, StoreError, TooManyGroups, TooManySubscriptions
+from timerlog.core import UInt64Array
+from timerlog.errors import DiskFull, StoreError, TooManyGroups, TooManySubscriptions, UnknownGroup
 from timerlog.layout import (
     HOLDERS,
     MAX_BATCH,
@@ -29,6 +31,7 @@ _NEED_MORE_TIME: Final = (1 << 64) - 2
 FRAME_HEAD_BYTES: Final = 16
 _ACK_HEAD_BYTES: Final = 8
 _ACK_OK = 24
+_NOT_FOUND: Final = 3
 #: What a message adds to a DELIVER frame besides its body, at most: key, headers and columns.
 _LARGEST_REST_BYTES: Final = MAX_KEY_BYTES + MAX_HEADERS_BYTES + 64
 _ROWS_AHEAD: Final = 4096
@@ -49,7 +52,7 @@ class Acked:
 class Delivering(Topics):
     _free_holders: deque[int]
     _draining_holders: deque[int]
-    _holder_groups: dict[int, int]
+    _holder_groups: dict[int, list[int]]
     _seqs: Any
     _epochs: Any
     _times: Any
@@ -81,12 +84,41 @@ class Delivering(Topics):
         group_id = self.tables.last_group_id + 1
         if group_id > self.settings.max_groups:
             raise TooManyGroups(f"there are {self.settings.max_groups} groups already")
-        record = GroupRecord(group_id, topic_id, name, self._start_seq(topic_id, start), now_ms)
-        payload = msgspec.msgpack.encode(record)
-        self.log.ensure_room(len(payload) + 64)
-        self._applier.group(record)
-        self._append(RecordType.GROUP, group_id, payload)
+        topics = [topic_id, *self.shards_of(topic_id)] if self._is_sharded(topic_id) else [topic_id]
+        if group_id + len(topics) - 1 > self.settings.max_groups:
+            raise TooManyGroups(f"there is no room for {len(topics)} groups more")
+        records = [
+            GroupRecord(group_id + i, part, name, self._start_seq(part, start), now_ms)
+            for i, part in enumerate(topics)
+        ]
+        self._write_together(
+            [(RecordType.GROUP, record.group_id, msgspec.msgpack.encode(record)) for record in records]
+        )
         return group_id
+
+    def _is_sharded(self, topic_id: int) -> bool:
+        return bool(self.tables.topics[topic_id].record.shards)
+
+    def parts_of(self, group_id: int) -> list[int]:
+        """The groups that deliver for a group: one for each shard of its topic, or itself."""
+        record = self.group_record(group_id)
+        if not self._is_sharded(record.topic_id):
+            return [group_id]
+        return [self.tables.topics[shard].groups[record.name] for shard in self.shards_of(record.topic_id)]
+
+    def group_record(self, group_id: int) -> GroupRecord:
+        """Raises ``UnknownGroup``."""
+        group = self.tables.groups.get(group_id)
+        if group is None:
+            raise UnknownGroup(f"there is no group {group_id}, or no more")
+        return group.record
+
+    def _split_by_shard(self, group_id: int, ids: UInt64Array) -> list[tuple[int, npt.NDArray[np.intp]]]:
+        """(group, indexes of the messages that it delivers) for each part of a group."""
+        known = np.where(ids < self.tables.next_id, ids, 0)
+        topics = self.tables.rows["topic_id"][known]
+        parts = [(part, self.group_record(part).topic_id) for part in self.parts_of(group_id)]
+        return [(part, np.flatnonzero(topics == topic_id)) for part, topic_id in parts]
 
     def _start_seq(self, topic_id: int, start: Start) -> int:
         count = int(self._native.topics[topic_id].count)
@@ -113,7 +145,7 @@ class Delivering(Topics):
         if not self._free_holders:
             raise TooManySubscriptions(f"there are {HOLDERS - 1} subscriptions already")
         holder = self._free_holders.popleft()
-        self._holder_groups[holder] = group_id
+        self._holder_groups[holder] = self.parts_of(group_id)
         return holder
 
     def drop_holder(self, holder: int) -> None:
@@ -197,19 +229,35 @@ class Delivering(Topics):
     # -- acks --
 
     def ack(self, payload: Buffer, correlation: int, now_ms: int) -> Acked:
-        """Judges and makes the acks of one ACK payload. Raises ``ValueError`` when it is malformed."""
+        """Judges and makes the acks of one ACK payload. Raises ``ValueError`` when it is malformed, ``UnknownGroup``,
+        ``DiskFull``."""
         if len(payload) < _ACK_HEAD_BYTES:
             raise ValueError("an ACK has at least 8 bytes")
         group_id, count = (int(value) for value in np.frombuffer(payload, "<u4", 2))
         if count == 0 or count > MAX_BATCH or len(payload) != _ACK_HEAD_BYTES + 12 * count:
             raise ValueError(f"an ACK of {count} messages cannot have {len(payload)} bytes")
-        if group_id not in self.tables.groups:
-            raise ValueError(f"there is no group {group_id}")
-        source = ffi.from_buffer("uint8_t[]", payload)
-        accepted = lib.tw_ack_check(
-            self._native, group_id, source + _ACK_HEAD_BYTES, count,
-            self._seqs_pointer, self._epochs_pointer, self._codes_pointer,
-        )  # fmt: skip
+        if self._is_sharded(self.group_record(group_id).topic_id):
+            accepted = self._ack_shards(group_id, payload, count, now_ms)
+        else:
+            accepted = self._ack_group(
+                group_id, ffi.from_buffer("uint8_t[]", payload) + _ACK_HEAD_BYTES, count, now_ms
+            )
+        reply = self._ack_reply(payload, correlation, count, accepted)
+        return Acked(reply, self.log.appended_position, group_id, accepted)
+
+    def _ack_group(self, group_id: int, receipts: Any, count: int, now_ms: int) -> int:
+        """``receipts``: ids, then epochs. Leaves a code for each in ``_codes``; returns how many were accepted."""
+        accepted = int(
+            lib.tw_ack_check(
+                self._native,
+                group_id,
+                receipts,
+                count,
+                self._seqs_pointer,
+                self._epochs_pointer,
+                self._codes_pointer,
+            )
+        )
         if accepted:
             self._times[:accepted] = now_ms
             runs = self._runs(self._seqs[:accepted], self._epochs[:accepted], self._times[:accepted])
@@ -219,8 +267,22 @@ class Delivering(Topics):
                 lib.tw_unmark_acks(self._native, group_id, self._seqs_pointer, accepted)
                 raise
             self._applier.ack(group_id, runs)
-        reply = self._ack_reply(payload, correlation, count, int(accepted))
-        return Acked(reply, self.log.appended_position, group_id, int(accepted))
+        return accepted
+
+    def _ack_shards(self, group_id: int, payload: Buffer, count: int, now_ms: int) -> int:
+        ids = np.frombuffer(payload, "<u8", count, _ACK_HEAD_BYTES)
+        epochs = np.frombuffer(payload, "<u4", count, _ACK_HEAD_BYTES + 8 * count)
+        codes = np.full(count, _NOT_FOUND, np.uint32)
+        self.log.ensure_room(self._room_for_runs(count) + 64 * len(self.parts_of(group_id)))
+        accepted = 0
+        for part, mine in self._split_by_shard(group_id, ids):
+            if not len(mine):
+                continue
+            receipts = ffi.from_buffer("uint8_t[]", ids[mine].tobytes() + epochs[mine].tobytes())
+            accepted += self._ack_group(part, receipts, len(mine), now_ms)
+            codes[mine] = self._codes[: len(mine)]
+        self._codes[:count] = codes
+        return accepted
 
     def _ack_reply(self, payload: Buffer, correlation: int, count: int, accepted: int) -> bytes:
         refused = np.flatnonzero(self._codes[:count]) if accepted < count else self._codes[:0]

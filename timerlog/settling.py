@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -19,11 +19,21 @@ from timerlog.layout import MAX_BATCH, RECORD_HEAD_BYTES, RUN, RecordType
 REFUSALS: Final = ("", "already_acked", "stale_receipt", "not_found", "never_delivered", "cancelled")
 _IN_RETRY: Final = 1
 
+Ints: TypeAlias = Sequence[int]
+
 
 class Settling(DeadLetters):
     def release_holder(self, holder: int, now_ms: int) -> int:
         """The subscriber left in good order: what it holds is given back at once. Returns how many."""
-        group_id, released = self._holder_groups[holder], 0
+        released = 0
+        for group_id in self._holder_groups.get(holder, ()):
+            if group_id in self.tables.groups:
+                released += self._release(group_id, holder, now_ms)
+        self.drop_holder(holder)
+        return released
+
+    def _release(self, group_id: int, holder: int, now_ms: int) -> int:
+        released = 0
         self._out[0] = 0
         while self.outstanding(holder):
             count = lib.tw_held_by(
@@ -36,8 +46,7 @@ class Settling(DeadLetters):
             runs = self._runs(seqs, epochs, self._times[:count])
             self._append_runs(RecordType.RELEASE, group_id, runs)
             self._applier.release(group_id, runs)
-            released += self._expire(group_id, seqs, epochs, now_ms)
-        self.drop_holder(holder)
+            released += self._expire(group_id, seqs.copy(), epochs.copy(), now_ms)
         return released
 
     def _expire(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> int:
@@ -74,8 +83,34 @@ class Settling(DeadLetters):
         """Gives messages back: they are delivered again after ``delay_ms`` (None: the backoff of their attempt), or
         become dead letters after their last attempt. An answer for each: ``nacked``, ``dead``, ``lease_ended``,
         or why the receipt counts no more. Raises ``DiskFull``: then nothing was changed."""
-        results, seqs, kept_epochs = self._judge(group_id, ids, epochs, "nacked")
         error = error[:MAX_ERROR_CHARS]
+        return self._in_parts(
+            group_id, ids, epochs, lambda part, i, e: self._nack(part, i, e, delay_ms, error, now_ms)
+        )
+
+    def _in_parts(
+        self,
+        group_id: int,
+        ids: Sequence[int],
+        epochs: Sequence[int],
+        act: Callable[[int, Ints, Ints], list[str]],
+    ) -> list[str]:
+        """Does something with receipts in the group that delivered each: for a topic with shards there are several."""
+        if not self._is_sharded(self.group_record(group_id).topic_id):
+            return act(group_id, ids, epochs)
+        results = ["not_found"] * len(ids)
+        for part, mine in self._split_by_shard(group_id, np.array(ids, np.uint64)):
+            indexes = mine.tolist()
+            if indexes:
+                answers = act(part, [ids[i] for i in indexes], [epochs[i] for i in indexes])
+                for index, answer in zip(indexes, answers, strict=True):
+                    results[index] = answer
+        return results
+
+    def _nack(
+        self, group_id: int, ids: Ints, epochs: Ints, delay_ms: int | None, error: str, now_ms: int
+    ) -> list[str]:
+        results, seqs, kept_epochs = self._judge(group_id, ids, epochs, "nacked")
         try:
             last = self._had_all_attempts(group_id, seqs, kept_epochs)
             self._give_back(group_id, seqs[~last], kept_epochs[~last], delay_ms, error, now_ms)
@@ -88,11 +123,12 @@ class Settling(DeadLetters):
         dead = iter(last.tolist())
         return ["dead" if result == "nacked" and next(dead) else result for result in results]
 
-    def extend(
-        self, group_id: int, ids: Sequence[int], epochs: Sequence[int], until_ms: int, now_ms: int
-    ) -> list[str]:
+    def extend(self, group_id: int, ids: Ints, epochs: Ints, until_ms: int) -> list[str]:
         """Moves the end of leases to ``until_ms``. An answer for each: ``extended``, ``lease_ended``, or why the
         receipt counts no more. Raises ``DiskFull``: then nothing was changed."""
+        return self._in_parts(group_id, ids, epochs, lambda part, i, e: self._extend(part, i, e, until_ms))
+
+    def _extend(self, group_id: int, ids: Ints, epochs: Ints, until_ms: int) -> list[str]:
         results, seqs, kept_epochs = self._judge(group_id, ids, epochs, "extended")
         if len(seqs):
             times = np.full(len(seqs), until_ms, np.int64)

@@ -1,0 +1,82 @@
+"""Prepared messages: stored safely, and delivered only once their producer says so.
+
+They wait in the topic ``<topic>.prepared``. Its group ``checks`` is how orphans are found: a prepared message that
+nobody has decided about becomes due there, is delivered to whoever can tell what became of its transaction, again and
+again, and is a dead letter in the end. So check-backs are ordinary deliveries, and their times are topic settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from timerlog.changing import CANCELLED, DELIVERED, READY, SCHEDULED, Changing
+from timerlog.errors import UnknownTopic
+from timerlog.layout import RecordType
+from timerlog.messages import MessageView, Outbound, send_payload
+
+SUFFIX: Final = ".prepared"
+GROUP: Final = "checks"
+HEADER: Final = "tickwheel-prepared"
+
+
+class Prepared(Changing):
+    def open_prepared(self, topic: str, settings: Mapping[str, Any], now_ms: int) -> int:
+        """The number of the topic in which prepared messages of ``topic`` wait; ``settings`` hold if it is new."""
+        known = self.tables.topic_ids.get(topic + SUFFIX)
+        if known is None:
+            known = self.create_topic(topic + SUFFIX, settings, 0, now_ms).topic_id
+        self.open_group(known, GROUP, now_ms)
+        return known
+
+    def decide(self, ids: Sequence[int], *, commit: bool, now_ms: int) -> tuple[list[str], list[int]]:
+        """Commits or rolls back prepared messages, each by itself: a result for each (``committed``,
+        ``already_committed``, ``rolled_back``, ``already_rolled_back``, ``not_found``) and the id of the message that
+        it became, or 0. Raises ``DiskFull``, ``TransactionRefused``; what was decided before that stands."""
+        results, became = [], []
+        for message_id in ids:
+            result, new_id = self._decide(message_id, commit, now_ms)
+            results.append(result)
+            became.append(new_id)
+        return results, became
+
+    def _decide(self, message_id: int, commit: bool, now_ms: int) -> tuple[str, int]:
+        state = int(self._judge_ids(np.array([message_id], np.uint64))[0])
+        if state not in (SCHEDULED, READY, DELIVERED, CANCELLED):
+            return "not_found", 0
+        view = MessageView.read(self._native, message_id)
+        name = self.tables.topics[view.topic_id].record.name
+        if not name.endswith(SUFFIX):
+            return "not_found", 0
+        topic = name.removesuffix(SUFFIX)
+        key = view.key or f"{name}:{message_id}".encode()
+        if state == CANCELLED:
+            earlier = self._find(self.tables.topic_ids.get(topic, 0), key)
+            return ("already_committed", earlier) if earlier else ("already_rolled_back", 0)
+        if not commit:
+            self._stop(np.array([message_id], np.uint64))
+            return "rolled_back", 0
+        return self._commit(message_id, topic, key, view, now_ms)
+
+    def _commit(
+        self, message_id: int, topic: str, key: bytes, view: MessageView, now_ms: int
+    ) -> tuple[str, int]:
+        ids = np.array([message_id], np.uint64)
+        topic_id = self.tables.topic_ids.get(topic)
+        if topic_id is None:
+            raise UnknownTopic(f"the topic {topic!r} of a prepared message was deleted")
+        self._note_holders(ids)
+        earlier = self._find(topic_id, key)
+        if earlier:  # a message of this key was sent in the meantime: it counts once, as it would with send
+            self._stop(ids)
+            return "already_committed", earlier
+        fields: dict[str, Any] = msgspec.msgpack.decode(view.headers)
+        deliver_at_ms = int(fields.pop(HEADER)["deliver_at_ms"])
+        headers = msgspec.msgpack.encode(fields) if fields else b""
+        message = Outbound(view.body, key, headers, view.order, view.priority)
+        send = self.judge_send(send_payload(topic_id, [message], deliver_at_ms), now_ms)
+        ending = (RecordType.CANCEL, 0, ids.tobytes())
+        return "committed", self.commit_records(bytes(16), [send], [ending], now_ms)[0][0]

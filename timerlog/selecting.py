@@ -1,0 +1,144 @@
+"""Which messages a filter means: vectorised over the tables, part by part, so that a caller can do other work between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from timerlog.core import Core, UInt64Array
+from timerlog.errors import UnknownGroup
+from timerlog.layout import DeliveryState, MessageState
+from timerlog.messages import MessageView
+from timerlog.topics import Topics
+
+PART: Final = 65_536
+_FOREVER_MS: Final = (1 << 63) - 1
+_IN_RETRY: Final = 1
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """``states``: scheduled, ready, leased, waiting, acked, dead; None: any of them. Times in epoch ms; the upper bounds
+    are exclusive. ``epoch_min`` and the states after ``ready`` hold if any group (or ``group``) has them."""
+
+    states: frozenset[str] | None = None
+    due_from_ms: int = 0
+    due_until_ms: int = _FOREVER_MS
+    created_from_ms: int = 0
+    created_until_ms: int = _FOREVER_MS
+    priority_min: int = 0
+    priority_max: int = 255
+    epoch_min: int = 0
+    group: str | None = None
+
+
+class Selecting(Topics):
+    def select(self, topic_id: int, wanted: Filter, now_ms: int, after_id: int = 0) -> Iterator[UInt64Array]:
+        """The ids that are meant, in parts (some may be empty); what changes in between counts as of its part. Raises
+        ``UnknownGroup``."""
+        topics = self.shards_of(topic_id)
+        if wanted.group is not None and not any(wanted.group in self.tables.topics[t].groups for t in topics):
+            raise UnknownGroup(f"the topic has no group {wanted.group!r}")
+        start, end = after_id + 1, self.tables.next_id
+        while start < end:
+            stop = min(start + PART, end)
+            yield self._select_part(topics, wanted, now_ms, start, stop)
+            start = stop
+
+    def _select_part(
+        self, topics: Sequence[int], wanted: Filter, now_ms: int, start: int, stop: int
+    ) -> UInt64Array:
+        rows = self.tables.rows[start:stop]
+        state = rows["state"]
+        mask = np.isin(rows["topic_id"], topics) & (
+            (state == MessageState.SCHEDULED) | (state == MessageState.READY)
+        )
+        mask &= (rows["deliver_at_ms"] >= wanted.due_from_ms) & (rows["deliver_at_ms"] < wanted.due_until_ms)
+        mask &= (rows["created_ms"] >= wanted.created_from_ms) & (
+            rows["created_ms"] < wanted.created_until_ms
+        )
+        mask &= (rows["priority"] >= wanted.priority_min) & (rows["priority"] <= wanted.priority_max)
+        found = np.flatnonzero(mask)
+        if wanted.states is not None or wanted.epoch_min or wanted.group is not None:
+            found = found[self._match_deliveries(rows[found], wanted, now_ms)]
+        return (found + start).astype(np.uint64)
+
+    def _match_deliveries(self, rows: npt.NDArray[Any], wanted: Filter, now_ms: int) -> Mask:
+        in_topic = rows["state"] == MessageState.READY
+        states = wanted.states
+        matches: Mask = ~in_topic & (states is None or "scheduled" in states) & (wanted.epoch_min == 0)
+        if wanted.group is not None and states is None:
+            matches[:] = False
+        for topic_id in np.unique(rows["topic_id"][in_topic]).tolist():
+            mine = np.flatnonzero(in_topic & (rows["topic_id"] == topic_id))
+            groups = self.tables.topics[topic_id].groups
+            if not groups:
+                matches[mine] = (states is None or "ready" in states) and not wanted.epoch_min
+            for name, group_id in groups.items():
+                if wanted.group in (None, name):
+                    matches[mine] |= self._match_group(group_id, rows["topic_seq"][mine], wanted, now_ms)
+        return matches
+
+    def _match_group(self, group_id: int, seqs: UInt64Array, wanted: Filter, now_ms: int) -> Mask:
+        names, epochs = delivery_states(self, group_id, seqs, now_ms)
+        known: Mask = (epochs >= wanted.epoch_min) & (seqs >= self.tables.groups[group_id].record.start_seq)
+        if wanted.states is not None:
+            known &= np.isin(names, [STATES.index(name) for name in wanted.states if name in STATES])
+        return known
+
+    def browse(
+        self, topic_id: int, wanted: Filter, now_ms: int, after_id: int, limit: int, max_body_bytes: int
+    ) -> list[dict[str, Any]]:
+        """Messages in order of their ids, with their content; bodies are cut to ``max_body_bytes``."""
+        found: list[dict[str, Any]] = []
+        for ids in self.select(topic_id, wanted, now_ms, after_id):
+            for message_id in ids[: limit - len(found)].tolist():
+                found.append(self._entry(message_id, now_ms, max_body_bytes))
+            if len(found) >= limit:
+                break
+        return found
+
+    def _entry(self, message_id: int, now_ms: int, max_body_bytes: int) -> dict[str, Any]:
+        row, view = self.tables.rows[message_id], MessageView.read(self._native, message_id)
+        in_topic = row["state"] == MessageState.READY
+        seqs = np.array([row["topic_seq"]], np.uint64)
+        groups = []
+        for name, group_id in self.tables.topics[view.topic_id].groups.items() if in_topic else ():
+            states, epochs = delivery_states(self, group_id, seqs, now_ms)
+            groups.append({"group": name, "state": STATES[states[0]], "epoch": int(epochs[0])})
+        return {
+            "id": message_id,
+            "key": view.key.decode(errors="replace"),
+            "order_key": view.order.decode(errors="replace"),
+            "priority": view.priority,
+            "state": "ready" if in_topic else "scheduled",
+            "deliver_at_ms": view.deliver_at_ms,
+            "created_ms": view.created_ms,
+            "groups": groups,
+            "headers": view.headers,
+            "body": view.body[:max_body_bytes],
+            "body_bytes": len(view.body),
+        }
+
+
+STATES: Final = ("ready", "leased", "acked", "waiting", "dead")  # by DeliveryState
+
+
+def delivery_states(
+    core: Core, group_id: int, seqs: UInt64Array, now_ms: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
+    """(index in STATES, epoch) of messages in a group; a lease that has ended counts as waiting."""
+    reached = seqs < int(core.tables.native.groups[group_id].allocated)
+    rows = core.tables.groups[group_id].deliveries.items[np.where(reached, seqs, 0)]
+    states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED).astype(np.uint8)
+    ended = (states == DeliveryState.LEASED) & (
+        (rows["time_ms"] <= now_ms) | (rows["flags"] & _IN_RETRY != 0)
+    )
+    states[ended] = DeliveryState.WAITING
+    return states, np.where(reached, rows["epoch"], 0).astype(np.uint32)

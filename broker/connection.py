@@ -7,6 +7,7 @@ holds more than a bounded number of bytes, and a client that does not read is no
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import trio
@@ -16,8 +17,10 @@ from broker.delivery import Subscription
 from broker.errors import ends_the_broker, error_frame, from_store
 from broker.inbox import Inbox
 from broker.outgoing import Outgoing
+from broker.replying import when_durable
 from broker.transport import Transport
 from native import crc32c
+from tickwheel.protocol.bodies import Answer, Request
 from tickwheel.protocol.errors import (
     BadCrc,
     BadFrame,
@@ -64,6 +67,7 @@ class Connection:
         self._machine = ServerMachine(broker.settings.max_frame_bytes)
         self._last_subscription = 0
         self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
         self._log = _log.bind(connection=number, peer=transport.peer)
 
     # -- life -----------------------------------------------------------------------------------------------
@@ -73,6 +77,7 @@ class Connection:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
                     nursery.start_soon(self.outgoing.run)
                     await self._converse()
                     nursery.cancel_scope.cancel()
@@ -258,6 +263,21 @@ class Connection:
         else:
             assert isinstance(event, Requested), "SEND and ACK do not come here"
             requests.answer(self, correlation, event.request)
+
+    def answer_later(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
+        """See `replying.Caller`."""
+        assert self._nursery is not None
+        self._nursery.start_soon(self._work, correlation, request, work)
+
+    async def _work(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
+        try:
+            when_durable(self, correlation, request, await work())
+        except StoreError as error:
+            if ends_the_broker(error):
+                raise
+            self._refuse(correlation, from_store(error))
+        except TickwheelError as error:
+            self._refuse(correlation, error)
 
     def _refuse(self, correlation: int, error: TickwheelError) -> None:
         """Answer one request with its error; the connection goes on."""

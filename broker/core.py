@@ -13,6 +13,9 @@ from broker.delivery import Delivery, Subscription
 from broker.services import Services
 from broker.settings import Settings
 from broker.sync import GroupCommit, SyncRunner
+from tickwheel.protocol.frames import FrameType, encode_frame
+from tickwheel.protocol.requests import encode_body
+from tickwheel.protocol.settling import Revoke
 from timerlog.store import Store
 
 HOUSEKEEPING_S = 1.0
@@ -67,6 +70,18 @@ class Broker:
             nursery.start_soon(self.commit.run)
             nursery.start_soon(self.services.run)
             nursery.start_soon(self._keep_house)
+
+    def after_change(self) -> None:
+        """Messages were changed: timers may be earlier, and subscribers may hold what is no longer theirs."""
+        self.services.timers_changed()
+        self.delivery.wake(self.store.take_woken())
+        for revoked in self.store.take_revoked():
+            subscription = self.delivery.holder_of(revoked.holder)
+            if subscription is not None:
+                body = Revoke(subscription.number, revoked.ids, revoked.epochs)
+                subscription.outgoing.put(encode_frame(FrameType.REVOKE, 0, encode_body(body)))
+            self.delivery.wake_holder(revoked.holder)
+        self.commit.mark_dirty()
 
     def give_back(self, subscription: Subscription) -> int:
         """End a subscription and give its messages to others at once; how many there were."""

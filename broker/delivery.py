@@ -9,7 +9,8 @@ back by way of the wheel.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -17,6 +18,7 @@ import trio
 from broker import logs
 from broker.clock import Clock
 from broker.outgoing import Outgoing
+from broker.rate import RateLimiter
 from broker.wake import Bell
 from timerlog.errors import DiskFull
 
@@ -27,6 +29,7 @@ FRAME_TARGET_BYTES = 1 << 20
 """A DELIVER frame is filled up to about this size; one message alone may be larger."""
 
 _RETRY_S = 0.5
+_COUNT_AT = 20
 
 _log = logs.get_logger("delivery")
 
@@ -34,16 +37,25 @@ _log = logs.get_logger("delivery")
 class Subscription:
     """One subscription of one connection."""
 
-    __slots__ = ("batch", "credit", "group_id", "holder", "is_started", "number", "outgoing")
+    __slots__ = ("batch", "credit", "group_id", "group_ids", "holder", "is_started", "number", "outgoing")
 
     def __init__(
-        self, *, number: int, group_id: int, holder: int, credit: int, batch: int, outgoing: Outgoing
+        self,
+        *,
+        number: int,
+        group_id: int,
+        group_ids: Sequence[int],
+        holder: int,
+        credit: int,
+        batch: int,
+        outgoing: Outgoing,
     ) -> None:
-        """`number` is the connection's name for it, `holder` the engine's, `credit` and `batch` count
-        messages.
+        """`number` is the connection's name for it, `holder` the engine's, `credit` and `batch` count messages.
+        `group_ids` are those that deliver: that of each shard, or `group_id` alone.
         """
         self.number = number
         self.group_id = group_id
+        self.group_ids = group_ids
         self.holder = holder
         self.credit = credit
         self.batch = min(batch, credit)
@@ -54,15 +66,24 @@ class Subscription:
 class Dispatcher:
     """Hands the ready messages of one group to its subscriptions, round robin."""
 
-    def __init__(self, store: Store, clock: Clock, group_id: int, mark_dirty: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        group_id: int,
+        mark_dirty: Callable[[], None],
+        limiter: Callable[[float], RateLimiter],
+    ) -> None:
+        """`limiter` gives the bucket, for the rate that holds now, which this group shares with its other shards."""
         self._store = store
         self._clock = clock
         self._group_id = group_id
         self._mark_dirty = mark_dirty
+        self._limiter = limiter
         self._rotation: deque[Subscription] = deque()
         self._bell = Bell()
         self._is_stopped = False
-        self._is_starved = False
+        self._pause_s = 0.0
 
     @property
     def subscribers(self) -> int:
@@ -70,7 +91,7 @@ class Dispatcher:
         return len(self._rotation)
 
     def wake(self) -> None:
-        """There may be something to hand out: new work, new credit, room in a queue."""
+        """There may be something to hand out: new work, new credit, room in a queue, other settings."""
         self._bell.ring()
 
     def add(self, subscription: Subscription) -> None:
@@ -91,51 +112,66 @@ class Dispatcher:
     async def run(self) -> None:
         """Dispatch until the last subscription has left."""
         while self._rotation and not self._is_stopped:
+            self._pause_s = 0.0
             if self.turn():
                 await trio.lowlevel.checkpoint()
-            elif self._is_starved:
-                self._is_starved = False
-                await trio.sleep(_RETRY_S)
+            elif self._pause_s:
+                await trio.sleep(self._pause_s)
             else:
                 await self._bell.wait()
 
     def turn(self) -> bool:
-        """Offer each subscription one frame. True if anything was handed out."""
+        """Offer each subscription one frame. True if it is worth to come again at once."""
+        limits = self._store.limits(self._group_id)
+        if limits.is_paused:
+            return False
+        limiter = self._limiter(limits.rate) if limits.rate else None
         handed_out = False
         for _ in range(len(self._rotation)):
             subscription = self._rotation[0]
-            if self._can_take(subscription):
-                frame = self._fetch(subscription)
+            room = min(self._room(subscription), limits.batch_size, limits.cache_room)
+            if limiter is not None and room > 0:
+                room = min(room, limiter.allowed(trio.current_time()))
+                if room == 0:
+                    self._pause_s = limiter.wait_s()
+                    break
+            if room > 0:
+                frame = self._fetch(subscription, room)
                 if frame is None:
                     # Not this one's fault: it stays first, so that single messages go round as well.
                     break
-                subscription.outgoing.put(frame)
                 handed_out = True
+                if frame:
+                    count = int.from_bytes(frame[_COUNT_AT : _COUNT_AT + 4], "little")
+                    limits.cache_room -= count
+                    if limiter is not None:
+                        limiter.spend(count)
+                    subscription.outgoing.put(frame)
             self._rotation.rotate(-1)
         if handed_out:
             self._mark_dirty()
         return handed_out
 
-    def _can_take(self, subscription: Subscription) -> bool:
+    def _room(self, subscription: Subscription) -> int:
+        """How many messages a subscription can take now."""
         if subscription.outgoing.is_full:
             subscription.outgoing.when_low(self.wake)
-            return False
-        return self._store.outstanding(subscription.holder) < subscription.credit
+            return 0
+        return min(subscription.credit - self._store.outstanding(subscription.holder), subscription.batch)
 
-    def _fetch(self, subscription: Subscription) -> bytes | None:
-        room = subscription.credit - self._store.outstanding(subscription.holder)
+    def _fetch(self, subscription: Subscription, room: int) -> bytes | None:
         try:
             return self._store.fetch(
                 self._group_id,
                 subscription.holder,
                 subscription.number,
-                min(room, subscription.batch),
+                room,
                 FRAME_TARGET_BYTES,
                 self._clock.now_ms(),
             )
         except DiskFull as error:
             _log.error("cannot deliver: the disk is full", group_id=self._group_id, advice=error.advice)
-            self._is_starved = True
+            self._pause_s = _RETRY_S
             return None
 
 
@@ -150,27 +186,47 @@ class Delivery:
         self._nursery = nursery
         self._mark_dirty = mark_dirty
         self._dispatchers: dict[int, Dispatcher] = {}
+        self._limiters: dict[tuple[int, str], RateLimiter] = {}
+        self._holders: dict[int, Subscription] = {}
         self._is_stopped = False
         self.subscribers = 0
 
     def subscribers_of(self, group_id: int) -> int:
         """How many subscriptions a group has."""
-        dispatcher = self._dispatchers.get(group_id)
-        return 0 if dispatcher is None else dispatcher.subscribers
+        parts = self._store.parts_of(group_id)
+        return max(self._dispatchers[part].subscribers if part in self._dispatchers else 0 for part in parts)
+
+    def holder_of(self, holder: int) -> Subscription | None:
+        """The subscription that holds messages under this number."""
+        return self._holders.get(holder)
 
     def add(self, subscription: Subscription) -> None:
         """Start delivering to a subscription."""
         subscription.is_started = True
         self.subscribers += 1
-        dispatcher = self._dispatchers.get(subscription.group_id)
+        self._holders[subscription.holder] = subscription
+        for group_id in subscription.group_ids:
+            self._add_to(group_id, subscription)
+
+    def _add_to(self, group_id: int, subscription: Subscription) -> None:
+        dispatcher = self._dispatchers.get(group_id)
         if dispatcher is not None:
             dispatcher.add(subscription)
             return
-        dispatcher = Dispatcher(self._store, self._clock, subscription.group_id, self._mark_dirty)
+        limiter = partial(self._limiter, *self._store.rate_owner(group_id))
+        dispatcher = Dispatcher(self._store, self._clock, group_id, self._mark_dirty, limiter)
         dispatcher.add(subscription)
-        self._dispatchers[subscription.group_id] = dispatcher
+        self._dispatchers[group_id] = dispatcher
         if not self._is_stopped:
-            self._nursery.start_soon(dispatcher.run, name=f"group-{subscription.group_id}")
+            self._nursery.start_soon(dispatcher.run, name=f"group-{group_id}")
+
+    def _limiter(self, topic_id: int, group: str, rate: float) -> RateLimiter:
+        now_s = trio.current_time()
+        limiter = self._limiters.get((topic_id, group))
+        if limiter is None:
+            limiter = self._limiters[topic_id, group] = RateLimiter(rate, now_s)
+        limiter.set_rate(rate, now_s)
+        return limiter
 
     def remove(self, subscription: Subscription) -> None:
         """Stop delivering to a subscription, if it ever began; what it holds is the caller's business."""
@@ -178,10 +234,12 @@ class Delivery:
             return
         subscription.is_started = False
         self.subscribers -= 1
-        dispatcher = self._dispatchers[subscription.group_id]
-        dispatcher.remove(subscription)
-        if not dispatcher.subscribers:
-            del self._dispatchers[subscription.group_id]
+        self._holders.pop(subscription.holder, None)
+        for group_id in subscription.group_ids:
+            dispatcher = self._dispatchers[group_id]
+            dispatcher.remove(subscription)
+            if not dispatcher.subscribers:
+                del self._dispatchers[group_id]
 
     def wake(self, group_ids: Iterable[int]) -> None:
         """These groups have new work."""
@@ -190,8 +248,20 @@ class Delivery:
 
     def wake_group(self, group_id: int) -> None:
         """This group has new work or new credit."""
-        dispatcher = self._dispatchers.get(group_id)
-        if dispatcher is not None:
+        for part in self._store.parts_of(group_id):
+            dispatcher = self._dispatchers.get(part)
+            if dispatcher is not None:
+                dispatcher.wake()
+
+    def wake_holder(self, holder: int) -> None:
+        """A subscription has new credit, perhaps in several groups."""
+        subscription = self._holders.get(holder)
+        for group_id in subscription.group_ids if subscription is not None else ():
+            self.wake_group(group_id)
+
+    def wake_all(self) -> None:
+        """Settings have changed."""
+        for dispatcher in self._dispatchers.values():
             dispatcher.wake()
 
     def stop(self) -> None:

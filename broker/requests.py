@@ -6,18 +6,17 @@ Answers that promise something (a topic, a group, a cancellation) wait until it 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from broker import changes, topics
 from broker.delivery import Subscription
-from broker.outgoing import Outgoing
-from tickwheel.protocol.bodies import Answer, Request
-from tickwheel.protocol.errors import BadRequest, BadTopicName, TooManySubscriptions
-from tickwheel.protocol.frames import ANSWER_OF, FrameType, encode_frame
-from tickwheel.protocol.limits import is_valid_name
+from broker.replying import Caller, at_once, check_name, frame_of, when_durable
+from tickwheel.protocol.admin import Browse, Decide, DeleteTopic, GetTopic, Prepare, ReplayDead, SetTopic
+from tickwheel.protocol.bodies import Request
+from tickwheel.protocol.errors import BadRequest, TooManySubscriptions, UnknownShard
+from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import (
-    FRAME_TYPE_OF_REQUEST,
     Cancel,
-    CancelOk,
     GetStats,
     GetTopics,
     GetWheel,
@@ -25,7 +24,6 @@ from tickwheel.protocol.requests import (
     OpenTopicOk,
     Ping,
     Reschedule,
-    RescheduleOk,
     Subscribe,
     SubscribeOk,
     Unsubscribe,
@@ -33,48 +31,15 @@ from tickwheel.protocol.requests import (
     encode_body,
     encode_map,
 )
+from tickwheel.protocol.settling import Change, Extend, Nack, Redeliver, Transaction
 
 if TYPE_CHECKING:
     from broker.core import Broker
 
 
-class Caller(Protocol):
-    """What a handler needs of the connection that asks."""
-
-    broker: Broker
-    outgoing: Outgoing
-    subscriptions: dict[int, Subscription]
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the connection has ended."""
-
-    def next_subscription_number(self) -> int:
-        """A number that no other subscription of this connection has."""
-
-
 def answer(caller: Caller, correlation: int, request: Request) -> None:
     """Carry out one request. Raises TickwheelError or StoreError if it is refused."""
     _HANDLERS[type(request)](caller, correlation, request)
-
-
-def _frame(correlation: int, request: type[Request], payload: bytes) -> bytes:
-    return encode_frame(ANSWER_OF[FRAME_TYPE_OF_REQUEST[request]], correlation, payload)
-
-
-def _at_once(caller: Caller, correlation: int, request: Request, payload: bytes) -> None:
-    caller.outgoing.put(_frame(correlation, type(request), payload))
-
-
-def _when_durable(caller: Caller, correlation: int, request: Request, body: Answer) -> None:
-    broker = caller.broker
-    frame = _frame(correlation, type(request), encode_body(body))
-    broker.commit.when_durable(broker.store.appended_position, caller.outgoing.put, frame)
-
-
-def _check_name(name: str, what: str) -> None:
-    if not is_valid_name(name):
-        raise BadTopicName(f"{name!r} is not a valid name of a {what}.")
 
 
 def _ping(caller: Caller, correlation: int, request: Ping) -> None:
@@ -83,25 +48,26 @@ def _ping(caller: Caller, correlation: int, request: Ping) -> None:
 
 def _open_topic(caller: Caller, correlation: int, request: OpenTopic) -> None:
     topic_id = _topic_id(caller.broker, request.topic, create=request.create)
-    _when_durable(caller, correlation, request, OpenTopicOk(topic_id))
+    when_durable(caller, correlation, request, OpenTopicOk(topic_id))
 
 
 def _topic_id(broker: Broker, name: str, *, create: bool) -> int:
-    _check_name(name, "topic")
+    check_name(name, "topic")
     create = create and broker.settings.auto_create_topics
     return broker.store.open_topic(name, broker.clock.now_ms(), create=create)
 
 
 def _subscribe(caller: Caller, correlation: int, request: Subscribe) -> None:
     broker = caller.broker
-    _check_name(request.group, "group")
+    check_name(request.group, "group")
     if broker.held_subscriptions >= broker.settings.max_subscriptions:
         raise TooManySubscriptions
-    topic_id = _topic_id(broker, request.topic, create=True)
-    group_id = broker.store.open_group(topic_id, request.group, broker.clock.now_ms())
+    topic_id = _shard(broker, request, _topic_id(broker, request.topic, create=True))
+    group_id = broker.store.open_group(topic_id, request.group, broker.clock.now_ms(), request.start)
     subscription = Subscription(
         number=caller.next_subscription_number(),
         group_id=group_id,
+        group_ids=broker.store.parts_of(group_id),
         holder=broker.store.acquire_holder(group_id),
         credit=request.credit,
         batch=request.batch,
@@ -109,8 +75,8 @@ def _subscribe(caller: Caller, correlation: int, request: Subscribe) -> None:
     )
     caller.subscriptions[subscription.number] = subscription
     broker.held_subscriptions += 1
-    body = SubscribeOk(subscription.number, group_id, topic_id, broker.settings.ack_wait_ms)
-    frame = _frame(correlation, Subscribe, encode_body(body))
+    body = SubscribeOk(subscription.number, group_id, topic_id, broker.store.ack_wait_ms(group_id))
+    frame = frame_of(correlation, Subscribe, encode_body(body))
 
     def start(reply: bytes) -> None:
         """Deliver only after SUBSCRIBE_OK: the client cannot know the number before."""
@@ -121,51 +87,39 @@ def _subscribe(caller: Caller, correlation: int, request: Subscribe) -> None:
     broker.commit.when_durable(broker.store.appended_position, start, frame)
 
 
+def _shard(broker: Broker, request: Subscribe, topic_id: int) -> int:
+    """The topic itself, or the one shard of it that is asked for. Its group must be that of all shards, too."""
+    if request.shard is None:
+        return topic_id
+    shard_id = broker.store.tables.topic_ids.get(f"{request.topic}/{request.shard}")
+    if shard_id is None:
+        shards = broker.store.describe_topic(request.topic)["shards"]
+        raise UnknownShard(
+            f"{request.topic!r} has no shard {request.shard!r}; it has {', '.join(shards) or 'none at all'}."
+        )
+    broker.store.open_group(topic_id, request.group, broker.clock.now_ms(), request.start)
+    return shard_id
+
+
 def _unsubscribe(caller: Caller, correlation: int, request: Unsubscribe) -> None:
     subscription = caller.subscriptions.pop(request.subscription, None)
     if subscription is None:
         raise BadRequest(f"This connection has no subscription {request.subscription}.")
     released = caller.broker.give_back(subscription)
-    _when_durable(caller, correlation, request, UnsubscribeOk(released))
-
-
-def _cancel(caller: Caller, correlation: int, request: Cancel) -> None:
-    broker = caller.broker
-    results = broker.store.cancel(_targets(broker, request), broker.clock.now_ms())
-    _when_durable(caller, correlation, request, CancelOk(results))
-
-
-def _reschedule(caller: Caller, correlation: int, request: Reschedule) -> None:
-    broker = caller.broker
-    now_ms = broker.clock.now_ms()
-    deliver_at_ms = request.deliver_at_ms if request.delay_ms is None else now_ms + request.delay_ms
-    assert deliver_at_ms is not None, "the request's own check leaves one of the two"
-    results = broker.store.reschedule(_targets(broker, request), deliver_at_ms, now_ms)
-    broker.services.timers_changed()
-    _when_durable(caller, correlation, request, RescheduleOk(results))
-
-
-def _targets(broker: Broker, request: Cancel | Reschedule) -> list[int]:
-    """The ids that a request means; 0, which no message has, for a key that is not known."""
-    if request.ids is not None:
-        return request.ids
-    assert request.topic is not None, "the request's own check leaves ids, or topic and keys"
-    assert request.keys is not None, "the request's own check leaves ids, or topic and keys"
-    _check_name(request.topic, "topic")
-    return broker.store.find(request.topic, request.keys)
+    when_durable(caller, correlation, request, UnsubscribeOk(released))
 
 
 def _stats(caller: Caller, correlation: int, request: GetStats) -> None:
-    _at_once(caller, correlation, request, encode_map(caller.broker.stats()))
+    at_once(caller, correlation, request, encode_map(caller.broker.stats()))
 
 
 def _topics(caller: Caller, correlation: int, request: GetTopics) -> None:
-    _at_once(caller, correlation, request, encode_map(caller.broker.topics()))
+    at_once(caller, correlation, request, encode_map(caller.broker.topics()))
 
 
 def _wheel(caller: Caller, correlation: int, request: GetWheel) -> None:
     broker = caller.broker
-    _at_once(caller, correlation, request, encode_map(broker.store.wheel_picture(broker.clock.now_ms())))
+    at_once(caller, correlation, request, encode_map(broker.store.wheel_picture(broker.clock.now_ms())))
 
 
 _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
@@ -173,8 +127,20 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     OpenTopic: _open_topic,
     Subscribe: _subscribe,
     Unsubscribe: _unsubscribe,
-    Cancel: _cancel,
-    Reschedule: _reschedule,
+    Cancel: changes.cancel,
+    Reschedule: changes.reschedule,
+    Redeliver: changes.redeliver,
+    Nack: changes.nack,
+    Extend: changes.extend,
+    Change: changes.change,
+    Transaction: changes.transaction,
+    SetTopic: topics.set_topic,
+    GetTopic: topics.get_topic,
+    DeleteTopic: topics.delete_topic,
+    Browse: topics.browse,
+    ReplayDead: topics.replay_dead,
+    Prepare: topics.prepare,
+    Decide: topics.decide,
     GetStats: _stats,
     GetTopics: _topics,
     GetWheel: _wheel,

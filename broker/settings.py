@@ -155,6 +155,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _duration(_DELIVERY, "The longest wait before a redelivery. Not below ack_wait.", 1, 365 * DAY_MS),
     ] = HOUR_MS
 
+    check_after_ms: Annotated[
+        int,
+        _duration(
+            _DELIVERY, "A prepared message that nobody decided about is asked after this first.", 1, DAY_MS
+        ),
+    ] = 6 * SECOND_MS
+    check_interval_ms: Annotated[
+        int,
+        _duration(
+            _DELIVERY, "And then again this often; for topics of prepared messages that are new.", 1, DAY_MS
+        ),
+    ] = 30 * SECOND_MS
+    check_attempts: Annotated[
+        int,
+        _count(
+            _DELIVERY, "So many times; then it is moved to the dead letters of prepared messages.", 1, 1_000
+        ),
+    ] = 15
+
     # -- time-outs ------------------------------------------------------------------------------------------
     handshake_timeout_ms: Annotated[
         int, _duration(_TIMEOUTS, "A new connection must have said HELLO by then.", 10, HOUR_MS)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from native import ffi, lib
+from timerlog.apply import Runs
 from timerlog.core import MESSAGE_TIMER, UInt64Array
 from timerlog.errors import BadTime, UnknownGroup
 from timerlog.layout import MAX_TIME_MS, RUN, DeliveryState, DocumentRecord, MessageState, RecordType
@@ -21,6 +22,7 @@ _ANSWERS: Final = (
     "not_found", "", "", "already_delivered", "already_acked", "already_cancelled", "expired"
 )  # fmt: skip
 _CHUNK: Final = 65_536
+_ORDERED: Final = 1
 
 Verdicts = npt.NDArray[np.uint8]
 
@@ -36,9 +38,12 @@ class Revoked(msgspec.Struct, frozen=True):
 class Changing(Settling):
     #: What subscribers should be told of, since it was last taken.
     _revoked: list[Revoked]
+    #: Groups that have something to deliver because of a change.
+    _woken: set[int]
 
     def _make_changing(self) -> None:
         self._revoked = []
+        self._woken = set()
 
     # -- which messages --
 
@@ -124,6 +129,10 @@ class Changing(Settling):
     def _end(self, ids: UInt64Array, record: RecordType, state: MessageState) -> None:
         self._append(record, 0, ids.tobytes())
         self._applier.end(ids, state)
+        # The next message of an ordering key may go.
+        ordered = ids[self.tables.rows["flags"][ids] & _ORDERED != 0]
+        for topic_id in np.unique(self.tables.rows["topic_id"][ordered]).tolist():
+            self._woken.update(self.tables.topics[topic_id].groups.values())
 
     # -- another time --
 
@@ -146,6 +155,13 @@ class Changing(Settling):
         return self._change(ids, _is_undelivered, "rescheduled", act, "rescheduled")
 
     def _reschedule(self, ids: UInt64Array, deliver_at_ms: int | None, priority: int, now_ms: int) -> None:
+        runs = self.prepare_reschedule(ids, deliver_at_ms, now_ms)
+        self._append_runs(RecordType.RESCHEDULE, priority, runs)
+        self._applier.reschedule(runs, priority)
+
+    def prepare_reschedule(self, ids: UInt64Array, deliver_at_ms: int | None, now_ms: int) -> Runs:
+        """Sets the new timers and returns the runs to be logged. A timer whose reschedule never happens is passed over
+        when it fires. Raises ``DiskFull``."""
         rows = self.tables.rows
         runs = np.zeros(len(ids), RUN)
         runs["first"], runs["count"] = ids, 1
@@ -158,8 +174,16 @@ class Changing(Settling):
             self._spread(runs["time_ms"][linked], ids[linked]), ids[linked], runs["epoch"][linked],
             np.full(int(linked.sum()), MESSAGE_TIMER, np.uint32),
         )  # fmt: skip
-        self._append_runs(RecordType.RESCHEDULE, priority, runs)
-        self._applier.reschedule(runs, priority)
+        return runs
+
+    def verdicts(self, ids: Sequence[int]) -> list[int]:
+        """How each message stands: UNKNOWN to EXPIRED."""
+        verdicts: list[int] = self._judge_ids(_as_ids(ids)).tolist()
+        return verdicts
+
+    def answer_for(self, verdict: int) -> str:
+        """Why a message that stands so cannot be changed."""
+        return _ANSWERS[verdict]
 
     # -- again --
 
@@ -241,6 +265,7 @@ class Changing(Settling):
             payload = int(reset_attempts).to_bytes(8, "little") + runs.tobytes()
             self._append(RecordType.REDELIVER, group_id, payload)
             self._applier.redeliver(group_id, runs, reset_attempts=reset_attempts)
+            self._woken.add(group_id)
             if at_ms is None or at_ms <= now_ms:
                 self._expire(group_id, np.ascontiguousarray(chosen), np.ascontiguousarray(epochs), now_ms)
         return again, idle
@@ -251,6 +276,11 @@ class Changing(Settling):
         """What subscriptions held of the messages that were stopped or called back since the last call."""
         revoked, self._revoked = self._revoked, []
         return revoked
+
+    def take_woken(self) -> set[int]:
+        """The groups that got something to deliver by changes since the last call."""
+        woken, self._woken = self._woken, set()
+        return woken
 
     def _note_holders(self, ids: UInt64Array) -> None:
         ready = ids[self.tables.rows["state"][ids] == MessageState.READY]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
+from timerlog.combining import OpenTransaction
 from timerlog.layout import MAX_TIME_MS, ROW
 from timerlog.prepared import Prepared
 from timerlog.reviving import Reviving
 from timerlog.selecting import Selecting
+from timerlog.settings import effective_settings
+from timerlog.topics import shard_name
 
 _SECOND_MS: Final = 1_000
 FORECAST: Final = (
@@ -26,6 +30,10 @@ _HASH_ROWS: Final = 262_144
 
 
 class Control(Prepared, Reviving, Selecting):
+    def new_transaction(self, transaction_id: bytes, now_ms: int) -> OpenTransaction:
+        """A transaction to put parts into; ``close`` it in any case."""
+        return OpenTransaction(self, transaction_id, now_ms)
+
     # -- looking --
 
     def stats(self, now_ms: int) -> dict[str, int]:
@@ -56,6 +64,30 @@ class Control(Prepared, Reviving, Selecting):
     def topics(self) -> list[dict[str, Any]]:
         """One entry a topic; see docs/protocol.md, TOPICS_OK."""
         return [self._topic_entry(topic_id) for topic_id in self.tables.topics]
+
+    def groups_of(self, topic: str) -> list[int]:
+        """The groups of a topic and of its shards. Raises ``UnknownTopic``."""
+        topic_id = self.topic(topic).topic_id
+        parts = {topic_id, *self.shards_of(topic_id)}
+        return [group_id for part in parts for group_id in self.tables.topics[part].groups.values()]
+
+    def describe_topic(self, topic: str) -> dict[str, Any]:
+        """A topic's settings, its own and those that hold, and its shards; docs/protocol.md, GET_TOPIC_OK. Raises
+        ``UnknownTopic``."""
+        record = self.topic(topic)
+        counts = [self._native.topics[part] for part in self.shards_of(record.topic_id)]
+        return {
+            "name": record.name,
+            "topic_id": record.topic_id,
+            "created_ms": record.created_ms,
+            "paused": record.paused,
+            "shards": [shard_name(i, record.shards) for i in range(record.shards)],
+            "settings": msgspec.to_builtins(record.settings),
+            "effective": effective_settings(record.settings, self.settings),
+            "messages": sum(int(count.messages) for count in counts),
+            "scheduled": sum(int(count.scheduled) for count in counts),
+            "ready": sum(int(count.ready) for count in counts),
+        }
 
     def _topic_entry(self, topic_id: int) -> dict[str, Any]:
         topic, counts = self.tables.topics[topic_id], self._native.topics[topic_id]

@@ -32,6 +32,7 @@ FRAME_HEAD_BYTES: Final = 16
 _ACK_HEAD_BYTES: Final = 8
 _ACK_OK = 24
 _NOT_FOUND: Final = 3
+_NO_LIMIT: Final = 1 << 40
 #: What a message adds to a DELIVER frame besides its body, at most: key, headers and columns.
 _LARGEST_REST_BYTES: Final = MAX_KEY_BYTES + MAX_HEADERS_BYTES + 64
 _ROWS_AHEAD: Final = 4096
@@ -47,6 +48,16 @@ class Acked:
     position: int
     group_id: int
     accepted: int
+
+
+@dataclass(slots=True)
+class Limits:
+    """``rate``: deliveries a second, 0: any; ``cache_room``: messages that may still be given out un-acked."""
+
+    is_paused: bool
+    rate: float
+    batch_size: int
+    cache_room: int
 
 
 class Delivering(Topics):
@@ -101,9 +112,10 @@ class Delivering(Topics):
 
     def parts_of(self, group_id: int) -> list[int]:
         """The groups that deliver for a group: one for each shard of its topic, or itself."""
-        record = self.group_record(group_id)
-        if not self._is_sharded(record.topic_id):
+        group = self.tables.groups.get(group_id)
+        if group is None or not self._is_sharded(group.record.topic_id):
             return [group_id]
+        record = group.record
         return [self.tables.topics[shard].groups[record.name] for shard in self.shards_of(record.topic_id)]
 
     def group_record(self, group_id: int) -> GroupRecord:
@@ -158,6 +170,24 @@ class Delivering(Topics):
         return self.tables.outstanding(holder)
 
     # -- delivering --
+
+    def limits(self, group_id: int) -> Limits:
+        """What the topic's settings allow a group now."""
+        record = self.tables.topics[self.tables.groups[group_id].record.topic_id].record
+        settings = record.settings
+        cache_room = _NO_LIMIT
+        if settings.cache_size is not None:
+            cache_room = settings.cache_size - int(self._native.groups[group_id].leased)
+        return Limits(record.paused, settings.rate or 0.0, settings.batch_size or _NO_LIMIT, cache_room)
+
+    def ack_wait_ms(self, group_id: int) -> int:
+        """How long the first lease of a message lasts."""
+        return int(self._native.groups[group_id].ack_wait_ms)
+
+    def rate_owner(self, group_id: int) -> tuple[int, str]:
+        """(topic, group name) that a limit of deliveries holds for: that of all shards together."""
+        record = self.tables.groups[group_id].record
+        return self.tables.topics[record.topic_id].record.parent or record.topic_id, record.name
 
     def has_ready(self, group_id: int) -> bool:
         """Whether ``fetch`` would probably bring something."""

@@ -43,9 +43,8 @@ class Reviving(Changing):
             self._wake_revived(group_id, payload, now_ms)
             return "replayed"
         topic_id = self.open_topic(topic, now_ms)
-        message = Outbound(
-            view.body, b"" if self._find(topic_id, key) else key, view.headers, view.order, view.priority
-        )
+        key = b"" if self._find(topic_id, key) else key
+        message = Outbound(view.body, key, view.headers, view.order, view.priority)
         send = self.judge_send(send_payload(topic_id, [message]), now_ms)
         self.commit_records(bytes(16), [send], [ending], now_ms)
         return "sent_again"
@@ -67,4 +66,5 @@ class Reviving(Changing):
 
     def _wake_revived(self, group_id: int, payload: bytes, now_ms: int) -> None:
         run = np.frombuffer(payload, RUN, offset=8)
+        self._woken.add(group_id)
         self._expire(group_id, run["first"].copy(), run["epoch"].copy(), now_ms)

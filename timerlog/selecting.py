@@ -1,4 +1,4 @@
-"""Which messages a filter means: vectorised over the tables, part by part, so that a caller can do other work between."""
+"""Which messages a filter means: vectorised over the tables, in parts, so that a caller can do other work between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """``states``: scheduled, ready, leased, waiting, acked, dead; None: any of them. Times in epoch ms; the upper bounds
+    """``states``: scheduled, ready, leased, waiting, acked, dead; None: any of them. Times in epoch ms; upper bounds
     are exclusive. ``epoch_min`` and the states after ``ready`` hold if any group (or ``group``) has them."""
 
     states: frozenset[str] | None = None

@@ -13,6 +13,7 @@ MIB = 1024 * 1024
 YEAR_MS: Final = 366 * 86_400_000
 #: Stands for "without a limit" where a number of milliseconds is needed.
 FOREVER_MS: Final = 1000 * YEAR_MS
+DEFAULT_PRIORITY: Final = 50
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +31,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     ack_wait_ms: int = 30_000
     min_backoff_ms: int = 30_000
     max_backoff_ms: int = 3_600_000
+    purge_after_ms: int = 86_400_000
 
 
 _Wait: TypeAlias = Annotated[int, Meta(ge=1, le=YEAR_MS)]
@@ -70,3 +72,24 @@ def check_topic_settings(values: dict[str, object]) -> TopicSettings:
     if low is not None and high and high < low:
         raise BadTopicSettings(f"max_backoff ({high} ms) is below min_backoff ({low} ms)")
     return settings
+
+
+def effective_settings(own: TopicSettings, store: StoreSettings) -> dict[str, float]:
+    """What holds for a topic: its own settings, and the store's where it says nothing."""
+    ack_wait_ms = own.ack_wait_ms or store.ack_wait_ms
+    fallback = {
+        "ack_wait_ms": ack_wait_ms,
+        "min_backoff_ms": store.min_backoff_ms if own.ack_wait_ms is None else ack_wait_ms,
+        "max_backoff_ms": store.max_backoff_ms,
+        "max_attempts": 0,
+        "purge_after_ms": store.purge_after_ms,
+        "retention_ms": 0,
+        "batch_size": 0,
+        "cache_size": 0,
+        "priority": DEFAULT_PRIORITY,
+        "rate": 0,
+        "spread_ms": 0,
+        "max_body_bytes": store.max_body_bytes,
+    }
+    given = msgspec.to_builtins(own)
+    return {name: given.get(name, value) for name, value in fallback.items()}

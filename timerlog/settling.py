@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from native import ffi, lib
-from timerlog.apply import pack_nack
+from timerlog.apply import Runs, pack_nack
 from timerlog.core import Int64Array, UInt32Array, UInt64Array
 from timerlog.dead_letters import DeadLetters
 from timerlog.errors import DiskFull
@@ -23,6 +23,9 @@ Ints: TypeAlias = Sequence[int]
 
 
 class Settling(DeadLetters):
+    #: (message id, why) of the receipts that ``mark_acks`` refused last.
+    last_refusals: list[tuple[int, str]]
+
     def release_holder(self, holder: int, now_ms: int) -> int:
         """The subscriber left in good order: what it holds is given back at once. Returns how many."""
         released = 0
@@ -118,7 +121,7 @@ class Settling(DeadLetters):
                 self._remember_last(group_id, seqs[last], kept_epochs[last], error, now_ms)
                 self.bury(group_id, seqs[last], now_ms)
         except DiskFull:
-            self._unmark(group_id, seqs)
+            self.unmark_acks(group_id, seqs)
             raise
         dead = iter(last.tolist())
         return ["dead" if result == "nacked" and next(dead) else result for result in results]
@@ -137,7 +140,7 @@ class Settling(DeadLetters):
                 runs = self._runs(seqs, kept_epochs, times)
                 self._append_runs(RecordType.RELEASE, group_id, runs)
             except DiskFull:
-                self._unmark(group_id, seqs)
+                self.unmark_acks(group_id, seqs)
                 raise
             self._applier.release(group_id, runs)
         return results
@@ -157,13 +160,34 @@ class Settling(DeadLetters):
         )  # fmt: skip
         seqs, kept = seqs[:good], kept[:good]
         ended = self.tables.groups[group_id].deliveries.items["flags"][seqs] & _IN_RETRY != 0
-        self._unmark(group_id, seqs[ended])
+        self.unmark_acks(group_id, seqs[ended])
         answers = iter(np.where(ended, "lease_ended", accepted).tolist())
         return [REFUSALS[code] or next(answers) for code in codes.tolist()], seqs[~ended], kept[~ended]
 
-    def _unmark(self, group_id: int, seqs: UInt64Array) -> None:
+    def unmark_acks(self, group_id: int, seqs: UInt64Array) -> None:
+        """Takes the marks of receipts back that were judged and then not used."""
         seqs = np.ascontiguousarray(seqs)
         lib.tw_unmark_acks(self._native, group_id, ffi.from_buffer("uint64_t[]", seqs), len(seqs))
+
+    def mark_acks(self, group_id: int, ids: Ints, epochs: Ints) -> list[tuple[int, UInt64Array, UInt32Array]]:
+        """Judges receipts for a transaction: (group, topic_seqs, epochs) of those that count, which are marked; what is
+        refused is left in ``last_refusals``. Raises ``UnknownGroup``."""
+        self.last_refusals = []
+        marked: list[tuple[int, UInt64Array, UInt32Array]] = []
+
+        def act(part: int, some_ids: Ints, some_epochs: Ints) -> list[str]:
+            results, seqs, kept = self._judge(part, some_ids, some_epochs, "acked")
+            if len(seqs):
+                marked.append((part, seqs, kept))
+            return results
+
+        results = self._in_parts(group_id, ids, epochs, act)
+        self.last_refusals = [(i, r) for i, r in zip(ids, results, strict=True) if r != "acked"]
+        return marked
+
+    def runs_of(self, seqs: UInt64Array, epochs: UInt32Array, times: Int64Array) -> Runs:
+        """Runs that stay valid."""
+        return self._runs(seqs, epochs, times).copy()
 
     def _had_all_attempts(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array) -> np.ndarray:
         most = int(self._native.groups[group_id].max_attempts)

@@ -31,11 +31,10 @@ from timerlog.layout import (
 )
 from timerlog.recent import RecentTransactions
 from timerlog.region import Region
-from timerlog.settings import FOREVER_MS, StoreSettings
+from timerlog.settings import DEFAULT_PRIORITY, FOREVER_MS, StoreSettings, effective_settings
 
 TIB: Final = 1 << 40
 GIB: Final = 1 << 30
-DEFAULT_PRIORITY: Final = 50
 DEAD_SUFFIX: Final = ".dead"
 _HEADER = struct.Struct("<8sIIQ")  # magic, format, item_bytes, log_id
 
@@ -216,15 +215,12 @@ class Tables:
 
     def _configure_group(self, group_id: int) -> None:
         record = self.topics[self.groups[group_id].record.topic_id].record
-        own, store = record.settings, self.settings
+        holds = effective_settings(record.settings, self.settings)
         struct_ = self.native.groups[group_id]
-        struct_.ack_wait_ms = own.ack_wait_ms or store.ack_wait_ms
-        minimum = store.min_backoff_ms if own.ack_wait_ms is None else own.ack_wait_ms
-        struct_.min_backoff_ms = own.min_backoff_ms or minimum
-        maximum = store.max_backoff_ms if own.max_backoff_ms is None else own.max_backoff_ms
-        struct_.max_backoff_ms = maximum or FOREVER_MS
+        struct_.ack_wait_ms, struct_.min_backoff_ms = int(holds["ack_wait_ms"]), int(holds["min_backoff_ms"])
+        struct_.max_backoff_ms = int(holds["max_backoff_ms"]) or FOREVER_MS
         # A dead letter that nobody takes stays where it is.
-        struct_.max_attempts = 0 if record.name.endswith(DEAD_SUFFIX) else own.max_attempts or 0
+        struct_.max_attempts = 0 if record.name.endswith(DEAD_SUFFIX) else int(holds["max_attempts"])
 
     def remove_topic(self, topic_id: int) -> None:
         """Closes and deletes a topic's tables; its number is not used again, and its messages count as gone."""

@@ -57,6 +57,10 @@ class Transactions(Producing, Delivering):
             raise TransactionRefused(f"message {index} of a send cannot be stored: {reason}{which}")
         return JudgedSend(payload, int(count), int(log_bytes[0]))
 
+    def committed(self, transaction_id: bytes) -> list[tuple[int, int]] | None:
+        """What a transaction stored, if it was committed lately; None otherwise."""
+        return self.tables.transactions.get(transaction_id)
+
     def commit_internal(
         self, topic_id: int, messages: Sequence[Outbound], controls: Sequence[Control], now_ms: int
     ) -> int:
@@ -121,7 +125,10 @@ class Transactions(Producing, Delivering):
         target = ffi.from_buffer("uint8_t[]", frame)
         lib.tw_finish_frame(target, len(payload), _SEND, 0)
         self._ingest_whole(target, len(frame), now_ms)
-        return first_id, self.tables.next_id - first_id
+        count = self.tables.next_id - first_id
+        if count != send.count:
+            raise TransactionRefused("two messages of the transaction have the same key")
+        return first_id, count
 
     def _ingest_whole(self, frame: Any, count: int, now_ms: int) -> None:
         result = self._ingested

@@ -161,7 +161,7 @@ async def test_cancel_tells_the_truth(daemon: Daemon, topic: str) -> None:
             await subscription.flush()
         assert await client.cancel(topic, key="k") == "cancelled"
         assert await client.cancel(id=later.id) == "already_cancelled"
-        assert await client.cancel(id=now.id) == "already_delivered"
+        assert await client.cancel(id=now.id) == "already_acked"
         assert await client.cancel(topic, key="never") == "not_found"
         assert await client.cancel(id=1 << 40) == "not_found"
 
@@ -175,7 +175,7 @@ async def test_reschedule_moves_a_message_both_ways(daemon: Daemon, topic: str) 
         (message,) = await take(subscription, 1)
         assert message.body == b"far"
         assert await stays_empty(subscription, 0.8)
-        assert await client.reschedule(id=far.id, delay=timedelta(0)) == "already_delivered"
+        assert await client.reschedule(id=far.id, delay=timedelta(0)) == "already_acked"
 
 
 async def test_body_sizes_from_nothing_to_the_limit(daemon: Daemon, topic: str) -> None:

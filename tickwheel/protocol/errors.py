@@ -210,11 +210,11 @@ class TopicExists(TickwheelError):
     advice = "Use another name, or change the one that is there: `tickwheel topics set`."
 
 
-class TopicDeleted(TickwheelError):
-    """The topic was deleted while it was in use."""
+class TopicInUse(TickwheelError):
+    """The topic cannot be deleted while it has subscribers."""
 
-    code = "topic_deleted"
-    advice = "Subscribe again: that creates the topic anew, empty."
+    code = "topic_in_use"
+    advice = "End its subscriptions first; `tickwheel topics` shows how many there are."
 
 
 class TransactionRefused(TickwheelError):

@@ -14,6 +14,7 @@ import trio.testing
 from broker.clock import ManualClock
 from broker.delivery import Delivery, Dispatcher, Subscription
 from broker.outgoing import Outgoing
+from broker.rate import RateLimiter
 from broker.services import Services
 from tests.unit.broker.test_outgoing import Pipe
 from tickwheel.protocol.frames import FrameType, encode_frame
@@ -33,7 +34,9 @@ class Bench:
         self.topic_id = self.store.open_topic("t", self.clock.now_ms())
         self.group_id = self.store.open_group(self.topic_id, "g", self.clock.now_ms())
         self.dirty = 0
-        self.dispatcher = Dispatcher(self.store, self.clock, self.group_id, self.mark_dirty)
+        self.dispatcher = Dispatcher(
+            self.store, self.clock, self.group_id, self.mark_dirty, lambda rate: RateLimiter(rate, 0.0)
+        )
 
     def mark_dirty(self) -> None:
         self.dirty += 1
@@ -55,6 +58,7 @@ class Bench:
         return Subscription(
             number=number,
             group_id=self.group_id,
+            group_ids=[self.group_id],
             holder=self.store.acquire_holder(self.group_id),
             credit=credit,
             batch=batch,

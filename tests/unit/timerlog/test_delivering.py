@@ -9,7 +9,7 @@ import pytest
 from native import lib
 from tests.support.driver import MIB, NOW_MS, pump
 from tests.support.frames import ack_payload, delivered, send
-from timerlog.errors import TooManyGroups
+from timerlog.errors import TooManyGroups, UnknownGroup
 from timerlog.store import Store
 
 
@@ -138,11 +138,16 @@ def test_groups_are_limited_and_keep_their_number(store: Store, topic: int) -> N
         store.open_group(topic, "one-more", NOW_MS)
 
 
-@pytest.mark.parametrize("payload", [b"", b"\0" * 8, b"\1\0\0\0\1\0\0\0", ack_payload(77, [1], [1])])
+@pytest.mark.parametrize("payload", [b"", b"\0" * 8, b"\1\0\0\0\1\0\0\0"])
 def test_malformed_acks(store: Store, topic: int, payload: bytes) -> None:
     store.open_group(topic, "g", NOW_MS)
     with pytest.raises(ValueError, match=r"ACK|group"):
         store.ack(payload, 1, NOW_MS)
+
+
+def test_an_ack_for_a_group_that_does_not_exist(store: Store, topic: int) -> None:
+    with pytest.raises(UnknownGroup):
+        store.ack(ack_payload(77, [1], [1]), 1, NOW_MS)
 
 
 def test_backoff_grows_within_its_clamps_for_every_epoch() -> None:

@@ -1,0 +1,59 @@
+"""How handlers answer: at once, when what they promise is on disk, or when longer work is done."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol
+
+from broker.delivery import Subscription
+from broker.outgoing import Outgoing
+from tickwheel.protocol.bodies import Answer, Request
+from tickwheel.protocol.errors import BadTopicName
+from tickwheel.protocol.frames import ANSWER_OF, encode_frame
+from tickwheel.protocol.limits import is_valid_name
+from tickwheel.protocol.requests import FRAME_TYPE_OF_REQUEST, encode_body
+
+if TYPE_CHECKING:
+    from broker.core import Broker
+
+
+class Caller(Protocol):
+    """What a handler needs of the connection that asks."""
+
+    broker: Broker
+    outgoing: Outgoing
+    subscriptions: dict[int, Subscription]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection has ended."""
+
+    def next_subscription_number(self) -> int:
+        """A number that no other subscription of this connection has."""
+
+    def answer_later(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
+        """Do `work` beside what comes next, then answer when it is on disk; its errors are the answer, too."""
+
+
+def frame_of(correlation: int, request: type[Request], payload: bytes) -> bytes:
+    """The whole frame that answers a request."""
+    return encode_frame(ANSWER_OF[FRAME_TYPE_OF_REQUEST[request]], correlation, payload)
+
+
+def at_once(caller: Caller, correlation: int, request: Request, payload: bytes) -> None:
+    """For answers that promise nothing."""
+    caller.outgoing.put(frame_of(correlation, type(request), payload))
+
+
+def when_durable(caller: Caller, correlation: int, request: Request, body: Answer | bytes) -> None:
+    """For answers that promise what was appended just now."""
+    broker = caller.broker
+    payload = body if isinstance(body, bytes) else encode_body(body)
+    frame = frame_of(correlation, type(request), payload)
+    broker.commit.when_durable(broker.store.appended_position, caller.outgoing.put, frame)
+
+
+def check_name(name: str, what: str) -> None:
+    """Raises BadTopicName."""
+    if not is_valid_name(name):
+        raise BadTopicName(f"{name!r} is not a valid name of a {what}.")

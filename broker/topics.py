@@ -1,0 +1,164 @@
+"""Requests about topics: create, change, show, delete; browse, dead letters, prepared messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from broker.replying import Caller, at_once, check_name, when_durable
+from tickwheel.protocol.admin import (
+    Browse,
+    Decide,
+    DecideOk,
+    DeleteTopic,
+    DeleteTopicOk,
+    GetTopic,
+    Prepare,
+    PrepareOk,
+    ReplayDead,
+    ReplayDeadOk,
+    SetTopic,
+)
+from tickwheel.protocol.errors import BadArgument, TopicInUse
+from tickwheel.protocol.messages import SendColumns, decode_send, encode_send, pack_column
+from tickwheel.protocol.requests import encode_map
+from timerlog.prepared import HEADER
+from timerlog.selecting import Filter
+
+if TYPE_CHECKING:
+    from broker.core import Broker
+
+_DEAD = ".dead"
+
+
+def set_topic(caller: Caller, correlation: int, request: SetTopic) -> None:
+    """SET_TOPIC."""
+    broker, store, now_ms = caller.broker, caller.broker.store, caller.broker.clock.now_ms()
+    check_name(request.topic, "topic")
+    if request.create:
+        if request.unset or request.paused is not None:
+            raise BadArgument("A new topic has nothing to unset, pause or resume.", advice="Create it first.")
+        store.create_topic(request.topic, request.settings, request.shards, now_ms)
+    else:
+        if request.shards:
+            raise BadArgument(
+                "The number of shards cannot be changed.",
+                advice="Create another topic with it and let producers change over.",
+            )
+        store.set_topic(request.topic, request.settings, request.unset, request.paused, now_ms)
+        broker.services.timers_changed()
+        broker.delivery.wake_all()
+    when_durable(caller, correlation, request, encode_map(_description(broker, request.topic)))
+
+
+def get_topic(caller: Caller, correlation: int, request: GetTopic) -> None:
+    """GET_TOPIC."""
+    at_once(caller, correlation, request, encode_map(_description(caller.broker, request.topic)))
+
+
+def _description(broker: Broker, name: str) -> dict[str, Any]:
+    return broker.store.describe_topic(name)
+
+
+def delete_topic(caller: Caller, correlation: int, request: DeleteTopic) -> None:
+    """DELETE_TOPIC."""
+    broker = caller.broker
+    groups = broker.store.groups_of(request.topic)
+    subscribers = sum(broker.delivery.subscribers_of(group_id) for group_id in groups)
+    if subscribers:
+        raise TopicInUse(f"{request.topic!r} has {subscribers} subscribers.")
+    messages = int(broker.store.describe_topic(request.topic)["messages"])
+    broker.store.delete_topic(request.topic)
+    when_durable(caller, correlation, request, DeleteTopicOk(messages))
+
+
+def browse(caller: Caller, correlation: int, request: Browse) -> None:
+    """BROWSE."""
+    broker = caller.broker
+    topic_id = broker.store.topic(request.topic).topic_id
+    wanted = Filter(states=None if request.states is None else frozenset(request.states))
+    found = broker.store.browse(
+        topic_id, wanted, broker.clock.now_ms(), request.after_id, request.limit, request.max_body_bytes
+    )
+    room = broker.settings.max_frame_bytes - 4096
+    while found and sum(_size(entry) for entry in found) > room:
+        found.pop()
+    at_once(caller, correlation, request, encode_map({"messages": found}))
+
+
+def _size(entry: dict[str, Any]) -> int:
+    return 512 + len(entry["body"]) + len(entry["headers"]) + 128 * len(entry["groups"])
+
+
+def replay_dead(caller: Caller, correlation: int, request: ReplayDead) -> None:
+    """REPLAY_DEAD."""
+    broker, now_ms = caller.broker, caller.broker.clock.now_ms()
+    dead_id = broker.store.topic(request.topic + _DEAD).topic_id
+    ids = request.ids
+    if ids is None:
+        ids = []
+        for part in broker.store.select(dead_id, Filter(), now_ms):
+            ids += part[: request.limit - len(ids)].tolist()
+    results = broker.store.replay_dead(request.topic, ids, now_ms)
+    broker.after_change()
+    when_durable(caller, correlation, request, ReplayDeadOk(results))
+
+
+# Prepared messages ----------------------------------------------------------------------------------------
+
+
+def prepare(caller: Caller, correlation: int, request: Prepare) -> None:
+    """PREPARE: the messages are sent to the topic of prepared ones, with their time in a header."""
+    broker, now_ms = caller.broker, caller.broker.clock.now_ms()
+    settings = broker.settings
+    check_name(request.topic, "topic")
+    broker.store.open_topic(request.topic, now_ms, create=settings.auto_create_topics)
+    checks = {
+        "ack_wait_ms": settings.check_interval_ms,
+        "min_backoff_ms": settings.check_interval_ms,
+        "max_backoff_ms": settings.check_interval_ms,
+        "max_attempts": settings.check_attempts,
+    }
+    topic_id = broker.store.open_prepared(request.topic, checks, now_ms)
+    _, columns = decode_send(request.payload)
+    payload = encode_send(topic_id, _as_prepared(columns, request.topic, now_ms, settings.check_after_ms))
+    send = broker.store.judge_send(payload, now_ms)
+    first_id, count = broker.store.commit_records(bytes(16), [send], [], now_ms)[0]
+    when_durable(caller, correlation, request, PrepareOk(list(range(first_id, first_id + count))))
+
+
+def _as_prepared(columns: SendColumns, topic: str, now_ms: int, check_after_ms: int) -> SendColumns:
+    count = len(columns.bodies)
+    times = columns.deliver_at_ms
+    each = memoryview(times).cast("q").tolist() if isinstance(times, bytes) else [times] * count
+    due = [now_ms + time if columns.relative and time else time for time in each]
+    headers = [
+        _with_time(columns.headers[i] if columns.headers is not None else b"", topic, due[i])
+        for i in range(count)
+    ]
+    return SendColumns(
+        bodies=columns.bodies,
+        deliver_at_ms=pack_column("q", [check_after_ms] * count),
+        relative=True,
+        priority=columns.priority,
+        keys=columns.keys,
+        headers=headers,
+        order_keys=columns.order_keys,
+    )
+
+
+def _with_time(headers: bytes, topic: str, deliver_at_ms: int) -> bytes:
+    try:
+        fields = msgspec.msgpack.decode(headers, type=dict[str, Any]) if headers else {}
+    except msgspec.MsgspecError as error:
+        raise BadArgument(f"The headers of a prepared message are not a map: {error}.") from error
+    return msgspec.msgpack.encode({**fields, HEADER: {"topic": topic, "deliver_at_ms": deliver_at_ms}})
+
+
+def decide(caller: Caller, correlation: int, request: Decide) -> None:
+    """DECIDE."""
+    broker = caller.broker
+    results, ids = broker.store.decide(request.ids, commit=request.commit, now_ms=broker.clock.now_ms())
+    broker.after_change()
+    when_durable(caller, correlation, request, DecideOk(results, ids))

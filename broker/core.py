@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from broker import logs
+from broker import logs, retention
 from broker.clock import Clock
 from broker.delivery import Delivery, Subscription
 from broker.services import Services
@@ -70,6 +70,7 @@ class Broker:
             nursery.start_soon(self.commit.run)
             nursery.start_soon(self.services.run)
             nursery.start_soon(self._keep_house)
+            nursery.start_soon(retention.keep, self)
 
     def after_change(self) -> None:
         """Messages were changed: timers may be earlier, and subscribers may hold what is no longer theirs."""

@@ -53,6 +53,8 @@ class GroupStats(msgspec.Struct, frozen=True):
     backlog: int
     """Due, and not yet acked by this group."""
     subscribers: int
+    dead: int = 0
+    """Moved to the topic's dead letters after their last attempt."""
 
 
 class TopicStats(msgspec.Struct, frozen=True):
@@ -64,6 +66,10 @@ class TopicStats(msgspec.Struct, frozen=True):
     scheduled: int
     ready: int
     groups: list[GroupStats]
+    cancelled: int = 0
+    paused: bool = False
+    shard_of: str = ""
+    """Of a shard: the topic that it is a part of, whose figures contain its own."""
 
 
 class Topics(msgspec.Struct, frozen=True):

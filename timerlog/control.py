@@ -90,27 +90,32 @@ class Control(Prepared, Reviving, Selecting):
         }
 
     def _topic_entry(self, topic_id: int) -> dict[str, Any]:
-        topic, counts = self.tables.topics[topic_id], self._native.topics[topic_id]
+        """A topic with shards counts what they hold together; each of them has an entry of its own as well."""
+        topic = self.tables.topics[topic_id]
+        counts = [self._native.topics[part] for part in self.shards_of(topic_id)]
+        parent = self.tables.topics.get(topic.record.parent)
         return {
             "name": topic.record.name,
             "topic_id": topic_id,
-            "messages": int(counts.messages),
-            "scheduled": int(counts.scheduled),
-            "ready": int(counts.ready),
-            "cancelled": int(counts.cancelled),
+            "shard_of": parent.record.name if parent is not None else "",
+            "paused": topic.record.paused,
+            "messages": sum(int(count.messages) for count in counts),
+            "scheduled": sum(int(count.scheduled) for count in counts),
+            "ready": sum(int(count.ready) for count in counts),
+            "cancelled": sum(int(count.cancelled) for count in counts),
             "groups": [self._group_entry(name, group_id) for name, group_id in topic.groups.items()],
         }
 
     def _group_entry(self, name: str, group_id: int) -> dict[str, Any]:
-        group = self._native.groups[group_id]
+        groups = [self._native.groups[part] for part in self.parts_of(group_id)]
         return {
             "name": name,
             "group_id": group_id,
-            "delivered": int(group.deliveries),
-            "acked": int(group.acked),
-            "leased": int(group.leased),
-            "dead": int(group.dead),
-            "backlog": int(group.pending),
+            "delivered": sum(int(group.deliveries) for group in groups),
+            "acked": sum(int(group.acked) for group in groups),
+            "leased": sum(int(group.leased) for group in groups),
+            "dead": sum(int(group.dead) for group in groups),
+            "backlog": sum(int(group.pending) for group in groups),
         }
 
     def wheel_picture(self, now_ms: int) -> dict[str, Any]:

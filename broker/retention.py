@@ -1,0 +1,65 @@
+"""Retention: messages that nobody acks are kept for as long as their topic says (by default for ever), then they end.
+
+They end as `expired`: no group is given them again, and purging takes them like any message that is done. Age counts
+from the time a message was due.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from broker import logs
+from timerlog.errors import DiskFull
+from timerlog.selecting import Filter
+
+if TYPE_CHECKING:
+    from broker.core import Broker
+
+_SHORTEST_S, _LONGEST_S = 1.0, 60.0
+_UNACKED = frozenset({"ready", "leased", "waiting"})
+_STEP = 4_096
+
+_log = logs.get_logger("retention")
+
+
+async def keep(broker: Broker) -> None:
+    """Look again and again: several times within the shortest retention, but at most once a second."""
+    while True:
+        ages_ms = _retentions(broker)
+        await trio.sleep(min(_LONGEST_S, max(_SHORTEST_S, min(ages_ms.values(), default=1 << 40) / 10_000)))
+        for topic_id, age_ms in _retentions(broker).items():
+            try:
+                await _expire(broker, topic_id, age_ms)
+            except DiskFull as error:
+                _log.error("cannot expire messages: the disk is full", advice=error.advice)
+
+
+def _retentions(broker: Broker) -> dict[int, int]:
+    topics = broker.store.tables.topics.values()
+    return {
+        topic.record.topic_id: topic.record.settings.retention_ms
+        for topic in topics
+        if topic.record.settings.retention_ms and not topic.record.shards
+    }
+
+
+async def _expire(broker: Broker, topic_id: int, age_ms: int) -> None:
+    now_ms = broker.clock.now_ms()
+    expired = 0
+    for ids in broker.store.select(
+        topic_id, Filter(states=_UNACKED, due_until_ms=max(0, now_ms - age_ms)), now_ms
+    ):
+        if topic_id not in broker.store.tables.topics:
+            return
+        for start in range(0, len(ids), _STEP):
+            broker.store.expire(ids[start : start + _STEP])
+            broker.after_change()
+            await trio.lowlevel.checkpoint()
+        expired += len(ids)
+        await trio.lowlevel.checkpoint()
+    if expired:
+        _log.info(
+            "messages expired", topic=broker.store.tables.topics[topic_id].record.name, messages=expired
+        )

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from broker.settings import FIELDS, SettingField, Settings
-from broker.units import parse_duration_ms, parse_size_bytes
+from broker.units import delay_levels_ms, parse_duration_ms, parse_size_bytes
 from tickwheel.protocol.errors import ConfigError
 from tickwheel.protocol.frames import HEADER_BYTES
 from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_KEY_BYTES
@@ -104,6 +104,10 @@ def check_together(settings: Settings, origins: Mapping[str, str]) -> None:
             f"unix_socket ({origins['unix_socket']}) is longer than {MAX_UNIX_PATH_BYTES} bytes: "
             "the system cannot bind such a path"
         )
+    try:
+        delay_levels_ms(settings.delay_levels)
+    except ValueError as error:
+        raise ConfigError(f"delay_levels ({origins['delay_levels']}): {error}") from None
     if settings.max_backoff_ms < settings.min_backoff_ms:
         raise ConfigError(
             f"max_backoff ({origins['max_backoff']}) is below min_backoff ({origins['min_backoff']})"

@@ -19,6 +19,7 @@ from broker.inbox import Inbox
 from broker.outgoing import Outgoing
 from broker.replying import when_durable
 from broker.transport import Transport
+from broker.units import delay_levels_ms
 from native import crc32c
 from tickwheel.protocol.bodies import Answer, Request
 from tickwheel.protocol.errors import (
@@ -189,6 +190,7 @@ class Connection:
             max_body_bytes=broker.settings.max_body_bytes,
             max_key_bytes=MAX_KEY_BYTES,
             max_headers_bytes=MAX_HEADERS_BYTES,
+            delay_levels_ms=delay_levels_ms(broker.settings.delay_levels),
         )
 
     async def _listen(self) -> None:

@@ -55,7 +55,7 @@ class Broker:
             durability=settings.durability,
             sync_interval_s=settings.sync_interval_ms / 1_000,
         )
-        self.delivery = Delivery(store, clock, nursery, self.commit.mark_dirty)
+        self.delivery = Delivery(store, clock, nursery, self._leased)
         self.services = Services(
             store,
             clock,
@@ -120,6 +120,11 @@ class Broker:
     def _forget(self, subscription: Subscription) -> None:
         self.delivery.remove(subscription)
         self.held_subscriptions -= 1
+
+    def _leased(self) -> None:
+        """Messages were given out: the leases must reach the disk some time, and their ends are on the wheel now."""
+        self.commit.mark_dirty()
+        self.services.timers_changed()
 
     def _durable_moved(self) -> None:
         self.services.durable_moved()

@@ -155,6 +155,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _duration(_DELIVERY, "The longest wait before a redelivery. Not below ack_wait.", 1, 365 * DAY_MS),
     ] = HOUR_MS
 
+    delay_levels: Annotated[
+        str, _plain(_DELIVERY, "What delay_level 1, 2, … of a send mean, as in RocketMQ 4.")
+    ] = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     check_after_ms: Annotated[
         int,
         _duration(

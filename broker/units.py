@@ -37,6 +37,14 @@ def parse_duration_ms(text: str) -> int:
     return round(total_ms)
 
 
+def delay_levels_ms(text: str) -> list[int]:
+    """The delays in a text such as `1s 5s 10s`. Raises ValueError for anything else."""
+    levels = [parse_duration_ms(part) for part in text.split()]
+    if not 1 <= len(levels) <= 255:
+        raise ValueError("delay levels are 1 to 255 durations, separated by spaces")
+    return levels
+
+
 def parse_size_bytes(text: str) -> int:
     """Bytes in a text such as `4MiB`, `64k` or `1048576`. Raises ValueError for anything else."""
     whole = _SIZE.fullmatch(text.strip().lower())

@@ -19,8 +19,19 @@ from typing import TYPE_CHECKING, Any
 from tickwheel import errors, stats, sync
 from tickwheel._client import Client, connect
 from tickwheel._message import Batch, Message
-from tickwheel._results import CancelResult, RescheduleResult, SendResult, SendResults
+from tickwheel._prepared import CheckedMessage
+from tickwheel._results import (
+    CancelResult,
+    ChangeResult,
+    ReceiptResult,
+    RedeliverResult,
+    RescheduleResult,
+    SendResult,
+    SendResults,
+)
 from tickwheel._subscription import Subscription
+from tickwheel._topics import BrowsedMessage
+from tickwheel._transactions import Prepared, Transaction
 from tickwheel.errors import (
     AckRefused,
     BadArgument,
@@ -35,6 +46,7 @@ from tickwheel.errors import (
     SendUncertain,
     StaleReceipt,
     TickwheelError,
+    TransactionRefused,
 )
 
 if TYPE_CHECKING:
@@ -47,13 +59,19 @@ __all__ = [
     "BadTime",
     "Batch",
     "BodyTooLarge",
+    "BrowsedMessage",
     "CancelResult",
+    "ChangeResult",
+    "CheckedMessage",
     "Client",
     "ClientClosed",
     "DiskFull",
     "Message",
     "NaiveDatetime",
     "NotConnected",
+    "Prepared",
+    "ReceiptResult",
+    "RedeliverResult",
     "RemoteProtocolError",
     "RequestTimeout",
     "RescheduleResult",
@@ -63,6 +81,8 @@ __all__ = [
     "StaleReceipt",
     "Subscription",
     "TickwheelError",
+    "Transaction",
+    "TransactionRefused",
     "connect",
     "embedded",
     "errors",

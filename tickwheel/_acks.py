@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+import anyio
 from anyio.lowlevel import checkpoint
 
 from tickwheel._calls import Call, Link
-from tickwheel.protocol.errors import AckRefused, MessageNotFound, NeverDelivered, StaleReceipt
+from tickwheel._requests import typed
+from tickwheel._results import ReceiptResult
+from tickwheel._times import Delay, delay_ms
+from tickwheel.protocol.bodies import Request
+from tickwheel.protocol.errors import (
+    AckRefused,
+    MessageCancelled,
+    MessageNotFound,
+    NeverDelivered,
+    NotConnected,
+    StaleReceipt,
+)
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.machine import AnswerBody
-from tickwheel.protocol.messages import AckCode, AckOk, Delivery, encode_ack, pack_column
+from tickwheel.protocol.messages import AckCode, AckOk, encode_ack, pack_column
+from tickwheel.protocol.settling import Extend, ExtendOk, Nack, NackOk
 
 if TYPE_CHECKING:
     from tickwheel._session import Session
@@ -21,11 +34,13 @@ FLIGHT_ACKS_MAX: Final = 512
 FLIGHTS_MAX: Final = 64
 """As many ACK frames may be unanswered; then an ack waits."""
 _REFUSED_REMEMBERED_MAX: Final = 10_000
+_ERROR_CHARS: Final = 500
 
 _ERROR_OF_CODE: Final[dict[int, type[AckRefused]]] = {
     AckCode.STALE_RECEIPT: StaleReceipt,
     AckCode.NOT_FOUND: MessageNotFound,
     AckCode.NEVER_DELIVERED: NeverDelivered,
+    AckCode.CANCELLED: MessageCancelled,
 }
 
 
@@ -82,6 +97,7 @@ class AckQueue:
         self._open: AckFlight | None = None
         self._unanswered: dict[AckFlight, None] = {}
         self._parked: list[AckFlight] = []
+        self._resumed = anyio.Event()
 
     def add(self, message_id: int, epoch: int) -> AckFlight:
         """Adds an ack to the flight of this loop turn."""
@@ -92,9 +108,48 @@ class AckQueue:
         flight.epochs.append(epoch)
         return flight
 
-    def add_batch(self, delivery: Delivery) -> AckFlight:
-        """Adds the acks of a whole batch, as a flight of its own."""
-        return self._launch(AckFlight(self, delivery.ack_columns))
+    def add_batch(self, columns: tuple[bytes, bytes]) -> AckFlight:
+        """Adds the acks of a whole batch (packed ids and epochs), as a flight of its own."""
+        return self._launch(AckFlight(self, columns))
+
+    async def nack(
+        self, ids: Sequence[int], epochs: Sequence[int], delay: Delay | None, error: str
+    ) -> list[ReceiptResult]:
+        """Gives messages back, and waits for the answer."""
+        wait_ms = None if delay is None else delay_ms(delay)
+        group_id = await self.group()
+        body = await self._session.request(
+            Nack(
+                group_id=group_id,
+                ids=list(ids),
+                epochs=list(epochs),
+                delay_ms=wait_ms,
+                error=error[:_ERROR_CHARS],
+            )
+        )
+        assert isinstance(body, NackOk)
+        return typed(ReceiptResult, body.results, len(ids))
+
+    async def extend(self, ids: Sequence[int], epochs: Sequence[int], duration: Delay) -> list[ReceiptResult]:
+        """Moves the end of leases, and waits for the answer."""
+        for_ms = delay_ms(duration)
+        group_id = await self.group()
+        request = Extend(group_id=group_id, ids=list(ids), epochs=list(epochs), for_ms=for_ms)
+        body = await self._session.request(request)
+        assert isinstance(body, ExtendOk)
+        return typed(ReceiptResult, body.results, len(ids))
+
+    async def request(self, request: Request) -> AnswerBody:
+        """Makes a request on the same session."""
+        return await self._session.request(request)
+
+    async def group(self) -> int:
+        """The group's number; waits for the next connection if there is none."""
+        with anyio.move_on_after(self._session.timeout_s):
+            while self.group_id is None:
+                await self._resumed.wait()
+            return self.group_id
+        raise NotConnected("There is no connection over which to give messages back.")
 
     def _launch(self, flight: AckFlight) -> AckFlight:
         self._session.submit(flight)
@@ -143,12 +198,14 @@ class AckQueue:
     def resume(self, group_id: int) -> None:
         """The subscription is back: what was parked goes."""
         self.group_id = group_id
+        self._resumed.set()
         parked, self._parked = self._parked, []
         self._session.requeue(parked)
 
     def suspend(self) -> None:
         """The connection is lost."""
         self.group_id = None
+        self._resumed = anyio.Event()
 
     def landed(self, flight: AckFlight) -> None:
         """The flight was answered, or failed."""

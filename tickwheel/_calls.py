@@ -14,9 +14,15 @@ from tickwheel._results import Item, SendResults, check_send_ok
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.frames import FrameType
-from tickwheel.protocol.limits import DEFAULT_PRIORITY
 from tickwheel.protocol.machine import AnswerBody
-from tickwheel.protocol.messages import SendColumns, SendOk, encode_send, pack_column, retarget_send
+from tickwheel.protocol.messages import (
+    TOPIC_PRIORITY,
+    SendColumns,
+    SendOk,
+    encode_send,
+    pack_column,
+    retarget_send,
+)
 from tickwheel.protocol.requests import FRAME_TYPE_OF_REQUEST, encode_body
 
 CALL_OVERHEAD_BYTES = 1024
@@ -152,6 +158,8 @@ class FlightKey(msgspec.Struct, frozen=True, gc=False):
     topic: str
     relative: bool
     keyed: bool
+    ordered: bool
+    has_priority: bool
 
 
 class SendFlight(SendCall):
@@ -164,6 +172,7 @@ class SendFlight(SendCall):
         "_headers",
         "_kept",
         "_keys",
+        "_order_keys",
         "_payload",
         "_priorities",
         "_size_bytes",
@@ -181,6 +190,7 @@ class SendFlight(SendCall):
         self._bodies: list[bytes] = []
         self._keys: list[bytes] = []
         self._headers: list[bytes] = []
+        self._order_keys: list[bytes] = []
         self._times_ms: list[int] = []
         self._priorities: list[int] = []
         self._auto_keys: set[int] = set()
@@ -198,18 +208,27 @@ class SendFlight(SendCall):
         )
 
     def add(
-        self, body: bytes, key: bytes, headers: bytes, time_ms: int, priority: int, *, auto_key: bool
+        self,
+        body: bytes,
+        key: bytes,
+        headers: bytes,
+        order_key: bytes,
+        time_ms: int,
+        priority: int,
+        *,
+        auto_key: bool,
     ) -> int:
         """Adds a message and returns its index."""
         index = len(self._bodies)
         self._bodies.append(body)
         self._keys.append(key)
         self._headers.append(headers)
+        self._order_keys.append(order_key)
         self._times_ms.append(time_ms)
         self._priorities.append(priority)
         if auto_key:
             self._auto_keys.add(index)
-        self._size_bytes += len(body) + len(key) + len(headers)
+        self._size_bytes += len(body) + len(key) + len(headers) + len(order_key)
         return index
 
     def give_up(self, index: int) -> None:
@@ -235,15 +254,17 @@ class SendFlight(SendCall):
             self._bodies = [self._bodies[i] for i in self._kept]
             self._keys = [self._keys[i] for i in self._kept]
             self._headers = [self._headers[i] for i in self._kept]
+            self._order_keys = [self._order_keys[i] for i in self._kept]
             self._times_ms = [self._times_ms[i] for i in self._kept]
             self._priorities = [self._priorities[i] for i in self._kept]
         return SendColumns(
             bodies=self._bodies,
             deliver_at_ms=pack_column("q", self._times_ms) if any(self._times_ms) else 0,
             relative=self.key.relative,
-            priority=_one_or_column(self._priorities),
+            priority=bytes(self._priorities) if self.key.has_priority else TOPIC_PRIORITY,
             keys=self._keys if self.keyed else None,
             headers=self._headers if any(self._headers) else None,
+            order_keys=self._order_keys if self.key.ordered else None,
         )
 
     def answered(self, body: AnswerBody) -> None:
@@ -265,9 +286,3 @@ class SendFlight(SendCall):
         if index in self._auto_keys and not isinstance(item, TickwheelError) and item.duplicate:
             return item._replace(duplicate=False)
         return item
-
-
-def _one_or_column(priorities: list[int]) -> int | bytes:
-    if priorities.count(DEFAULT_PRIORITY) == len(priorities):
-        return DEFAULT_PRIORITY
-    return bytes(priorities)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from enum import StrEnum
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 
 from tickwheel._backoff import Backoff
 from tickwheel._calls import BulkSend
+from tickwheel._changes import Changes
 from tickwheel._columns import Batch as ColumnBatch
 from tickwheel._columns import (
     Body,
@@ -25,35 +24,26 @@ from tickwheel._columns import (
     encode_one_body,
     encode_one_headers,
     encode_one_key,
+    encode_one_order_key,
+    level_delay,
 )
 from tickwheel._message import BaseBatch, Batch, Message
-from tickwheel._results import CancelResult, RescheduleResult, SendResult, SendResults
+from tickwheel._prepared import CheckRequests
+from tickwheel._results import SendResult, SendResults
 from tickwheel._session import Dial, Session, dial
-from tickwheel._subscription import Subscription
+from tickwheel._subscription import Start, SubscribeOptions, Subscription, start_of_group
 from tickwheel._times import Delay, Delays, Moment, Moments, one_time
+from tickwheel._topics import TopicRequests
+from tickwheel._transactions import TransactionRequests
 from tickwheel._url import default_url, parse_url
-from tickwheel.protocol.bodies import Request
-from tickwheel.protocol.errors import BadArgument, BadFrame, BadTime, ClientClosed, TickwheelError
-from tickwheel.protocol.limits import DEFAULT_PRIORITY, MAX_IDS_A_REQUEST
-from tickwheel.protocol.requests import (
-    Cancel,
-    CancelOk,
-    GetStats,
-    GetTopics,
-    GetWheel,
-    Ping,
-    Reschedule,
-    RescheduleOk,
-)
-from tickwheel.stats import Stats, Topics, TopicStats, Wheel
+from tickwheel.protocol.errors import BadTime, ClientClosed, TickwheelError
+from tickwheel.protocol.requests import HelloOk, Ping
 
 CLOSE_TIMEOUT_S = 2.0
-R = TypeVar("R", bound=StrEnum)
 B = TypeVar("B", bound=BaseBatch[Any])
-S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Client:
+class Client(Changes, TopicRequests, TransactionRequests, CheckRequests):
     """A connection to a broker that renews itself. One client serves any number of tasks of one event loop::
 
         async with tickwheel.Client("tickwheel://127.0.0.1:7411") as client:
@@ -181,7 +171,9 @@ class Client:
         key: str | None = None,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
-        priority: int = DEFAULT_PRIORITY,
+        delay_level: int | None = None,
+        priority: int | None = None,
+        order_key: str | None = None,
         headers: Headers | None = None,
     ) -> SendResult:
         """Sends one message, and returns when it is safe on the broker's disk.
@@ -189,13 +181,18 @@ class Client:
         It is delivered at ``deliver_at`` (an aware datetime, or epoch ms), after ``delay`` (a timedelta, or
         ms), or at once. With a ``key`` it is stored once: sending the same topic and key again returns the
         first one's id.
-        ``priority``: 0 goes first, 255 last. ``headers``: what MessagePack can express, up to 16 KiB.
+        ``delay_level``: 1 to 18, RocketMQ's 1 s to 2 h (the broker's ``delay_levels``).
+        ``priority``: 0 goes first, 255 last; None: the topic's, usually 50. ``headers``: what MessagePack can express,
+        up to 16 KiB. ``order_key``: messages that share one are delivered to each group one at a time, in the order in
+        which they reached the topic; their priority does not count.
         Sends from several tasks share frames: for many messages at once use tasks, or better ``send_many``.
         """
         session = self._session
         limits = session.limits
         if not session.knows_topic(topic):
             check_name(topic)
+        if delay_level is not None:
+            delay = _delay_of(delay_level, deliver_at, delay, limits)
         auto_key = key is None and self._auto_key
         time_ms, relative = (
             (0, False) if deliver_at is None and delay is None else one_time(deliver_at, delay)
@@ -205,8 +202,9 @@ class Client:
             encode_one_body(body, limits),
             (self._keys.one() if auto_key else b"") if key is None else encode_one_key(key, limits),
             encode_one_headers(headers, limits) if headers else b"",
+            b"" if order_key is None else encode_one_order_key(order_key, limits),
             time_ms,
-            check_priority(priority),
+            None if priority is None else check_priority(priority),
             relative=relative,
             auto_key=auto_key,
         )
@@ -223,7 +221,9 @@ class Client:
         keys: Sequence[str | None] | None = None,
         deliver_at: Moments | None = None,
         delay: Delays | None = None,
+        delay_level: int | None = None,
         priority: int | Sequence[int] | None = None,
+        order_keys: Sequence[str | None] | str | None = None,
         headers: Headers | Sequence[Headers | None] | None = None,
         auto_key: bool = False,
     ) -> SendResults:
@@ -241,6 +241,8 @@ class Client:
         """
         session = self._session
         check_name(topic)
+        if delay_level is not None:
+            delay = _delay_of(delay_level, deliver_at, delay, session.limits)
         batch = ColumnBatch(
             bodies,
             keys=keys,
@@ -248,6 +250,7 @@ class Client:
             delay=delay,
             priority=priority,
             headers=headers,
+            order_keys=order_keys,
             key_maker=self._keys if auto_key else None,
             limits=session.limits,
         )
@@ -290,115 +293,33 @@ class Client:
     # Receiving -----------------------------------------------------------------------------------
 
     def subscribe(
-        self, topic: str, group: str = "default", *, credit: int = 1000, batch: int = 500
+        self,
+        topic: str,
+        group: str = "default",
+        *,
+        credit: int = 1000,
+        batch: int = 500,
+        start: Start = "earliest",
+        shard: str | None = None,
     ) -> Subscription[Message, Batch]:
         """Messages of a topic for a group, as they become due: ``async with client.subscribe("t") as sub:
         ...``
 
         Each message goes to one subscriber of each group. ``credit``: the most messages held un-acked;
-        ``batch``: the most that arrive together.
+        ``batch``: the most that arrive together. ``start``: where a new group begins: at the ``earliest`` message that
+        is there, behind the ``latest``, or at the first that was due at a moment or later. ``shard``: only the
+        messages of one shard, by its exact key range, such as ``"-80"``.
         """
-        return self.subscribe_as(Batch, topic, group, credit=credit, batch=batch)
+        options = SubscribeOptions(credit=credit, batch=batch, start=start_of_group(start), shard=shard)
+        return self.subscribe_as(Batch, topic, group, options)
 
     def subscribe_as(
-        self, batch_class: type[B], topic: str, group: str, *, credit: int, batch: int
+        self, batch_class: type[B], topic: str, group: str, options: SubscribeOptions
     ) -> Subscription[Any, B]:
         """As ``subscribe``, with another class of batches: for twins of this client."""
-        return Subscription(self._session, topic, group, credit=credit, batch=batch, batch_class=batch_class)
-
-    # Changing what was sent ----------------------------------------------------------------------
-
-    @overload
-    async def cancel(self, topic: str, *, key: str) -> CancelResult: ...
-    @overload
-    async def cancel(self, *, id: int) -> CancelResult: ...
-    @overload
-    async def cancel(self, topic: str, *, keys: Sequence[str]) -> list[CancelResult]: ...
-    @overload
-    async def cancel(self, *, ids: Sequence[int]) -> list[CancelResult]: ...
-    async def cancel(
-        self,
-        topic: str | None = None,
-        *,
-        id: int | None = None,
-        ids: Sequence[int] | None = None,
-        key: str | None = None,
-        keys: Sequence[str] | None = None,
-    ) -> CancelResult | list[CancelResult]:
-        """Takes messages back before they are delivered: by id, or by topic and key.
-
-        The result says truthfully whether it came in time; it is one for ``id`` and ``key``, a list for the
-        others.
-        """
-        targets = _targets(topic, id, ids, key, keys)
-        results: list[CancelResult] = []
-        for target in targets:
-            body = await self._session.request(Cancel(**target))
-            assert isinstance(body, CancelOk)
-            results += _typed(CancelResult, body.results, target)
-        return results[0] if id is not None or key is not None else results
-
-    @overload
-    async def reschedule(
-        self, topic: str, *, key: str, deliver_at: Moment | None = None, delay: Delay | None = None
-    ) -> RescheduleResult: ...
-    @overload
-    async def reschedule(
-        self, *, id: int, deliver_at: Moment | None = None, delay: Delay | None = None
-    ) -> RescheduleResult: ...
-    @overload
-    async def reschedule(
-        self,
-        topic: str,
-        *,
-        keys: Sequence[str],
-        deliver_at: Moment | None = None,
-        delay: Delay | None = None,
-    ) -> list[RescheduleResult]: ...
-    @overload
-    async def reschedule(
-        self, *, ids: Sequence[int], deliver_at: Moment | None = None, delay: Delay | None = None
-    ) -> list[RescheduleResult]: ...
-    async def reschedule(
-        self,
-        topic: str | None = None,
-        *,
-        id: int | None = None,
-        ids: Sequence[int] | None = None,
-        key: str | None = None,
-        keys: Sequence[str] | None = None,
-        deliver_at: Moment | None = None,
-        delay: Delay | None = None,
-    ) -> RescheduleResult | list[RescheduleResult]:
-        """Gives messages that were not delivered yet another time.
-
-        Targets and results are those of ``cancel``.
-        """
-        targets = _targets(topic, id, ids, key, keys)
-        if deliver_at is None and delay is None:
-            raise BadTime("No new time was given.", advice="Give deliver_at or delay.")
-        time_ms, relative = one_time(deliver_at, delay)
-        when: dict[str, Any] = {"delay_ms" if relative else "deliver_at_ms": time_ms}
-        results: list[RescheduleResult] = []
-        for target in targets:
-            body = await self._session.request(Reschedule(**target, **when))
-            assert isinstance(body, RescheduleOk)
-            results += _typed(RescheduleResult, body.results, target)
-        return results[0] if id is not None or key is not None else results
+        return Subscription(self._session, topic, group, options, batch_class)
 
     # Looking -------------------------------------------------------------------------------------
-
-    async def stats(self) -> Stats:
-        """The broker's counters."""
-        return await self._ask(GetStats(), Stats)
-
-    async def topics(self) -> list[TopicStats]:
-        """The topics and their groups."""
-        return (await self._ask(GetTopics(), Topics)).topics
-
-    async def wheel(self) -> Wheel:
-        """What is due when."""
-        return await self._ask(GetWheel(), Wheel)
 
     async def ping(self) -> float:
         """Seconds that the broker took to answer."""
@@ -406,13 +327,11 @@ class Client:
         await self._session.request(Ping())
         return anyio.current_time() - asked
 
-    async def _ask(self, request: Request, struct: type[S]) -> S:
-        body = await self._session.request(request)
-        assert isinstance(body, bytes)
-        try:
-            return msgspec.msgpack.decode(body, type=struct)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadFrame(f"An answer was not understood: {error}.") from None
+
+def _delay_of(level: int, deliver_at: Any, delay: Any, limits: HelloOk) -> int:
+    if deliver_at is not None or delay is not None:
+        raise BadTime("A delay_level was given, and another time.", advice="Give one of them.")
+    return level_delay(level, limits)
 
 
 async def connect(url: str | None = None, **options: Any) -> Client:
@@ -422,37 +341,3 @@ async def connect(url: str | None = None, **options: Any) -> Client:
     ``async with Client(url)`` is the better way wherever there is a block. ``options`` are those of Client.
     """
     return await Client(url, **options).__aenter__()
-
-
-def _targets(
-    topic: str | None,
-    id: int | None,
-    ids: Sequence[int] | None,
-    key: str | None,
-    keys: Sequence[str] | None,
-) -> list[dict[str, Any]]:
-    given = [value for value in (id, ids, key, keys) if value is not None]
-    by_key = key is not None or keys is not None
-    if len(given) != 1 or by_key != (topic is not None):
-        raise BadArgument(
-            "The messages meant are not clear.", advice="Give id=, ids=, or a topic with key= or keys=."
-        )
-    if topic is not None:
-        check_name(topic)
-        values: Sequence[Any] = [key] if key is not None else list(keys or ())
-        return [{"topic": topic, "keys": chunk} for chunk in _chunks(values)]
-    values = [id] if id is not None else list(ids or ())
-    return [{"ids": chunk} for chunk in _chunks(values)]
-
-
-def _chunks(values: Sequence[Any]) -> list[Sequence[Any]]:
-    return [values[i : i + MAX_IDS_A_REQUEST] for i in range(0, len(values), MAX_IDS_A_REQUEST)]
-
-
-def _typed(result: Callable[[str], R], texts: Sequence[str], target: dict[str, Any]) -> list[R]:
-    if len(texts) != len(target.get("ids") or target["keys"]):
-        raise BadFrame("The number of results is not that of the messages.")
-    try:
-        return [result(text) for text in texts]
-    except ValueError as error:
-        raise BadFrame(f"An answer was not understood: {error}.") from None

@@ -18,11 +18,12 @@ from tickwheel.protocol.errors import (
     BodyTooLarge,
     HeadersTooLarge,
     KeyTooLong,
+    OrderKeyTooLong,
     TickwheelError,
 )
 from tickwheel.protocol.frames import HEADER_BYTES
-from tickwheel.protocol.limits import DEFAULT_PRIORITY, MAX_PRIORITY, is_valid_name
-from tickwheel.protocol.messages import SEND_COLUMN_BYTES_MAX, SEND_HEAD_BYTES, SendColumns
+from tickwheel.protocol.limits import MAX_PRIORITY, is_valid_name
+from tickwheel.protocol.messages import SEND_COLUMN_BYTES_MAX, SEND_HEAD_BYTES, TOPIC_PRIORITY, SendColumns
 from tickwheel.protocol.requests import HelloOk
 
 Body: TypeAlias = bytes | bytearray | memoryview
@@ -81,6 +82,32 @@ def encode_one_key(key: str, limits: HelloOk) -> bytes:
     if len(encoded) > limits.max_key_bytes:
         raise KeyTooLong(f"The key has {len(encoded):,} bytes; {limits.max_key_bytes:,} are allowed.")
     return encoded
+
+
+def encode_one_order_key(key: str, limits: HelloOk) -> bytes:
+    """Raises OrderKeyTooLong; BadArgument for an empty key."""
+    if not isinstance(key, str) or not key:
+        raise BadArgument(
+            f"{key!r} cannot be an ordering key.", advice="Use a text that is not empty, or None."
+        )
+    encoded = key.encode()
+    if len(encoded) > limits.max_key_bytes:
+        raise OrderKeyTooLong(
+            f"The ordering key has {len(encoded):,} bytes; {limits.max_key_bytes:,} are allowed."
+        )
+    return encoded
+
+
+def level_delay(delay_level: int, limits: HelloOk) -> int:
+    """The delay in ms that a RocketMQ delay level stands for at this broker. Raises BadArgument."""
+    levels = limits.delay_levels_ms
+    if (
+        isinstance(delay_level, bool)
+        or not isinstance(delay_level, int)
+        or not 1 <= delay_level <= len(levels)
+    ):
+        raise BadArgument(f"There is no delay level {delay_level!r}.", advice=f"Use 1 to {len(levels)}.")
+    return levels[delay_level - 1]
 
 
 def encode_one_headers(headers: Headers, limits: HelloOk) -> bytes:
@@ -144,6 +171,7 @@ class Batch:
         delay: Delays | None,
         priority: int | Sequence[int] | None,
         headers: Headers | Sequence[Headers | None] | None,
+        order_keys: Sequence[str | None] | str | None = None,
         key_maker: KeyMaker | None,
         limits: HelloOk,
     ) -> None:
@@ -161,6 +189,7 @@ class Batch:
             priority=_encode_priority(priority, self.count),
             keys=encoded_keys,
             headers=_encode_many_headers(headers, self.count),
+            order_keys=_encode_order_keys(order_keys, self.count),
         )
         self._indexes: Sequence[int] = range(self.count)
         self.refused = self._check_sizes()
@@ -181,6 +210,10 @@ class Batch:
             )
         for index, size in _too_large(columns.keys or (), limits.max_key_bytes):
             refused[index] = KeyTooLong(f"The key has {size:,} bytes; {limits.max_key_bytes:,} are allowed.")
+        for index, size in _too_large(columns.order_keys or (), limits.max_key_bytes):
+            refused[index] = OrderKeyTooLong(
+                f"The ordering key has {size:,} bytes; {limits.max_key_bytes:,} are allowed."
+            )
         for index, size in _too_large(columns.bodies, limits.max_body_bytes):
             refused[index] = body_too_large(size, limits)
         return refused
@@ -205,6 +238,7 @@ class Batch:
         columns = self._columns
         size = sum(map(len, columns.bodies)) + SEND_COLUMN_BYTES_MAX * len(columns.bodies)
         size += sum(map(len, columns.keys or ())) + sum(map(len, columns.headers or ()))
+        size += sum(map(len, columns.order_keys or ()))
         room = min(FRAME_BYTES_TARGET, self._limits.max_frame_bytes - HEADER_BYTES - SEND_HEAD_BYTES)
         return size > room or len(columns.bodies) > FRAME_MESSAGES_MAX
 
@@ -218,7 +252,7 @@ def _too_large(values: Sequence[Body], limit_bytes: int) -> Iterator[tuple[int, 
 
 def _message_bytes(columns: SendColumns) -> Iterable[int]:
     sizes: Iterable[int] = (len(body) + SEND_COLUMN_BYTES_MAX for body in columns.bodies)
-    for column in (columns.keys, columns.headers):
+    for column in (columns.keys, columns.headers, columns.order_keys):
         if column is not None:
             sizes = map(add, sizes, map(len, column))
     return sizes
@@ -233,6 +267,7 @@ def _slice(columns: SendColumns, start: int, stop: int) -> SendColumns:
         priority=priority[start:stop] if isinstance(priority, bytes) else priority,
         keys=None if columns.keys is None else columns.keys[start:stop],
         headers=None if columns.headers is None else columns.headers[start:stop],
+        order_keys=None if columns.order_keys is None else columns.order_keys[start:stop],
     )
 
 
@@ -247,6 +282,7 @@ def _select(columns: SendColumns, indexes: Sequence[int]) -> SendColumns:
         priority=bytes(priority[i] for i in indexes) if isinstance(priority, bytes) else priority,
         keys=None if columns.keys is None else [columns.keys[i] for i in indexes],
         headers=None if columns.headers is None else [columns.headers[i] for i in indexes],
+        order_keys=None if columns.order_keys is None else [columns.order_keys[i] for i in indexes],
     )
 
 
@@ -267,9 +303,21 @@ def _encode_keys(keys: Sequence[str | None], total: int) -> list[bytes]:
     return [b"" if key is None else key.encode() for key in keys]
 
 
+def _encode_order_keys(keys: Sequence[str | None] | str | None, total: int) -> list[bytes] | None:
+    if keys is None:
+        return None
+    if isinstance(keys, str):
+        keys = [keys] * total
+    if len(keys) != total:
+        raise BadArgument(f"There are {len(keys):,} ordering keys for {total:,} bodies.")
+    if "" in keys:
+        raise BadArgument("An empty text cannot be an ordering key.", advice="Use None for none.")
+    return [b"" if key is None else key.encode() for key in keys]
+
+
 def _encode_priority(priority: int | Sequence[int] | None, total: int) -> int | bytes:
     if priority is None:
-        return DEFAULT_PRIORITY
+        return TOPIC_PRIORITY
     if isinstance(priority, int):
         return check_priority(priority)
     if len(priority) != total:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import count, repeat
 from typing import Any, Final, Generic, TypeVar, cast
@@ -10,9 +10,10 @@ from typing import Any, Final, Generic, TypeVar, cast
 import msgspec
 
 from tickwheel._acks import FLIGHT_ACKS_MAX, AckQueue
-from tickwheel._times import EPOCH
+from tickwheel._results import ReceiptResult
+from tickwheel._times import EPOCH, Delay
 from tickwheel.protocol.errors import RemoteProtocolError
-from tickwheel.protocol.messages import Delivery
+from tickwheel.protocol.messages import Delivery, pack_column
 
 _HEADERS: Final = msgspec.msgpack.Decoder(dict[str, Any])
 
@@ -39,6 +40,16 @@ class BaseMessage:
         return self._batch.topic
 
     @property
+    def acks(self) -> AckQueue:
+        """Where its ack goes."""
+        return self._batch.acks
+
+    @property
+    def receipts(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Ids and epochs: what an ack names."""
+        return (self.id,), (self.epoch,)
+
+    @property
     def body(self) -> bytes:
         """What was sent."""
         batch = self._batch
@@ -54,6 +65,16 @@ class BaseMessage:
             return None
         start = self._batch.start_of(self._index)
         return delivery.payload[start : start + size].decode(errors="surrogateescape")
+
+    @property
+    def order_key(self) -> str | None:
+        """The ordering key; None if it has none."""
+        delivery = self._batch.delivery
+        size = delivery.order_bytes[self._index]
+        if not size:
+            return None
+        end = self._batch.ends[self._index] - delivery.body_bytes[self._index]
+        return delivery.payload[end - size : end].decode(errors="surrogateescape")
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -102,6 +123,7 @@ class BaseMessage:
 
 
 M = TypeVar("M", bound=BaseMessage)
+T = TypeVar("T")
 
 
 class BaseBatch(Generic[M]):
@@ -117,25 +139,41 @@ class BaseBatch(Generic[M]):
         self._ends: list[int] | None = None
         self._deliver_at_ms: tuple[int, ...] | None = None
         self._created_ms: tuple[int, ...] | None = None
+        self._dropped: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
-        return self.delivery.count
+        return self.delivery.count - len(self._dropped)
 
     def __iter__(self) -> Iterator[M]:
         """The messages, in order."""
-        return map(cast("Any", self.message_class), repeat(self), count(), self.ids, self.delivery.epochs)
+        make = cast("Any", self.message_class)
+        messages = map(make, repeat(self), count(), self.delivery.ids, self.delivery.epochs)
+        if self._dropped:
+            return (message for message in messages if message._index not in self._dropped)
+        return messages
+
+    def drop(self, gone: Container[tuple[int, int]]) -> None:
+        """Leaves out messages (id, epoch) that are no longer this subscriber's."""
+        pairs = zip(self.delivery.ids, self.delivery.epochs, strict=True)
+        self._dropped = self._dropped | frozenset(index for index, pair in enumerate(pairs) if pair in gone)
+        self._ids = None
+
+    def _kept(self, values: Sequence[T]) -> Sequence[T]:
+        if not self._dropped:
+            return values
+        return tuple(value for index, value in enumerate(values) if index not in self._dropped)
 
     @property
     def ids(self) -> tuple[int, ...]:
         """The id of each message."""
         if self._ids is None:
-            self._ids = self.delivery.ids
+            self._ids = tuple(self._kept(self.delivery.ids))
         return self._ids
 
     @property
     def epochs(self) -> tuple[int, ...]:
         """The epoch of each message."""
-        return self.delivery.epochs
+        return tuple(self._kept(self.delivery.epochs))
 
     @property
     def deliver_at_ms(self) -> tuple[int, ...]:
@@ -169,12 +207,23 @@ class BaseBatch(Generic[M]):
             - delivery.order_bytes[index]
         )
 
+    @property
+    def receipts(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Ids and epochs: what an ack names."""
+        return self.ids, self.epochs
+
+    @property
+    def ack_columns(self) -> tuple[bytes, bytes]:
+        """Packed ids and epochs, as an ACK has them."""
+        if not self._dropped:
+            return self.delivery.ack_columns
+        return pack_column("Q", self.ids), pack_column("I", self.epochs)
+
     def bodies(self) -> list[bytes]:
         """The body of each message."""
         payload = self.delivery.payload
-        return [
-            payload[end - size : end] for end, size in zip(self.ends, self.delivery.body_bytes, strict=True)
-        ]
+        sizes = zip(self.ends, self.delivery.body_bytes, strict=True)
+        return list(self._kept([payload[end - size : end] for end, size in sizes]))
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self):,} messages of {self.topic!r}>"
@@ -198,6 +247,17 @@ class Message(BaseMessage):
         elif len(flight.ids) >= FLIGHT_ACKS_MAX:
             await acks.make_room()
 
+    async def nack(self, delay: Delay | None = None, error: str = "") -> ReceiptResult:
+        """Gives the message back: it is delivered again after ``delay``, by default the backoff of its attempt.
+
+        ``error`` says why; it stands in the dead letter that the message becomes after its last attempt (``DEAD``).
+        """
+        return (await self._batch.acks.nack((self.id,), (self.epoch,), delay, error))[0]
+
+    async def extend(self, duration: Delay) -> ReceiptResult:
+        """Keeps the message for ``duration`` from now on, because its processing takes longer."""
+        return (await self._batch.acks.extend((self.id,), (self.epoch,), duration))[0]
+
 
 class Batch(BaseBatch[Message]):
     """Messages that arrived together: the fast way to handle many."""
@@ -206,8 +266,16 @@ class Batch(BaseBatch[Message]):
 
     async def ack(self, *, confirm: bool = False) -> None:
         """Acks all messages of the batch in one frame; otherwise as ``Message.ack``."""
-        flight = self.acks.add_batch(self.delivery)
+        flight = self.acks.add_batch(self.ack_columns)
         if confirm:
             await self.acks.confirm(flight, self.ids)
         elif self.acks.crowded:
             await self.acks.make_room()
+
+    async def nack(self, delay: Delay | None = None, error: str = "") -> list[ReceiptResult]:
+        """Gives all messages of the batch back, as ``Message.nack``."""
+        return await self.acks.nack(self.ids, self.epochs, delay, error)
+
+    async def extend(self, duration: Delay) -> list[ReceiptResult]:
+        """Keeps all messages of the batch for ``duration`` from now on."""
+        return await self.acks.extend(self.ids, self.epochs, duration)

@@ -14,6 +14,7 @@ from tickwheel.protocol.errors import (
     BodyTooLarge,
     HeadersTooLarge,
     KeyTooLong,
+    OrderKeyTooLong,
     ServerError,
     TickwheelError,
 )
@@ -34,8 +35,12 @@ class CancelResult(StrEnum):
     """What became of a cancel."""
 
     CANCELLED = "cancelled"
+    STOPPED = "stopped"
+    """It had been delivered, and will not be delivered again."""
     ALREADY_DELIVERED = "already_delivered"
+    ALREADY_ACKED = "already_acked"
     ALREADY_CANCELLED = "already_cancelled"
+    EXPIRED = "expired"
     NOT_FOUND = "not_found"
 
 
@@ -44,8 +49,44 @@ class RescheduleResult(StrEnum):
 
     RESCHEDULED = "rescheduled"
     ALREADY_DELIVERED = "already_delivered"
+    ALREADY_ACKED = "already_acked"
     ALREADY_CANCELLED = "already_cancelled"
+    EXPIRED = "expired"
     NOT_FOUND = "not_found"
+
+
+class RedeliverResult(StrEnum):
+    """What became of a redelivery."""
+
+    REDELIVERED = "redelivered"
+    WAITING = "waiting"
+    """It is to be delivered anyway."""
+    ALREADY_ACKED = "already_acked"
+    ALREADY_CANCELLED = "already_cancelled"
+    EXPIRED = "expired"
+    NOT_FOUND = "not_found"
+
+
+class ReceiptResult(StrEnum):
+    """What became of a nack or an extension."""
+
+    NACKED = "nacked"
+    DEAD = "dead"
+    """It was the last attempt: the message is a dead letter now."""
+    EXTENDED = "extended"
+    LEASE_ENDED = "lease_ended"
+    ALREADY_ACKED = "already_acked"
+    STALE_RECEIPT = "stale_receipt"
+    NOT_FOUND = "not_found"
+    NEVER_DELIVERED = "never_delivered"
+    CANCELLED = "cancelled"
+
+
+class ChangeResult(NamedTuple):
+    """What a change by filter did: how many messages were meant, and how often each result came."""
+
+    matched: int
+    results: dict[str, int]
 
 
 _ERROR_OF_CODE: dict[int, type[TickwheelError]] = {
@@ -53,6 +94,7 @@ _ERROR_OF_CODE: dict[int, type[TickwheelError]] = {
     SendCode.BAD_TIME: BadTime,
     SendCode.KEY_TOO_LONG: KeyTooLong,
     SendCode.HEADERS_TOO_LARGE: HeadersTooLarge,
+    SendCode.ORDER_KEY_TOO_LONG: OrderKeyTooLong,
 }
 
 Item = SendResult | TickwheelError

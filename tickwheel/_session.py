@@ -45,6 +45,7 @@ from tickwheel.protocol.machine import (
     Delivered,
     GoingAway,
     Refused,
+    Revoked,
 )
 from tickwheel.protocol.requests import HelloOk, Ping
 
@@ -143,24 +144,25 @@ class Session:
         body: bytes,
         key: bytes,
         headers: bytes,
+        order_key: bytes,
         time_ms: int,
-        priority: int,
+        priority: int | None,
         *,
         relative: bool,
         auto_key: bool,
     ) -> tuple[SendFlight, int]:
         """Puts a message on the flight of this loop turn and waits until it is answered: ``(flight,
         index)``."""
-        size_bytes = len(body) + len(key) + len(headers)
+        size_bytes = len(body) + len(key) + len(headers) + len(order_key)
         if not self._budget.try_take(size_bytes):
             await self._wait_for_budget(size_bytes)
-        flight_key = FlightKey(topic, relative, bool(key))
+        flight_key = FlightKey(topic, relative, bool(key), bool(order_key), priority is not None)
         flight = self._flights.get(flight_key)
         if flight is None or not flight.has_room(size_bytes):
             flight = SendFlight(flight_key, self.deadline())
             self.submit(flight)
             self._flights[flight_key] = flight
-        index = flight.add(body, key, headers, time_ms, priority, auto_key=auto_key)
+        index = flight.add(body, key, headers, order_key, time_ms, priority or 0, auto_key=auto_key)
         flight.cost_bytes += size_bytes
         try:
             await flight.done.wait()
@@ -400,6 +402,10 @@ class Session:
             subscription = link.subscriptions.get(event.delivery.subscription)
             if subscription is not None:
                 subscription.delivered(event.delivery)
+        elif isinstance(event, Revoked):
+            subscription = link.subscriptions.get(event.revoke.subscription)
+            if subscription is not None:
+                subscription.revoked(event.revoke.ids, event.revoke.epochs)
         elif isinstance(event, Answered):
             self._answered(link, event)
         elif isinstance(event, Refused):

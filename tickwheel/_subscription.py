@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -16,6 +16,7 @@ from tickwheel._acks import AckQueue
 from tickwheel._calls import RequestCall
 from tickwheel._columns import check_name
 from tickwheel._message import BaseBatch, BaseMessage
+from tickwheel._times import Moment, moment_ms
 from tickwheel.protocol.errors import AckRefused, BadArgument, NotConnected, RequestTimeout, TickwheelError
 from tickwheel.protocol.limits import MAX_CREDIT
 from tickwheel.protocol.machine import AnswerBody
@@ -33,6 +34,30 @@ M = TypeVar("M", bound=BaseMessage)
 B = TypeVar("B", bound=BaseBatch[Any])
 
 
+Start: TypeAlias = Literal["earliest", "latest"] | Moment
+"""Where a group that is new begins to read."""
+
+
+def start_of_group(start: Start) -> Literal["earliest", "latest"] | int:
+    """As it goes on the wire. Raises BadArgument, BadTime."""
+    if isinstance(start, str):
+        if start not in ("earliest", "latest"):
+            raise BadArgument(
+                f"A group cannot start at {start!r}.", advice="Use earliest, latest, or a moment."
+            )
+        return start
+    return moment_ms(start)
+
+
+class SubscribeOptions(NamedTuple):
+    """What a subscription asks for, besides topic and group; as in SUBSCRIBE."""
+
+    credit: int
+    batch: int
+    start: Literal["earliest", "latest"] | int = "earliest"
+    shard: str | None = None
+
+
 class Subscription(Generic[M, B]):
     """Use it as ``async with client.subscribe("topic") as sub``, then iterate over it, or over
     ``sub.batches()``.
@@ -47,13 +72,12 @@ class Subscription(Generic[M, B]):
         session: Session,
         topic: str,
         group: str,
-        *,
-        credit: int,
-        batch: int,
+        options: SubscribeOptions,
         batch_class: type[B],
     ) -> None:
         check_name(topic)
         check_name(group, "group")
+        credit, batch = options.credit, options.batch
         if not 1 <= batch <= MAX_CREDIT or not 1 <= credit <= MAX_CREDIT:
             raise BadArgument(
                 f"A credit of {credit} with batches of {batch} is not allowed.",
@@ -63,6 +87,7 @@ class Subscription(Generic[M, B]):
         self.group = group
         self.credit = credit
         self.batch = min(batch, credit)
+        self.start, self.shard = options.start, options.shard
         self.ack_wait_ms = 0
         """How long the first lease of a message lasts; known once subscribed."""
         self._session = session
@@ -72,6 +97,8 @@ class Subscription(Generic[M, B]):
         self._buffer: deque[B] = deque()
         self._buffered = 0
         self._current: Iterator[M] = iter(())
+        self._gone: set[tuple[int, int]] = set()
+        """Messages (id, epoch) of the current batch that were revoked since it came."""
         self._arrived = anyio.Event()
         self._error: TickwheelError | None = None
         self._left = False
@@ -103,12 +130,14 @@ class Subscription(Generic[M, B]):
 
     async def __anext__(self) -> M:
         for message in self._current:
-            return message
+            if not self._gone or (message.id, message.epoch) not in self._gone:
+                return message
         return await self._next_message()
 
     async def _next_message(self) -> M:
         while (batch := await self._next_batch()) is not None:
             self._current = iter(batch)
+            self._gone.clear()
             for message in self._current:
                 return message
         raise StopAsyncIteration
@@ -123,13 +152,14 @@ class Subscription(Generic[M, B]):
             self._arrived = anyio.Event()
             await self._arrived.wait()
         batch = self._buffer.popleft()
-        self._buffered -= len(batch)
-        return batch
+        self._buffered -= batch.delivery.count
+        return batch if len(batch) else await self._next_batch()
 
     async def receive(self, timeout: float | None = None) -> M | None:  # noqa: ASYNC109
         """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
         for message in self._current:
-            return message
+            if not self._gone or (message.id, message.epoch) not in self._gone:
+                return message
         with anyio.move_on_after(timeout):
             try:
                 return await self._next_message()
@@ -210,11 +240,18 @@ class Subscription(Generic[M, B]):
         # stale: without this, a subscriber that is too slow would hold ever more copies.
         while self._buffered > 2 * self.credit and len(self._buffer) > 1:
             dropped = self._buffer.popleft()
-            self._buffered -= len(dropped)
+            self._buffered -= dropped.delivery.count
             logger.warning(
                 "%d messages of %r waited longer than their lease; they come again", len(dropped), self.topic
             )
         self._arrived.set()
+
+    def revoked(self, ids: Sequence[int], epochs: Sequence[int]) -> None:
+        """Messages were stopped or called back: those that wait here are not handed to the user any more."""
+        gone = set(zip(ids, epochs, strict=True))
+        self._gone |= gone
+        for batch in self._buffer:
+            batch.drop(gone)
 
     def connection_lost(self) -> None:
         """The connection broke; the session will subscribe again on the next one."""
@@ -253,6 +290,8 @@ class _SubscribeCall(RequestCall):
             group=subscription.group,
             credit=subscription.credit,
             batch=subscription.batch,
+            start=subscription.start,
+            shard=subscription.shard,
         )
         super().__init__(request, deadline)
         self._subscription = subscription

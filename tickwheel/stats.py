@@ -72,6 +72,24 @@ class TopicStats(msgspec.Struct, frozen=True):
     """Of a shard: the topic that it is a part of, whose figures contain its own."""
 
 
+class TopicInfo(msgspec.Struct, frozen=True):
+    """What holds for a topic. Durations in ms, sizes in bytes; 0 means "no limit" where that makes sense."""
+
+    name: str
+    topic_id: int
+    created_ms: int
+    paused: bool
+    shards: list[str]
+    """The key ranges of its shards; empty: it has none."""
+    settings: dict[str, float]
+    """What was set for this topic."""
+    effective: dict[str, float]
+    """What holds: that, or the broker's settings."""
+    messages: int
+    scheduled: int
+    ready: int
+
+
 class Topics(msgspec.Struct, frozen=True):
     """All topics."""
 

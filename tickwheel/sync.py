@@ -14,23 +14,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import wraps
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from tickwheel import _client
 from tickwheel._acks import AckFlight, AckQueue
-from tickwheel._columns import Body, Headers
+from tickwheel._columns import Body
 from tickwheel._message import BaseBatch, BaseMessage
-from tickwheel._results import CancelResult, RescheduleResult, SendResult, SendResults
+from tickwheel._prepared import CHECKS_GROUP, PREPARED_SUFFIX
+from tickwheel._results import CancelResult, ReceiptResult, RescheduleResult
+from tickwheel._subscription import Start, SubscribeOptions, start_of_group
 from tickwheel._subscription import Subscription as AsyncSubscription
-from tickwheel._times import Delay, Delays, Moment, Moments
+from tickwheel._times import Delay, Moment
+from tickwheel._transactions import Transaction as AsyncTransaction
+from tickwheel._transactions import TransactionResult
 from tickwheel.protocol.errors import ClientClosed
-from tickwheel.protocol.limits import DEFAULT_PRIORITY
-from tickwheel.stats import Stats, TopicStats, Wheel
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Message(BaseMessage):
@@ -51,6 +55,14 @@ class Message(BaseMessage):
         else:
             outbox.add(self.id, self.epoch)
 
+    def nack(self, delay: Delay | None = None, error: str = "") -> ReceiptResult:
+        """See ``tickwheel.Message.nack``."""
+        return self._batch.outbox.call(AckQueue.nack, (self.id,), (self.epoch,), delay, error)[0]
+
+    def extend(self, duration: Delay) -> ReceiptResult:
+        """See ``tickwheel.Message.extend``."""
+        return self._batch.outbox.call(AckQueue.extend, (self.id,), (self.epoch,), duration)[0]
+
 
 class Batch(BaseBatch[Message]):
     """Messages that arrived together: the fast way to handle many."""
@@ -61,9 +73,17 @@ class Batch(BaseBatch[Message]):
     def ack(self, *, confirm: bool = False) -> None:
         """Acks all messages of the batch in one frame; otherwise as ``Message.ack``."""
         if confirm:
-            self.outbox.confirm(lambda acks: acks.add_batch(self.delivery), self.ids)
+            self.outbox.confirm(lambda acks: acks.add_batch(self.ack_columns), self.ids)
         else:
             self.outbox.add_batch(self)
+
+    def nack(self, delay: Delay | None = None, error: str = "") -> list[ReceiptResult]:
+        """Gives all messages of the batch back."""
+        return self.outbox.call(AckQueue.nack, self.ids, self.epochs, delay, error)
+
+    def extend(self, duration: Delay) -> list[ReceiptResult]:
+        """Keeps all messages of the batch for ``duration`` from now on."""
+        return self.outbox.call(AckQueue.extend, self.ids, self.epochs, duration)
 
 
 class _AckOutbox:
@@ -104,6 +124,15 @@ class _AckOutbox:
 
         self._portal.call(add_and_confirm)
 
+    def call(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Does something with the queue of acks, after those that wait here."""
+
+        async def carried() -> T:
+            self._carry()
+            return await function(self._acks, *args)
+
+        return self._portal.call(carried)
+
     def carry(self) -> None:
         """Hands everything to the loop before it returns."""
         self._portal.call(self._carry)
@@ -116,7 +145,7 @@ class _AckOutbox:
         for message_id, epoch in single:
             self._acks.add(message_id, epoch)
         for batch in batches:
-            self._acks.add_batch(batch.delivery)
+            self._acks.add_batch(batch.ack_columns)
 
     async def _carry_and_make_room(self) -> None:
         self._carry()
@@ -192,6 +221,18 @@ class Subscription:
         self._portal.call(self._subscription.flush)
 
 
+def _blocking(
+    function: Callable[Concatenate[_client.Client, P], Awaitable[T]],
+) -> Callable[Concatenate[Client, P], T]:
+    """The same method of the blocking client."""
+
+    @wraps(function)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._call(function, self._client, *args, **kwargs)
+
+    return call
+
+
 class Client:
     """The blocking twin of ``tickwheel.Client``: same arguments, same methods, same errors."""
 
@@ -238,72 +279,45 @@ class Client:
             raise ClientClosed("The client is not open.")
         return self._portal
 
-    def send(
-        self,
-        topic: str,
-        body: Body,
-        *,
-        key: str | None = None,
-        deliver_at: Moment | None = None,
-        delay: Delay | None = None,
-        priority: int = DEFAULT_PRIORITY,
-        headers: Headers | None = None,
-    ) -> SendResult:
-        """See ``tickwheel.Client.send``."""
-        return self._call(
-            self._client.send,
-            topic,
-            body,
-            key=key,
-            deliver_at=deliver_at,
-            delay=delay,
-            priority=priority,
-            headers=headers,
-        )
-
-    def send_many(
-        self,
-        topic: str,
-        bodies: Iterable[Body],
-        *,
-        keys: Sequence[str | None] | None = None,
-        deliver_at: Moments | None = None,
-        delay: Delays | None = None,
-        priority: int | Sequence[int] | None = None,
-        headers: Headers | Sequence[Headers | None] | None = None,
-        auto_key: bool = False,
-    ) -> SendResults:
-        """See ``tickwheel.Client.send_many``."""
-        return self._call(
-            self._client.send_many,
-            topic,
-            bodies,
-            keys=keys,
-            deliver_at=deliver_at,
-            delay=delay,
-            priority=priority,
-            headers=headers,
-            auto_key=auto_key,
-        )
-
     def subscribe(
-        self, topic: str, group: str = "default", *, credit: int = 1000, batch: int = 500
+        self,
+        topic: str,
+        group: str = "default",
+        *,
+        credit: int = 1000,
+        batch: int = 500,
+        start: Start = "earliest",
+        shard: str | None = None,
     ) -> Subscription:
         """See ``tickwheel.Client.subscribe``; used with ``with`` and ``for``."""
+        options = SubscribeOptions(credit=credit, batch=batch, start=start_of_group(start), shard=shard)
 
         async def make() -> AsyncSubscription[Message, Batch]:
-            return self._client.subscribe_as(Batch, topic, group, credit=credit, batch=batch)
+            return self._client.subscribe_as(Batch, topic, group, options)
 
         return Subscription(self._running, self._call(make))
 
+    def transaction(self) -> Transaction:
+        """See ``tickwheel.Client.transaction``; used with ``with``."""
+
+        async def make() -> AsyncTransaction:
+            return self._client.transaction()
+
+        return Transaction(self._running, self._call(make))
+
+    def check_prepared(self, topic: str, **options: Any) -> Subscription:
+        """Prepared messages of ``topic`` that nobody decided about: decide with ``commit_prepared([message.id])`` or
+        ``rollback_prepared([message.id])``."""
+        return self.subscribe(topic + PREPARED_SUFFIX, CHECKS_GROUP, **options)
+
     @overload
-    def cancel(self, topic: str, *, key: str) -> CancelResult: ...
+    def cancel(self, topic: str, *, key: str, stop: bool = False) -> CancelResult: ...
     @overload
-    def cancel(self, *, id: int) -> CancelResult: ...
+    def cancel(self, *, id: int, stop: bool = False) -> CancelResult: ...
     @overload
-    def cancel(self, topic: str, *, keys: Sequence[str]) -> list[CancelResult]: ...
+    def cancel(self, topic: str, *, keys: Sequence[str], stop: bool = False) -> list[CancelResult]: ...
     @overload
-    def cancel(self, *, ids: Sequence[int]) -> list[CancelResult]: ...
+    def cancel(self, *, ids: Sequence[int], stop: bool = False) -> list[CancelResult]: ...
     def cancel(self, *args: Any, **kwargs: Any) -> CancelResult | list[CancelResult]:
         """See ``tickwheel.Client.cancel``."""
         cancel: Callable[..., Awaitable[CancelResult | list[CancelResult]]] = self._client.cancel
@@ -311,11 +325,22 @@ class Client:
 
     @overload
     def reschedule(
-        self, topic: str, *, key: str, deliver_at: Moment | None = None, delay: Delay | None = None
+        self,
+        topic: str,
+        *,
+        key: str,
+        deliver_at: Moment | None = None,
+        delay: Delay | None = None,
+        priority: int | None = None,
     ) -> RescheduleResult: ...
     @overload
     def reschedule(
-        self, *, id: int, deliver_at: Moment | None = None, delay: Delay | None = None
+        self,
+        *,
+        id: int,
+        deliver_at: Moment | None = None,
+        delay: Delay | None = None,
+        priority: int | None = None,
     ) -> RescheduleResult: ...
     @overload
     def reschedule(
@@ -325,6 +350,7 @@ class Client:
         keys: Sequence[str],
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        priority: int | None = None,
     ) -> list[RescheduleResult]: ...
     @overload
     def reschedule(
@@ -337,21 +363,76 @@ class Client:
         )
         return self._call(reschedule, *args, **kwargs)
 
-    def stats(self) -> Stats:
-        """The broker's counters."""
-        return self._call(self._client.stats)
+    send = _blocking(_client.Client.send)
+    send_many = _blocking(_client.Client.send_many)
+    redeliver = _blocking(_client.Client.redeliver)
+    cancel_where = _blocking(_client.Client.cancel_where)
+    reschedule_where = _blocking(_client.Client.reschedule_where)
+    redeliver_where = _blocking(_client.Client.redeliver_where)
+    create_topic = _blocking(_client.Client.create_topic)
+    set_topic = _blocking(_client.Client.set_topic)
+    pause_topic = _blocking(_client.Client.pause_topic)
+    resume_topic = _blocking(_client.Client.resume_topic)
+    topic = _blocking(_client.Client.topic)
+    delete_topic = _blocking(_client.Client.delete_topic)
+    browse = _blocking(_client.Client.browse)
+    replay_dead = _blocking(_client.Client.replay_dead)
+    commit_prepared = _blocking(_client.Client.commit_prepared)
+    rollback_prepared = _blocking(_client.Client.rollback_prepared)
+    stats = _blocking(_client.Client.stats)
+    topics = _blocking(_client.Client.topics)
+    wheel = _blocking(_client.Client.wheel)
+    ping = _blocking(_client.Client.ping)
 
-    def topics(self) -> list[TopicStats]:
-        """The topics and their groups."""
-        return self._call(self._client.topics)
+    def prepare(self, topic: str, body: Body, **options: Any) -> Prepared:
+        """See ``tickwheel.Client.prepare``."""
+        return Prepared(self, self._call(self._client.prepare, topic, body, **options).id)
 
-    def wheel(self) -> Wheel:
-        """What is due when."""
-        return self._call(self._client.wheel)
 
-    def ping(self) -> float:
-        """Seconds that the broker took to answer."""
-        return self._call(self._client.ping)
+class Prepared:
+    """A prepared message: stored, and delivered only once it is committed."""
+
+    def __init__(self, client: Client, message_id: int) -> None:
+        self._client = client
+        self.id = message_id
+
+    def commit(self) -> int:
+        """Lets it be delivered at its time; the id of the message that it becomes."""
+        return self._client.commit_prepared([self.id])[0][1]
+
+    def rollback(self) -> None:
+        """Drops it."""
+        self._client.rollback_prepared([self.id])
+
+
+class Transaction:
+    """The blocking twin of ``tickwheel.Transaction``: parts are added in its block, which commits when it ends."""
+
+    def __init__(self, portal: BlockingPortal, transaction: AsyncTransaction) -> None:
+        self._portal = portal
+        self._transaction = transaction
+        self.send = transaction.send
+        self.send_many = transaction.send_many
+        self.ack = transaction.ack
+        self.cancel = transaction.cancel
+        self.reschedule = transaction.reschedule
+
+    @property
+    def result(self) -> TransactionResult | None:
+        """Set once it is committed."""
+        return self._transaction.result
+
+    def commit(self) -> TransactionResult | None:
+        """Commits now; leaving the block does it otherwise."""
+        return self._portal.call(self._transaction.commit)
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal.call(self._transaction.__aexit__, kind, error, trace)
 
 
 def connect(url: str | None = None, **options: Any) -> Client:

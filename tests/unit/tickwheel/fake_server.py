@@ -15,6 +15,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from tickwheel.protocol.errors import RemoteProtocolError, TickwheelError
 from tickwheel.protocol.frames import FrameType, encode_frame
+from tickwheel.protocol.limits import DEFAULT_PRIORITY
 from tickwheel.protocol.machine import (
     AckRequested,
     NotUnderstood,
@@ -446,7 +447,11 @@ def _rows(topic: str, columns: SendColumns) -> list[Stored]:
             body=bytes(body),
             key=b"" if columns.keys is None else columns.keys[index],
             headers=b"" if columns.headers is None else columns.headers[index],
-            priority=priority[index] if isinstance(priority, bytes) else priority,
+            priority=priority[index]
+            if isinstance(priority, bytes)
+            else DEFAULT_PRIORITY
+            if priority == 256
+            else priority,
             time_ms=time_list[index],
             relative=columns.relative,
         )

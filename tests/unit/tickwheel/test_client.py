@@ -94,7 +94,7 @@ async def test_sends_that_cannot_share_a_frame_do_not() -> None:
             b"keyed": (0, False, b"k", 50),
             b"first": (77, False, b"", 0),
         }
-        assert len(server.seen(SendRequested)) == 3
+        assert len(server.seen(SendRequested)) == 4
 
 
 @on_both

@@ -1,0 +1,198 @@
+"""Transactions and prepared messages through the real daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import tickwheel
+from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tickwheel import Message, Subscription
+from tickwheel.errors import StaleReceipt, TransactionRefused
+
+_numbers = count()
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    directory = tmp_path_factory.mktemp("transactions") / "data"
+    with Daemon(directory, segment_bytes="64MiB", check_after="200ms", check_interval="300ms") as running:
+        yield running
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic that no other test uses."""
+    return f"topic-{next(_numbers)}"
+
+
+async def get(subscription: Subscription) -> Message:
+    """The next message."""
+    message = await subscription.receive(PATIENCE_S)
+    assert message is not None, "nothing came"
+    return message
+
+
+async def bodies_of(client: tickwheel.Client, topic: str) -> list[bytes]:
+    return [message.body for message in await client.browse(topic)]
+
+
+async def test_sends_acks_cancels_and_reschedules_happen_together(daemon: Daemon, topic: str) -> None:
+    async with tickwheel.Client(daemon.url) as client:
+        await client.send(f"{topic}-in", b"order")
+        reminder = await client.send(f"{topic}-later", b"reminder", delay=HOUR, key="r")
+        report = await client.send(f"{topic}-later", b"report", delay=HOUR)
+        async with client.subscribe(f"{topic}-in") as subscription:
+            order = await get(subscription)
+            async with client.transaction() as tx:
+                tx.ack(order)
+                tx.send(f"{topic}-out", b"invoice", key="i")
+                tx.send_many(f"{topic}-mail", [b"1", b"2"], delay=HOUR)
+                tx.cancel(f"{topic}-later", key="r")
+                tx.reschedule(id=report.id, delay=0)
+            assert tx.result is not None
+            assert [len(ids) for ids in tx.result.ids] == [1, 2]
+            await order.ack(confirm=True)  # to ack twice is harmless
+        assert await bodies_of(client, f"{topic}-out") == [b"invoice"]
+        assert await bodies_of(client, f"{topic}-mail") == [b"1", b"2"]
+        assert await client.cancel(id=reminder.id) == "already_cancelled"
+        async with client.subscribe(f"{topic}-later") as subscription:
+            assert (await get(subscription)).body == b"report"
+
+
+@pytest.mark.parametrize("part", ["key", "keys", "ack", "cancel", "gone", "twice"])
+async def test_one_part_that_cannot_be_done_refuses_the_whole(daemon: Daemon, topic: str, part: str) -> None:
+    async with tickwheel.Client(daemon.url) as client:
+        await client.send(topic, b"known", key="known")
+        later = await client.send(topic, b"later", delay=HOUR)
+        async with client.subscribe(topic) as subscription:
+            message = await get(subscription)
+            if part == "ack":
+                await message.ack(confirm=True)
+            tx = client.transaction()
+            tx.send(f"{topic}-out", b"x")
+            if part == "key":
+                tx.send(topic, b"y", key="known")
+            elif part == "keys":
+                tx.send_many(topic, [b"y", b"z"], keys=["same", "same"])
+            elif part == "ack":
+                tx.ack(message)
+            elif part == "cancel":
+                tx.cancel(id=message.id)
+            elif part == "gone":
+                tx.cancel(topic, key="never")
+            else:
+                tx.cancel(id=later.id)
+                tx.reschedule(id=later.id, delay=1)
+            with pytest.raises(TransactionRefused):
+                await tx.commit()
+            assert await bodies_of(client, f"{topic}-out") == []
+            assert await client.cancel(id=later.id) == "cancelled", "nothing was changed"
+            if part != "ack":
+                await message.ack(confirm=True)
+
+
+async def test_an_exception_in_the_block_does_nothing(daemon: Daemon, topic: str) -> None:
+    async with tickwheel.Client(daemon.url) as client:
+        await client.create_topic(topic)
+
+        async def fail() -> None:
+            async with client.transaction() as tx:
+                tx.send(topic, b"x")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        assert await bodies_of(client, topic) == []
+
+
+async def test_a_transaction_is_whole_after_a_kill_and_not_done_twice(tmp_path: Path, topic: str) -> None:
+    with Daemon(tmp_path / "data", segment_bytes="64MiB") as daemon:
+        async with tickwheel.Client(daemon.unix_url) as client:
+            await client.send(topic, b"in")
+            async with client.subscribe(topic) as subscription:
+                message = await get(subscription)
+                async with client.transaction() as tx:
+                    tx.ack(message)
+                    tx.send(f"{topic}-out", b"out")
+                request, tx = tx, client.transaction()
+                tx._id, tx._sends = request._id, request._sends
+                daemon.kill()
+                daemon.start()
+                again = await tx.commit()
+            assert again is not None
+            assert request.result is not None
+            assert again.ids == request.result.ids, "the broker knew it by its id"
+            assert await bodies_of(client, f"{topic}-out") == [b"out"]
+            async with client.subscribe(topic) as subscription:
+                assert await subscription.receive(0.3) is None, "its ack is there"
+
+
+async def test_prepared_messages_wait_for_their_decision(daemon: Daemon, topic: str) -> None:
+    async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
+        first = await client.prepare(topic, b"paid", key="order-1", headers={"n": 1}, priority=3)
+        second = await client.prepare(topic, b"not paid")
+        assert await subscription.receive(0.1) is None
+        became = await first.commit()
+        message = await get(subscription)
+        assert (message.id, message.body, message.key, message.headers) == (
+            became,
+            b"paid",
+            "order-1",
+            {"n": 1},
+        )
+        assert message.priority == 3
+        await message.ack(confirm=True)
+        await second.rollback()
+        assert await client.commit_prepared([first.id, second.id]) == [
+            ("already_committed", became),
+            ("already_rolled_back", 0),
+        ]
+        assert await client.rollback_prepared([first.id, 1 << 40]) == ["already_committed", "not_found"]
+        assert await subscription.receive(0.1) is None
+
+
+async def test_a_committed_message_is_delivered_at_its_time(daemon: Daemon, topic: str) -> None:
+    async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
+        prepared = await client.prepare(topic, b"x", delay=timedelta(milliseconds=700))
+        await prepared.commit()
+        message = await get(subscription)
+        assert message.deliver_at_ms - message.created_ms > 0
+        await message.ack(confirm=True)
+
+
+async def test_orphans_are_asked_after_until_somebody_knows(daemon: Daemon, topic: str) -> None:
+    async with tickwheel.Client(daemon.url) as client:
+        await client.prepare(topic, b"orphan")
+        async with client.check_prepared(topic) as checks, client.subscribe(topic) as subscription:
+            first = await checks.receive(PATIENCE_S)
+            again = await checks.receive(PATIENCE_S)
+            assert first is not None
+            assert again is not None
+            assert (first.body, first.epoch, again.epoch) == (b"orphan", 1, 2)
+            await again.commit()
+            message = await get(subscription)
+            assert message.body == b"orphan"
+            await message.ack(confirm=True)
+            assert await checks.receive(0.8) is None
+
+
+async def test_a_fenced_receipt_is_refused_in_a_transaction(daemon: Daemon, topic: str) -> None:
+    async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
+        await client.send(topic, b"x")
+        stale = await get(subscription)
+        await stale.nack(0)
+        fresh = await get(subscription)
+        tx = client.transaction()
+        tx.ack(stale)
+        with pytest.raises(TransactionRefused, match="stale_receipt"):
+            await tx.commit()
+        with pytest.raises(StaleReceipt):
+            await stale.ack(confirm=True)
+        async with client.transaction() as good:
+            good.ack(fresh)

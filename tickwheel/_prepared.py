@@ -1,0 +1,56 @@
+"""Check-backs: prepared messages that nobody decided about, for whoever can tell what became of their transaction."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tickwheel._message import BaseBatch, BaseMessage
+from tickwheel._requests import Requests
+from tickwheel._subscription import SubscribeOptions, Subscription
+from tickwheel.protocol.admin import Decide, DecideOk
+
+PREPARED_SUFFIX: Final = ".prepared"
+CHECKS_GROUP: Final = "checks"
+
+
+class CheckedMessage(BaseMessage):
+    """A prepared message without a decision. If it gets none, it is asked after again."""
+
+    __slots__ = ()
+    _batch: CheckedBatch
+
+    async def commit(self) -> int:
+        """Lets it be delivered at its time; the id of the message that it becomes."""
+        return await self._decide(commit=True)
+
+    async def rollback(self) -> None:
+        """Drops it."""
+        await self._decide(commit=False)
+
+    async def _decide(self, *, commit: bool) -> int:
+        body = await self._batch.acks.request(Decide(commit=commit, ids=[self.id]))
+        assert isinstance(body, DecideOk)
+        return body.ids[0]
+
+
+class CheckedBatch(BaseBatch[CheckedMessage]):
+    """Prepared messages that arrived together."""
+
+    message_class = CheckedMessage
+
+
+class CheckRequests(Requests):
+    """Subscribing to check-backs."""
+
+    def check_prepared(
+        self, topic: str, *, credit: int = 100, batch: int = 10
+    ) -> Subscription[CheckedMessage, CheckedBatch]:
+        """Prepared messages of ``topic`` that nobody decided about, as ``subscribe`` gives messages::
+
+        async with client.check_prepared("orders") as checks:
+            async for message in checks:
+                await (message.commit() if was_paid(message.body) else message.rollback())
+        """
+        options = SubscribeOptions(credit=credit, batch=batch)
+        name: Any = topic + PREPARED_SUFFIX
+        return Subscription(self._session, name, CHECKS_GROUP, options, CheckedBatch)

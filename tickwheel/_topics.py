@@ -1,0 +1,163 @@
+"""Topics, dead letters, and looking inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from tickwheel._changes import _states
+from tickwheel._columns import check_name
+from tickwheel._requests import Requests
+from tickwheel._times import delay_ms
+from tickwheel._vitess import parse_vitess
+from tickwheel.protocol.admin import (
+    Browse,
+    DeleteTopic,
+    DeleteTopicOk,
+    GetTopic,
+    ReplayDead,
+    ReplayDeadOk,
+    SetTopic,
+)
+from tickwheel.protocol.errors import BadTopicSettings, RemoteProtocolError
+from tickwheel.protocol.requests import GetStats, GetTopics, GetWheel
+from tickwheel.stats import Stats, TopicInfo, Topics, TopicStats, Wheel
+
+DURATIONS: Final = ("ack_wait", "min_backoff", "max_backoff", "purge_after", "retention", "spread")
+NUMBERS: Final = ("max_attempts", "batch_size", "cache_size", "priority", "rate", "max_body_bytes")
+
+
+class BrowsedMessage(msgspec.Struct, frozen=True):
+    """A message as it lies in its topic. ``body`` may be cut; ``body_bytes`` is its whole length."""
+
+    id: int
+    key: str
+    order_key: str
+    priority: int
+    state: str
+    """scheduled, or ready: in its topic; then ``groups`` says how far each group is with it."""
+    deliver_at_ms: int
+    created_ms: int
+    groups: list[dict[str, Any]]
+    headers_bytes: bytes = msgspec.field(name="headers")
+    body: bytes = b""
+    body_bytes: int = 0
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """Raises RemoteProtocolError if another client wrote no valid ones."""
+        if not self.headers_bytes:
+            return {}
+        try:
+            return msgspec.msgpack.decode(self.headers_bytes, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise RemoteProtocolError(f"The headers of message {self.id} are no map: {error}.") from None
+
+
+class _Browsed(msgspec.Struct, frozen=True):
+    messages: list[BrowsedMessage]
+
+
+def wire_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings by their wire names: durations become ms. Raises BadTopicSettings, BadTime."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in DURATIONS:
+            found[f"{name}_ms"] = delay_ms(value)
+        elif name in NUMBERS:
+            found[name] = value
+        else:
+            known = ", ".join((*DURATIONS, *NUMBERS))
+            raise BadTopicSettings(f"A topic has no setting {name!r}.", advice=f"Use {known}.")
+    return found
+
+
+def _wire_name(name: str) -> str:
+    return f"{name}_ms" if name in DURATIONS else name
+
+
+class TopicRequests(Requests):
+    """Topics, dead letters, statistics."""
+
+    async def create_topic(
+        self, name: str, /, *, shards: int = 0, vitess: str | None = None, **settings: timedelta | float
+    ) -> TopicInfo:
+        """Creates a topic. Raises TopicExists, BadTopicSettings, BadTopicName, TooManyTopics.
+
+        Durations (a timedelta, or ms): ack_wait, min_backoff, max_backoff, purge_after, retention, spread. Numbers:
+        max_attempts, batch_size, cache_size, priority, rate (deliveries a second to each group), max_body_bytes.
+        ``vitess``: the comment of a Vitess message table; settings that are given as well have precedence.
+        ``shards``: 2 to 256 parts by the hash of the key; it cannot be changed later.
+        """
+        return await self._set(name, vitess, settings, create=True, shards=shards)
+
+    async def set_topic(
+        self,
+        name: str,
+        /,
+        *,
+        unset: Sequence[str] = (),
+        vitess: str | None = None,
+        **settings: timedelta | float,
+    ) -> TopicInfo:
+        """Changes settings of a topic, all or none, at once. Those of ``unset`` are the broker's again.
+
+        Raises UnknownTopic, BadTopicSettings.
+        """
+        return await self._set(name, vitess, settings, unset=[_wire_name(one) for one in unset])
+
+    async def pause_topic(self, name: str) -> TopicInfo:
+        """Delivers nothing of the topic until ``resume_topic``; messages still come in and become due."""
+        return await self._set(name, None, {}, paused=True)
+
+    async def resume_topic(self, name: str) -> TopicInfo:
+        """Ends ``pause_topic``."""
+        return await self._set(name, None, {}, paused=False)
+
+    async def _set(
+        self, name: str, vitess: str | None, settings: dict[str, Any], **options: Any
+    ) -> TopicInfo:
+        check_name(name)
+        values = {**(parse_vitess(vitess) if vitess is not None else {}), **wire_settings(settings)}
+        return await self._ask(SetTopic(topic=name, settings=values, **options), TopicInfo)
+
+    async def topic(self, name: str) -> TopicInfo:
+        """A topic's settings, its own and those that hold. Raises UnknownTopic."""
+        return await self._ask(GetTopic(topic=name), TopicInfo)
+
+    async def delete_topic(self, name: str) -> int:
+        """Deletes a topic with all its messages and groups; how many messages it had. Raises UnknownTopic,
+        TopicInUse."""
+        return (await self._answer(DeleteTopic(topic=name), DeleteTopicOk)).messages
+
+    async def browse(
+        self, topic: str, *, states: str | Sequence[str] | None = None, after_id: int = 0, limit: int = 100
+    ) -> list[BrowsedMessage]:
+        """Messages of a topic in order of their ids, without taking them; fewer than ``limit``: there are no more."""
+        wanted = None if states is None else _states(states)
+        request = Browse(topic=topic, states=wanted, after_id=after_id, limit=limit)
+        return (await self._ask(request, _Browsed)).messages
+
+    async def replay_dead(
+        self, topic: str, *, ids: Sequence[int] | None = None, limit: int = 10_000
+    ) -> dict[str, int]:
+        """Gives dead letters of ``topic`` back to the groups that gave them up: all, or those with these ``ids`` (in
+        ``<topic>.dead``). Counts of ``replayed``, ``sent_again`` (the original was purged) and ``not_found``.
+        """
+        chosen = None if ids is None else list(ids)
+        return (await self._answer(ReplayDead(topic=topic, ids=chosen, limit=limit), ReplayDeadOk)).results
+
+    async def stats(self) -> Stats:
+        """The broker's counters."""
+        return await self._ask(GetStats(), Stats)
+
+    async def topics(self) -> list[TopicStats]:
+        """The topics and their groups."""
+        return (await self._ask(GetTopics(), Topics)).topics
+
+    async def wheel(self) -> Wheel:
+        """What is due when."""
+        return await self._ask(GetWheel(), Wheel)

@@ -24,7 +24,18 @@ COMMANDS = {
     "reschedule": CommandEntry(
         "cli.commands.change", "reschedule", "Give messages that are not delivered yet a new time.", _MESSAGES
     ),
-    "topics": CommandEntry("cli.commands.topics", "topics", "List topics and their groups.", _LOOKING),
+    "redeliver": CommandEntry(
+        "cli.commands.change", "redeliver", "Deliver messages again that were delivered before.", _MESSAGES
+    ),
+    "transaction": CommandEntry(
+        "cli.commands.transaction", "transaction", "Send, cancel, reschedule: all or nothing.", _MESSAGES
+    ),
+    "prepared": CommandEntry(
+        "cli.commands.transaction", "prepared", "Messages that wait for commit or rollback.", _MESSAGES
+    ),
+    "dead": CommandEntry("cli.commands.dead", "dead", "List, replay or drop dead letters.", _MESSAGES),
+    "topics": CommandEntry("cli.commands.topics", "topics", "List, create, change, delete topics.", _LOOKING),
+    "browse": CommandEntry("cli.commands.dead", "browse", "Look at messages without taking them.", _LOOKING),
     "stats": CommandEntry("cli.commands.stats", "stats", "Show what the broker holds and does.", _LOOKING),
     "wheel": CommandEntry("cli.commands.wheel", "wheel", "Draw what is due when.", _LOOKING),
     "inspect": CommandEntry(

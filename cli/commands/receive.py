@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +14,7 @@ from cli.failures import TIMED_OUT, CommandError
 from cli.options import parsed_by
 from cli.output import body_fields, printable
 from cli.session import CONNECT_TIMEOUT_S, current_session, shared_options
-from cli.times import format_moment, parse_duration
+from cli.times import format_moment, parse_duration, parse_moment
 
 if TYPE_CHECKING:
     import anyio
@@ -35,6 +35,8 @@ class Wish:
     timeout_s: float | None
     acks: bool
     form: str  # "line", "json" or "raw"
+    start: Any = "earliest"
+    shard: str | None = None
     received: int = 0
 
     @property
@@ -59,10 +61,26 @@ class Wish:
     help="Stop when no message came for so long: 10s.",
 )
 @click.option("--no-ack", is_flag=True, help="Only look: give every message back, for others to receive.")
+@click.option(
+    "--start",
+    metavar="WHERE",
+    default="earliest",
+    show_default=True,
+    callback=parsed_by(lambda text: text if text in ("earliest", "latest") else parse_moment(text)),
+    help="Where a new group begins: earliest, latest, or the time from which messages were due.",
+)
+@click.option("--shard", metavar="RANGE", help="Only this shard of the topic, such as -80.")
 @click.option("--raw", is_flag=True, help="Print bodies only, as they are, a newline after each.")
 @shared_options
 def receive(
-    topic: str, group: str, count: int | None, timeout: timedelta | None, no_ack: bool, raw: bool
+    topic: str,
+    group: str,
+    count: int | None,
+    timeout: timedelta | None,
+    no_ack: bool,
+    start: str | datetime,
+    shard: str | None,
+    raw: bool,
 ) -> None:
     """Print a topic's messages as they become due, and acknowledge them, until Ctrl-C.
 
@@ -88,6 +106,8 @@ def receive(
         timeout.total_seconds() if timeout else None,
         acks=not no_ack,
         form="json" if session.json else "raw" if raw else "line",
+        start=start,
+        shard=shard,
     )
     with session.address() as url:
         anyio.run(_receive, url, wish, backend="trio")
@@ -102,7 +122,14 @@ async def _receive(url: str | None, wish: Wish) -> None:
     timed_out = False
     async with (
         tickwheel.Client(url, connect_timeout=CONNECT_TIMEOUT_S) as client,
-        client.subscribe(wish.topic, group=wish.group, credit=wish.credit, batch=wish.credit) as subscription,
+        client.subscribe(
+            wish.topic,
+            group=wish.group,
+            credit=wish.credit,
+            batch=wish.credit,
+            start=wish.start,
+            shard=wish.shard,
+        ) as subscription,
         anyio.create_task_group() as tasks,
     ):
         await tasks.start(_stop_on_signal, tasks.cancel_scope)
@@ -179,6 +206,7 @@ def message_json(message: Message, group: str) -> bytes:
         "group": group,
         "id": message.id,
         "key": key_text(message) if message.key else None,
+        "order_key": message.order_key,
         "priority": message.priority,
         "headers": message.headers,
         "deliver_at": format_moment(message.deliver_at_ms),

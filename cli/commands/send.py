@@ -22,8 +22,10 @@ from cli.session import current_session, shared_options
 @time_options
 @click.option("--key", help="Makes the send idempotent: topic and key name one message.")
 @click.option(
-    "--priority", type=click.IntRange(0, 255), default=50, show_default=True, help="Lower is first."
+    "--priority", type=click.IntRange(0, 255), help="Lower is first.  [default: the topic's, usually 50]"
 )
+@click.option("--order-key", help="Messages that share one are delivered one at a time, in order.")
+@click.option("--delay-level", type=click.IntRange(1, 255), help="1 to 18: RocketMQ's 1 s to 2 h.")
 @click.option(
     "--header",
     "headers",
@@ -44,7 +46,9 @@ def send(
     delay: timedelta | None,
     moment: datetime | None,
     key: str | None,
-    priority: int,
+    priority: int | None,
+    order_key: str | None,
+    delay_level: int | None,
     headers: tuple[tuple[str, str], ...],
     body_file: BinaryIO | None,
     bulk_file: BinaryIO | None,
@@ -55,6 +59,7 @@ def send(
     \b
     tickwheel send reminders "call Ada" --in 30s
     tickwheel send reminders "renew it" --at 2031-05-01T09:00+02:00 --key renewal-17
+    tickwheel send orders "paid" --order-key customer-7
     tickwheel send photos --file cat.jpg --header type=image/jpeg
     date | tickwheel send ticks -
     tickwheel send orders --from-file orders.jsonl
@@ -71,7 +76,7 @@ def send(
     time = time_arguments(delay, moment)
     if bulk_file is not None:
         one_message_only = body is not None or body_file is not None or time or key or headers
-        if one_message_only or priority != 50:
+        if one_message_only or priority is not None or order_key or delay_level:
             raise click.UsageError("with --from-file, the lines say body, time, key, priority and headers")
         _report_bulk(send_file(current_session(), bulk_file, topic, skip_bad=skip_bad))
         return
@@ -80,7 +85,14 @@ def send(
     content = _read_body(body, body_file)
     with current_session().client() as client:
         result = client.send(
-            topic, content, key=key, priority=priority, headers=dict(headers) or None, **time
+            topic,
+            content,
+            key=key,
+            priority=priority,
+            order_key=order_key,
+            delay_level=delay_level,
+            headers=dict(headers) or None,
+            **time,
         )
     _report_one(topic, result)
 

@@ -1,14 +1,16 @@
-"""`tickwheel topics`: topics and their groups."""
+"""`tickwheel topics`: topics, their groups and their settings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from cli.output import plain_table, print_json, stdout_console
 from cli.session import current_session, shared_options
-from tickwheel.stats import GroupStats, TopicStats
+from cli.topic_options import given, setting_options, setting_text, vitess_option
+from tickwheel.stats import GroupStats, TopicInfo, TopicStats
 
 _COLUMNS = (
     ("topic", "left"),
@@ -19,22 +21,126 @@ _COLUMNS = (
     ("leased", "right"),
     ("delivered", "right"),
     ("acked", "right"),
+    ("dead", "right"),
     ("subscribers", "right"),
 )
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @shared_options
-def topics() -> None:
-    """List topics and their groups.
+@click.pass_context
+def topics(ctx: click.Context) -> None:
+    """List topics and their groups; create, change and delete them.
 
     \b
     tickwheel topics
-    tickwheel topics --json | jq -r '.[].name'
+    tickwheel topics create orders --ack-wait 10s --max-attempts 5
+    tickwheel topics set orders --rate 500 --unset max_attempts
+    tickwheel topics show orders
+    """
+    if ctx.invoked_subcommand is None:
+        print_topics()
+
+
+@topics.command("list")
+@shared_options
+def list_topics() -> None:
+    """List topics and their groups.
+
+    \b
+    tickwheel topics list --json | jq -r '.[].name'
 
     A topic's "scheduled" messages wait for their time, "ready" ones are due. For a group, "backlog" is due
-    and not acknowledged, and "leased" is the part of it that a subscriber works on.
+    and not acknowledged, "leased" is the part of it that a subscriber works on, and "dead" was given up.
     """
+    print_topics()
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--shards", type=click.IntRange(2, 256), default=None, help="Split it by the hash of the keys.")
+@vitess_option
+@setting_options
+@shared_options
+def create(name: str, shards: int | None, vitess: str | None, **settings: Any) -> None:
+    """Create a topic; settings that are not given are the broker's.
+
+    \b
+    tickwheel topics create orders --ack-wait 10s --max-attempts 5 --rate 500
+    tickwheel topics create events --shards 4
+    """
+    with current_session().client() as client:
+        made = client.create_topic(name, shards=shards or 0, vitess=vitess, **given(settings))
+    print_topic(made)
+
+
+@topics.command("set")
+@click.argument("name")
+@click.option("--unset", multiple=True, metavar="SETTING", help="As the broker says again; may be repeated.")
+@vitess_option
+@setting_options
+@shared_options
+def set_settings(name: str, unset: tuple[str, ...], vitess: str | None, **settings: Any) -> None:
+    """Change settings of a topic, all or none. It counts at once, and no subscriber is dropped.
+
+    \b
+    tickwheel topics set orders --ack-wait 1m --unset rate
+    """
+    changes = given(settings)
+    if not changes and not unset and vitess is None:
+        raise click.UsageError("nothing to change: give a setting, --unset or --vitess")
+    names = [one.replace("-", "_") for one in unset]
+    with current_session().client() as client:
+        changed = client.set_topic(name, unset=names, vitess=vitess, **changes)
+    print_topic(changed)
+
+
+@topics.command()
+@click.argument("name")
+@shared_options
+def show(name: str) -> None:
+    """Show a topic's settings: those that were set for it, and those that hold."""
+    with current_session().client() as client:
+        print_topic(client.topic(name))
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shared_options
+def delete(name: str, yes: bool) -> None:
+    """Delete a topic with all its messages and groups. It must have no subscribers."""
+    with current_session().client() as client:
+        messages = client.topic(name).messages
+        if not yes:
+            click.confirm(f"Delete {name} with its {messages:,} messages?", abort=True, err=True)
+        deleted = client.delete_topic(name)
+    if current_session().json:
+        print_json({"topic": name, "messages": deleted})
+    else:
+        click.echo(f"deleted {name} with {deleted:,} messages")
+
+
+@topics.command()
+@click.argument("name")
+@shared_options
+def pause(name: str) -> None:
+    """Deliver nothing of a topic until `resume`; messages still come in."""
+    with current_session().client() as client:
+        print_topic(client.pause_topic(name))
+
+
+@topics.command()
+@click.argument("name")
+@shared_options
+def resume(name: str) -> None:
+    """Deliver the messages of a paused topic again."""
+    with current_session().client() as client:
+        print_topic(client.resume_topic(name))
+
+
+def print_topics() -> None:
+    """The table of all topics."""
     with current_session().client() as client:
         found = client.topics()
     if current_session().json:
@@ -45,19 +151,37 @@ def topics() -> None:
         stdout_console().print(plain_table(_COLUMNS, topic_rows(found)))
 
 
+def print_topic(topic: TopicInfo) -> None:
+    """One topic and its settings."""
+    if current_session().json:
+        print_json(topic)
+        return
+    click.echo(f"{topic.name}{' (paused)' if topic.paused else ''}")
+    click.echo(f"  messages {topic.messages:,}, scheduled {topic.scheduled:,}, ready {topic.ready:,}")
+    if topic.shards:
+        click.echo(f"  shards {' '.join(topic.shards)}")
+    for name, value in topic.effective.items():
+        own = "" if name in topic.settings else "  (the broker's)"
+        click.echo(f"  {name.removesuffix('_ms'):<15} {setting_text(name, value)}{own}")
+
+
 def topic_rows(found: Sequence[TopicStats]) -> list[list[str]]:
     """A row for each topic and group; the topic's own figures stand on its first row."""
     rows = []
     for topic in sorted(found, key=lambda one: one.name):
-        own = [topic.name, f"{topic.scheduled:,}", f"{topic.ready:,}"]
+        own = [
+            f"{topic.name}{' (paused)' if topic.paused else ''}",
+            f"{topic.scheduled:,}",
+            f"{topic.ready:,}",
+        ]
         for group in topic.groups:
             rows.append([own[0], group.name, own[1], own[2], *_group_cells(group)])
             own = ["", "", ""]
         if not topic.groups:
-            rows.append([own[0], "-", own[1], own[2], "-", "-", "-", "-", "-"])
+            rows.append([own[0], "-", own[1], own[2], "-", "-", "-", "-", "-", "-"])
     return rows
 
 
 def _group_cells(group: GroupStats) -> list[str]:
-    figures = (group.backlog, group.leased, group.delivered, group.acked, group.subscribers)
+    figures = (group.backlog, group.leased, group.delivered, group.acked, group.dead, group.subscribers)
     return [f"{figure:,}" for figure in figures]

@@ -187,7 +187,7 @@ def test_completion_completes_commands(runner: CliRunner) -> None:
         prog_name="tickwheel",
         env={"_TICKWHEEL_COMPLETE": "bash_complete", "COMP_WORDS": "tickwheel re", "COMP_CWORD": "1"},
     )
-    assert found.stdout.split() == ["plain,receive", "plain,reschedule"]
+    assert found.stdout.split() == ["plain,receive", "plain,reschedule", "plain,redeliver"]
 
 
 def test_version(runner: CliRunner) -> None:

@@ -36,8 +36,7 @@ void tw_unmark_acks(tw_store *store, uint32_t group_id, const uint64_t *seqs, ui
     for (uint64_t i = 0; i < n; i++) store->groups[group_id].rows[seqs[i]].flags &= (uint8_t)~TW_ACKING;
 }
 
-/* The subscription no longer holds the message: its credit comes back. */
-static void let_go(tw_store *store, tw_group *group, tw_delivery *row) {
+void tw_let_go(tw_store *store, tw_group *group, tw_delivery *row) {
     if (row->state != TW_LEASED || (row->flags & TW_IN_RETRY)) return;
     if (row->holder && store->outstanding[row->holder]) store->outstanding[row->holder]--;
     row->holder = 0;
@@ -49,7 +48,8 @@ static void finish(tw_store *store, tw_group *group, uint64_t seq, uint8_t state
     tw_delivery *row = &group->rows[seq];
     row->flags &= (uint8_t)~TW_ACKING;
     if (row->state == state) return;
-    let_go(store, group, row);
+    group->touched += row->state == TW_UNTOUCHED;
+    tw_let_go(store, group, row);
     if (row->state != TW_ACKED && row->state != TW_DEAD && group->pending) group->pending--;
     if (row->state == TW_ACKED && group->acked) group->acked--;
     if (row->state == TW_DEAD && group->dead) group->dead--;
@@ -86,9 +86,9 @@ int tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
-            if (row->epoch != runs[r].epoch || row->state == TW_ACKED || row->state == TW_DEAD) continue;
+            if (row->epoch != runs[r].epoch || (row->state != TW_LEASED && row->state != TW_WAITING)) continue;
             row->flags &= (uint8_t)~TW_ACKING;
-            let_go(store, group, row);
+            tw_let_go(store, group, row);
             row->state = TW_WAITING;
             row->time_ms = runs[r].time_ms;
         }
@@ -103,7 +103,7 @@ int tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, u
         for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
             if (row->state == TW_UNTOUCHED) continue;
-            let_go(store, group, row);
+            tw_let_go(store, group, row);
             if (row->state == TW_ACKED && group->acked) group->acked--;
             if (row->state == TW_DEAD && group->dead) group->dead--;
             if (row->state == TW_ACKED || row->state == TW_DEAD) group->pending++;
@@ -131,7 +131,7 @@ int64_t tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, cons
             exhausted[(*exhausted_count)++] = seqs[i];
             continue;
         }
-        let_go(store, group, row);
+        tw_let_go(store, group, row);
         tw_push_retry(group, tw_row_of(store, group, seqs[i])->priority, seqs[i]);
         moved++;
     }
@@ -142,7 +142,7 @@ void tw_requeue(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64
     tw_group *group = &store->groups[group_id];
     for (uint64_t i = 0; i < n; i++) {
         if (group->rows[seqs[i]].flags & TW_IN_RETRY) continue;
-        let_go(store, group, &group->rows[seqs[i]]);
+        tw_let_go(store, group, &group->rows[seqs[i]]);
         tw_push_retry(group, tw_row_of(store, group, seqs[i])->priority, seqs[i]);
     }
 }

@@ -3,9 +3,9 @@
 
 int tw_judge(const tw_store *store, uint64_t id) {
     if (id == 0 || id >= store->next_id) return TW_IS_UNKNOWN;
-    const tw_row   *row = &store->rows[id];
+    const tw_row *row = &store->rows[id];
+    if (!tw_topic_exists(store, row->topic_id)) return TW_IS_UNKNOWN;
     const tw_topic *topic = &store->topics[row->topic_id];
-    if (!topic->exists) return TW_IS_UNKNOWN;
     if (row->state == TW_SCHEDULED) return TW_IS_SCHEDULED;
     if (row->state == TW_CANCELLED) return TW_IS_CANCELLED;
     if (row->state == TW_EXPIRED) return TW_IS_EXPIRED;
@@ -38,12 +38,9 @@ static void withdraw(tw_store *store, const tw_row *row) {
         tw_delivery *delivery = row->topic_seq < group->allocated ? &group->rows[row->topic_seq] : NULL;
         if (delivery && (delivery->state == TW_ACKED || delivery->state == TW_DEAD)) continue;
         if (group->pending) group->pending--;
-        if (!delivery) continue;
-        if (delivery->state == TW_LEASED && !(delivery->flags & TW_IN_RETRY)) {
-            if (delivery->holder && store->outstanding[delivery->holder]) store->outstanding[delivery->holder]--;
-            delivery->holder = 0;
-            if (group->leased) group->leased--;
-        }
+        if (!delivery || delivery->state != TW_LEASED) continue;
+        tw_let_go(store, group, delivery);
+        delivery->state = TW_WAITING; /* nobody holds it, and it is never taken: it is not in the topic */
     }
 }
 
@@ -58,7 +55,8 @@ int tw_apply_end(tw_store *store, const uint64_t *ids, uint64_t n, uint8_t state
     for (uint64_t i = 0; i < n; i++)
         if (!exist(store, ids[i])) return -1;
     for (uint64_t i = 0; i < n; i++) {
-        tw_row   *row = &store->rows[ids[i]];
+        tw_row *row = &store->rows[ids[i]];
+        if (row->topic_id >= store->topics_capacity) continue;
         tw_topic *topic = &store->topics[row->topic_id];
         uint8_t   before = row->state;
         if (before != TW_SCHEDULED && before != TW_READY) continue;
@@ -76,7 +74,8 @@ int tw_apply_reschedule(tw_store *store, const tw_run *runs, uint64_t n, uint32_
     for (uint64_t r = 0; r < n; r++)
         if (!exist(store, runs[r].first)) return -1;
     for (uint64_t r = 0; r < n; r++) {
-        tw_row   *row = &store->rows[runs[r].first];
+        tw_row *row = &store->rows[runs[r].first];
+        if (row->topic_id >= store->topics_capacity) continue;
         tw_topic *topic = &store->topics[row->topic_id];
         uint8_t   before = row->state;
         if (before != TW_SCHEDULED && before != TW_READY) continue;

@@ -44,7 +44,7 @@ int64_t tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *ve
         if (ids[i] == 0 || ids[i] >= store->next_id) continue;
         const tw_row *row = &store->rows[ids[i]];
         if (row->state != TW_SCHEDULED || row->version != versions[i]) continue;
-        if (!store->topics[row->topic_id].exists) continue;
+        if (!tw_topic_exists(store, row->topic_id)) continue;
         if (tw_due_ms(store, row, ids[i]) > now_ms) continue; /* its topic spreads more since: another timer is set */
         const uint8_t *record = store->log + row->position;
         int whole = row->record_bytes >= sizeof(tw_message) && row->record_bytes <= store->log_readable &&
@@ -190,7 +190,7 @@ static int is_its_turn(picker_t *picker, uint64_t seq) {
     if (seq < group->start_seq || !tw_is_open(picker->store, group, seq)) return 0;
     const tw_delivery *delivery = &group->rows[seq];
     const tw_row      *row = tw_row_of(picker->store, group, seq);
-    if (delivery->flags & (TW_IN_RETRY | TW_PARKED)) return 0;
+    if (delivery->flags & (TW_IN_RETRY | TW_PARKED | TW_TAKEN)) return 0;
     if (row->flags & TW_ORDERED) {
         if (!tw_orders_have_room(group)) { picker->need = TW_NEED_ORDERS; return 0; }
         /* Also for one that is leased already: after a start the table is made again on the way. */
@@ -278,16 +278,18 @@ int64_t tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t l
     int one_lane = has_one_lane(&picker);
     while (n < limit && (n == 0 || bytes < limit_bytes)) {
         uint64_t at = 0;
-        if (!one_lane && ++group->turn % TW_RESERVED_SHARE == 0) at = take_longest_waiting(&picker);
+        if (!one_lane && (group->turn + 1) % TW_RESERVED_SHARE == 0) at = take_longest_waiting(&picker);
         if (!at && !picker.need) at = take_first(&picker);
         if (!at) break;
-        uint64_t           id = picker.topic->arrivals[at - 1].id;
-        const tw_delivery *row = &group->rows[at - 1];
+        uint64_t     id = picker.topic->arrivals[at - 1].id;
+        tw_delivery *row = &group->rows[at - 1];
+        row->flags |= TW_TAKEN;
         seqs[n] = at - 1;
         epochs[n] = row->epoch + 1;
         until_ms[n] = now_ms + tw_backoff_ms(group->ack_wait_ms, group->min_backoff_ms, group->max_backoff_ms, id,
                                              epochs[n] - row->base_epoch);
         bytes += DELIVER_COLUMNS + body_offset_bytes(&store->rows[id]);
+        group->turn++;
         n++;
     }
     *need = picker.need;
@@ -295,13 +297,15 @@ int64_t tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t l
     return (int64_t)n;
 }
 
-void tw_unselect(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n) {
+void tw_unselect(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n) {
     tw_group *group = &store->groups[group_id];
+    group->turn -= (uint32_t)n;
     for (uint64_t i = n; i-- > 0;) {
         uint32_t priority = tw_row_of(store, group, seqs[i])->priority;
+        group->rows[seqs[i]].flags &= (uint8_t)~TW_TAKEN;
         /* A message that was new goes back by moving the lane's cursor before it; the rest of what was taken lies
          * behind it in the same lane and is skipped or found again by its state. */
-        if (epochs[i] == 1) group->cursor[priority] = 0;
+        if (group->rows[seqs[i]].state == TW_UNTOUCHED) group->cursor[priority] = 0;
         else return_retry(group, priority, seqs[i]);
     }
 }
@@ -313,6 +317,7 @@ int tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw
         for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
             if (row->state == TW_UNTOUCHED) group->touched++;
+            row->flags &= (uint8_t)~TW_TAKEN;
             row->state = TW_LEASED;
             row->epoch = runs[r].epoch;
             row->time_ms = runs[r].time_ms;

@@ -60,7 +60,7 @@ void tw_order_leave(const tw_store *store, tw_group *group, uint64_t seq) {
     uint32_t hash = group->rows[seq].order_hash;
     if (!hash || !group->orders_capacity) return;
     tw_order *order = place_of(group->orders, group->orders_capacity, hash);
-    if (order->current != seq + 1) return; /* it waits in the chain, and is passed over when its turn comes */
+    if (order->hash != hash || order->current != seq + 1) return; /* it waits in the chain, and is passed over when its turn comes */
     while (order->first) {
         uint64_t     next = order->first;
         tw_delivery *row = &group->rows[next - 1];

@@ -7,7 +7,7 @@ int64_t tw_scheduled(const tw_store *store, uint64_t *from_id, uint64_t end_id, 
     for (; id < end_id && n < capacity; id++) {
         const tw_row *row = &store->rows[id];
         if (row->state != TW_SCHEDULED) continue;
-        if (!store->topics[row->topic_id].exists) continue;
+        if (!tw_topic_exists(store, row->topic_id)) continue;
         due_ms[n] = tw_due_ms(store, row, id);
         ids[n] = id;
         versions[n++] = row->version;
@@ -19,8 +19,7 @@ int64_t tw_scheduled(const tw_store *store, uint64_t *from_id, uint64_t end_id, 
 static void count_messages(tw_store *store) {
     for (uint64_t id = 1; id < store->next_id; id++) {
         const tw_row *row = &store->rows[id];
-        if (row->state == TW_NONE || row->topic_id >= store->topics_capacity) continue;
-        if (!store->topics[row->topic_id].exists) continue;
+        if (row->state == TW_NONE || !tw_topic_exists(store, row->topic_id)) continue;
         tw_topic *topic = &store->topics[row->topic_id];
         topic->messages++;
         topic->scheduled += row->state == TW_SCHEDULED;
@@ -59,7 +58,7 @@ int tw_rebuild_keys(tw_store *store, uint64_t *from_id, uint64_t end_id, uint64_
     for (; *from_id < end_id; (*from_id)++) {
         const tw_row *row = &store->rows[*from_id];
         if (!row->key_hash || (row->state != TW_SCHEDULED && row->state != TW_READY)) continue;
-        if (!store->topics[row->topic_id].exists) continue;
+        if (!tw_topic_exists(store, row->topic_id)) continue;
         uint32_t partition = tw_key_partition(row->key_hash);
         if (!tw_keys_has_room(store, partition, 1)) { *need = partition; return TW_STOP_NEED_KEYS; }
         tw_keys_insert(store, *from_id, row->key_hash);

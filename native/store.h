@@ -79,7 +79,8 @@ typedef struct {
 
 /* WAITING: given back with a delay, or called for again: nobody holds it, and time_ms says when it goes on. */
 enum { TW_UNTOUCHED = 0, TW_LEASED = 1, TW_ACKED = 2, TW_WAITING = 3, TW_DEAD = 4 };
-enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4 }; /* PARKED: an earlier message of its ordering key is not done */
+/* PARKED: an earlier message of its ordering key is not done. TAKEN: selected, and its lease not applied yet. */
+enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4, TW_TAKEN = 8 };
 
 typedef struct {
     tw_arrival *arrivals;
@@ -231,6 +232,11 @@ static inline uint32_t tw_key_topic(const tw_store *store, uint32_t topic_id) {
     return store->topics[topic_id].parent ? store->topics[topic_id].parent : topic_id;
 }
 
+/* 0 for a topic that was deleted, and for a number that no topic can have: a damaged table may hold any. */
+static inline int tw_topic_exists(const tw_store *store, uint32_t topic_id) {
+    return topic_id < store->topics_capacity && store->topics[topic_id].exists;
+}
+
 /* Applies one message record to the MessageTable and its topic's counters. */
 void tw_apply_message(tw_store *store, const tw_message *message, uint64_t position, uint32_t key_hash);
 
@@ -313,7 +319,7 @@ void     tw_push_retry(tw_group *group, uint32_t priority, uint64_t seq);
 int64_t  tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t limit_bytes, int64_t now_ms,
                    uint64_t *seqs, uint32_t *epochs, int64_t *until_ms, uint64_t *frame_bytes, uint64_t *need);
 /* Gives selected messages back to where they were taken from, when their lease could not be logged. */
-void     tw_unselect(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n);
+void     tw_unselect(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n);
 int      tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw_run *runs, uint64_t n);
 /* Writes a whole DELIVER frame; returns its bytes, -1 when it does not fit. */
 int64_t  tw_deliver_frame(const tw_store *store, uint32_t group_id, uint32_t subscription, const uint64_t *seqs,
@@ -325,6 +331,8 @@ int64_t  tw_ack_check(tw_store *store, uint32_t group_id, const uint8_t *payload
                       uint64_t *seqs, uint32_t *epochs, uint32_t *codes);
 /* Takes the marks of tw_ack_check back, when the acks could not be logged. */
 void     tw_unmark_acks(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n);
+/* The subscription no longer holds the message: its credit comes back. */
+void     tw_let_go(tw_store *store, tw_group *group, tw_delivery *row);
 int      tw_apply_ack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
 int      tw_apply_dead(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
 /* Nobody holds them any more; they go on at the runs' time. */

@@ -227,7 +227,7 @@ class Delivering(Topics):
             runs = self._runs(seqs, epochs, until_ms)
             self._append_runs(RecordType.LEASE, group_id, runs)
         except DiskFull:
-            lib.tw_unselect(self._native, group_id, self._seqs_pointer, self._epochs_pointer, count)
+            lib.tw_unselect(self._native, group_id, self._seqs_pointer, count)
             raise
         self._applier.lease(group_id, holder, runs)
         frame = bytearray(frame_bytes)

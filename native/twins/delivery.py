@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from native import crc32c
+from native.twins import orders
+from native.twins.chains import Chain, retry_chain
 from native.twins.ingest import frame
 from native.twins.store import (
-    ACKED,
-    ACKING,
-    CANCELLED,
     IN_RETRY,
+    LAST,
     LEASED,
     MESSAGE_HEAD_BYTES,
-    NONE,
+    ORDERED,
+    PARKED,
     READY,
+    RESERVED_SHARE,
     RUN,
     SCHEDULED,
+    TAKEN,
     UNTOUCHED,
     Array,
     TwinStore,
 )
 
-ALREADY_ACKED, STALE_RECEIPT, NOT_FOUND, NEVER_DELIVERED = range(1, 5)
 SUPERSEDED, DUE, BROKEN = range(3)
 DELIVER: Final = 22
 DELIVER_HEAD_BYTES: Final = 8
-COLUMN_BYTES: Final = 37  # of each message, besides its key, headers and body
-LAST: Final = (1 << 64) - 1
+COLUMN_BYTES: Final = 39  # of each message, besides its key, headers and body
+NEED_ORDERS, NEED_MORE_TIME = LAST, LAST - 1
+SCAN_LIMIT: Final = 65_536
 
 Receipt = tuple[int, int]  # (topic_seq, epoch)
 
@@ -55,23 +58,36 @@ def expanded(of: Array) -> Iterable[tuple[int, int, int]]:
             yield value, epoch, time_ms
 
 
-def _reach_beyond(of: Array, end: int) -> bool:
+def reach_beyond(of: Array, end: int) -> bool:
     return any(first + count > end for first, count, _, _ in of.tolist())
 
 
 # -- into the topic --
 
 
-def lookup(store: TwinStore, ids: Sequence[int], versions: Sequence[int]) -> list[int]:
+def due_times(store: TwinStore, ids: Sequence[int]) -> list[int]:
+    """When each message is due: its deliver_at, and its part of the topic's spread."""
+    return [due_ms(store, message_id) for message_id in ids]
+
+
+def due_ms(store: TwinStore, message_id: int) -> int:
+    row = store.rows[message_id]
+    part = (message_id * 0x9E3779B97F4A7C15 & LAST) >> 32  # Fibonacci hashing
+    return int(row["deliver_at_ms"]) + (part * int(store.topics[row["topic_id"]]["spread_ms"]) >> 32)
+
+
+def lookup(store: TwinStore, ids: Sequence[int], versions: Sequence[int], now_ms: int) -> list[int]:
     """A verdict for each timer that came off the wheel."""
-    return [_lookup(store, *timer) for timer in zip(ids, versions, strict=True)]
+    return [_lookup(store, *timer, now_ms) for timer in zip(ids, versions, strict=True)]
 
 
-def _lookup(store: TwinStore, message_id: int, version: int) -> int:
+def _lookup(store: TwinStore, message_id: int, version: int, now_ms: int) -> int:
     if not 0 < message_id < store.next_id:
         return SUPERSEDED
     row = store.rows[message_id]
     if row["state"] != SCHEDULED or row["version"] != version:
+        return SUPERSEDED
+    if not store.has_topic(int(row["topic_id"])) or due_ms(store, message_id) > now_ms:
         return SUPERSEDED
     position, size = int(row["position"]), int(row["record_bytes"])
     if size < MESSAGE_HEAD_BYTES or position + size > store.log_readable:
@@ -82,68 +98,30 @@ def _lookup(store: TwinStore, message_id: int, version: int) -> int:
     return DUE if same and crc32c(record[4:]) == crc else BROKEN
 
 
-class Chain:
-    """The first and last item of each priority's chain, a bit for each chain that holds something, and the link from
-    each item to the next. Items are numbered by topic_seq + 1."""
-
-    def __init__(self, struct_: Any, items: Array, first: str, last: str, lanes: str, link: str) -> None:
-        self.first, self.last, self.lanes = struct_[first], struct_[last], struct_[lanes]
-        self.links = items[link]
-
-    def append(self, priority: int, seq: int) -> None:
-        self.links[seq] = 0
-        if self.last[priority]:
-            self.links[int(self.last[priority]) - 1] = seq + 1
-        else:
-            self.first[priority] = seq + 1
-        self.last[priority] = seq + 1
-        self.mark(priority)
-
-    def prepend(self, priority: int, seq: int) -> None:
-        self.links[seq] = self.first[priority]
-        self.first[priority] = seq + 1
-        if not self.last[priority]:
-            self.last[priority] = seq + 1
-        self.mark(priority)
-
-    def pop(self, priority: int) -> int | None:
-        """The topic_seq of the first item."""
-        if not self.first[priority]:
-            return None
-        seq = int(self.first[priority]) - 1
-        self.first[priority] = self.links[seq]
-        if not self.first[priority]:
-            self.last[priority] = 0
-            self.lanes[priority // 64] &= np.uint64(LAST ^ 1 << priority % 64)
-        return seq
-
-    def mark(self, priority: int) -> None:
-        self.lanes[priority // 64] |= np.uint64(1 << priority % 64)
-
-
 def lane_chain(store: TwinStore, topic_id: int) -> Chain:
     topic, arrivals = store.topics[topic_id], store.arrivals[topic_id]
     return Chain(topic, arrivals, "lane_first", "lane_last", "lanes", "next")
 
 
-def retry_chain(store: TwinStore, group_id: int) -> Chain:
-    group, rows = store.groups[group_id], store.deliveries[group_id]
-    return Chain(group, rows, "retry_first", "retry_last", "retry_lanes", "retry_next")
-
-
 def apply_put(store: TwinStore, topic_id: int, first_seq: int, of: Array) -> int:
     """0, or -1 when a message does not exist or there is no room for its arrival: then nothing is changed."""
-    ids = [message_id for message_id, _, _ in expanded(of)] if not _reach_beyond(of, store.next_id) else [0]
+    ids = [message_id for message_id, _, _ in expanded(of)] if not reach_beyond(of, store.next_id) else [0]
     if 0 in ids or first_seq + len(ids) > int(store.topics[topic_id]["allocated"]):
         return -1
     chain = lane_chain(store, topic_id)
     for seq, message_id in enumerate(ids, first_seq):
         row = store.rows[message_id]
+        topic = store.topics[topic_id]
+        if row["state"] == SCHEDULED and topic["scheduled"]:
+            topic["scheduled"] -= 1
+        topic["ready"] += row["state"] != READY
         row["state"], row["topic_seq"] = READY, seq
         store.arrivals[topic_id][seq]["id"] = message_id
         chain.append(int(row["priority"]), seq)
     topic = store.topics[topic_id]
     topic["count"] = max(int(topic["count"]), first_seq + len(ids))
+    for group_id in store.groups_of(topic_id):
+        store.groups[group_id]["pending"] += len(ids)
     return 0
 
 
@@ -172,54 +150,119 @@ def _mixed(value: int) -> int:
 
 
 class Needed(Exception):
-    """The group's rows must first reach up to this number."""
+    """Something must be provided first: NEED_ORDERS, NEED_MORE_TIME, or how far the group's rows must reach."""
 
-    def __init__(self, rows: int) -> None:
-        super().__init__(rows)
-        self.rows = rows
+    def __init__(self, need: int) -> None:
+        super().__init__(need)
+        self.need = need
 
 
 class Selection:
-    """What one delivery takes: redeliveries first, then new messages, from the lowest priority number up."""
+    """What one delivery takes: redeliveries first, then new messages, from the lowest priority number up; and one of
+    RESERVED_SHARE the message that waits longest."""
 
     def __init__(self, store: TwinStore, group_id: int) -> None:
-        self.store, self.group = store, store.groups[group_id]
+        self.store, self.group_id, self.group = store, group_id, store.groups[group_id]
         self.rows = store.deliveries[group_id]
         self.retries = retry_chain(store, group_id)
         topic_id = int(self.group["topic_id"])
         self.topic, self.arrivals = store.topics[topic_id], store.arrivals[topic_id]
+        words = [int(a) | int(b) for a, b in zip(self.topic["lanes"], self.group["retry_lanes"], strict=True)]
+        self.lanes = [p for p in range(256) if words[p // 64] >> p % 64 & 1]
+        self.has_one_lane = len(self.lanes) <= 1
+        self.scanned = 0
 
-    def next_of(self, priority: int) -> int | None:
-        seq = self._redelivery(priority)
-        return self._new(priority) if seq is None else seq
-
-    def _redelivery(self, priority: int) -> int | None:
-        while (seq := self.retries.pop(priority)) is not None:
-            self.rows[seq]["flags"] &= ~np.uint8(IN_RETRY)
-            if self.rows[seq]["state"] == LEASED:
+    def next(self) -> int | None:
+        """The topic_seq of the message to be delivered next."""
+        if not self.has_one_lane and (int(self.group["turn"]) + 1) % RESERVED_SHARE == 0:
+            seq = self._longest_waiting()
+            if seq is not None:
                 return seq
+        while self.lanes:
+            seq = self._take(self.lanes[0])
+            if seq is not None:
+                return seq
+            self.lanes.pop(0)
         return None
 
-    def _new(self, priority: int) -> int | None:
-        while True:
+    def _take(self, priority: int) -> int | None:
+        seq = self._retry_head(priority)
+        if seq is not None:
+            self._drop_retry(priority)
+            return seq
+        seq = self._lane_head(priority)
+        if seq is not None:
+            self.group["cursor"][priority] = seq + 1
+        return seq
+
+    def _longest_waiting(self) -> int | None:
+        found: list[tuple[int, int, bool]] = []
+        for priority in self.lanes:
+            retry, fresh = self._retry_head(priority), self._lane_head(priority)
+            found += [
+                (seq, priority, again) for seq, again in ((retry, True), (fresh, False)) if seq is not None
+            ]
+        if not found:
+            return None
+        seq, priority, again = min(found)
+        if again:
+            self._drop_retry(priority)
+        else:
+            self.group["cursor"][priority] = seq + 1
+        return seq
+
+    def _drop_retry(self, priority: int) -> None:
+        seq = self.retries.pop(priority)
+        assert seq is not None
+        self.rows[seq]["flags"] &= ~np.uint8(IN_RETRY)
+
+    def _retry_head(self, priority: int) -> int | None:
+        while (at := int(self.group["retry_first"][priority])) != 0:
+            if self.store.is_open(self.group_id, at - 1):
+                return at - 1
+            self._drop_retry(priority)
+        return None
+
+    def _lane_head(self, priority: int) -> int | None:
+        while self.scanned < SCAN_LIMIT:
             cursor = int(self.group["cursor"][priority])
             behind = self.arrivals[cursor - 1]["next"] if cursor else self.topic["lane_first"][priority]
             if not behind:
                 return None
             if behind > self.group["allocated"]:
                 raise Needed(int(behind))
+            if self._is_its_turn(int(behind) - 1):
+                return int(behind) - 1
             self.group["cursor"][priority] = behind
-            seq = int(behind) - 1
-            waits = seq >= self.group["start_seq"] and self.rows[seq]["state"] == UNTOUCHED
-            if waits and self.store.rows[self.arrivals[seq]["id"]]["state"] == READY:
-                return seq
+            self.scanned += 1
+        raise Needed(NEED_MORE_TIME)
+
+    def _is_its_turn(self, seq: int) -> bool:
+        if seq < self.group["start_seq"] or not self.store.is_open(self.group_id, seq):
+            return False
+        row = self.rows[seq]
+        if row["flags"] & (IN_RETRY | PARKED | TAKEN):
+            return False
+        message = self.store.message_of(self.group_id, seq)
+        if message["flags"] & ORDERED:
+            if not orders.have_room(self.store, self.group_id):
+                raise Needed(NEED_ORDERS)
+            if not orders.enter(self.store, self.group_id, orders.order_hash(self.store, message), seq):
+                return False
+        return bool(row["state"] == UNTOUCHED)
 
     def lease(self, seq: int, now_ms: int) -> tuple[int, int, int, int]:
         """(topic_seq, epoch, lease's end, bytes in the frame) of a message that was taken."""
         message_id, epoch = int(self.arrivals[seq]["id"]), int(self.rows[seq]["epoch"]) + 1
+        attempt = epoch - int(self.rows[seq]["base_epoch"])
         least, middle, most = self.group[["ack_wait_ms", "min_backoff_ms", "max_backoff_ms"]].tolist()
         content = int(self.store.rows[message_id]["record_bytes"]) - MESSAGE_HEAD_BYTES
-        return seq, epoch, now_ms + backoff_ms(least, middle, most, message_id, epoch), COLUMN_BYTES + content
+        return (
+            seq,
+            epoch,
+            now_ms + backoff_ms(least, middle, most, message_id, attempt),
+            COLUMN_BYTES + content,
+        )
 
 
 def select(
@@ -228,18 +271,19 @@ def select(
     """Returns ([(topic_seq, epoch, lease's end)], the frame's bytes, need)."""
     selection = Selection(store, group_id)
     taken: list[tuple[int, int, int]] = []
-    size, need, priority = DELIVER_HEAD_BYTES, 0, 0
-    while len(taken) < limit and (not taken or size < limit_bytes) and priority < 256:
+    size, need = DELIVER_HEAD_BYTES, 0
+    while len(taken) < limit and (not taken or size < limit_bytes):
         try:
-            seq = selection.next_of(priority)
+            seq = selection.next()
         except Needed as needed:
-            need = needed.rows
+            need = needed.need
             break
         if seq is None:
-            priority += 1
-            continue
+            break
         *lease, message_bytes = selection.lease(seq, now_ms)
         taken.append((lease[0], lease[1], lease[2]))
+        selection.group["turn"] += 1
+        selection.rows[seq]["flags"] |= TAKEN
         size += message_bytes
     return taken, 16 + size, need
 
@@ -249,9 +293,11 @@ def unselect(store: TwinStore, group_id: int, receipts: Sequence[Receipt]) -> No
     group = store.groups[group_id]
     chain, rows = retry_chain(store, group_id), store.deliveries[group_id]
     arrivals = store.arrivals[int(group["topic_id"])]
-    for seq, epoch in reversed(receipts):
+    group["turn"] -= len(receipts)
+    for seq, _ in reversed(receipts):
         priority = int(store.rows[arrivals[seq]["id"]]["priority"])
-        if epoch == 1:
+        rows[seq]["flags"] &= ~np.uint8(TAKEN)
+        if rows[seq]["state"] == UNTOUCHED:
             group["cursor"][priority] = 0  # what was taken of this lane before is found again by its state
         else:
             chain.prepend(priority, seq)
@@ -261,11 +307,12 @@ def unselect(store: TwinStore, group_id: int, receipts: Sequence[Receipt]) -> No
 def apply_lease(store: TwinStore, group_id: int, holder: int, of: Array) -> int:
     """0, or -1 when a run names a row that is not there: then nothing is changed."""
     group, rows = store.groups[group_id], store.deliveries[group_id]
-    if _reach_beyond(of, int(group["allocated"])):
+    if reach_beyond(of, int(group["allocated"])):
         return -1
     for seq, epoch, time_ms in expanded(of):
         row = rows[seq]
         group["touched"] += row["state"] == UNTOUCHED
+        row["flags"] &= ~np.uint8(TAKEN)
         row["state"], row["epoch"], row["time_ms"], row["holder"] = LEASED, epoch, time_ms, holder
         group["high_seq"] = max(int(group["high_seq"]), seq + 1)
         group["leased"] += 1
@@ -291,138 +338,8 @@ def deliver_frame(store: TwinStore, group_id: int, subscription: int, seqs: Sequ
         struct.pack(f"<{len(ids)}I", *(body for _, _, body in lengths)),
         struct.pack(f"<{len(ids)}H", *(key for key, _, _ in lengths)),
         struct.pack(f"<{len(ids)}H", *(headers for _, headers, _ in lengths)),
+        b"".join(record[10:12] for record in records),
         bytes(int(row["priority"]) for row in messages),
         *(record[MESSAGE_HEAD_BYTES:] for record in records),
     ]
     return frame(DELIVER, 0, b"".join(columns))
-
-
-# -- back --
-
-
-def ack_check(store: TwinStore, group_id: int, payload: bytes, n: int) -> tuple[list[Receipt], list[int]]:
-    """Returns (accepted receipts, a code for each receipt); accepted ones are marked."""
-    ids = struct.unpack_from(f"<{n}Q", payload)
-    epochs = struct.unpack_from(f"<{n}I", payload, 8 * n)
-    accepted, codes = [], []
-    for message_id, epoch in zip(ids, epochs, strict=True):
-        code = _judge_receipt(store, group_id, message_id, epoch)
-        codes.append(code)
-        if not code:
-            seq = int(store.rows[message_id]["topic_seq"])
-            store.deliveries[group_id][seq]["flags"] |= ACKING
-            accepted.append((seq, epoch))
-    return accepted, codes
-
-
-def _judge_receipt(store: TwinStore, group_id: int, message_id: int, epoch: int) -> int:
-    group, rows = store.groups[group_id], store.deliveries[group_id]
-    if not 0 < message_id < store.next_id:
-        return NOT_FOUND
-    message = store.rows[message_id]
-    if message["topic_id"] != group["topic_id"] or message["state"] == NONE:
-        return NOT_FOUND
-    if message["state"] != READY or message["topic_seq"] >= group["allocated"]:
-        return NEVER_DELIVERED
-    row = rows[int(message["topic_seq"])]
-    if row["state"] == UNTOUCHED:
-        return NEVER_DELIVERED
-    if row["state"] == ACKED or row["flags"] & ACKING:
-        return ALREADY_ACKED
-    return 0 if row["epoch"] == epoch else STALE_RECEIPT
-
-
-def unmark_acks(store: TwinStore, group_id: int, seqs: Sequence[int]) -> None:
-    for seq in seqs:
-        store.deliveries[group_id][seq]["flags"] &= ~np.uint8(ACKING)
-
-
-def _let_go(store: TwinStore, group: Any, row: Any) -> None:
-    """A lease has ended: the holder's credit comes back."""
-    holder = int(row["holder"])
-    if holder and store.outstanding[holder]:
-        store.outstanding[holder] -= 1
-    row["holder"] = 0
-    group["leased"] -= 1 if group["leased"] else 0
-
-
-def apply_ack(store: TwinStore, group_id: int, of: Array) -> int:
-    """0, or -1 when a run names a row that is not there: then nothing is changed."""
-    group, rows = store.groups[group_id], store.deliveries[group_id]
-    if _reach_beyond(of, int(group["allocated"])):
-        return -1
-    for seq, _, time_ms in expanded(of):
-        row = rows[seq]
-        row["flags"] &= ~np.uint8(ACKING)
-        if row["state"] == ACKED:
-            continue
-        if row["state"] == LEASED and not row["flags"] & IN_RETRY:
-            _let_go(store, group, row)
-        row["state"], row["time_ms"] = ACKED, time_ms
-        group["acked"] += 1
-    return 0
-
-
-def expire(store: TwinStore, group_id: int, receipts: Sequence[Receipt], now_ms: int) -> int:
-    """Ends leases whose time has come. Returns how many."""
-    group, rows = store.groups[group_id], store.deliveries[group_id]
-    arrivals = store.arrivals[int(group["topic_id"])]
-    moved = 0
-    for seq, epoch in receipts:
-        if seq >= group["allocated"]:
-            continue
-        row = rows[seq]
-        is_held = row["state"] == LEASED and row["epoch"] == epoch and not row["flags"] & IN_RETRY
-        if not is_held or row["time_ms"] > now_ms:
-            continue
-        _let_go(store, group, row)
-        row["flags"] |= IN_RETRY
-        retry_chain(store, group_id).append(int(store.rows[arrivals[seq]["id"]]["priority"]), seq)
-        moved += 1
-    return moved
-
-
-def held_by(
-    store: TwinStore, group_id: int, holder: int, from_seq: int, capacity: int
-) -> tuple[list[Receipt], int]:
-    """Returns (what a holder has on lease, where to go on)."""
-    group, rows = store.groups[group_id], store.deliveries[group_id]
-    high_seq = int(group["high_seq"])
-    _raise_floor(store, group, rows)
-    found: list[Receipt] = []
-    seq = max(from_seq, int(group["floor_seq"]))
-    while seq < high_seq and len(found) < capacity:
-        row = rows[seq]
-        if row["state"] == LEASED and row["holder"] == holder:
-            found.append((seq, int(row["epoch"])))
-        seq += 1
-    return found, seq
-
-
-def _raise_floor(store: TwinStore, group: Any, rows: Array) -> None:
-    arrivals = store.arrivals[int(group["topic_id"])]
-    for seq in range(int(group["floor_seq"]), int(group["high_seq"])):
-        is_cancelled = store.rows[arrivals[seq]["id"]]["state"] == CANCELLED
-        if rows[seq]["state"] != ACKED and not is_cancelled:
-            break
-        group["floor_seq"] = seq + 1
-
-
-def apply_release(store: TwinStore, group_id: int, of: Array) -> int:
-    """0, or -1 when a run names a row that is not there: then nothing is changed."""
-    group, rows = store.groups[group_id], store.deliveries[group_id]
-    if _reach_beyond(of, int(group["allocated"])):
-        return -1
-    for seq, epoch, time_ms in expanded(of):
-        if rows[seq]["state"] == LEASED and rows[seq]["epoch"] == epoch:
-            rows[seq]["time_ms"] = time_ms
-    return 0
-
-
-def group_untouched(store: TwinStore, topic_id: int, seq: int) -> int:
-    for group_id, rows in store.deliveries.items():
-        group = store.groups[group_id]
-        is_known = group["topic_id"] == topic_id and seq < group["allocated"]
-        if is_known and rows[seq]["state"] != UNTOUCHED:
-            return 0
-    return 1

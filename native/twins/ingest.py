@@ -9,15 +9,22 @@ from enum import IntEnum
 from typing import Final
 
 from native import crc32c
-from native.twins.keys import find, insert, key_hash
+from native.twins.keys import find, insert, key_hash, remove
 from native.twins.log import HEAD, MESSAGE, MESSAGE_TYPE, apply_message, make_record
-from native.twins.store import FRAME_HEAD_BYTES, MAX_BATCH, MESSAGE_HEAD_BYTES, TwinStore
+from native.twins.store import (
+    FRAME_HEAD_BYTES,
+    MAX_BATCH,
+    MESSAGE_HEAD_BYTES,
+    ORDERED_PRIORITY,
+    TOPIC_PRIORITY,
+    TwinStore,
+)
 
 SEND, SEND_OK = 12, 13
 MAX_TIME_MS: Final = 253_402_300_799_999
 MAX_KEY_BYTES: Final = 255
 MAX_HEADERS_BYTES: Final = 16_384
-DUPLICATE, BODY_TOO_LARGE, BAD_TIME, KEY_TOO_LONG, HEADERS_TOO_LARGE = range(1, 6)
+DUPLICATE, BODY_TOO_LARGE, BAD_TIME, KEY_TOO_LONG, HEADERS_TOO_LARGE, ORDER_KEY_TOO_LONG = range(1, 7)
 _SEND_HEAD: Final = struct.Struct("<IIIIq")
 
 
@@ -56,11 +63,16 @@ class Message:
     priority: int
     key: bytes
     headers: bytes
+    order: bytes
     body: bytes
 
     @property
     def record_bytes(self) -> int:
-        return MESSAGE_HEAD_BYTES + len(self.key) + len(self.headers) + len(self.body)
+        return MESSAGE_HEAD_BYTES + len(self.content)
+
+    @property
+    def content(self) -> bytes:
+        return self.key + self.headers + self.order + self.body
 
 
 @dataclass(frozen=True)
@@ -102,20 +114,21 @@ def parse_send(payload: bytes) -> Send | None:
     """None when the columns do not add up to exactly the payload."""
     try:
         topic_id, count, columns, priority, time = _SEND_HEAD.unpack_from(payload)
-        if not 1 <= count <= MAX_BATCH or columns >= 32 or priority > 255:
+        if not 1 <= count <= MAX_BATCH or columns >= 64 or priority > TOPIC_PRIORITY:
             return None
         at = _Columns(payload, _SEND_HEAD.size)
         times = at.numbers(bool(columns & 1), "q", count, time)
         body_bytes = at.numbers(True, "I", count, 0)
         key_bytes = at.numbers(bool(columns & 4), "H", count, 0)
         headers_bytes = at.numbers(bool(columns & 8), "H", count, 0)
+        order_bytes = at.numbers(bool(columns & 32), "H", count, 0)
         priorities = at.numbers(bool(columns & 2), "B", count, priority)
     except struct.error:
         return None
-    if at.at + sum(body_bytes) + sum(key_bytes) + sum(headers_bytes) != len(payload):
+    if at.at + sum(body_bytes) + sum(key_bytes) + sum(headers_bytes) + sum(order_bytes) != len(payload):
         return None
-    keys, headers, bodies = at.slices(key_bytes), at.slices(headers_bytes), at.slices(body_bytes)
-    messages = [Message(*fields) for fields in zip(times, priorities, keys, headers, bodies, strict=True)]
+    blobs = [at.slices(lengths) for lengths in (key_bytes, headers_bytes, order_bytes, body_bytes)]
+    messages = [Message(*fields) for fields in zip(times, priorities, *blobs, strict=True)]
     return Send(topic_id, bool(columns & 16), messages)
 
 
@@ -125,15 +138,38 @@ def _due_ms(send: Send, time: int, now_ms: int) -> int:
     return now_ms + time if send.are_delays else time
 
 
-def _refusal(store: TwinStore, message: Message, due_ms: int) -> int:
+def _refusal(store: TwinStore, topic_id: int, message: Message, due_ms: int) -> int:
     """The exception code of a message that cannot be stored, whatever the others are; 0 for a good one."""
-    if len(message.body) > store.max_body_bytes:
+    own_limit = int(store.topics[topic_id]["max_body_bytes"]) or store.max_body_bytes
+    if len(message.body) > min(store.max_body_bytes, own_limit):
         return BODY_TOO_LARGE
     if message.time < 0 or not 0 <= due_ms <= MAX_TIME_MS:
         return BAD_TIME
     if len(message.key) > MAX_KEY_BYTES:
         return KEY_TOO_LONG
-    return HEADERS_TOO_LARGE if len(message.headers) > MAX_HEADERS_BYTES else 0
+    if len(message.headers) > MAX_HEADERS_BYTES:
+        return HEADERS_TOO_LARGE
+    return ORDER_KEY_TOO_LONG if len(message.order) > MAX_KEY_BYTES else 0
+
+
+def _route(store: TwinStore, topic_id: int, message: Message) -> int:
+    """The topic, or the shard of it, that a message belongs to."""
+    topic = store.topics[topic_id]
+    if not topic["shards"]:
+        return topic_id
+    key = message.order or message.key
+    routing_hash = key_hash(0, key) if key else (store.next_id * 0x9E3779B1) & 0xFFFFFFFF
+    return int(topic["shard_of_byte"][routing_hash >> 24])
+
+
+def _priority(store: TwinStore, topic_id: int, message: Message) -> int:
+    if message.order:
+        return ORDERED_PRIORITY
+    return (
+        int(store.topics[topic_id]["default_priority"])
+        if message.priority == TOPIC_PRIORITY
+        else message.priority
+    )
 
 
 def _missing(store: TwinStore, send: Send, reply_room: int) -> tuple[Stop, int] | None:
@@ -159,9 +195,9 @@ def _missing(store: TwinStore, send: Send, reply_room: int) -> tuple[Stop, int] 
 def _store_message(store: TwinStore, send: Send, message: Message, due_ms: int, now_ms: int) -> None:
     lengths = len(message.key), len(message.headers), len(message.body)
     head = MESSAGE.pack(store.next_id, due_ms, now_ms, *lengths)
-    payload = head + message.key + message.headers + message.body
-    record = make_record(MESSAGE_TYPE, message.priority, send.topic_id, payload)
-    assert len(record) == message.record_bytes == HEAD.size + len(payload)
+    priority, topic_id = _priority(store, send.topic_id, message), _route(store, send.topic_id, message)
+    record = make_record(MESSAGE_TYPE, priority, topic_id, head + message.content, len(message.order))
+    assert len(record) == message.record_bytes == HEAD.size + len(head) + len(message.content)
     position = store.stage(record)
     entry_hash = key_hash(send.topic_id, message.key) if message.key else 0
     message_id = store.next_id
@@ -170,15 +206,47 @@ def _store_message(store: TwinStore, send: Send, message: Message, due_ms: int, 
         insert(store, message_id, entry_hash)
 
 
+def _judge(store: TwinStore, topic_id: int, message: Message, due_ms: int) -> tuple[int, int]:
+    """(why a message cannot be stored or 0, the message that has its key or 0)."""
+    code = _refusal(store, topic_id, message, due_ms)
+    earlier = find(store, topic_id, message.key) if message.key and not code else 0
+    return (DUPLICATE if earlier else code), earlier
+
+
+def send_check(store: TwinStore, payload: bytes, now_ms: int) -> tuple[int, list[int], list[int], int]:
+    """Returns (messages, or -1 for a bad payload and -2 for an unknown topic; codes; earlier ids; log bytes)."""
+    send = parse_send(payload)
+    if send is None:
+        return -1, [], [], 0
+    if not store.is_open_topic(send.topic_id):
+        return -2, [], [], 0
+    judged = [
+        _judge(store, send.topic_id, message, _due_ms(send, message.time, now_ms))
+        for message in send.messages
+    ]
+    log_bytes = sum(message.record_bytes + 7 for message in send.messages)
+    return len(judged), [code for code, _ in judged], [earlier for _, earlier in judged], log_bytes
+
+
+def unsend(store: TwinStore, first_id: int, staging_bytes: int) -> None:
+    """Takes messages back that are still staged."""
+    for message_id in range(first_id, store.next_id):
+        row = store.rows[message_id]
+        if row["key_hash"]:
+            remove(store, message_id)
+        store.topics[row["topic_id"]]["messages"] -= 1
+        store.topics[row["topic_id"]]["scheduled"] -= 1
+        for name in row.dtype.names:
+            row[name] = 0
+    store.next_id, store.staging_bytes = first_id, staging_bytes
+
+
 def _store_frame(store: TwinStore, send: Send, now_ms: int) -> bytes:
     """Stores a frame's messages, each judged by itself; returns the SEND_OK payload."""
     first_id, exceptions = store.next_id, []
     for index, message in enumerate(send.messages):
         due_ms = _due_ms(send, message.time, now_ms)
-        code, earlier = _refusal(store, message, due_ms), 0
-        if not code and message.key:
-            earlier = find(store, send.topic_id, message.key)
-            code = DUPLICATE if earlier else 0
+        code, earlier = _judge(store, send.topic_id, message, due_ms)
         if code:
             exceptions.append(struct.pack("<IIQ", index, code, earlier))
         else:
@@ -221,7 +289,7 @@ def _handle(store: TwinStore, payload: bytes, now_ms: int, replies_capacity: int
     if send is None:
         result.stop = Stop.BAD_FRAME
         return True
-    if not store.has_topic(send.topic_id):
+    if not store.is_open_topic(send.topic_id):
         result.stop = Stop.UNKNOWN_TOPIC
         return True
     missing = _missing(store, send, replies_capacity - len(result.replies))

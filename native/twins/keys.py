@@ -27,7 +27,7 @@ def find(store: TwinStore, topic_id: int, key: bytes) -> int:
     """The id of the indexed message with this topic and key; 0 when there is none."""
     wanted = key_hash(topic_id, key)
     for message_id, entry_hash in store.keys.of(wanted).entries.items():
-        same_topic = int(store.rows[message_id]["topic_id"]) == topic_id
+        same_topic = store.key_topic(int(store.rows[message_id]["topic_id"])) == topic_id
         if entry_hash == wanted and same_topic and message_key(store, message_id) == key:
             return message_id
     return 0

@@ -7,9 +7,9 @@ from typing import Final
 
 from native import Buffer, crc32c
 from native.twins.keys import key_hash
-from native.twins.store import MESSAGE_HEAD_BYTES, SCHEDULED, TwinStore, padded
+from native.twins.store import MESSAGE_HEAD_BYTES, ORDERED, SCHEDULED, TwinStore, padded
 
-HEAD: Final = struct.Struct("<IIBBHI")  # crc, record_bytes, type, flags, reserved, aux
+HEAD: Final = struct.Struct("<IIBBHI")  # crc, record_bytes, type, flags, order_bytes, aux
 MESSAGE: Final = struct.Struct("<QqqHHI")  # id, deliver_at, created, and the lengths of key, headers, body
 END_OF_RANGE, ZEROS, BAD_LENGTH, BAD_CHECKSUM, END_RECORD = range(5)
 MESSAGE_TYPE, END_TYPE = 1, 255
@@ -17,9 +17,9 @@ MAX_ID: Final = (1 << 40) - 1
 REPLAYED, OTHER_RECORD, NEED_ROWS, NONSENSE = 0, 1, 12, -1
 
 
-def make_record(record_type: int, flags: int, aux: int, payload: bytes) -> bytes:
+def make_record(record_type: int, flags: int, aux: int, payload: bytes, order_bytes: int = 0) -> bytes:
     """A record's head and payload, without the padding."""
-    tail = HEAD.pack(0, HEAD.size + len(payload), record_type, flags, 0, aux)[4:] + payload
+    tail = HEAD.pack(0, HEAD.size + len(payload), record_type, flags, order_bytes, aux)[4:] + payload
     return struct.pack("<I", crc32c(tail)) + tail
 
 
@@ -60,7 +60,7 @@ def log_append(store: TwinStore, record_type: int, aux: int, payload: bytes) -> 
 
 def apply_message(store: TwinStore, record: bytes, position: int, entry_hash: int) -> None:
     """Enters a message into the MessageTable and counts it."""
-    _, size, _, priority, _, topic_id = HEAD.unpack_from(record)
+    _, size, _, priority, order_bytes, topic_id = HEAD.unpack_from(record)
     message_id, deliver_at_ms, created_ms, *_ = MESSAGE.unpack_from(record, HEAD.size)
     row = store.rows[message_id]
     for name in row.dtype.names:
@@ -68,27 +68,28 @@ def apply_message(store: TwinStore, record: bytes, position: int, entry_hash: in
     row["position"], row["record_bytes"] = position, size
     row["deliver_at_ms"], row["created_ms"] = deliver_at_ms, created_ms
     row["topic_id"], row["key_hash"], row["priority"] = topic_id, entry_hash, priority
-    row["state"] = SCHEDULED
+    row["state"], row["flags"] = SCHEDULED, ORDERED if order_bytes else 0
     store.next_id = message_id + 1
     store.topics[topic_id]["messages"] += 1
+    store.topics[topic_id]["scheduled"] += 1
 
 
 def replay(store: TwinStore, position: int, end: int) -> tuple[int, int, int]:
     """Returns (what stopped it, the position reached, need)."""
     while end - position >= HEAD.size:
         rest = store.log[position:end].tobytes()
-        _, size, record_type, _, _, topic_id = HEAD.unpack_from(rest)
+        _, size, record_type, _, order_bytes, topic_id = HEAD.unpack_from(rest)
         if record_type != MESSAGE_TYPE:
             return OTHER_RECORD, position, 0
         if size < MESSAGE_HEAD_BYTES or size > len(rest):
             return NONSENSE, position, 0
         message_id, _, _, *lengths = MESSAGE.unpack_from(rest, HEAD.size)
-        adds_up = MESSAGE_HEAD_BYTES + sum(lengths) == size
+        adds_up = MESSAGE_HEAD_BYTES + sum(lengths) + order_bytes == size
         if not 0 < message_id <= MAX_ID or not adds_up or not store.has_topic(topic_id):
             return NONSENSE, position, 0
         if message_id >= len(store.rows):
             return NEED_ROWS, position, message_id + 1
         key = rest[MESSAGE_HEAD_BYTES : MESSAGE_HEAD_BYTES + lengths[0]]
-        apply_message(store, rest[:size], position, key_hash(topic_id, key) if key else 0)
+        apply_message(store, rest[:size], position, key_hash(store.key_topic(topic_id), key) if key else 0)
         position += padded(size)
     return REPLAYED, position, 0

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from native.twins.delivery import lane_chain
+from native.twins.delivery import due_ms, lane_chain
 from native.twins.keys import insert
-from native.twins.store import ACKED, CANCELLED, LEASED, NONE, SCHEDULED, UNTOUCHED, TwinStore
+from native.twins.store import (
+    ACKED,
+    CANCELLED,
+    DEAD,
+    LEASED,
+    NONE,
+    ORDERED,
+    ORDERED_PRIORITY,
+    READY,
+    SCHEDULED,
+    UNTOUCHED,
+    WAITING,
+    TwinStore,
+)
 
 DONE, NEED_KEYS = 0, 13
 
@@ -17,19 +30,19 @@ def scheduled(store: TwinStore, from_id: int, end_id: int, capacity: int) -> tup
     message_id = from_id
     while message_id < end_id and len(found) < capacity:
         row = store.rows[message_id]
-        if row["state"] == SCHEDULED:
-            found.append((int(row["deliver_at_ms"]), message_id, int(row["version"])))
+        if row["state"] == SCHEDULED and store.has_topic(int(row["topic_id"])):
+            found.append((due_ms(store, message_id), message_id, int(row["version"])))
         message_id += 1
     return found, message_id
 
 
 def leased(store: TwinStore, group_id: int, from_seq: int, capacity: int) -> tuple[list[Timer], int]:
-    """Returns (timers of a group's leases, where to go on)."""
+    """Returns (timers of a group's leases and waits, where to go on)."""
     rows, high_seq = store.deliveries[group_id], int(store.groups[group_id]["high_seq"])
     found: list[Timer] = []
     seq = from_seq
     while seq < high_seq and len(found) < capacity:
-        if rows[seq]["state"] == LEASED:
+        if rows[seq]["state"] in (LEASED, WAITING) and store.is_in_topic(group_id, seq):
             found.append((int(rows[seq]["time_ms"]), seq, int(rows[seq]["epoch"])))
         seq += 1
     return found, seq
@@ -39,20 +52,22 @@ def rebuild_topics(store: TwinStore) -> int:
     """0, or -1 when an arrival names a message that is not there."""
     for topic_id, arrivals in store.arrivals.items():
         topic = store.topics[topic_id]
-        topic["messages"] = topic["cancelled"] = topic["cancelled_in_topic"] = 0
+        topic["messages"], topic["cancelled"] = topic["purged_messages"], topic["purged_cancelled"]
+        topic["scheduled"] = topic["ready"] = 0
         for name in ("lane_first", "lane_last", "lanes"):
             topic[name] = 0
         chain = lane_chain(store, topic_id)
         for seq, message_id in enumerate(arrivals["id"][: int(topic["count"])].tolist()):
             if not 0 < message_id < store.next_id:
                 return -1
-            row = store.rows[message_id]
-            topic["cancelled_in_topic"] += row["state"] == CANCELLED
-            chain.append(int(row["priority"]), seq)
+            chain.append(int(store.rows[message_id]["priority"]), seq)
     for row in store.rows[1 : store.next_id]:
         if row["state"] != NONE and store.has_topic(int(row["topic_id"])):
-            store.topics[row["topic_id"]]["messages"] += 1
-            store.topics[row["topic_id"]]["cancelled"] += row["state"] == CANCELLED
+            topic = store.topics[row["topic_id"]]
+            topic["messages"] += 1
+            topic["scheduled"] += row["state"] == SCHEDULED
+            topic["ready"] += row["state"] == READY
+            topic["cancelled"] += row["state"] == CANCELLED
     return 0
 
 
@@ -61,7 +76,11 @@ def rebuild_keys(store: TwinStore, from_id: int, end_id: int) -> tuple[int, int,
     for message_id in range(from_id, end_id):
         row = store.rows[message_id]
         key_hash = int(row["key_hash"])
-        if not key_hash or row["state"] in (NONE, CANCELLED):
+        if (
+            not key_hash
+            or row["state"] not in (SCHEDULED, READY)
+            or not store.has_topic(int(row["topic_id"]))
+        ):
             continue
         if not store.keys.of(key_hash).has_room(1):
             return NEED_KEYS, message_id, key_hash >> 22
@@ -69,24 +88,52 @@ def rebuild_keys(store: TwinStore, from_id: int, end_id: int) -> tuple[int, int,
     return DONE, max(from_id, end_id), 0
 
 
-def rebuild_group(store: TwinStore, group_id: int) -> int:
-    """Counts a group's rows and empties its chains."""
-    group, rows = store.groups[group_id], store.deliveries[group_id]
+def skip_to_start(store: TwinStore, group_id: int) -> None:
+    """Moves the cursors over what lies before the group's start."""
+    group = store.groups[group_id]
     topic_id = int(group["topic_id"])
-    for name in ("cursor", "retry_first", "retry_last", "retry_lanes"):
+    for seq in range(min(int(group["start_seq"]), int(store.topics[topic_id]["count"]))):
+        message_id = store.arrivals[topic_id][seq]["id"]
+        if message_id:
+            group["cursor"][store.rows[message_id]["priority"]] = seq + 1
+
+
+def rebuild_group(store: TwinStore, group_id: int) -> int:
+    """Counts a group's rows, empties its chains, and sets its cursors."""
+    group, rows = store.groups[group_id], store.deliveries[group_id]
+    count = int(store.topics[group["topic_id"]]["count"])
+    for name in ("cursor", "retry_first", "retry_last", "retry_lanes", "touched", "leased", "pending"):
         group[name] = 0
-    for name in ("touched", "leased", "acked", "deliveries"):
-        group[name] = 0
+    for name in ("acked", "dead", "deliveries"):
+        group[name] = group[f"purged_{name}"]
     group["floor_seq"] = group["high_seq"] = group["start_seq"]
-    arrivals = store.arrivals[topic_id][: int(store.topics[topic_id]["count"])]
-    for seq, (arrival, row) in enumerate(zip(arrivals, rows[: int(group["allocated"])], strict=False)):
-        row["holder"] = row["flags"] = row["retry_next"] = 0
-        if row["state"] == UNTOUCHED:
-            continue
-        group["high_seq"] = seq + 1
-        group["touched"] += 1
-        group["deliveries"] += row["epoch"]
-        group["acked"] += row["state"] == ACKED
-        group["leased"] += row["state"] == LEASED
-        group["cursor"][store.rows[arrival["id"]]["priority"]] = seq + 1
+    skip_to_start(store, group_id)
+    end, is_held = min(int(group["allocated"]), count), False
+    for seq in range(end):
+        is_held = _count_delivery(store, group_id, seq, is_held)
+    for seq in range(int(group["start_seq"]), count):
+        group["pending"] += store.is_open(group_id, seq) if seq < end else store.is_in_topic(group_id, seq)
+    assert len(rows) >= end
     return 0
+
+
+def _count_delivery(store: TwinStore, group_id: int, seq: int, is_held: bool) -> bool:
+    """Counts one row; returns whether the cursor of the lane of ordered messages stands still from here on."""
+    group, row, message = (
+        store.groups[group_id],
+        store.deliveries[group_id][seq],
+        store.message_of(group_id, seq),
+    )
+    row["holder"] = row["flags"] = row["retry_next"] = row["order_hash"] = 0
+    is_held |= bool(message["flags"] & ORDERED) and store.is_open(group_id, seq)
+    if row["state"] == UNTOUCHED:
+        return is_held
+    group["high_seq"] = seq + 1
+    group["touched"] += 1
+    group["deliveries"] += row["epoch"]
+    group["acked"] += row["state"] == ACKED
+    group["dead"] += row["state"] == DEAD
+    group["leased"] += row["state"] == LEASED and store.is_in_topic(group_id, seq)
+    if not (is_held and message["priority"] == ORDERED_PRIORITY):
+        group["cursor"][message["priority"]] = seq + 1
+    return is_held

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -50,9 +51,14 @@ MESSAGE_HEAD_BYTES: Final = 48
 FRAME_HEAD_BYTES: Final = 16
 MAX_BATCH: Final = 65_536
 
-NONE, SCHEDULED, READY, CANCELLED, DAMAGED = range(5)
-UNTOUCHED, LEASED, ACKED = range(3)
-IN_RETRY, ACKING = 1, 2
+NONE, SCHEDULED, READY, CANCELLED, DAMAGED, EXPIRED = range(6)
+UNTOUCHED, LEASED, ACKED, WAITING, DEAD = range(5)
+IN_RETRY, ACKING, PARKED, TAKEN = 1, 2, 4, 8
+ORDERED: Final = 1
+TOPIC_PRIORITY: Final = 256
+ORDERED_PRIORITY: Final = 50
+RESERVED_SHARE: Final = 8
+LAST: Final = (1 << 64) - 1
 
 
 def padded(size: int) -> int:
@@ -74,6 +80,8 @@ class TwinStore:
     outstanding: Array
     arrivals: dict[int, Array] = field(default_factory=dict)
     deliveries: dict[int, Array] = field(default_factory=dict)
+    #: By group number: the busy ordering keys, hash → [current, first, last], all topic_seq + 1.
+    orders: dict[int, dict[int, list[int]]] = field(default_factory=dict)
     keys: KeyIndex = field(default_factory=KeyIndex)
     keys_allocated: int = 0
     log_readable: int = 0
@@ -105,6 +113,36 @@ class TwinStore:
         )
         self.staging_bytes = end
         return position
+
+    def groups_of(self, topic_id: int) -> Iterator[int]:
+        """The numbers of a topic's groups."""
+        group_id = int(self.topics[topic_id]["first_group"])
+        while group_id:
+            yield group_id
+            group_id = int(self.groups[group_id]["next_group"])
+
+    def key_topic(self, topic_id: int) -> int:
+        """The topic whose keys those of a topic's messages are: a shard's are its parent's."""
+        return int(self.topics[topic_id]["parent"]) or topic_id
+
+    def message_of(self, group_id: int, seq: int) -> Any:
+        """The row of a message by its number in the group's topic."""
+        return self.rows[self.arrivals[int(self.groups[group_id]["topic_id"])][seq]["id"]]
+
+    def is_in_topic(self, group_id: int, seq: int) -> bool:
+        """Whether the message is in its topic under this number now."""
+        row = self.message_of(group_id, seq)
+        same_topic = row["topic_id"] == self.groups[group_id]["topic_id"]
+        return bool(row["state"] == READY and row["topic_seq"] == seq and same_topic)
+
+    def is_open(self, group_id: int, seq: int) -> bool:
+        """Whether, besides, the group is not done with it."""
+        done = self.deliveries[group_id][seq]["state"] in (ACKED, DEAD)
+        return not done and self.is_in_topic(group_id, seq)
+
+    def is_open_topic(self, topic_id: int) -> bool:
+        """Whether messages can be sent to it: a shard gets them through its parent."""
+        return self.has_topic(topic_id) and not self.topics[topic_id]["parent"]
 
     def has_topic(self, topic_id: int) -> bool:
         return topic_id < len(self.topics) and bool(self.topics[topic_id]["exists"])

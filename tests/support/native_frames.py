@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from native.twins.ingest import SEND, frame
 from tests.support.native_pair import NOW_MS
 
-TIMES, PRIORITY, KEYS, HEADERS, DELAYS = 1, 2, 4, 8, 16
+TIMES, PRIORITY, KEYS, HEADERS, DELAYS, ORDERS = 1, 2, 4, 8, 16, 32
 MAX_TIME_MS: Final = 253_402_300_799_999
 UNKNOWN_TOPIC: Final = 3
 
@@ -25,6 +25,7 @@ class Item:
     headers: bytes = b""
     time: int = 0
     priority: int = 0
+    order: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,13 @@ class SendFrame:
             parts.append(struct.pack(f"<{n}H", *(len(item.key) for item in items)))
         if self.columns & HEADERS:
             parts.append(struct.pack(f"<{n}H", *(len(item.headers) for item in items)))
+        if self.columns & ORDERS:
+            parts.append(struct.pack(f"<{n}H", *(len(item.order) for item in items)))
         if self.columns & PRIORITY:
             parts.append(bytes(item.priority for item in items))
         parts += [item.key for item in items if self.columns & KEYS]
         parts += [item.headers for item in items if self.columns & HEADERS]
+        parts += [item.order for item in items if self.columns & ORDERS]
         parts += [item.body for item in items]
         return b"".join(parts)
 
@@ -79,13 +83,14 @@ items = st.builds(
     headers=st.sampled_from([0, 0, 1, 9, 16_384, 16_385]).map(filler),
     time=times,
     priority=st.integers(0, 255),
+    order=st.sampled_from([b"", b"", b"o", b"other", filler(255), filler(256)]),
 )
 sends = st.builds(
     SendFrame,
     topic_id=st.sampled_from([1, 1, 2]),
     items=st.lists(items, min_size=1, max_size=6),
-    columns=st.integers(0, 31),
-    priority=st.integers(0, 255),
+    columns=st.integers(0, 63),
+    priority=st.integers(0, 256),
     time=times,
 )
 _numbers = st.sampled_from([0, 1, 2, 7, 31, 32, 255, 256, 65_535, 65_536, 65_537, 1 << 31, (1 << 32) - 1])

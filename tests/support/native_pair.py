@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from native.twins import delivery, ingest, keys, log, rebuild
+from native.twins import acks, change, delivery, ingest, keys, log, rebuild
 from native.twins.key_index import PARTITIONS, KeyIndex
 from native.twins.store import ARRIVAL, DELIVERY, GROUP, ROW, TOPIC, Array, TwinStore, padded
 from tests.support.native_store import HOLDERS, NativeStore
@@ -23,12 +23,14 @@ EMPTY_INDEX_BYTES: Final = KeyIndex().end
 _TWINS: Final = {
     name: getattr(module, name)
     for module, names in (
-        (ingest, "ingest"),
+        (ingest, "ingest send_check unsend"),
         (log, "log_append replay"),
         (keys, "find remove bytes_to_grow grow count"),
-        (delivery, "lookup apply_put apply_lease apply_ack apply_release select unselect deliver_frame"),
-        (delivery, "ack_check unmark_acks expire held_by group_untouched"),
-        (rebuild, "scheduled leased rebuild_topics rebuild_keys rebuild_group"),
+        (delivery, "lookup due_times apply_put apply_lease select unselect deliver_frame"),
+        (acks, "ack_check unmark_acks apply_ack apply_dead apply_nack apply_redeliver apply_release"),
+        (acks, "expire requeue held_by"),
+        (change, "judge_all apply_end apply_reschedule"),
+        (rebuild, "scheduled leased rebuild_topics rebuild_keys skip_to_start rebuild_group"),
     )
     for name in names.split()
 }
@@ -92,6 +94,7 @@ class Pair:
         for side in self.sides:
             side.topics[topic_id]["exists"] = 1
             side.topics[topic_id]["allocated"] = self.sizes.arrivals
+            side.topics[topic_id]["default_priority"] = 50
 
     def _add_group(self, group_id: int, topic_id: int, start_seq: int) -> None:
         self.native.add_group(group_id, self.sizes.deliveries)
@@ -101,6 +104,8 @@ class Pair:
             group["exists"], group["topic_id"], group["allocated"] = 1, topic_id, self.sizes.deliveries
             group["start_seq"] = group["floor_seq"] = group["high_seq"] = start_seq
             group["ack_wait_ms"], group["min_backoff_ms"], group["max_backoff_ms"] = 1_000, 700, 60_000
+            topic = side.topics[topic_id]
+            group["next_group"], topic["first_group"] = topic["first_group"], group_id
 
     @property
     def sides(self) -> tuple[Any, Any]:
@@ -133,6 +138,13 @@ class Pair:
         self.set(staging_position=position, log_readable=position, staging_bytes=0)
         self.compare()
 
+    def grow_orders(self, group_id: int) -> None:
+        """Makes room for more busy ordering keys."""
+        capacity = max(8, 2 * int(self.twin.groups[group_id]["orders_capacity"]))
+        self.native.move_orders(group_id, capacity)
+        self.twin.groups[group_id]["orders_capacity"] = capacity
+        self.compare()
+
     def allow(self, table: str, number: int, items: int) -> None:
         """Lets so many arrivals of one of the ``topics``, or deliveries of one of the ``groups``, be touched."""
         for side in self.sides:
@@ -160,7 +172,11 @@ class Pair:
         for group_id, rows in twin.deliveries.items():
             assert _same(native.deliveries[group_id], rows), f"deliveries of group {group_id}"
         assert _same(_without(native.topics, "arrivals"), twin.topics), "topics"
-        assert _same(_without(native.groups, "rows"), twin.groups), "groups"
+        assert _same(_without(native.groups, "rows", "orders"), twin.groups), "groups"
+        for group_id, orders in twin.orders.items():
+            assert native.orders(group_id) == {key: tuple(order) for key, order in orders.items()}, (
+                "ordering keys"
+            )
         assert not native.key_counts.any(), "key_counts are zero between calls"
         self._compare_index()
         native.memory.check()
@@ -178,10 +194,11 @@ def _same(one: Array, other: Array) -> bool:
     return bool((one.view(np.uint8) == other.view(np.uint8)).all())
 
 
-def _without(array: Array, name: str) -> Array:
+def _without(array: Array, *names: str) -> Array:
     """A copy whose pointers are zero."""
     copied = array.view(np.uint8).copy().view(array.dtype)  # a plain copy leaves the padding as it comes
-    copied[name] = 0
+    for name in names:
+        copied[name] = 0
     return copied
 
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from native import ffi, lib
 from native.twins.ingest import Ingested, Stop
-from native.twins.store import ARRIVAL, DELIVERY, GROUP, MAX_BATCH, ROW, RUN, TOPIC, Array
+from native.twins.store import ARRIVAL, DELIVERY, GROUP, MAX_BATCH, ROW, RUN, TOPIC, Array, dtype_of
 
+ORDER: Final = dtype_of("tw_order")
 HOLDERS: Final = 65_536
 KEY_PARTITIONS: Final = 1_024
 GUARD: Final = 0xA5
@@ -94,6 +95,7 @@ class NativeStore:
         self.key_counts = array(KEY_PARTITIONS, np.uint16)
         self.arrivals: dict[int, Array] = {}
         self.deliveries: dict[int, Array] = {}
+        self._orders: dict[int, Array] = {}
         self.store = ffi.new("tw_store *")
         for name, ctype in (
             ("log", "const uint8_t *"), ("staging", "uint8_t *"), ("rows", "tw_row *"), ("keys", "uint8_t *"),
@@ -139,6 +141,20 @@ class NativeStore:
                 ),
             )
 
+    def send_check(self, payload: bytes, now_ms: int) -> tuple[int, list[int], list[int], int]:
+        with Outputs() as out:
+            codes, earlier = out.array(MAX_BATCH, np.uint32), out.array(MAX_BATCH, np.uint64)
+            log_bytes = ffi.new("uint64_t *")
+            count = lib.tw_send_check(
+                self.store, out.bytes(payload), len(payload), now_ms,
+                pointer(codes, "uint32_t *"), pointer(earlier, "uint64_t *"), log_bytes,
+            )  # fmt: skip
+            found = max(0, int(count))
+            return int(count), codes[:found].tolist(), earlier[:found].tolist(), int(log_bytes[0])
+
+    def unsend(self, first_id: int, staging_bytes: int) -> None:
+        lib.tw_unsend(self.store, first_id, staging_bytes)
+
     # -- log.c --
 
     def log_append(self, record_type: int, aux: int, payload: bytes) -> int:
@@ -173,11 +189,19 @@ class NativeStore:
 
     # -- delivery.c --
 
-    def lookup(self, ids: Sequence[int], versions: Sequence[int]) -> list[int]:
+    def due_times(self, ids: Sequence[int]) -> list[int]:
+        with Outputs() as out:
+            due = out.array(len(ids), np.int64)
+            lib.tw_due_times(
+                self.store, out.input(ids, np.uint64, "uint64_t *"), len(ids), pointer(due, "int64_t *")
+            )
+            return due.tolist()
+
+    def lookup(self, ids: Sequence[int], versions: Sequence[int], now_ms: int) -> list[int]:
         with Outputs() as out:
             verdicts = out.array(len(ids), np.uint8)
             sources = out.input(ids, np.uint64, "uint64_t *"), out.input(versions, np.uint32, "uint32_t *")
-            due = lib.tw_lookup(self.store, *sources, len(ids), pointer(verdicts, "uint8_t *"))
+            due = lib.tw_lookup(self.store, *sources, len(ids), now_ms, pointer(verdicts, "uint8_t *"))
             assert due == (verdicts == 1).sum()
             return verdicts.tolist()
 
@@ -213,14 +237,13 @@ class NativeStore:
 
     def unselect(self, group_id: int, receipts: Sequence[tuple[int, int]]) -> None:
         with Outputs() as out:
-            seqs, epochs = columns(receipts, 2)
-            sources = out.input(seqs, np.uint64, "uint64_t *"), out.input(epochs, np.uint32, "uint32_t *")
-            lib.tw_unselect(self.store, group_id, *sources, len(seqs))
+            seqs, _ = columns(receipts, 2)
+            lib.tw_unselect(self.store, group_id, out.input(seqs, np.uint64, "uint64_t *"), len(seqs))
 
     def deliver_frame(self, group_id: int, subscription: int, seqs: Sequence[int]) -> bytes:
         """In a buffer of exactly the frame's size; one byte less is refused."""
         count, source = len(seqs), np.array(seqs, np.uint64)
-        content = self.rows["record_bytes"][self._ids(group_id, seqs)].astype(int) - 48 + 37
+        content = self.rows["record_bytes"][self._ids(group_id, seqs)].astype(int) - 48 + 39
         size = 24 + int(content.sum())
         with Outputs() as out:
             frame = out.array(size, np.uint8)
@@ -246,11 +269,64 @@ class NativeStore:
         with Outputs() as out:
             lib.tw_unmark_acks(self.store, group_id, out.input(seqs, np.uint64, "uint64_t *"), len(seqs))
 
-    def expire(self, group_id: int, receipts: Sequence[tuple[int, int]], now_ms: int) -> int:
+    def apply_dead(self, group_id: int, runs: Array) -> int:
+        return self._runs(lib.tw_apply_dead, group_id, (), runs)
+
+    def apply_nack(self, group_id: int, runs: Array) -> int:
+        return self._runs(lib.tw_apply_nack, group_id, (), runs)
+
+    def apply_redeliver(self, group_id: int, runs: Array, reset_attempts: int) -> int:
+        with Outputs() as out:
+            source = out.input(runs, RUN, "tw_run *")
+            return int(lib.tw_apply_redeliver(self.store, group_id, source, len(runs), reset_attempts))
+
+    def expire(
+        self, group_id: int, receipts: Sequence[tuple[int, int]], now_ms: int
+    ) -> tuple[int, list[int]]:
         with Outputs() as out:
             seqs, epochs = columns(receipts, 2)
             sources = out.input(seqs, np.uint64, "uint64_t *"), out.input(epochs, np.uint32, "uint32_t *")
-            return int(lib.tw_expire(self.store, group_id, *sources, len(seqs), now_ms))
+            exhausted, count = out.array(len(seqs), np.uint64), ffi.new("uint64_t *")
+            into = pointer(exhausted, "uint64_t *"), count
+            moved = lib.tw_expire(self.store, group_id, *sources, len(seqs), now_ms, *into)
+            return int(moved), exhausted[: count[0]].tolist()
+
+    def requeue(self, group_id: int, seqs: Sequence[int]) -> None:
+        with Outputs() as out:
+            lib.tw_requeue(self.store, group_id, out.input(seqs, np.uint64, "uint64_t *"), len(seqs))
+
+    # -- orders.c --
+
+    def move_orders(self, group_id: int, capacity: int) -> None:
+        table = self._orders[group_id] = self.memory.array(capacity, ORDER)
+        lib.tw_orders_move(self.store, group_id, pointer(table, "tw_order *"), capacity)
+
+    def orders(self, group_id: int) -> dict[int, tuple[int, int, int]]:
+        """The busy ordering keys: hash → (current, first, last)."""
+        busy = self._orders[group_id][self._orders[group_id]["hash"] != 0]
+        return {int(o["hash"]): (int(o["current"]), int(o["first"]), int(o["last"])) for o in busy}
+
+    def orders_clear(self, group_id: int) -> None:
+        self._orders[group_id][:] = np.zeros(1, ORDER)
+
+    # -- change.c --
+
+    def judge_all(self, ids: Sequence[int]) -> list[int]:
+        with Outputs() as out:
+            verdicts = out.array(len(ids), np.uint8)
+            source = out.input(ids, np.uint64, "uint64_t *")
+            lib.tw_judge_all(self.store, source, len(ids), pointer(verdicts, "uint8_t *"))
+            return verdicts.tolist()
+
+    def apply_end(self, ids: Sequence[int], state: int) -> int:
+        with Outputs() as out:
+            return int(lib.tw_apply_end(self.store, out.input(ids, np.uint64, "uint64_t *"), len(ids), state))
+
+    def apply_reschedule(self, runs: Array, priority: int) -> int:
+        with Outputs() as out:
+            return int(
+                lib.tw_apply_reschedule(self.store, out.input(runs, RUN, "tw_run *"), len(runs), priority)
+            )
 
     def held_by(
         self, group_id: int, holder: int, from_seq: int, capacity: int
@@ -261,9 +337,6 @@ class NativeStore:
             into = pointer(seqs, "uint64_t *"), pointer(epochs, "uint32_t *")
             count = lib.tw_held_by(self.store, group_id, holder, at, *into, capacity)
             return list(zip(seqs[:count].tolist(), epochs[:count].tolist(), strict=True)), int(at[0])
-
-    def group_untouched(self, topic_id: int, seq: int) -> int:
-        return int(lib.tw_group_untouched(self.store, topic_id, seq))
 
     # -- rebuild.c --
 
@@ -294,6 +367,9 @@ class NativeStore:
         at, need = ffi.new("uint64_t *", from_id), ffi.new("uint64_t *")
         result = int(lib.tw_rebuild_keys(self.store, at, end_id, need))
         return result, int(at[0]), int(need[0]) if result else 0
+
+    def skip_to_start(self, group_id: int) -> None:
+        lib.tw_skip_to_start(self.store, group_id)
 
     def rebuild_group(self, group_id: int) -> int:
         return int(lib.tw_rebuild_group(self.store, group_id))

@@ -13,17 +13,11 @@ from hypothesis import strategies as st
 
 from native import ffi, lib
 from native.twins import delivery
-from native.twins.delivery import (
-    ALREADY_ACKED,
-    BROKEN,
-    DUE,
-    NEVER_DELIVERED,
-    NOT_FOUND,
-    STALE_RECEIPT,
-    SUPERSEDED,
-)
-from native.twins.store import DAMAGED, RUN, Array
-from tests.support.native_frames import PRIORITY, Item, SendFrame
+from native.twins.acks import ALREADY_ACKED, NEVER_DELIVERED, NOT_FOUND, STALE_RECEIPT
+from native.twins.change import IS_DELIVERED, IS_DONE, IS_READY, IS_SCHEDULED, IS_UNKNOWN
+from native.twins.delivery import BROKEN, DUE, SUPERSEDED
+from native.twins.store import CANCELLED, DAMAGED, RUN, Array
+from tests.support.native_frames import ORDERS, PRIORITY, Item, SendFrame
 from tests.support.native_pair import NOW_MS, Pair, Sizes
 from tests.support.native_store import Outputs, pointer
 
@@ -121,7 +115,9 @@ UNLIKELY_RUNS = [
 
 
 @pytest.mark.parametrize("bad", UNLIKELY_RUNS)
-@pytest.mark.parametrize("name", ["apply_put", "apply_lease", "apply_ack", "apply_release"])
+@pytest.mark.parametrize(
+    "name", ["apply_put", "apply_lease", "apply_ack", "apply_release", "apply_dead", "apply_nack"]
+)
 def test_a_run_beyond_the_table_changes_nothing(name: str, bad: tuple[int, int, int, int]) -> None:
     pair = topic_with(4) if name != "apply_put" else store_with(4)
     before = pair.native.deliveries[1].tobytes(), pair.native.rows.tobytes(), pair.native.groups.tobytes()
@@ -150,7 +146,7 @@ def test_lookup_judges_each_timer() -> None:
     for side in pair.sides:
         side.log[int(side.rows[4]["position"]) + 50] ^= 1
     ids = [1, 2, 2, 3, 4, 0, 7, LAST, 6]
-    verdicts = pair.call("lookup", ids, [0, 0, 1, 0, 0, 0, 0, 0, 0])
+    verdicts = pair.call("lookup", ids, [0, 0, 1, 0, 0, 0, 0, 0, 0], NOW_MS)
     assert verdicts == [DUE, SUPERSEDED, DUE, SUPERSEDED, BROKEN, SUPERSEDED, SUPERSEDED, SUPERSEDED, DUE]
 
 
@@ -160,7 +156,7 @@ def test_lookup_of_a_row_that_names_no_record(position: int, record_bytes: int) 
     """What it names lies outside the log, or is not a record; nothing outside is read."""
     pair = store_with(1, log_bytes=64 + 56, message_limit=1_000)
     pair.write_row(1, position=position, record_bytes=record_bytes)
-    assert pair.call("lookup", [1], [0]) == [BROKEN]
+    assert pair.call("lookup", [1], [0], NOW_MS) == [BROKEN]
 
 
 def lease(
@@ -177,8 +173,8 @@ def test_lower_numbers_first_and_redeliveries_before_new_ones() -> None:
     pair = topic_with(8, priorities=[255, 0, 64, 63])
     assert [seq for seq, _ in lease(pair, 3)] == [1, 5, 3]
     later = NOW_MS + 1_000
-    assert pair.call("expire", 1, [(5, 1), (3, 1)], later) == 2
-    assert lease(pair, 8, now_ms=later) == [(5, 2), (3, 2), (7, 1), (2, 1), (6, 1), (0, 1), (4, 1)]
+    assert pair.call("expire", 1, [(5, 1), (3, 1)], later) == (2, [])
+    assert lease(pair, 8, now_ms=later) == [(5, 2), (3, 2), (7, 1), (2, 1), (0, 1), (6, 1), (4, 1)]
 
 
 def test_select_asks_for_rows_and_goes_on() -> None:
@@ -258,7 +254,7 @@ def test_held_by_passes_over_what_is_done() -> None:
 @given(st.lists(st.integers(0, 5), max_size=12))
 def test_a_deliver_frame_of_any_messages(seqs: list[int]) -> None:
     pair = topic_with(6, priorities=[0, 255])
-    assert len(pair.call("deliver_frame", 1, (1 << 32) - 1, seqs)) == 24 + 41 * len(seqs)
+    assert len(pair.call("deliver_frame", 1, (1 << 32) - 1, seqs)) == 24 + 43 * len(seqs)
 
 
 def test_a_frame_that_does_not_fit_is_refused() -> None:
@@ -273,5 +269,117 @@ def test_a_message_that_the_group_has_no_row_for_was_never_delivered() -> None:
     pair = topic_with(4, deliveries=2)
     lease(pair, 0)
     assert ack(pair, [(i, 1) for i in range(1, 5)]) == 4 * [NEVER_DELIVERED]
-    assert pair.call("expire", 1, [(2, 1), (3, 1)], NOW_MS) == 0
-    assert pair.call("group_untouched", 1, 3) == 1
+    assert pair.call("expire", 1, [(2, 1), (3, 1)], NOW_MS) == (0, [])
+    assert pair.call("judge_all", [4]) == [IS_READY]
+
+
+# -- what came with ordering keys, attempts and changes --
+
+
+def ordered_topic(orders: Sequence[bytes]) -> Pair:
+    pair = Pair()
+    pair.ingest(SendFrame(items=[Item(b"x", order=order) for order in orders], columns=ORDERS).encode())
+    pair.flush()
+    assert pair.call("apply_put", 1, 0, array(run(1, len(orders)))) == 0
+    assert pair.call("select", 1, 9, 1 << 20, NOW_MS)[2] == delivery.NEED_ORDERS
+    pair.grow_orders(1)
+    return pair
+
+
+def test_one_message_of_an_ordering_key_at_a_time() -> None:
+    pair = ordered_topic([b"a", b"a", b"b", b"a", b"", b"b"])
+    assert [seq for seq, _ in lease(pair, 9)] == [0, 2, 4]
+    assert lease(pair, 9) == []
+    assert ack(pair, [(1, 1)]) == [0]
+    assert lease(pair, 9) == [(1, 1)]
+    assert pair.call("expire", 1, [(1, 1)], NOW_MS + 1_000) == (1, [])
+    assert lease(pair, 9, now_ms=NOW_MS + 1_000) == [(1, 2)], "also its redelivery comes before the next"
+    assert pair.call("apply_dead", 1, array(run(1, 1, 2))) == 0
+    assert lease(pair, 9) == [(3, 1)]
+
+
+def test_an_ordering_key_goes_on_when_its_message_is_cancelled_or_moved() -> None:
+    pair = ordered_topic([b"a"] * 4)
+    assert lease(pair, 9) == [(0, 1)]
+    assert pair.call("apply_end", [2], CANCELLED) == 0
+    assert pair.call("apply_end", [1], CANCELLED) == 0
+    assert lease(pair, 9) == [(2, 1)]
+    assert pair.call("apply_reschedule", array((3, 1, 1, NOW_MS + 9)), 7) == 0
+    assert lease(pair, 9) == [(3, 1)]
+    assert pair.twin.rows[3]["priority"] == 50, "its lane is that of all ordered messages"
+
+
+def test_after_a_start_the_busy_keys_are_found_again() -> None:
+    pair = ordered_topic([b"a", b"b", b"a", b"b", b"c"])
+    assert [seq for seq, _ in lease(pair, 2)] == [0, 1]
+    pair.call("rebuild_topics")
+    pair.call("rebuild_group", 1)
+    for side in pair.sides:
+        side.groups[1]["orders_count"] = 0
+    pair.twin.orders[1] = {}
+    pair.native.orders_clear(1)
+    assert lease(pair, 9) == [(4, 1)], "a and b are still with somebody"
+    assert ack(pair, [(1, 1)]) == [0]
+    assert lease(pair, 9) == [(2, 1)]
+
+
+def test_the_longest_waiting_gets_a_share() -> None:
+    pair = topic_with(40, priorities=[9] + [1] * 39)
+    taken = [seq for seq, _ in lease(pair, 16)]
+    assert taken.index(0) == 7
+    assert taken[:7] == list(range(1, 8))
+
+
+def test_messages_that_had_all_their_attempts_are_listed() -> None:
+    pair = topic_with(3)
+    for side in pair.sides:
+        side.groups[1]["max_attempts"] = 2
+    later = NOW_MS
+    for epoch in (1, 2):
+        assert lease(pair, 9, now_ms=later) == [(seq, epoch) for seq in range(3)]
+        later += 100_000
+        expected = (3, []) if epoch == 1 else (0, [0, 1, 2])
+        assert pair.call("expire", 1, [(seq, epoch) for seq in range(3)], later) == expected
+    pair.call("requeue", 1, [0, 1])
+    assert pair.call("apply_redeliver", 1, array(run(2, 1, 2, later)), 1) == 0
+    assert pair.call("expire", 1, [(2, 2)], later) == (1, [])
+    assert lease(pair, 9, now_ms=later) == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_what_was_given_back_waits_for_its_time() -> None:
+    pair = topic_with(2)
+    lease(pair, 2)
+    assert pair.call("apply_nack", 1, array(run(0, 1, 1, NOW_MS + 50))) == 0
+    assert pair.native.outstanding[5] == 1
+    assert ack(pair, [(1, 1)]) == [STALE_RECEIPT]
+    assert pair.call("expire", 1, [(0, 1)], NOW_MS + 49) == (0, [])
+    assert pair.call("leased", 1, 0, 9)[0] == [(NOW_MS + 50, 0, 1), (NOW_MS + 1_000, 1, 1)]
+    assert pair.call("expire", 1, [(0, 1)], NOW_MS + 50) == (1, [])
+
+
+def test_how_messages_stand() -> None:
+    pair = store_with(5)
+    pair.call("apply_put", 1, 0, array(run(1, 3)))
+    lease(pair, 2)
+    lease(pair, 2, group_id=2)
+    ack(pair, [(1, 1)])
+    ack(pair, [(1, 1)], group_id=2)
+    ids = [0, 1, 2, 3, 4, 99, LAST]
+    assert pair.call("judge_all", ids) == [IS_UNKNOWN, IS_DONE, IS_DELIVERED, IS_READY, IS_SCHEDULED] + 2 * [
+        IS_UNKNOWN
+    ]
+    assert pair.call("apply_end", [1, 99], CANCELLED) == -1
+    assert pair.call("apply_end", [2, 4], CANCELLED) == 0
+    assert pair.twin.groups[1]["pending"] == 1
+
+
+def test_spread_moves_messages_apart_and_never_forward() -> None:
+    pair = store_with(40)
+    for side in pair.sides:
+        side.topics[1]["spread_ms"] = 1_000
+    due = pair.call("due_times", list(range(1, 41)))
+    assert min(due) >= NOW_MS
+    assert max(due) < NOW_MS + 1_000
+    assert len({(ms - NOW_MS) // 100 for ms in due}) == 10, "evenly: some in each tenth"
+    early = pair.call("lookup", list(range(1, 41)), [0] * 40, NOW_MS + 500)
+    assert early == [DUE if ms <= NOW_MS + 500 else SUPERSEDED for ms in due]

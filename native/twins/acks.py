@@ -1,0 +1,209 @@
+"""The twin of ``native/acks.c``."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from native.twins import orders
+from native.twins.delivery import Receipt, expanded, reach_beyond
+from native.twins.store import (
+    ACKED,
+    ACKING,
+    DEAD,
+    IN_RETRY,
+    LEASED,
+    NONE,
+    READY,
+    SCHEDULED,
+    UNTOUCHED,
+    WAITING,
+    Array,
+    TwinStore,
+)
+
+ALREADY_ACKED, STALE_RECEIPT, NOT_FOUND, NEVER_DELIVERED, WAS_CANCELLED = range(1, 6)
+
+
+def ack_check(store: TwinStore, group_id: int, payload: bytes, n: int) -> tuple[list[Receipt], list[int]]:
+    """Returns (accepted receipts, a code for each receipt); accepted ones are marked."""
+    ids = struct.unpack_from(f"<{n}Q", payload)
+    epochs = struct.unpack_from(f"<{n}I", payload, 8 * n)
+    accepted, codes = [], []
+    for message_id, epoch in zip(ids, epochs, strict=True):
+        code = _judge_receipt(store, group_id, message_id, epoch)
+        codes.append(code)
+        if not code:
+            seq = int(store.rows[message_id]["topic_seq"])
+            store.deliveries[group_id][seq]["flags"] |= ACKING
+            accepted.append((seq, epoch))
+    return accepted, codes
+
+
+def _judge_receipt(store: TwinStore, group_id: int, message_id: int, epoch: int) -> int:
+    group, rows = store.groups[group_id], store.deliveries[group_id]
+    if not 0 < message_id < store.next_id:
+        return NOT_FOUND
+    message = store.rows[message_id]
+    if message["topic_id"] != group["topic_id"] or message["state"] == NONE:
+        return NOT_FOUND
+    if message["state"] == SCHEDULED or message["topic_seq"] >= group["allocated"]:
+        return NEVER_DELIVERED
+    row = rows[int(message["topic_seq"])]
+    if row["state"] == UNTOUCHED:
+        return NEVER_DELIVERED
+    if row["state"] == ACKED or row["flags"] & ACKING:
+        return ALREADY_ACKED
+    if message["state"] != READY:
+        return WAS_CANCELLED
+    return 0 if row["state"] == LEASED and row["epoch"] == epoch else STALE_RECEIPT
+
+
+def unmark_acks(store: TwinStore, group_id: int, seqs: Sequence[int]) -> None:
+    for seq in seqs:
+        store.deliveries[group_id][seq]["flags"] &= ~np.uint8(ACKING)
+
+
+def let_go(store: TwinStore, group: Any, row: Any) -> None:
+    """The subscription no longer holds the message: its credit comes back."""
+    if row["state"] != LEASED or row["flags"] & IN_RETRY:
+        return
+    holder = int(row["holder"])
+    if holder and store.outstanding[holder]:
+        store.outstanding[holder] -= 1
+    row["holder"] = 0
+    group["leased"] -= 1 if group["leased"] else 0
+
+
+def _lower(group: Any, name: str) -> None:
+    group[name] -= 1 if group[name] else 0
+
+
+def _finish(store: TwinStore, group_id: int, of: Array, state: int) -> int:
+    group, rows = store.groups[group_id], store.deliveries[group_id]
+    if reach_beyond(of, int(group["allocated"])):
+        return -1
+    for seq, _, time_ms in expanded(of):
+        row = rows[seq]
+        row["flags"] &= ~np.uint8(ACKING)
+        group["high_seq"] = max(int(group["high_seq"]), seq + 1)
+        if row["state"] == state:
+            continue
+        group["touched"] += row["state"] == UNTOUCHED
+        let_go(store, group, row)
+        _lower(group, {ACKED: "acked", DEAD: "dead"}.get(int(row["state"]), "pending"))
+        row["state"], row["time_ms"] = state, time_ms
+        group["acked" if state == ACKED else "dead"] += 1
+        orders.leave(store, group_id, seq)
+    return 0
+
+
+def apply_ack(store: TwinStore, group_id: int, of: Array) -> int:
+    """0, or -1 when a run names a row that is not there: then nothing is changed."""
+    return _finish(store, group_id, of, ACKED)
+
+
+def apply_dead(store: TwinStore, group_id: int, of: Array) -> int:
+    """As ``apply_ack``, for messages that are given up."""
+    return _finish(store, group_id, of, DEAD)
+
+
+def apply_nack(store: TwinStore, group_id: int, of: Array) -> int:
+    """0, or -1 when a run names a row that is not there: then nothing is changed."""
+    group, rows = store.groups[group_id], store.deliveries[group_id]
+    if reach_beyond(of, int(group["allocated"])):
+        return -1
+    for seq, epoch, time_ms in expanded(of):
+        row = rows[seq]
+        if row["epoch"] != epoch or row["state"] not in (LEASED, WAITING):
+            continue
+        row["flags"] &= ~np.uint8(ACKING)
+        let_go(store, group, row)
+        row["state"], row["time_ms"] = WAITING, time_ms
+    return 0
+
+
+def apply_redeliver(store: TwinStore, group_id: int, of: Array, reset_attempts: int) -> int:
+    """0, or -1 when a run names a row that is not there: then nothing is changed."""
+    group, rows = store.groups[group_id], store.deliveries[group_id]
+    if reach_beyond(of, int(group["allocated"])):
+        return -1
+    for seq, _, time_ms in expanded(of):
+        row = rows[seq]
+        if row["state"] == UNTOUCHED:
+            continue
+        let_go(store, group, row)
+        if row["state"] in (ACKED, DEAD):
+            _lower(group, "acked" if row["state"] == ACKED else "dead")
+            group["pending"] += 1
+        row["state"], row["time_ms"] = WAITING, time_ms
+        if reset_attempts:
+            row["base_epoch"] = row["epoch"]
+    for first in of["first"].tolist():
+        group["floor_seq"] = min(int(group["floor_seq"]), first)
+    return 0
+
+
+def expire(
+    store: TwinStore, group_id: int, receipts: Sequence[Receipt], now_ms: int
+) -> tuple[int, list[int]]:
+    """Ends leases and waits whose time has come. Returns (how many are to be delivered again, those that had all their
+    attempts)."""
+    group, rows = store.groups[group_id], store.deliveries[group_id]
+    moved, exhausted = 0, []
+    for seq, epoch in receipts:
+        if seq >= group["allocated"]:
+            continue
+        row = rows[seq]
+        is_held = row["state"] in (LEASED, WAITING) and row["epoch"] == epoch and not row["flags"] & IN_RETRY
+        if not is_held or row["time_ms"] > now_ms or not store.is_in_topic(group_id, seq):
+            continue
+        if group["max_attempts"] and int(row["epoch"]) - int(row["base_epoch"]) >= group["max_attempts"]:
+            exhausted.append(seq)
+            continue
+        let_go(store, group, row)
+        orders.push_retry(store, group_id, seq)
+        moved += 1
+    return moved, exhausted
+
+
+def requeue(store: TwinStore, group_id: int, seqs: Sequence[int]) -> None:
+    """Moves messages to the retry chain without a question."""
+    for seq in seqs:
+        row = store.deliveries[group_id][seq]
+        if not row["flags"] & IN_RETRY:
+            let_go(store, store.groups[group_id], row)
+            orders.push_retry(store, group_id, seq)
+
+
+def held_by(
+    store: TwinStore, group_id: int, holder: int, from_seq: int, capacity: int
+) -> tuple[list[Receipt], int]:
+    """Returns (what a holder has on lease, where to go on)."""
+    group, rows = store.groups[group_id], store.deliveries[group_id]
+    high_seq = int(group["high_seq"])
+    while group["floor_seq"] < high_seq and not store.is_open(group_id, int(group["floor_seq"])):
+        group["floor_seq"] += 1
+    found: list[Receipt] = []
+    seq = max(from_seq, int(group["floor_seq"]))
+    while seq < high_seq and len(found) < capacity:
+        row = rows[seq]
+        if row["state"] == LEASED and row["holder"] == holder:
+            found.append((seq, int(row["epoch"])))
+        seq += 1
+    return found, seq
+
+
+def apply_release(store: TwinStore, group_id: int, of: Array) -> int:
+    """0, or -1 when a run names a row that is not there: then nothing is changed."""
+    group, rows = store.groups[group_id], store.deliveries[group_id]
+    if reach_beyond(of, int(group["allocated"])):
+        return -1
+    for seq, epoch, time_ms in expanded(of):
+        if rows[seq]["state"] == LEASED and rows[seq]["epoch"] == epoch:
+            rows[seq]["time_ms"] = time_ms
+            rows[seq]["flags"] &= ~np.uint8(ACKING)
+    return 0

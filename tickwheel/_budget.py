@@ -6,6 +6,8 @@ from collections import deque
 
 import anyio
 
+from tickwheel.protocol.errors import RequestTimeout
+
 
 class Budget:
     """``limit`` units.
@@ -40,6 +42,16 @@ class Budget:
                 self._waiting.remove(ticket)
                 self._admit()
             raise
+
+    async def take_within(self, timeout_s: float, amount: int) -> None:
+        """Takes, waiting for its turn. Raises RequestTimeout when it does not come in time."""
+        with anyio.move_on_after(timeout_s):
+            await self.take(amount)
+            return
+        raise RequestTimeout(
+            "The client had no room for another request in time.",
+            advice="The broker is slower than this producer: send less at once, or raise max_pending_bytes.",
+        )
 
     def give(self, amount: int) -> None:
         """Gives back what was taken."""

@@ -231,13 +231,7 @@ class Session:
         self.subscriptions[subscription] = None
 
     async def _wait_for_budget(self, amount: int) -> None:
-        with anyio.move_on_after(self.timeout_s):
-            await self._budget.take(amount)
-            return
-        raise RequestTimeout(
-            "The client had no room for another request in time.",
-            advice="The broker is slower than this producer: send less at once, or raise max_pending_bytes.",
-        )
+        await self._budget.take_within(self.timeout_s, amount)
 
     # The life of a call --------------------------------------------------------------------------
 

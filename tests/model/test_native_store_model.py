@@ -122,7 +122,9 @@ class Engine:
         allocated = int(self.pair.twin.groups[group_id]["allocated"])
         seqs = sorted({detail.randrange(allocated) for _ in range(detail.randint(1, 4))})
         seqs = [seq for seq in seqs if seq < self.pair.twin.topics[GROUP_TOPICS[group_id]]["count"]]
-        epochs = [int(self.pair.twin.deliveries[group_id]["epoch"][seq]) for seq in seqs]
+        rows = self.pair.twin.deliveries[group_id]
+        seqs = [seq for seq in seqs if rows["state"][seq] != UNTOUCHED]  # only what was delivered is given up
+        epochs = [int(rows["epoch"][seq]) for seq in seqs]
         runs = delivery.runs(seqs, epochs, [self.now_ms + detail.choice([0, 0, 40])] * len(seqs))
         match detail.randrange(4):
             case 0:

@@ -20,11 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.driver import MIB, NOW_MS, SMALL
 from tests.support.frames import ack_payload, delivered, send
 from timerlog import checkpoint
+from timerlog.errors import TransactionRefused
 from timerlog.layout import MessageState
+from timerlog.messages import Outbound, send_payload
 from timerlog.services import DueBatch, ReadyBatch
 from timerlog.store import Store
 from timerlog.tables import remove_derived_files
 
+NOT_HELD = ("already_acked", "stale_receipt", "never_delivered", "cancelled")
 HOLD_MS = st.sampled_from([0, 1, 7, 900, 5_000, 20_000, 20_000_000])
 KEYS = st.one_of(st.just(b""), st.integers(0, 9).map(lambda number: b"key-%d" % number))
 
@@ -40,6 +43,7 @@ class Expected:
     deliveries: int = 0
     lease_ends_ms: int = 0
     acked: bool = False
+    given_back: bool = False
 
 
 @dataclass
@@ -127,17 +131,17 @@ class StoreMachine(RuleBasedStateMachine):
     def put(self) -> None:
         ready = self.flight.ready.pop(0)
         assert not len(ready.damaged)
-        before = self._arrived()
+        before = {topic_id: len(self._arrivals(topic_id)) for topic_id in self.topics}
         self.store.dequeue_put_message(ready, self.now_ms)
-        for message_id in self._arrived() - before:
+        arrived = [
+            i for topic_id in self.topics for i in self._arrivals(topic_id)[before[topic_id] :].tolist()
+        ]
+        for message_id in arrived:
             message = self.messages[message_id]
             assert message.state == "scheduled", "into its topic once, and never when cancelled"
             # What became due before the clock went back is not un-fired.
             assert message.due_ms <= max(self.now_ms, self.flight.collected_ms), "never early"
             message.state = "ready"
-
-    def _arrived(self) -> set[int]:
-        return {message_id for topic_id in self.topics for message_id in self._arrivals(topic_id).tolist()}
 
     def _arrivals(self, topic_id: int) -> np.ndarray:
         count = int(self.store.tables.native.topics[topic_id].count)
@@ -158,6 +162,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert not message.acked, "an acked message never comes again"
             assert message.lease_ends_ms <= self.now_ms, "one holder at a time"
             message.deliveries += 1
+            message.given_back = False
             assert epoch == message.deliveries
             seq = int(self.store.tables.rows["topic_seq"][message_id])
             rows = self.store.tables.groups[self.groups[topic_id]].deliveries.items
@@ -173,6 +178,7 @@ class StoreMachine(RuleBasedStateMachine):
         payload = ack_payload(self.groups[message.topic], [message_id], [max(0, epoch)])
         accepted = self.store.ack(payload, 1, self.now_ms).accepted
         counts = message.deliveries > 0 and epoch == message.deliveries and not message.acked
+        counts = counts and message.state == "ready" and not message.given_back
         assert accepted == counts
         message.acked = message.acked or counts
 
@@ -183,7 +189,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.outstanding(self.holders[topic_id]) == 0
         self.holders[topic_id] = self.store.acquire_holder(self.groups[topic_id])
         for message in self.messages.values():
-            if message.topic == topic_id and not message.acked:
+            if message.topic == topic_id and not message.acked and not message.given_back:
                 message.lease_ends_ms = min(message.lease_ends_ms, self.now_ms)
 
     # -- changing --
@@ -193,25 +199,126 @@ class StoreMachine(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         message_id = data.draw(st.sampled_from(sorted(self.messages)))
         message = self.messages[message_id]
-        expected = {"cancelled": "already_cancelled"}.get(message.state, "cancelled")
-        if message.deliveries:
-            expected = "already_delivered"
-        assert self.store.cancel([message_id], self.now_ms) == [expected]
-        if expected == "cancelled":
+        stop = data.draw(st.booleans())
+        expected = self._refusal(message) or "cancelled"
+        if expected == "already_delivered" and stop:
+            expected = "stopped"
+        assert self.store.cancel([message_id], self.now_ms, stop=stop) == [expected]
+        if expected in ("cancelled", "stopped"):
             message.state = "cancelled"
+
+    def _refusal(self, message: Expected) -> str:
+        """Why a message cannot be changed before its delivery any more; empty when it can."""
+        if message.state == "cancelled":
+            return "already_cancelled"
+        if not message.deliveries:
+            return ""
+        return "already_acked" if message.acked else "already_delivered"
 
     @precondition(lambda self: self.messages)
     @rule(data=st.data(), hold_ms=HOLD_MS)
     def reschedule(self, data: st.DataObject, hold_ms: int) -> None:
         message_id = data.draw(st.sampled_from(sorted(self.messages)))
         message = self.messages[message_id]
-        expected = {"scheduled": "rescheduled", "cancelled": "already_cancelled"}.get(
-            message.state, "already_delivered"
-        )
+        expected = self._refusal(message) or "rescheduled"
         due_ms = self.now_ms + hold_ms
-        assert self.store.reschedule([message_id], due_ms, self.now_ms) == [expected]
+        priority = data.draw(st.sampled_from([None, 3, 200]))
+        assert self.store.reschedule([message_id], due_ms, self.now_ms, priority=priority) == [expected]
         if expected == "rescheduled":
-            message.due_ms = due_ms
+            message.due_ms, message.state = due_ms, "scheduled"
+
+    @precondition(lambda self: self.messages)
+    @rule(data=st.data(), delay_ms=st.sampled_from([0, 5, 3_000]))
+    def nack(self, data: st.DataObject, delay_ms: int) -> None:
+        message_id = data.draw(st.sampled_from(sorted(self.messages)))
+        message = self.messages[message_id]
+        receipt = self.groups[message.topic], [message_id], [message.deliveries]
+        (answer,) = self.store.nack(*receipt, delay_ms, "no", self.now_ms)
+        held = (
+            message.deliveries > 0
+            and not message.acked
+            and message.state == "ready"
+            and not message.given_back
+        )
+        assert answer in (("nacked", "lease_ended") if held else NOT_HELD), answer
+        if answer == "nacked":
+            message.given_back = True
+            message.lease_ends_ms = self.now_ms + delay_ms
+
+    @precondition(lambda self: self.messages)
+    @rule(data=st.data())
+    def extend(self, data: st.DataObject) -> None:
+        message_id = data.draw(st.sampled_from(sorted(self.messages)))
+        message = self.messages[message_id]
+        until_ms = self.now_ms + 7_000
+        receipt = self.groups[message.topic], [message_id], [message.deliveries]
+        (answer,) = self.store.extend(*receipt, until_ms)
+        held = (
+            message.deliveries > 0
+            and not message.acked
+            and message.state == "ready"
+            and not message.given_back
+        )
+        assert answer in (("extended", "lease_ended") if held else NOT_HELD), answer
+        if answer == "extended":
+            message.lease_ends_ms = until_ms
+
+    @precondition(lambda self: self.messages)
+    @rule(data=st.data(), acked=st.booleans(), delay_ms=st.sampled_from([None, 0, 3_000]))
+    def redeliver(self, data: st.DataObject, acked: bool, delay_ms: int | None) -> None:
+        message_id = data.draw(st.sampled_from(sorted(self.messages)))
+        message = self.messages[message_id]
+        at_ms = None if delay_ms is None else self.now_ms + delay_ms
+        (answer,) = self.store.redeliver([message_id], None, at_ms, self.now_ms, acked=acked)
+        if message.state == "cancelled":
+            assert answer == "already_cancelled"
+        elif not message.deliveries:
+            assert answer == "waiting"
+        elif message.acked and not acked:
+            assert answer == "already_acked"
+        else:
+            assert answer in ("redelivered", "waiting")
+        if answer == "redelivered":
+            message.given_back, message.acked = True, False
+            message.lease_ends_ms = self.now_ms + (delay_ms or 0)
+
+    @rule(
+        topic=st.integers(0, 1),
+        bodies=st.lists(st.binary(max_size=20), min_size=1, max_size=3),
+        data=st.data(),
+    )
+    def transaction(self, topic: int, bodies: list[bytes], data: st.DataObject) -> None:
+        topic_id = self.topics[topic]
+        known = st.sampled_from(sorted(self.messages)) if self.messages else st.nothing()
+        cancelled = data.draw(st.lists(known, unique=True, max_size=2))
+        first, tx = self.store.tables.next_id, self.store.new_transaction(bytes(15) + b"x", self.now_ms)
+        try:
+            tx.send(send_payload(topic_id, [Outbound(body) for body in bodies], self.now_ms + 50))
+            if cancelled:
+                tx.cancel(cancelled)
+            stored = tx.commit()
+        except TransactionRefused:
+            assert any(self._refusal(self.messages[i]) for i in cancelled)
+            assert self.store.tables.next_id == first, "nothing was stored"
+            return
+        finally:
+            tx.close()
+        assert not any(self._refusal(self.messages[i]) for i in cancelled)
+        assert stored == [(first, len(bodies))]
+        for i in cancelled:
+            self.messages[i].state = "cancelled"
+        for number in range(first, first + len(bodies)):
+            self.messages[number] = Expected(topic_id, b"", self.now_ms + 50)
+
+    @rule(content=st.one_of(st.none(), st.binary(max_size=9)))
+    def document(self, content: bytes | None) -> None:
+        self.store.put_document("note", content)
+        assert self.store.tables.documents.get("note") == content
+
+    @rule(topic=st.integers(0, 1), paused=st.booleans())
+    def settings_of_a_topic(self, topic: int, paused: bool) -> None:
+        record = self.store.set_topic("ab"[topic], {"rate": 9.0}, [], paused, self.now_ms)
+        assert self.store.topic("ab"[topic]) == record
 
     # -- time --
 
@@ -267,7 +374,20 @@ class StoreMachine(RuleBasedStateMachine):
             return
         for topic_id in self.topics:
             arrivals = self._arrivals(topic_id)
-            assert len(np.unique(arrivals)) == len(arrivals)
+            rows = self.store.tables.rows[arrivals]
+            # A message that was rescheduled after it had come is there again, under another number.
+            is_live = (rows["state"] == MessageState.READY) & (rows["topic_seq"] == np.arange(len(arrivals)))
+            mine = [i for i, m in self.messages.items() if m.topic == topic_id and m.state == "ready"]
+            assert sorted(arrivals[is_live].tolist()) == mine
+
+    @invariant()
+    def backlogs_equal_a_recount(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        for entry in self.store.topics():
+            mine = [m for m in self.messages.values() if m.topic == entry["topic_id"] and m.state == "ready"]
+            (group,) = entry["groups"]
+            assert group["backlog"] == sum(not m.acked for m in mine)
 
     @invariant()
     def keys_find_their_message(self) -> None:

@@ -10,6 +10,7 @@ import trio
 from broker import logs, retention
 from broker.clock import Clock
 from broker.delivery import Delivery, Subscription
+from broker.schedules import Schedules
 from broker.services import Services
 from broker.settings import Settings
 from broker.sync import GroupCommit, SyncRunner
@@ -63,6 +64,7 @@ class Broker:
             wake_groups=self.delivery.wake,
             mark_dirty=self.commit.mark_dirty,
         )
+        self.schedules = Schedules(self)
 
     async def run(self) -> None:
         """Group commit, the five services and the housekeeping. Raises SyncFailed when the disk fails."""
@@ -71,6 +73,7 @@ class Broker:
             nursery.start_soon(self.services.run)
             nursery.start_soon(self._keep_house)
             nursery.start_soon(retention.keep, self)
+            nursery.start_soon(self.schedules.run)
 
     def after_change(self) -> None:
         """Messages were changed: timers may be earlier, and subscribers may hold what is no longer theirs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker import changes, topics
+from broker import changes, schedules, topics
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
 from tickwheel.protocol.admin import Browse, Decide, DeleteTopic, GetTopic, Prepare, ReplayDead, SetTopic
@@ -31,6 +31,7 @@ from tickwheel.protocol.requests import (
     encode_body,
     encode_map,
 )
+from tickwheel.protocol.schedules import DeleteSchedule, GetSchedules, SetSchedule, TriggerSchedule
 from tickwheel.protocol.settling import Change, Extend, Nack, Redeliver, Transaction
 
 if TYPE_CHECKING:
@@ -141,6 +142,10 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     ReplayDead: topics.replay_dead,
     Prepare: topics.prepare,
     Decide: topics.decide,
+    GetSchedules: schedules.list_schedules,
+    SetSchedule: schedules.set_schedule,
+    DeleteSchedule: schedules.delete_schedule,
+    TriggerSchedule: schedules.trigger_schedule,
     GetStats: _stats,
     GetTopics: _topics,
     GetWheel: _wheel,

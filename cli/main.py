@@ -34,6 +34,9 @@ COMMANDS = {
         "cli.commands.transaction", "prepared", "Messages that wait for commit or rollback.", _MESSAGES
     ),
     "dead": CommandEntry("cli.commands.dead", "dead", "List, replay or drop dead letters.", _MESSAGES),
+    "schedules": CommandEntry(
+        "cli.commands.schedules", "schedules", "Messages that are sent again and again.", _MESSAGES
+    ),
     "topics": CommandEntry("cli.commands.topics", "topics", "List, create, change, delete topics.", _LOOKING),
     "browse": CommandEntry("cli.commands.dead", "browse", "Look at messages without taking them.", _LOOKING),
     "stats": CommandEntry("cli.commands.stats", "stats", "Show what the broker holds and does.", _LOOKING),

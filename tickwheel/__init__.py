@@ -29,6 +29,7 @@ from tickwheel._results import (
     SendResult,
     SendResults,
 )
+from tickwheel._schedules import Schedule
 from tickwheel._subscription import Subscription
 from tickwheel._topics import BrowsedMessage
 from tickwheel._transactions import Prepared, Transaction
@@ -75,6 +76,7 @@ __all__ = [
     "RemoteProtocolError",
     "RequestTimeout",
     "RescheduleResult",
+    "Schedule",
     "SendResult",
     "SendResults",
     "SendUncertain",

@@ -30,6 +30,7 @@ from tickwheel._columns import (
 from tickwheel._message import BaseBatch, Batch, Message
 from tickwheel._prepared import CheckRequests
 from tickwheel._results import SendResult, SendResults
+from tickwheel._schedules import ScheduleRequests
 from tickwheel._session import Dial, Session, dial
 from tickwheel._subscription import Start, SubscribeOptions, Subscription, start_of_group
 from tickwheel._times import Delay, Delays, Moment, Moments, one_time
@@ -43,7 +44,7 @@ CLOSE_TIMEOUT_S = 2.0
 B = TypeVar("B", bound=BaseBatch[Any])
 
 
-class Client(Changes, TopicRequests, TransactionRequests, CheckRequests):
+class Client(Changes, TopicRequests, TransactionRequests, CheckRequests, ScheduleRequests):
     """A connection to a broker that renews itself. One client serves any number of tasks of one event loop::
 
         async with tickwheel.Client("tickwheel://127.0.0.1:7411") as client:

@@ -217,6 +217,34 @@ class TopicInUse(TickwheelError):
     advice = "End its subscriptions first; `tickwheel topics` shows how many there are."
 
 
+class BadSchedule(TickwheelError, ValueError):
+    """A schedule cannot be used."""
+
+    code = "bad_schedule"
+    advice = "Correct what the message names; docs/how-to/schedules.md has examples."
+
+
+class ScheduleExists(TickwheelError):
+    """There is a schedule of this name already."""
+
+    code = "schedule_exists"
+    advice = "Use another name, or delete the one that is there."
+
+
+class UnknownSchedule(TickwheelError):
+    """There is no such schedule."""
+
+    code = "unknown_schedule"
+    advice = "`tickwheel schedules list` lists them all."
+
+
+class TooManySchedules(TickwheelError):
+    """The broker has as many schedules as it can keep."""
+
+    code = "too_many_schedules"
+    advice = "Delete schedules that are not needed any more."
+
+
 class TransactionRefused(TickwheelError):
     """A part of the transaction could not be done, so nothing of it was."""
 

@@ -62,12 +62,22 @@ class FrameType(IntEnum):
     TOPICS_OK = 43
     WHEEL = 44
     WHEEL_OK = 45
+    QUERY = 46
+    QUERY_OK = 47
     SET_TOPIC = 50
     SET_TOPIC_OK = 51
     GET_TOPIC = 52
     GET_TOPIC_OK = 53
     DELETE_TOPIC = 54
     DELETE_TOPIC_OK = 55
+    SCHEDULES = 60
+    SCHEDULES_OK = 61
+    SET_SCHEDULE = 62
+    SET_SCHEDULE_OK = 63
+    DELETE_SCHEDULE = 64
+    DELETE_SCHEDULE_OK = 65
+    TRIGGER_SCHEDULE = 66
+    TRIGGER_SCHEDULE_OK = 67
     REPLAY_DEAD = 72
     REPLAY_DEAD_OK = 73
     DECIDE = 74
@@ -94,6 +104,11 @@ ANSWER_OF: Final[dict[FrameType, FrameType]] = {
     FrameType.STATS: FrameType.STATS_OK,
     FrameType.TOPICS: FrameType.TOPICS_OK,
     FrameType.WHEEL: FrameType.WHEEL_OK,
+    FrameType.SCHEDULES: FrameType.SCHEDULES_OK,
+    FrameType.SET_SCHEDULE: FrameType.SET_SCHEDULE_OK,
+    FrameType.DELETE_SCHEDULE: FrameType.DELETE_SCHEDULE_OK,
+    FrameType.TRIGGER_SCHEDULE: FrameType.TRIGGER_SCHEDULE_OK,
+    FrameType.QUERY: FrameType.QUERY_OK,
     FrameType.NACK: FrameType.NACK_OK,
     FrameType.REDELIVER: FrameType.REDELIVER_OK,
     FrameType.TRANSACTION: FrameType.TRANSACTION_OK,

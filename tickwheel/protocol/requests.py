@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from tickwheel.protocol import admin, settling
+from tickwheel.protocol import admin, schedules, settling
 from tickwheel.protocol.bodies import (
     U32,
     Answer,
@@ -182,6 +182,7 @@ REQUEST_CLASSES: Final[dict[FrameType, type[Request]]] = {
     FrameType.WHEEL: GetWheel,
     **settling.REQUESTS,
     **admin.REQUESTS,
+    **schedules.REQUESTS,
 }
 FRAME_TYPE_OF_REQUEST: Final[dict[type[Request], FrameType]] = {c: t for t, c in REQUEST_CLASSES.items()}
 
@@ -193,6 +194,7 @@ ANSWER_CLASSES: Final[dict[FrameType, type[Answer]]] = {
     FrameType.RESCHEDULE_OK: RescheduleOk,
     **settling.ANSWERS,
     **admin.ANSWERS,
+    **schedules.ANSWERS,
 }
 """The MessagePack answers; those that are not here are columnar, empty, or a map that only who asked understands."""
 

@@ -131,7 +131,7 @@ def test_cancel_and_reschedule_by_id_and_by_key(shell: Shell) -> None:
     assert shell.text("cancel", "--topic", "plans", "--key", "b") == "b: cancelled\n"
     failed = shell.run("cancel", str(first), "999999999", "--json", code=1)
     assert json.loads(failed.stdout) == [
-        {"id": first, "result": "already_delivered"},
+        {"id": first, "result": "already_acked"},
         {"id": 999999999, "result": "not_found"},
     ]
     assert shell.run("reschedule", "plans", "--key", "c", "--in", "1s", code=1).stdout == b"c: not found\n"

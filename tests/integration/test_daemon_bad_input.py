@@ -226,7 +226,7 @@ def malformed_sends() -> list[bytes]:
         send_payload(1, []),
         good[:4] + struct.pack("<I", 0xFFFF_FFFF) + good[8:],
         good[:8] + struct.pack("<I", 1 << 31) + good[12:],
-        good[:12] + struct.pack("<I", 256) + good[16:],
+        good[:12] + struct.pack("<I", 257) + good[16:],
         good[:24] + struct.pack("<II", 0xFFFF_FFFF, 7) + good[32:],
     ]
 
@@ -246,13 +246,18 @@ def test_malformed_sends_store_nothing(raw: RawConnection, payload: bytes) -> No
         bytes(7),
         struct.pack("<II", 1, 0),
         struct.pack("<II", 1, 2) + bytes(12),
-        struct.pack("<II", 999, 1) + bytes(12),
         struct.pack("<II", 1, 0xFFFF_FFFF),
     ],
 )
 def test_malformed_acks(raw: RawConnection, payload: bytes) -> None:
     raw.greet()
     assert code_of(raw.ask(FrameType.ACK, payload)) == "bad_frame"
+    assert works(raw)
+
+
+def test_acks_of_no_group(raw: RawConnection) -> None:
+    raw.greet()
+    assert code_of(raw.ask(FrameType.ACK, struct.pack("<II", 999, 1) + bytes(12))) == "unknown_group"
     assert works(raw)
 
 

@@ -289,8 +289,8 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def transaction(self, topic: int, bodies: list[bytes], data: st.DataObject) -> None:
         topic_id = self.topics[topic]
-        known = st.sampled_from(sorted(self.messages)) if self.messages else st.nothing()
-        cancelled = data.draw(st.lists(known, unique=True, max_size=2))
+        known = st.lists(st.sampled_from(sorted(self.messages) or [0]), unique=True, max_size=2)
+        cancelled = [i for i in data.draw(known) if i]
         first, tx = self.store.tables.next_id, self.store.new_transaction(bytes(15) + b"x", self.now_ms)
         try:
             tx.send(send_payload(topic_id, [Outbound(body) for body in bodies], self.now_ms + 50))

@@ -31,7 +31,9 @@ class Caller(Protocol):
     def next_subscription_number(self) -> int:
         """A number that no other subscription of this connection has."""
 
-    def answer_later(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
+    def answer_later(
+        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
+    ) -> None:
         """Do `work` beside what comes next, then answer when it is on disk; its errors are the answer, too."""
 
 

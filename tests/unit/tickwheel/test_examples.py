@@ -12,6 +12,30 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SAYS = {
     "reminders.py": ["bed: cancelled", "dentist: call the dentist", "tea: take the tea out"],
     "bulk.py": ["received 100,000 of 100,000"],
+    "order_timeout.py": [
+        "order-1 paid, timeout cancelled",
+        "order-2 was not paid: cancelled",
+        "order-2 paid too late, timeout already_acked",
+    ],
+    "retries_and_dead_letters.py": [
+        "attempt 1: nacked",
+        "attempt 2: nacked",
+        "attempt 3: dead",
+        "dead after 3 attempts, last error: connection refused (3)",
+        "replay: {'replayed': 1}",
+        "delivered: to: ada@example.org",
+    ],
+    "priorities.py": ["first: alarm", "reports among the first 16: 2"],
+    "ordering.py": ["ada: created, paid, shipped", "bob: created, paid, shipped"],
+    "transactions.py": [
+        "invoices: 1",
+        "refused: message 0 of a send cannot be stored: duplicate (it is message 2)",
+        "reminders still planned: 1",
+        "shipped: order 17",
+    ],
+    "recurring_schedules.py": ["between beats: [250, 250]", "stand-up at 09:00 on a working day: True"],
+    "sharded_consumers.py": ["shards: -80 80-", "every key once: True"],
+    "query.py": ["acked 1", "leased 1", "scheduled 1"],
 }
 
 

@@ -266,16 +266,12 @@ class Connection:
             assert isinstance(event, Requested), "SEND and ACK do not come here"
             requests.answer(self, correlation, event.request)
 
-    def answer_later(
-        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
-    ) -> None:
+    def answer_later(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
         """See `replying.Caller`."""
         assert self._nursery is not None
         self._nursery.start_soon(self._work, correlation, request, work)
 
-    async def _work(
-        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
-    ) -> None:
+    async def _work(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
         try:
             when_durable(self, correlation, request, await work())
         except StoreError as error:

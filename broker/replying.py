@@ -31,9 +31,7 @@ class Caller(Protocol):
     def next_subscription_number(self) -> int:
         """A number that no other subscription of this connection has."""
 
-    def answer_later(
-        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
-    ) -> None:
+    def answer_later(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
         """Do `work` beside what comes next, then answer when it is on disk; its errors are the answer, too."""
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker import changes, query, schedules, topics
+from broker import changes, schedules, topics
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
 from tickwheel.protocol.admin import Browse, Decide, DeleteTopic, GetTopic, Prepare, ReplayDead, SetTopic
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.errors import BadRequest, TooManySubscriptions, UnknownShard
 from tickwheel.protocol.frames import FrameType, encode_frame
-from tickwheel.protocol.query import Query
 from tickwheel.protocol.requests import (
     Cancel,
     GetStats,
@@ -143,7 +142,6 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     ReplayDead: topics.replay_dead,
     Prepare: topics.prepare,
     Decide: topics.decide,
-    Query: query.query,
     GetSchedules: schedules.list_schedules,
     SetSchedule: schedules.set_schedule,
     DeleteSchedule: schedules.delete_schedule,

@@ -20,7 +20,6 @@ from tickwheel import errors, stats, sync
 from tickwheel._client import Client, connect
 from tickwheel._message import Batch, Message
 from tickwheel._prepared import CheckedMessage
-from tickwheel._query import QueryResult
 from tickwheel._results import (
     CancelResult,
     ChangeResult,
@@ -72,7 +71,6 @@ __all__ = [
     "NaiveDatetime",
     "NotConnected",
     "Prepared",
-    "QueryResult",
     "ReceiptResult",
     "RedeliverResult",
     "RemoteProtocolError",

@@ -217,20 +217,6 @@ class TopicInUse(TickwheelError):
     advice = "End its subscriptions first; `tickwheel topics` shows how many there are."
 
 
-class BadQuery(TickwheelError, ValueError):
-    """A query cannot be answered."""
-
-    code = "bad_query"
-    advice = "Correct the statement; docs/how-to/query.md lists tables and columns."
-
-
-class QueryTooSlow(TickwheelError, TimeoutError):
-    """A query took too long."""
-
-    code = "query_too_slow"
-    advice = "Ask for less, or raise the timeout; without key, headers and body a query is much faster."
-
-
 class BadSchedule(TickwheelError, ValueError):
     """A schedule cannot be used."""
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from tickwheel.protocol import admin, query, schedules, settling
+from tickwheel.protocol import admin, schedules, settling
 from tickwheel.protocol.bodies import (
     U32,
     Answer,
@@ -183,7 +183,6 @@ REQUEST_CLASSES: Final[dict[FrameType, type[Request]]] = {
     **settling.REQUESTS,
     **admin.REQUESTS,
     **schedules.REQUESTS,
-    **query.REQUESTS,
 }
 FRAME_TYPE_OF_REQUEST: Final[dict[type[Request], FrameType]] = {c: t for t, c in REQUEST_CLASSES.items()}
 

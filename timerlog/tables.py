@@ -32,7 +32,7 @@ from timerlog.region import Region
 
 TIB: Final = 1 << 40
 GIB: Final = 1 << 30
-_HEADER = struct.Struct("<8sIIQ")  # magic, format, item_bytes, log_id
+HEADER: Final = struct.Struct("<8sIIQ")  # magic, format, item_bytes, log_id
 
 
 class Table:
@@ -43,7 +43,7 @@ class Table:
     ) -> None:
         self.region = Region(path, reserve_bytes)
         self.dtype = dtype
-        header = _HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
+        header = HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
         self.is_new = self.region.allocated_bytes == 0
         self.region.ensure(HEADER_BYTES)
         page = self.region.array(np.uint8, 0, HEADER_BYTES)

@@ -1,0 +1,93 @@
+"""One query in DuckDB: read-only, without files, bounded in memory, one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import duckdb
+
+from timerlog.query.columns import LogColumns, TableColumns
+from timerlog.query.tables import MessageTable
+from timerlog.snapshot import Snapshot
+
+ALL_TOPICS: Final = "messages"
+MEMORY_LIMIT: Final = "512MB"
+BATCH_ROWS: Final = 1_024
+_LISTED_TOPICS: Final = 1_000
+_LOG_COLUMNS: Final = {"key": "VARCHAR", "headers": "VARCHAR", "body": "BLOB", "body_bytes": "BIGINT"}
+_SELECT_LIST: Final = (
+    'id, topic, "group", tickwheel_key(id) AS key, priority, state, epoch, attempts, time_next, time_acked, '
+    "time_created, deliver_at, tickwheel_headers(id) AS headers, tickwheel_body(id) AS body, "
+    "tickwheel_body_bytes(id) AS body_bytes"
+)
+
+
+class BadSql(Exception):
+    """The query is not one statement that only reads, or DuckDB refused it: its message says why."""
+
+
+class Engine:
+    """A connection to a database in memory whose views are the topics of a snapshot."""
+
+    def __init__(self, snapshot: Snapshot, sql: str) -> None:
+        """``sql`` is what will be asked: with very many topics only those that it names get a view."""
+        self._connection = duckdb.connect(
+            ":memory:",
+            config={
+                "threads": 1,
+                "memory_limit": MEMORY_LIMIT,
+                "temp_directory": "",
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+            },
+        )
+        connection = self._connection
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET python_enable_replacements = false")  # no Python variable is a table
+        columns, log = TableColumns(snapshot), LogColumns(snapshot)
+        for name, kind in _LOG_COLUMNS.items():
+            connection.create_function(
+                f"tickwheel_{name}", getattr(log, name), ["BIGINT"], kind, type="arrow", null_handling="special"
+            )
+        for name, topic_id in self._views(snapshot, sql):
+            connection.register(f"_rows_{topic_id or 0}", MessageTable(snapshot, columns, topic_id))
+            quoted = name.replace('"', '""')
+            connection.execute(f'CREATE VIEW "{quoted}" AS SELECT {_SELECT_LIST} FROM _rows_{topic_id or 0}')
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+
+    @staticmethod
+    def _views(snapshot: Snapshot, sql: str) -> Iterator[tuple[str, int | None]]:
+        yield ALL_TOPICS, None
+        # SQL does not tell capitals from small letters: of two topics that differ only there, the older one counts.
+        taken, asked = {ALL_TOPICS}, sql.lower()
+        topics = sorted(snapshot.description.topics, key=lambda topic: topic.topic_id)
+        for topic in topics:
+            name = topic.name.lower()
+            if name not in taken and (len(topics) <= _LISTED_TOPICS or name in asked):
+                taken.add(name)
+                yield topic.name, topic.topic_id
+
+    def run(self, sql: str) -> tuple[list[tuple[str, str]], Iterator[Any]]:
+        """The columns (name, type) of the result and its Arrow batches, which are made as they are read. Raises
+        ``BadSql``, also while the batches are read."""
+        try:
+            statements = self._connection.extract_statements(sql)
+            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+                raise BadSql("Only one SELECT statement is possible: a query reads, it changes nothing.")
+            relation = self._connection.sql(sql)
+            columns = list(zip(relation.columns, map(str, relation.types), strict=True))
+            return columns, self._batches(relation)
+        except duckdb.Error as error:
+            raise BadSql(str(error).strip()) from None
+
+    @staticmethod
+    def _batches(relation: Any) -> Iterator[Any]:
+        try:
+            yield from relation.to_arrow_reader(BATCH_ROWS)
+        except (duckdb.Error, OSError, ValueError) as error:  # Arrow's own errors are among the last two
+            raise BadSql(str(error).strip()) from None
+
+    def close(self) -> None:
+        self._connection.close()

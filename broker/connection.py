@@ -7,6 +7,7 @@ holds more than a bounded number of bytes, and a client that does not read is no
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import trio
@@ -64,6 +65,7 @@ class Connection:
         self._machine = ServerMachine(broker.settings.max_frame_bytes)
         self._last_subscription = 0
         self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
         self._log = _log.bind(connection=number, peer=transport.peer)
 
     # -- life -----------------------------------------------------------------------------------------------
@@ -73,6 +75,7 @@ class Connection:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
                     nursery.start_soon(self.outgoing.run)
                     await self._converse()
                     nursery.cancel_scope.cancel()
@@ -95,6 +98,11 @@ class Connection:
         """See `requests.Caller`."""
         self._last_subscription += 1
         return self._last_subscription
+
+    def start_soon(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
+        """See `requests.Caller`."""
+        assert self._nursery is not None, "requests come while the connection is served"
+        self._nursery.start_soon(work, *args)
 
     async def _converse(self) -> None:
         try:

@@ -5,7 +5,7 @@ Answers that promise something (a topic, a group, a cancellation) wait until it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.delivery import Subscription
@@ -24,6 +24,7 @@ from tickwheel.protocol.requests import (
     OpenTopic,
     OpenTopicOk,
     Ping,
+    Query,
     Request,
     Reschedule,
     RescheduleOk,
@@ -49,6 +50,9 @@ class Caller(Protocol):
     @property
     def is_gone(self) -> bool:
         """Whether the connection has ended."""
+
+    def start_soon(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run something that takes time; it is cancelled when the connection ends."""
 
     def next_subscription_number(self) -> int:
         """A number that no other subscription of this connection has."""
@@ -169,6 +173,10 @@ def _wheel(caller: Caller, correlation: int, request: GetWheel) -> None:
     _at_once(caller, correlation, request, encode_map(broker.store.wheel_picture(broker.clock.now_ms())))
 
 
+def _query(caller: Caller, correlation: int, request: Query) -> None:
+    caller.start_soon(caller.broker.queries.answer, caller.outgoing, correlation, request)
+
+
 _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     Ping: _ping,
     OpenTopic: _open_topic,
@@ -179,4 +187,5 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     GetStats: _stats,
     GetTopics: _topics,
     GetWheel: _wheel,
+    Query: _query,
 }

@@ -25,6 +25,7 @@ COMMANDS = {
         "cli.commands.change", "reschedule", "Give messages that are not delivered yet a new time.", _MESSAGES
     ),
     "topics": CommandEntry("cli.commands.topics", "topics", "List topics and their groups.", _LOOKING),
+    "query": CommandEntry("cli.commands.query", "query", "Ask with SQL what is in the topics.", _LOOKING),
     "stats": CommandEntry("cli.commands.stats", "stats", "Show what the broker holds and does.", _LOOKING),
     "wheel": CommandEntry("cli.commands.wheel", "wheel", "Draw what is due when.", _LOOKING),
     "inspect": CommandEntry(

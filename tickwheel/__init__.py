@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tickwheel import errors, stats, sync
 from tickwheel._client import Client, connect
 from tickwheel._message import Batch, Message
+from tickwheel._query import QueryResult
 from tickwheel._results import CancelResult, RescheduleResult, SendResult, SendResults
 from tickwheel._subscription import Subscription
 from tickwheel.errors import (
@@ -54,6 +55,7 @@ __all__ = [
     "Message",
     "NaiveDatetime",
     "NotConnected",
+    "QueryResult",
     "RemoteProtocolError",
     "RequestTimeout",
     "RescheduleResult",

@@ -27,13 +27,14 @@ from tickwheel._columns import (
     encode_one_key,
 )
 from tickwheel._message import BaseBatch, Batch, Message
+from tickwheel._query import QueryResult, query_request
 from tickwheel._results import CancelResult, RescheduleResult, SendResult, SendResults
 from tickwheel._session import Dial, Session, dial
 from tickwheel._subscription import Subscription
 from tickwheel._times import Delay, Delays, Moment, Moments, one_time
 from tickwheel._url import default_url, parse_url
 from tickwheel.protocol.errors import BadArgument, BadFrame, BadTime, ClientClosed, TickwheelError
-from tickwheel.protocol.limits import DEFAULT_PRIORITY, MAX_IDS_A_REQUEST
+from tickwheel.protocol.limits import DEFAULT_PRIORITY, DEFAULT_QUERY_ROWS, MAX_IDS_A_REQUEST
 from tickwheel.protocol.requests import (
     Cancel,
     CancelOk,
@@ -406,8 +407,23 @@ class Client:
         await self._session.request(Ping())
         return anyio.current_time() - asked
 
-    async def _ask(self, request: Request, struct: type[S]) -> S:
-        body = await self._session.request(request)
+    async def query(  # `timeout` goes to the broker: cancelling the wait alone would let the query go on
+        self,
+        sql: str,
+        *,
+        limit: int = DEFAULT_QUERY_ROWS,
+        timeout: float = 30.0,  # noqa: ASYNC109
+    ) -> QueryResult:
+        """Asks with SQL: each topic is a table, and ``messages`` is all of them. docs/how-to/query.md has the columns.
+
+        At most ``limit`` rows come back; ``timeout`` is the seconds that the broker may spend on it.
+        It needs ``pip install 'tickwheel[query]'`` where the broker runs.
+        """
+        request, extra_s = query_request(sql, limit, timeout)
+        return await self._ask(request, QueryResult, extra_s)
+
+    async def _ask(self, request: Request, struct: type[S], extra_s: float = 0.0) -> S:
+        body = await self._session.request(request, extra_s)
         assert isinstance(body, bytes)
         try:
             return msgspec.msgpack.decode(body, type=struct)

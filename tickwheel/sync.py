@@ -23,11 +23,12 @@ from tickwheel import _client
 from tickwheel._acks import AckFlight, AckQueue
 from tickwheel._columns import Body, Headers
 from tickwheel._message import BaseBatch, BaseMessage
+from tickwheel._query import QueryResult
 from tickwheel._results import CancelResult, RescheduleResult, SendResult, SendResults
 from tickwheel._subscription import Subscription as AsyncSubscription
 from tickwheel._times import Delay, Delays, Moment, Moments
 from tickwheel.protocol.errors import ClientClosed
-from tickwheel.protocol.limits import DEFAULT_PRIORITY
+from tickwheel.protocol.limits import DEFAULT_PRIORITY, DEFAULT_QUERY_ROWS
 from tickwheel.stats import Stats, TopicStats, Wheel
 
 T = TypeVar("T")
@@ -348,6 +349,10 @@ class Client:
     def wheel(self) -> Wheel:
         """What is due when."""
         return self._call(self._client.wheel)
+
+    def query(self, sql: str, *, limit: int = DEFAULT_QUERY_ROWS, timeout: float = 30.0) -> QueryResult:
+        """See ``tickwheel.Client.query``."""
+        return self._call(self._client.query, sql, limit=limit, timeout=timeout)
 
     def ping(self) -> float:
         """Seconds that the broker took to answer."""

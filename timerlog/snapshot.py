@@ -285,7 +285,7 @@ class LogView:
         self._base = reserve_log_address_space()
         flat = np.frombuffer(ffi.buffer(ffi.cast("char *", self._base), ADDRESS_SPACE_BYTES), np.uint8)
         self._words = flat.view("<u8")
-        self._bytes = memoryview(flat)
+        self._bytes = flat.data
         self._ends: dict[int, int] = {}
 
     def close(self) -> None:

@@ -103,6 +103,34 @@ class BadRequest(TickwheelError):
     advice = "Correct the request; the message says which field is wrong."
 
 
+class BadQuery(TickwheelError):
+    """A query was refused; the message is that of the query engine."""
+
+    code = "bad_query"
+    advice = "Each topic is a table, `messages` is all of them; `describe messages` lists the columns."
+
+
+class QueryTimeout(TickwheelError):
+    """A query took longer than it may, and was ended."""
+
+    code = "query_timeout"
+    advice = "Ask for less (fewer columns, a WHERE), or give it a longer timeout."
+
+
+class QueryUnavailable(TickwheelError):
+    """The broker cannot query, because DuckDB is not installed."""
+
+    code = "query_unavailable"
+    advice = "Install what it needs where the broker runs: pip install 'tickwheel[query]'."
+
+
+class QueryFailed(TickwheelError):
+    """The process of a query ended without an answer."""
+
+    code = "query_failed"
+    advice = "See the broker's log for the details; a query that needs much memory should ask for less."
+
+
 class UnknownTopic(TickwheelError):
     """The topic does not exist."""
 

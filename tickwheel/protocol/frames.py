@@ -54,6 +54,8 @@ class FrameType(IntEnum):
     TOPICS_OK = 43
     WHEEL = 44
     WHEEL_OK = 45
+    QUERY = 46
+    QUERY_OK = 47
 
 
 ANSWER_OF: Final[dict[FrameType, FrameType]] = {
@@ -69,6 +71,7 @@ ANSWER_OF: Final[dict[FrameType, FrameType]] = {
     FrameType.STATS: FrameType.STATS_OK,
     FrameType.TOPICS: FrameType.TOPICS_OK,
     FrameType.WHEEL: FrameType.WHEEL_OK,
+    FrameType.QUERY: FrameType.QUERY_OK,
 }
 """The type that answers each request (or ERROR does)."""
 

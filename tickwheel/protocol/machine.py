@@ -139,6 +139,7 @@ _DECODE_ANSWER: Final[dict[FrameType, Callable[[bytes], AnswerBody]]] = {
     FrameType.STATS_OK: _raw,
     FrameType.TOPICS_OK: _raw,
     FrameType.WHEEL_OK: _raw,
+    FrameType.QUERY_OK: _raw,
 }
 _HELLO_OK: Final = msgspec.msgpack.Decoder(HelloOk)
 _GOAWAY: Final = msgspec.msgpack.Decoder(GoAway)

@@ -13,7 +13,15 @@ import msgspec
 
 from tickwheel.protocol.errors import BadFrame, BadRequest, TickwheelError, error_from_wire, to_wire
 from tickwheel.protocol.frames import FrameType
-from tickwheel.protocol.limits import MAX_CREDIT, MAX_IDS_A_REQUEST, MAX_TIME_MS, PROTOCOL_VERSION
+from tickwheel.protocol.limits import (
+    MAX_CREDIT,
+    MAX_IDS_A_REQUEST,
+    MAX_QUERY_ROWS,
+    MAX_QUERY_TIMEOUT_MS,
+    MAX_SQL_CHARACTERS,
+    MAX_TIME_MS,
+    PROTOCOL_VERSION,
+)
 
 # Plain aliases at module level: msgspec resolves the annotations of the Structs below through them.
 _U32: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
@@ -21,6 +29,9 @@ _Id: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=0x7FFF_FFFF_FFFF_FFFF)]
 _TimeMs: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_TIME_MS)]
 _Credit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_CREDIT)]
 _Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
+_Sql: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SQL_CHARACTERS)]
+_RowLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_ROWS)]
+_QueryTimeoutMs: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_TIMEOUT_MS)]
 _Ids: TypeAlias = Annotated[list[_Id], msgspec.Meta(min_length=1, max_length=MAX_IDS_A_REQUEST)]
 _Keys: TypeAlias = Annotated[list[_Name], msgspec.Meta(min_length=1, max_length=MAX_IDS_A_REQUEST)]
 
@@ -111,6 +122,14 @@ class GetWheel(Request, frozen=True):
     """WHEEL."""
 
 
+class Query(Request, frozen=True):
+    """QUERY: one SELECT over the messages; at most ``limit`` rows come back."""
+
+    sql: _Sql
+    limit: _RowLimit
+    timeout_ms: _QueryTimeoutMs
+
+
 class HelloOk(Answer, frozen=True):
     """HELLO_OK: who the server is, and its limits in bytes."""
 
@@ -186,6 +205,7 @@ REQUEST_CLASSES: Final[dict[FrameType, type[Request]]] = {
     FrameType.STATS: GetStats,
     FrameType.TOPICS: GetTopics,
     FrameType.WHEEL: GetWheel,
+    FrameType.QUERY: Query,
 }
 FRAME_TYPE_OF_REQUEST: Final[dict[type[Request], FrameType]] = {c: t for t, c in REQUEST_CLASSES.items()}
 

@@ -14,11 +14,13 @@ _INT_RANGE = range(-(1 << 63), 1 << 64)
 _ENCODE = msgspec.msgpack.Encoder().encode
 
 
-def pack_result(
-    columns: list[tuple[str, str]], batches: Iterable[Any], limit: int, max_bytes: int
-) -> bytes:
-    """``{columns: [{name, type}], rows: [[…]], truncated}``. Batches are read only as far as rows fit into ``limit`` and
-    ``max_bytes``."""
+class NotRepresentable(Exception):
+    """A result has a value that Python, and so the client, has no type for."""
+
+
+def pack_result(columns: list[tuple[str, str]], batches: Iterable[Any], limit: int, max_bytes: int) -> bytes:
+    """``{columns: [{name, type}], rows: [[…]], truncated}``; batches are read only as far as rows fit into ``limit``
+    and ``max_bytes``."""
     head = [{"name": name, "type": kind} for name, kind in columns]
     rows: list[msgspec.Raw] = []
     left_bytes = max_bytes - len(_ENCODE(head)) - 64
@@ -35,12 +37,19 @@ def pack_result(
 
 def _rows(batches: Iterable[Any]) -> Iterable[list[Any]]:
     for batch in batches:
-        columns = [_values(column) for column in batch.columns]
+        columns = [
+            _values(column, name) for column, name in zip(batch.columns, batch.schema.names, strict=True)
+        ]
         yield from map(list, zip(*columns, strict=True))
 
 
-def _values(column: Any) -> list[Any]:
-    values: list[Any] = column.to_pylist()
+def _values(column: Any, name: str) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise NotRepresentable(
+            f"A value of column {name} is out of range ({error}): cast it to VARCHAR."
+        ) from None
     convert = _converter(column.type)
     return values if convert is None else [convert(value) for value in values]
 
@@ -59,7 +68,9 @@ def _plain(value: Any) -> Any:
     """A value that MessagePack can say: nested ones stay nested, exact numbers and local times become text."""
     match value:
         case Decimal():
-            whole = int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else None
+            whole = (
+                int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else None
+            )
             return whole if whole is not None and whole in _INT_RANGE else str(value)
         case datetime() if value.tzinfo is not None:
             return value

@@ -70,7 +70,7 @@ def state_codes(chunk: Chunk, now_ms: int) -> npt.NDArray[np.int8]:
 
     What a group has done with a message for good counts for that group, whatever became of the message later.
     """
-    codes = _MESSAGE_CODES[chunk.rows["state"]]
+    codes: npt.NDArray[np.int8] = _MESSAGE_CODES[chunk.rows["state"]]
     is_ready = codes == _CODE["ready"]
     delivery = chunk.deliveries["state"]
     is_leased = is_ready & (delivery == DeliveryState.LEASED)
@@ -164,7 +164,9 @@ class LogColumns:
 
     def key(self, ids: Any) -> Any:
         """VARCHAR; NULL for a message without a key. Bytes that are no UTF-8 show as replacement characters."""
-        texts = [piece.decode(errors="replace") if piece else None for piece in self._pieces(ids, Records.keys)]
+        texts = [
+            piece.decode(errors="replace") if piece else None for piece in self._pieces(ids, Records.keys)
+        ]
         return pa.array(texts, pa.string())
 
     def headers(self, ids: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import duckdb
+from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from timerlog.query.columns import LogColumns, TableColumns
 from timerlog.query.tables import MessageTable
@@ -48,7 +49,12 @@ class Engine:
         columns, log = TableColumns(snapshot), LogColumns(snapshot)
         for name, kind in _LOG_COLUMNS.items():
             connection.create_function(
-                f"tickwheel_{name}", getattr(log, name), ["BIGINT"], kind, type="arrow", null_handling="special"
+                f"tickwheel_{name}",
+                getattr(log, name),
+                ["BIGINT"],
+                kind,
+                type=PythonUDFType.ARROW,
+                null_handling=FunctionNullHandling.SPECIAL,
             )
         for name, topic_id in self._views(snapshot, sql):
             connection.register(f"_rows_{topic_id or 0}", MessageTable(snapshot, columns, topic_id))

@@ -52,7 +52,7 @@ def run_job(job: Job) -> bytes:
 
 def _answer(job: Job) -> bytes | Failure:
     try:
-        from timerlog.query.answer import pack_result
+        from timerlog.query.answer import NotRepresentable, pack_result
         from timerlog.query.engine import BadSql, Engine
     except ImportError as error:
         return Failure(
@@ -64,8 +64,10 @@ def _answer(job: Job) -> bytes | Failure:
         try:
             columns, batches = engine.run(job.sql)
             return pack_result(columns, batches, job.limit, job.max_bytes)
-        except BadSql as error:
-            advice = "Each topic is a table, `messages` is all of them; `describe messages` lists the columns."
+        except (BadSql, NotRepresentable) as error:
+            advice = (
+                "Each topic is a table, `messages` is all of them; `describe messages` lists the columns."
+            )
             return Failure("bad_query", str(error), advice)
 
 

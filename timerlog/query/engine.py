@@ -86,14 +86,21 @@ class Engine:
             columns = list(zip(relation.columns, map(str, relation.types), strict=True))
             return columns, self._batches(relation)
         except duckdb.Error as error:
-            raise BadSql(str(error).strip()) from None
+            raise _explained(error) from None
 
     @staticmethod
     def _batches(relation: Any) -> Iterator[Any]:
         try:
             yield from relation.to_arrow_reader(BATCH_ROWS)
         except (duckdb.Error, OSError, ValueError) as error:  # Arrow's own errors are among the last two
-            raise BadSql(str(error).strip()) from None
+            raise _explained(error) from None
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _explained(error: Exception) -> BadSql:
+    if isinstance(error, duckdb.OutOfMemoryException):
+        # What DuckDB advises are settings that nobody can reach here.
+        return BadSql(f"The query needs more than the {MEMORY_LIMIT} of memory that it may use.")
+    return BadSql(str(error).strip())

@@ -18,9 +18,9 @@ BATCH_ROWS: Final = 1_024
 _LISTED_TOPICS: Final = 1_000
 _LOG_COLUMNS: Final = {"key": "VARCHAR", "headers": "VARCHAR", "body": "BLOB", "body_bytes": "BIGINT"}
 _SELECT_LIST: Final = (
-    'id, topic, "group", tickwheel_key(id) AS key, priority, state, epoch, attempts, time_next, time_acked, '
-    "time_created, deliver_at, tickwheel_headers(id) AS headers, tickwheel_body(id) AS body, "
-    "tickwheel_body_bytes(id) AS body_bytes"
+    'id, topic, "group", key_of(id) AS key, priority, state, epoch, attempts, time_next, time_acked, '
+    "time_created, deliver_at, headers_of(id) AS headers, body_of(id) AS body, "
+    "body_bytes_of(id) AS body_bytes"
 )
 
 
@@ -49,7 +49,7 @@ class Engine:
         columns, log = TableColumns(snapshot), LogColumns(snapshot)
         for name, kind in _LOG_COLUMNS.items():
             connection.create_function(
-                f"tickwheel_{name}",
+                f"{name}_of",
                 getattr(log, name),
                 ["BIGINT"],
                 kind,

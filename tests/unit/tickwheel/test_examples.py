@@ -10,6 +10,11 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SAYS = {
+    "query.py": [
+        "acked: 2",
+        "scheduled: 2, the next one later today or tomorrow",
+        "waits longest: carol, 30 euros",
+    ],
     "reminders.py": ["bed: cancelled", "dentist: call the dentist", "tea: take the tea out"],
     "bulk.py": ["received 100,000 of 100,000"],
 }

@@ -94,7 +94,7 @@ def test_messages_are_what_the_tables_say(store: Store, seed: int) -> None:
 
 def test_key_headers_and_body_come_from_the_log(store: Store) -> None:
     history = History(store, 99)
-    history.live(30)
+    history.live(90)
     sql = "SELECT DISTINCT id, key, headers, body, body_bytes FROM messages ORDER BY id"
     expected = [
         {

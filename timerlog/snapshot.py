@@ -172,13 +172,15 @@ class Snapshot:
         copies = max((len(self.groups_of.get(number, ())) for number in wanted_topics), default=1)
         step = max(chunk_rows // max(copies, 1), 1)  # bounds the memory of what a chunk expands to
         for start in range(1, len(self.rows), step):
-            rows = self.rows[start : start + step].copy()  # one moment for all columns
+            rows = _copied(self.rows[start : start + step])  # one moment for all columns
             wanted = rows["state"] != MessageState.NONE
             if topic_id is not None:
                 wanted &= rows["topic_id"] == topic_id
             kept = np.flatnonzero(wanted)
             if len(kept):
-                yield self._expand(kept + start, rows[kept], with_deliveries)
+                yield self._expand(
+                    kept + start, rows if len(kept) == len(rows) else _taken(rows, kept), with_deliveries
+                )
 
     def close(self) -> None:
         for mapping in self._mappings:
@@ -199,12 +201,14 @@ class Snapshot:
                 parts += self._of_topic(topic_id, part, ids, rows, with_deliveries)
         if not parts:
             return Chunk(ids[:0], rows[:0], np.empty(0, np.uint32), np.empty(0, DELIVERY))
+        if len(parts) == 1 and len(parts[0][0]) == len(ids):
+            return Chunk(ids, rows, np.full(len(ids), parts[0][1], np.uint32), parts[0][2])
         index = np.concatenate([part for part, _, _ in parts])
         groups = np.repeat(
             np.array([group_id for _, group_id, _ in parts], np.uint32), [len(part) for part, _, _ in parts]
         )
         deliveries = np.concatenate([delivery for _, _, delivery in parts])
-        return Chunk(ids[index], rows[index], groups, deliveries)
+        return Chunk(ids[index], _taken(rows, index), groups, deliveries)
 
     def _of_topic(
         self, topic_id: int, part: Int64Array, ids: Int64Array, rows: Array, with_deliveries: bool
@@ -241,8 +245,21 @@ class Snapshot:
         known = self._table(f"topics/{group.topic_id}-{group.group_id}.deliveries", DELIVERY, b"TWDELIVR")
         deliveries = np.zeros(len(seqs), DELIVERY)
         touched = (seqs >= 0) & (seqs < len(known))
-        deliveries[touched] = known[seqs[touched]]
+        deliveries[touched] = _taken(known, seqs[touched])
         return deliveries
+
+
+def _words(items: Array) -> Array:
+    """Rows as plain words: numpy copies and takes those ten times as fast as records with fields."""
+    return items.view("<u8").reshape(len(items), -1)
+
+
+def _copied(items: Array) -> Array:
+    return _words(items).copy().view(items.dtype)[:, 0]
+
+
+def _taken(items: Array, index: Int64Array) -> Array:
+    return _words(items).take(index, axis=0).view(items.dtype)[:, 0]
 
 
 def _by_topic(topic_ids: npt.NDArray[np.uint16]) -> list[tuple[int, Int64Array]]:

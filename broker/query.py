@@ -17,7 +17,7 @@ from broker import logs
 from broker.clock import Clock
 from broker.errors import ends_the_broker, error_frame, from_store
 from broker.outgoing import Outgoing
-from tickwheel.protocol.errors import QueryFailed, QueryTimeout, TickwheelError
+from tickwheel.protocol.errors import QueryFailed, QueryTimeout, TickwheelError, TooManyQueries
 from tickwheel.protocol.frames import HEADER_BYTES, FrameType
 from tickwheel.protocol.requests import Query
 from timerlog.errors import StoreError
@@ -26,6 +26,7 @@ from timerlog.snapshot import describe
 from timerlog.store import Store
 
 MAX_AT_ONCE = 2
+MAX_WAITING = 32
 _log = logs.get_logger("query")
 
 
@@ -51,6 +52,8 @@ class Queries:
 
     async def _run(self, correlation: int, request: Query) -> bytes:
         """Its turn comes within its time, or never."""
+        if self._turns.statistics().tasks_waiting >= MAX_WAITING:
+            raise TooManyQueries
         with trio.move_on_after(request.timeout_ms / 1_000):
             async with self._turns:
                 return await self._run_process(self._job(correlation, request))

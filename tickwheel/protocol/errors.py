@@ -117,6 +117,14 @@ class QueryTimeout(TickwheelError):
     advice = "Ask for less (fewer columns, a WHERE), or give it a longer timeout."
 
 
+class TooManyQueries(TickwheelError):
+    """Too many queries wait for their turn already."""
+
+    code = "too_many_queries"
+    advice = "Ask again when others are done: the broker runs only a few queries at a time."
+    retryable = True
+
+
 class QueryUnavailable(TickwheelError):
     """The broker cannot query, because DuckDB is not installed."""
 

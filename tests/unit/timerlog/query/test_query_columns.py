@@ -241,3 +241,20 @@ def test_it_reads_while_the_store_goes_on(tmp_path: Path) -> None:
     finally:
         snapshot.close()
         store.close(clean=False)
+
+
+def test_bodies_in_several_segments_of_which_one_is_purged(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    for _ in range(250):
+        store.ingest(send(topic, [b"z" * 16_000] * 3), NOW_MS)
+    segments = store.log.segments
+    assert len(segments) == 3
+    whole = ask(
+        store, "SELECT count(body) AS n, count(DISTINCT body) AS d, sum(body_bytes) AS s FROM t", NOW_MS
+    )
+    assert whole == [{"n": 750, "d": 1, "s": 750 * 16_000}]
+    (Path(store.tables.directory or "") / "commitlog" / f"{segments[1]:020d}.log").unlink()
+    positions = store.tables.rows["position"][1 : store.tables.next_id]
+    kept = int(((positions < segments[1]) | (positions >= segments[2])).sum())
+    assert 0 < kept < 750
+    assert ask(store, "SELECT count(*) AS n, count(body) AS b FROM t", NOW_MS) == [{"n": 750, "b": kept}]

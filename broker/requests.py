@@ -23,6 +23,7 @@ from tickwheel.protocol.requests import (
     OpenTopic,
     OpenTopicOk,
     Ping,
+    Query,
     Reschedule,
     Subscribe,
     SubscribeOk,
@@ -123,6 +124,10 @@ def _wheel(caller: Caller, correlation: int, request: GetWheel) -> None:
     at_once(caller, correlation, request, encode_map(broker.store.wheel_picture(broker.clock.now_ms())))
 
 
+def _query(caller: Caller, correlation: int, request: Query) -> None:
+    caller.start_soon(caller.broker.queries.answer, caller.outgoing, correlation, request)
+
+
 _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     Ping: _ping,
     OpenTopic: _open_topic,
@@ -149,4 +154,5 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     GetStats: _stats,
     GetTopics: _topics,
     GetWheel: _wheel,
+    Query: _query,
 }

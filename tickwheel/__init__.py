@@ -20,6 +20,7 @@ from tickwheel import errors, stats, sync
 from tickwheel._client import Client, connect
 from tickwheel._message import Batch, Message
 from tickwheel._prepared import CheckedMessage
+from tickwheel._query import QueryResult
 from tickwheel._results import (
     CancelResult,
     ChangeResult,
@@ -71,6 +72,7 @@ __all__ = [
     "NaiveDatetime",
     "NotConnected",
     "Prepared",
+    "QueryResult",
     "ReceiptResult",
     "RedeliverResult",
     "RemoteProtocolError",

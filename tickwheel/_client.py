@@ -29,6 +29,7 @@ from tickwheel._columns import (
 )
 from tickwheel._message import BaseBatch, Batch, Message
 from tickwheel._prepared import CheckRequests
+from tickwheel._query import QueryRequests
 from tickwheel._results import SendResult, SendResults
 from tickwheel._schedules import ScheduleRequests
 from tickwheel._session import Dial, Session, dial
@@ -44,7 +45,7 @@ CLOSE_TIMEOUT_S = 2.0
 B = TypeVar("B", bound=BaseBatch[Any])
 
 
-class Client(Changes, TopicRequests, TransactionRequests, CheckRequests, ScheduleRequests):
+class Client(Changes, TopicRequests, TransactionRequests, CheckRequests, ScheduleRequests, QueryRequests):
     """A connection to a broker that renews itself. One client serves any number of tasks of one event loop::
 
         async with tickwheel.Client("tickwheel://127.0.0.1:7411") as client:

@@ -379,6 +379,7 @@ class Client:
     replay_dead = _blocking(_client.Client.replay_dead)
     commit_prepared = _blocking(_client.Client.commit_prepared)
     rollback_prepared = _blocking(_client.Client.rollback_prepared)
+    query = _blocking(_client.Client.query)
     create_schedule = _blocking(_client.Client.create_schedule)
     pause_schedule = _blocking(_client.Client.pause_schedule)
     resume_schedule = _blocking(_client.Client.resume_schedule)

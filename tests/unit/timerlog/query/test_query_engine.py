@@ -213,7 +213,7 @@ def test_values_have_their_types(filled: Store) -> None:
 def test_the_columns_are_documented_and_described(filled: Store) -> None:
     described = [row["column_name"] for row in ask(filled, "DESCRIBE messages", NOW_MS)]
     page = (Path(__file__).resolve().parents[4] / "docs/how-to/query.md").read_text(encoding="utf-8")
-    assert set(described) == {*TABLE_COLUMNS, "key", "headers", "body", "body_bytes"}
+    assert set(described) == {*TABLE_COLUMNS, "key", "order_key", "headers", "body", "body_bytes"}
     assert [name for name in described if f"| `{name}` |" not in page] == []
 
 

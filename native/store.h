@@ -79,8 +79,9 @@ typedef struct {
 
 /* WAITING: given back with a delay, or called for again: nobody holds it, and time_ms says when it goes on. */
 enum { TW_UNTOUCHED = 0, TW_LEASED = 1, TW_ACKED = 2, TW_WAITING = 3, TW_DEAD = 4 };
-/* PARKED: an earlier message of its ordering key is not done. TAKEN: selected, and its lease not applied yet. */
-enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4, TW_TAKEN = 8 };
+/* PARKED: an earlier message of its ordering key is not done. TAKEN: selected, and its lease not applied yet.
+ * POSTPONED: it is in the retry chain or parked, and was given a time since: not the chain brings it, but its timer. */
+enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4, TW_TAKEN = 8, TW_POSTPONED = 16 };
 
 typedef struct {
     tw_arrival *arrivals;
@@ -106,12 +107,14 @@ typedef struct {
 } tw_topic;
 
 /* A busy ordering key of a group: its one message that is not done and may be delivered, and those that wait for it,
- * chained through retry_next (all topic_seq + 1). */
+ * chained through retry_next: first those that were delivered before, up to last_again, then new ones (all
+ * topic_seq + 1; 0: none). */
 typedef struct {
     uint32_t hash; /* 0: an empty place in the table */
     uint32_t unused;
     uint64_t current;
     uint64_t first;
+    uint64_t last_again;
     uint64_t last;
 } tw_order;
 
@@ -355,8 +358,10 @@ int      tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs
 int      tw_orders_have_room(const tw_group *group);
 /* Rehashes the busy keys of a group into a larger, empty table. */
 void     tw_orders_move(tw_store *store, uint32_t group_id, tw_order *table, uint32_t capacity);
-/* 1: the message may go; 0: it waits behind an earlier one of its key. */
+/* 1: the message may go, and its key is busy with it; 0: another one of its key is not done. The table has room. */
 int      tw_order_enter(tw_group *group, uint32_t hash, uint64_t seq);
+/* Lets a message that was entered, and may not go, wait for its key. */
+void     tw_order_park(tw_group *group, uint64_t seq);
 /* The group is done with the message, or it was taken out of the topic: the next one of its key may go. */
 void     tw_order_leave(const tw_store *store, tw_group *group, uint64_t seq);
 uint32_t tw_order_hash(const tw_store *store, const tw_row *row);
@@ -393,6 +398,9 @@ int      tw_rebuild_keys(tw_store *store, uint64_t *from_id, uint64_t end_id, ui
 void     tw_skip_to_start(tw_store *store, uint32_t group_id);
 /* Cursors and counters of a group; empties its retry chains. */
 int      tw_rebuild_group(tw_store *store, uint32_t group_id);
+/* Then, from *from_seq on (which moves): makes the ordering keys of leased messages busy. Returns 0 when done, 1 when
+ * the table of busy keys must be grown first. */
+int      tw_rebuild_orders(tw_store *store, uint32_t group_id, uint64_t *from_seq);
 /* Lists leased messages of a group from *from_seq on (which moves). */
 int64_t  tw_leased(tw_store *store, uint32_t group_id, uint64_t *from_seq, uint64_t capacity,
                    int64_t *until_ms, uint64_t *seqs, uint32_t *epochs);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from native.twins.store import (
     IN_RETRY,
     LEASED,
     NONE,
+    PARKED,
+    POSTPONED,
     READY,
     SCHEDULED,
     UNTOUCHED,
@@ -25,6 +27,7 @@ from native.twins.store import (
     TwinStore,
 )
 
+IN_A_CHAIN: Final = IN_RETRY | PARKED
 ALREADY_ACKED, STALE_RECEIPT, NOT_FOUND, NEVER_DELIVERED, WAS_CANCELLED = range(1, 6)
 
 
@@ -69,7 +72,7 @@ def unmark_acks(store: TwinStore, group_id: int, seqs: Sequence[int]) -> None:
 
 def let_go(store: TwinStore, group: Any, row: Any) -> None:
     """The subscription no longer holds the message: its credit comes back."""
-    if row["state"] != LEASED or row["flags"] & IN_RETRY:
+    if row["state"] != LEASED or row["flags"] & IN_A_CHAIN:
         return
     holder = int(row["holder"])
     if holder and store.outstanding[holder]:
@@ -122,8 +125,14 @@ def apply_nack(store: TwinStore, group_id: int, of: Array) -> int:
             continue
         row["flags"] &= ~np.uint8(ACKING)
         let_go(store, group, row)
-        row["state"], row["time_ms"] = WAITING, time_ms
+        _wait_until(row, time_ms)
     return 0
+
+
+def _wait_until(row: Any, time_ms: int) -> None:
+    row["state"], row["time_ms"] = WAITING, time_ms
+    if row["flags"] & IN_A_CHAIN:
+        row["flags"] |= POSTPONED
 
 
 def apply_redeliver(store: TwinStore, group_id: int, of: Array, reset_attempts: int) -> int:
@@ -131,7 +140,7 @@ def apply_redeliver(store: TwinStore, group_id: int, of: Array, reset_attempts: 
     group, rows = store.groups[group_id], store.deliveries[group_id]
     if reach_beyond(of, int(group["allocated"])):
         return -1
-    for seq, _, time_ms in expanded(of):
+    for seq, epoch, time_ms in expanded(of):
         row = rows[seq]
         if row["state"] == UNTOUCHED:
             continue
@@ -139,12 +148,19 @@ def apply_redeliver(store: TwinStore, group_id: int, of: Array, reset_attempts: 
         if row["state"] in (ACKED, DEAD):
             _lower(group, "acked" if row["state"] == ACKED else "dead")
             group["pending"] += 1
-        row["state"], row["time_ms"] = WAITING, time_ms
+        _wait_until(row, time_ms)
         if reset_attempts:
-            row["base_epoch"] = row["epoch"]
+            row["base_epoch"] = epoch
     for first in of["first"].tolist():
         group["floor_seq"] = min(int(group["floor_seq"]), first)
     return 0
+
+
+def _is_in_a_chain(row: Any) -> bool:
+    if not row["flags"] & IN_A_CHAIN:
+        return False
+    row["flags"] &= ~np.uint8(POSTPONED)
+    return True
 
 
 def expire(
@@ -158,8 +174,10 @@ def expire(
         if seq >= group["allocated"]:
             continue
         row = rows[seq]
-        is_held = row["state"] in (LEASED, WAITING) and row["epoch"] == epoch and not row["flags"] & IN_RETRY
-        if not is_held or row["time_ms"] > now_ms or not store.is_in_topic(group_id, seq):
+        is_held = row["state"] in (LEASED, WAITING) and row["epoch"] == epoch
+        if not is_held or row["time_ms"] > now_ms or _is_in_a_chain(row):
+            continue
+        if not store.is_in_topic(group_id, seq):
             continue
         if group["max_attempts"] and int(row["epoch"]) - int(row["base_epoch"]) >= group["max_attempts"]:
             exhausted.append(seq)
@@ -174,7 +192,7 @@ def requeue(store: TwinStore, group_id: int, seqs: Sequence[int]) -> None:
     """Moves messages to the retry chain without a question."""
     for seq in seqs:
         row = store.deliveries[group_id][seq]
-        if not row["flags"] & IN_RETRY:
+        if not _is_in_a_chain(row):
             let_go(store, store.groups[group_id], row)
             orders.push_retry(store, group_id, seq)
 

@@ -23,6 +23,7 @@ from native.twins.store import (
     IN_RETRY,
     LEASED,
     ORDERED,
+    PARKED,
     RUN,
     SCHEDULED,
     UNTOUCHED,
@@ -253,6 +254,10 @@ class Engine:
         assert self.pair.call("rebuild_topics") == 0
         for group_id in GROUPS:
             self.pair.call("rebuild_group", group_id)
+            at = 0
+            while (found := self.pair.call("rebuild_orders", group_id, at))[0]:
+                self.pair.grow_orders(group_id)
+                at = found[1]
         before = self.pair.call("count")
         self.pair.clear_keys()
         assert self.pair.call("rebuild_keys", 1, self.pair.twin.next_id)[0] == 0
@@ -263,7 +268,7 @@ class Engine:
         """The counters say what the rows say."""
         for group_id, rows in self.pair.twin.deliveries.items():
             group = self.pair.twin.groups[group_id]
-            held = (rows["state"] == LEASED) & (rows["flags"] & IN_RETRY == 0)
+            held = (rows["state"] == LEASED) & (rows["flags"] & (IN_RETRY | PARKED) == 0)
             for seq in np.flatnonzero(held):
                 held[seq] = self.pair.twin.is_in_topic(group_id, seq)
             assert group["touched"] == (rows["state"] != UNTOUCHED).sum()

@@ -30,7 +30,7 @@ _TWINS: Final = {
         (acks, "ack_check unmark_acks apply_ack apply_dead apply_nack apply_redeliver apply_release"),
         (acks, "expire requeue held_by"),
         (change, "judge_all apply_end apply_reschedule"),
-        (rebuild, "scheduled leased rebuild_topics rebuild_keys skip_to_start rebuild_group"),
+        (rebuild, "scheduled leased rebuild_topics rebuild_keys skip_to_start rebuild_group rebuild_orders"),
     )
     for name in names.split()
 }

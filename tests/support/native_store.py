@@ -301,10 +301,12 @@ class NativeStore:
         table = self._orders[group_id] = self.memory.array(capacity, ORDER)
         lib.tw_orders_move(self.store, group_id, pointer(table, "tw_order *"), capacity)
 
-    def orders(self, group_id: int) -> dict[int, tuple[int, int, int]]:
-        """The busy ordering keys: hash → (current, first, last)."""
+    def orders(self, group_id: int) -> dict[int, tuple[int, ...]]:
+        """The busy ordering keys: hash → (current, first, last_again, last)."""
         busy = self._orders[group_id][self._orders[group_id]["hash"] != 0]
-        return {int(o["hash"]): (int(o["current"]), int(o["first"]), int(o["last"])) for o in busy}
+        return {
+            int(o["hash"]): tuple(int(o[n]) for n in ("current", "first", "last_again", "last")) for o in busy
+        }
 
     def orders_clear(self, group_id: int) -> None:
         self._orders[group_id][:] = np.zeros(1, ORDER)
@@ -373,6 +375,10 @@ class NativeStore:
 
     def rebuild_group(self, group_id: int) -> int:
         return int(lib.tw_rebuild_group(self.store, group_id))
+
+    def rebuild_orders(self, group_id: int, from_seq: int) -> tuple[bool, int]:
+        at = ffi.new("uint64_t *", from_seq)
+        return bool(lib.tw_rebuild_orders(self.store, group_id, at)), int(at[0])
 
     def keys_init(self) -> None:
         lib.tw_keys_init(self.store.keys)

@@ -230,8 +230,10 @@ static inline const uint8_t *tw_at(const tw_store *store, uint64_t position) {
     return store->log + position;
 }
 
-/* The topic whose keys those of a topic's messages are: a shard's are its parent's. */
+/* The topic whose keys those of a topic's messages are: a shard's are its parent's. 0 for a number that no topic can
+ * have, which a damaged table may hold. */
 static inline uint32_t tw_key_topic(const tw_store *store, uint32_t topic_id) {
+    if (topic_id >= store->topics_capacity) return 0;
     return store->topics[topic_id].parent ? store->topics[topic_id].parent : topic_id;
 }
 

@@ -20,6 +20,7 @@ from timerlog.messages import Outbound, send_payload
 from timerlog.producing import FRAME_HEAD_BYTES, Producing
 
 Control = tuple[RecordType, int, bytes]  # record, aux, payload
+_NO_ROOM: Final = "a transaction needed more room than it had asked for"
 INTERNAL: Final = bytes(TRANSACTION_ID_BYTES)
 _SEND: Final = 12
 _CODES: Final = (
@@ -94,12 +95,14 @@ class Transactions(Producing, Delivering):
     ) -> list[tuple[int, int]]:
         head = ffi.from_buffer("uint8_t[]", transaction_id)
         start = int(lib.tw_group_begin(self._native, RecordType.TRANSACTION, 0, head, len(head), 0))
+        if start < 0:
+            raise StoreError(_NO_ROOM)
         stored = [self._stage_send(send, now_ms) for send in sends]
         results = np.array(stored, "<u8").tobytes()
         for record, aux, payload in [*controls, (RecordType.STORED, 0, results)]:
             data = ffi.from_buffer("uint8_t[]", payload)
-            if start < 0 or lib.tw_log_append(self._native, record, aux, data, len(data)) < 0:
-                raise StoreError("a transaction needed more room than it had asked for")
+            if lib.tw_log_append(self._native, record, aux, data, len(data)) < 0:
+                raise StoreError(_NO_ROOM)
         lib.tw_group_end(self._native, start)
         return stored
 

@@ -96,6 +96,8 @@ static void count_delivery(tw_store *store, tw_group *group, uint64_t seq, int *
     row->flags = 0;
     row->retry_next = 0;
     row->order_hash = 0;
+    /* Replay gives the lease again, but does not take the message out again that the table says is out already. */
+    if (row->state == TW_LEASED && !tw_is_in_topic(store, group, seq)) row->state = TW_WAITING;
     /* Ordering keys: from the first open message on, the lane is gone through again to see which keys are busy. */
     int is_ordered = message->flags & TW_ORDERED;
     if (is_ordered && tw_is_open(store, group, seq)) *held = 1;
@@ -105,7 +107,7 @@ static void count_delivery(tw_store *store, tw_group *group, uint64_t seq, int *
     group->deliveries += row->epoch;
     group->acked += row->state == TW_ACKED;
     group->dead += row->state == TW_DEAD;
-    group->leased += row->state == TW_LEASED && tw_is_in_topic(store, group, seq);
+    group->leased += row->state == TW_LEASED;
     /* New messages leave a lane in its order, so its cursor stood at the last one delivered, or behind it. One that was
      * given up without a delivery says nothing of those before it, nor does one that has left the topic since: it may
      * have another priority now. */

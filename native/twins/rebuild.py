@@ -142,6 +142,8 @@ def _count_delivery(store: TwinStore, group_id: int, seq: int, is_held: bool) ->
         store.message_of(group_id, seq),
     )
     row["holder"] = row["flags"] = row["retry_next"] = row["order_hash"] = 0
+    if row["state"] == LEASED and not store.is_in_topic(group_id, seq):
+        row["state"] = WAITING
     is_held |= bool(message["flags"] & ORDERED) and store.is_open(group_id, seq)
     if row["state"] == UNTOUCHED:
         return is_held
@@ -150,7 +152,7 @@ def _count_delivery(store: TwinStore, group_id: int, seq: int, is_held: bool) ->
     group["deliveries"] += row["epoch"]
     group["acked"] += row["state"] == ACKED
     group["dead"] += row["state"] == DEAD
-    group["leased"] += row["state"] == LEASED and store.is_in_topic(group_id, seq)
+    group["leased"] += row["state"] == LEASED
     if not row["epoch"] or not store.is_in_topic(group_id, seq):
         return is_held
     if not (is_held and message["priority"] == ORDERED_PRIORITY):

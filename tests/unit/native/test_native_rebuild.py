@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from native.twins.store import ACKED, DEAD, LEASED, READY, SCHEDULED, UNTOUCHED, WAITING, Array
+from native.twins.store import ACKED, CANCELLED, DEAD, LEASED, READY, SCHEDULED, UNTOUCHED, WAITING, Array
 from tests.support.native_pair import EMPTY_INDEX_BYTES, GROUP_TOPICS, TOPICS, Pair, Sizes
 
 MESSAGES = 40
@@ -99,6 +99,17 @@ def test_what_left_the_topic_does_not_move_the_cursor_of_the_lane_it_has_now() -
     pair.call("rebuild_topics")
     pair.call("rebuild_group", 1)
     assert pair.twin.groups[1]["cursor"][9] == 0, "messages 1 and 2 were never delivered"
+
+
+def test_nobody_holds_a_message_that_has_left_its_topic() -> None:
+    pair = Pair()
+    priorities(pair, 5)
+    touched(pair, 0, state=LEASED, epoch=1)
+    pair.write_row(1, state=CANCELLED)
+    pair.call("rebuild_topics")
+    pair.call("rebuild_group", 1)
+    assert pair.twin.deliveries[1][0]["state"] == WAITING
+    assert pair.twin.groups[1]["leased"] == 0
 
 
 def test_a_start_in_the_middle_follows_the_lanes_as_they_are() -> None:

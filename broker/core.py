@@ -144,3 +144,17 @@ class Broker:
                 self.store.clock_went_back(now_ms)
                 self.services.timers_changed()
             self.store.housekeeping(now_ms)
+            self._tell_of_unburied()
+
+    def _tell_of_unburied(self) -> None:
+        """Once a second at most for each group and reason: the same may happen to many messages again and again."""
+        for unburied in self.store.take_unburied():
+            _log.error(
+                "messages cannot become dead letters, and are delivered again",
+                topic=unburied.topic,
+                group=unburied.group,
+                messages=unburied.messages,
+                code=unburied.error.code,
+                reason=str(unburied.error),
+                advice=unburied.error.advice,
+            )

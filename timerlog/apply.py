@@ -69,6 +69,10 @@ def unpack_nack(payload: Buffer) -> tuple[Runs, str]:
     return np.frombuffer(view, RUN, count, NACK_HEAD.size), bytes(view[end:]).decode()
 
 
+def pack_redeliver(runs: Runs, *, reset_attempts: bool) -> bytes:
+    return int(reset_attempts).to_bytes(8, "little") + runs.tobytes()
+
+
 @dataclass(slots=True)
 class Applier:
     """Applies control records to ``tables``; ``tick_ms`` is the last tick that the log knows."""
@@ -148,11 +152,9 @@ class Applier:
             self._remember(group_id, runs, error)
 
     def _remember(self, group_id: int, runs: Runs, error: str) -> None:
-        rows = self.tables.groups[group_id].deliveries.items
         for first, count, epoch, at_ms in runs.tolist():
             for seq in range(first, first + count):
-                attempt = int(epoch) - int(rows["base_epoch"][seq])
-                self.tables.failures.add(group_id, seq, Failure(attempt, at_ms, error))
+                self.tables.failures.add(group_id, seq, Failure(epoch, at_ms, error))
 
     def redeliver(self, group_id: int, runs: Runs, *, reset_attempts: bool) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))

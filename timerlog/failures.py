@@ -18,10 +18,11 @@ _ENTRY_CHARS: Final = 40
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
-    """One attempt that its subscriber gave back."""
+    """One delivery that its subscriber gave back. By epoch, not by attempt: from which epoch on attempts are counted
+    can change later, so only the epoch is the same when the log is replayed on newer tables."""
 
-    attempt: int
-    at_ms: int
+    epoch: int
+    at_ms: int  #: when the message was to go on
     error: str
 
 
@@ -66,6 +67,11 @@ class Failures:
             ]
         for seq in known:
             self.done(group_id, seq)
+
+    def forget_group(self, group_id: int) -> None:
+        """The group is gone."""
+        for group, seq in [known for known in self._histories if known[0] == group_id]:
+            self.done(group, seq)
 
     def dump(self) -> list[tuple[int, int, list[Failure]]]:
         """Everything, for a checkpoint."""

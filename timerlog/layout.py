@@ -70,6 +70,9 @@ class DeliveryState(IntEnum):
     DEAD = 4
 
 
+#: A flag of a delivery: its lease or wait has ended, and it stands in the chain of those that wait for redelivery.
+IN_RETRY: Final = 1
+
 ROW = np.dtype(
     [
         ("position", "<u8"),

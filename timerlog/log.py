@@ -210,9 +210,9 @@ class CommitLog:
     def make_room(self, bytes_needed: int, reserve: int = CONTROL_RESERVE_BYTES) -> None:
         """Allocates disk blocks for ``bytes_needed`` more, in this segment or a new one. Raises ``DiskFull``."""
         base, file = self._current()
-        needed = self.appended_position + bytes_needed + reserve
-        last = base + self.segment_bytes - RECORD_HEAD_BYTES
-        if needed <= last:
+        # Behind the last record there is always room for an END.
+        needed = self.appended_position + bytes_needed + reserve + RECORD_HEAD_BYTES
+        if needed <= base + self.segment_bytes:
             step = min(base + self.segment_bytes, max(needed, base + file.size_bytes + ALLOCATION_STEP_BYTES))
             try:
                 file.allocate(step - base)
@@ -221,6 +221,10 @@ class CommitLog:
             self._set_limits()
             return
         self._roll(base)
+        _, file = self._current()
+        in_segment = bytes_needed + reserve + RECORD_HEAD_BYTES + SEGMENT_HEADER_BYTES
+        if file.size_bytes < in_segment <= self.segment_bytes:  # a new segment is not allocated as a whole
+            self.make_room(bytes_needed, reserve)
 
     def _roll(self, base: int) -> None:
         self.create_segment(base + self.segment_bytes)

@@ -65,7 +65,8 @@ class Settling(DeadLetters):
 
     def _expire(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> int:
         """Moves messages whose lease or wait has ended back to waiting, or to the dead letters after their last
-        attempt; one message may have several timers. Returns how many were moved. What should be a dead letter and cannot be waits for delivery again."""
+        attempt; one may have several timers. Returns how many were moved. What should be a dead letter and cannot be
+        waits for delivery again."""
         exhausted = np.empty(len(seqs), np.uint64)
         count = ffi.new("uint64_t *")
         moved = lib.tw_expire(

@@ -268,7 +268,7 @@ class CommitLog:
         return ticket
 
     def finish_sync(self, ticket: SyncTicket) -> int:
-        """Takes note that a ticket has run; returns the durable position.
+        """Takes note that a ticket has run; returns the durable position. Raises ``LogFailed``.
 
         The mark that this leaves in the log lets recovery tell a torn tail from damage: whatever lies before a marked
         position was on the disk once.
@@ -280,6 +280,8 @@ class CommitLog:
         with suppress(DiskFull):  # the mark helps recovery, but nothing depends on it
             self.append(RecordType.MARK, 0, mark)
         self._dirty = was_dirty
+        # Before anybody is told: who reads the files from outside then sees at once what was acknowledged.
+        self.flush()
         return self.durable_position
 
     def drop(self, base: int) -> None:

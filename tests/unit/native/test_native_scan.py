@@ -72,7 +72,11 @@ def test_c_and_twin_agree_about_any_bytes(data: st.DataObject) -> None:
         if log:
             log[place] ^= data.draw(st.integers(1, 255))
     wanted = [kind in (1, 20) for kind in range(256)]
-    scan(bytes(log[: data.draw(st.integers(0, len(log)))]), wanted=wanted, capacity=data.draw(st.integers(0, 3)))
+    scan(
+        bytes(log[: data.draw(st.integers(0, len(log)))]),
+        wanted=wanted,
+        capacity=data.draw(st.integers(0, 3)),
+    )
 
 
 @given(st.binary(min_size=1, max_size=200), st.data())

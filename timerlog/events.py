@@ -13,7 +13,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from timerlog.errors import DamagedLog
 from timerlog.layout import RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, RecordType
+from timerlog.recovery import END_RECORD
 from timerlog.snapshot import Array, Int64Array, LogView
 
 NO_TIME: Final = -1  #: the log does not say when
@@ -102,8 +104,10 @@ def read_events(
     chunk_rows: int = CHUNK_ROWS,
 ) -> Iterator[Events]:
     """The events between two positions at which records begin, about ``chunk_rows`` at a time: a record is not split.
-    Checksums are checked; nothing is returned of what lies behind the first record that is not whole."""
+    Checksums are checked. Raises ``DamagedLog`` when the records do not reach ``end``."""
     for part in log.scan(start, end, wanted | {RecordType.TRANSACTION}):
+        if part.reason is not None and part.reason != END_RECORD and part.stop < end:
+            raise DamagedLog(f"the log cannot be read at position {part.stop}, although it reached {end}")
         positions = _flat(log, part.positions, wanted)
         if not len(positions):
             continue

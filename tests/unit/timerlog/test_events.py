@@ -13,6 +13,7 @@ import pytest
 from tests.support.driver import NOW_MS, pump
 from tests.support.queried import send_all
 from tests.support.reader import Reader
+from timerlog.errors import DamagedLog
 from timerlog.events import EVENTS, Events, event_types, position_after_rows, read_events
 from timerlog.offline import describe_directory
 from timerlog.snapshot import LogView
@@ -195,12 +196,20 @@ def test_batches_of_a_limited_size(log: Log, limit: int, names: list[str]) -> No
         assert len(batch) <= limit or len(tops) <= 1
 
 
-def test_damage_ends_the_reading(busy: Store, log: Log) -> None:
+def test_damage_is_not_passed_over(busy: Store, log: Log) -> None:
     directory = busy.tables.directory
     assert directory is not None
-    place = next(row[0] for row in log.rows() if row[2] == "acked")
+    rows = log.rows()
+    place = next(row[0] for row in rows if row[2] == "acked")
     with (directory / "commitlog" / f"{0:020d}.log").open("r+b") as file:
         file.seek(place + 20)
         file.write(b"\xff")
-    assert {row[2] for row in log.rows()} >= {"sent", "delivered"}
-    assert all(row[0] < place for row in log.rows())
+    assert log.rows(end=place) == [row for row in rows if row[0] < place]
+    with pytest.raises(DamagedLog, match=str(place)):
+        log.rows()
+
+
+def test_a_part_that_was_purged_meanwhile(log: Log) -> None:
+    segment_bytes = log.found.description.segment_bytes
+    with pytest.raises(DamagedLog, match="cannot be read"):
+        log.rows(start=segment_bytes, end=segment_bytes + 4096)

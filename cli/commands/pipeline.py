@@ -1,0 +1,174 @@
+"""`tickwheel pipeline`: bulk work on the messages with Spark."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from base64 import b64encode
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cli.failures import CommandFailed
+from cli.output import plain_table, print_json, printable, stdout_console
+from cli.session import current_session, json_option
+from cli.times import format_moment, moment_to_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def spark_options(command: _Command) -> _Command:
+    """`--master` and `--conf`."""
+    with_conf = click.option(
+        "--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be given several times."
+    )(command)
+    return click.option(
+        "--master",
+        default="local[*]",
+        show_default=True,
+        help="Where Spark runs: local[N], spark://…, yarn, …",
+    )(with_conf)
+
+
+def open_spark(master: str, conf: tuple[str, ...]) -> SparkSession:
+    """A Spark session as the options say. Raises `SparkMissing`, `JavaMissing`, `SourceError`."""
+    from tickwheel.spark import sessions
+
+    options = sessions.parse_conf(conf)
+    return sessions.make_session("tickwheel pipeline", master=master, conf=options)
+
+
+@click.group()
+def pipeline() -> None:
+    """Bulk work on the messages with Spark, on this machine or a cluster.
+
+    \b
+    tickwheel pipeline doctor                              is everything there?
+    tickwheel pipeline sql --data ./data "select state, count(*) from messages group by state"
+
+    It needs PySpark (pip install 'tickwheel[spark]') and Java 17 or newer.
+    """
+
+
+@pipeline.command()
+@spark_options
+@json_option
+def doctor(master: str, conf: tuple[str, ...]) -> None:
+    """Check that Spark can run here: Java, PySpark, and a job of one row."""
+    from tickwheel.spark.doctor import examine
+
+    checks = examine(lambda: open_spark(master, conf))
+    if current_session().json:
+        print_json([{"name": one.name, "ok": one.ok, "detail": one.detail} for one in checks])
+    else:
+        console = stdout_console()
+        for one in checks:
+            console.print(f"{'ok' if one.ok else 'missing':<8}{one.name:<10}{one.detail}", markup=False)
+    if not all(one.ok for one in checks):
+        raise CommandFailed(1)
+
+
+@pipeline.command()
+@click.argument("statement", metavar="SQL")
+@click.option(
+    "--data",
+    "directories",
+    multiple=True,
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A broker's data directory, also while it runs; several: one for each shard.",
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a heading.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=1_000, show_default=True, help="At most so many rows."
+)
+@spark_options
+@json_option
+def sql(
+    statement: str,
+    directories: tuple[Path, ...],
+    as_csv: bool,
+    limit: int,
+    master: str,
+    conf: tuple[str, ...],
+) -> None:
+    """Ask with Spark SQL what data directories hold; the broker is not asked.
+
+    \b
+    tickwheel pipeline sql --data ./data "select topic, state, count(*) from messages group by all"
+    tickwheel pipeline sql --data ./data "select event, count(*) from events group by event" --json
+
+    The table messages has one row a message for each group, events one for each thing that happened to a message.
+    """
+    if current_session().json and as_csv:
+        raise click.UsageError("--json and --csv exclude each other")
+    from tickwheel.spark.answers import ask
+
+    names, kinds, rows = ask(
+        open_spark(master, conf), [str(directory) for directory in directories], statement, limit + 1
+    )
+    shown = rows[:limit]
+    if current_session().json:
+        print_json([dict(zip(names, map(_json_value, row), strict=True)) for row in shown])
+    elif as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(map(_csv_value, row) for row in shown)
+    else:
+        columns = [
+            (name, "right" if _is_number(kind) else "left") for name, kind in zip(names, kinds, strict=True)
+        ]
+        stdout_console().print(plain_table(columns, [[_cell(value) for value in row] for row in shown]))
+    if len(rows) > limit:
+        click.echo(f"There are more rows than these {limit:,}: add LIMIT, WHERE or --limit.", err=True)
+
+
+def _is_number(kind: str) -> bool:
+    return kind in ("tinyint", "smallint", "int", "bigint", "float", "double") or kind.startswith("decimal")
+
+
+def _cell(value: Any) -> str:
+    """One value on one line; `-` is NULL."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return str(value).lower()
+        case bytes() | bytearray():
+            return printable(bytes(value))
+        case str():
+            return printable(value.encode())
+        case datetime() if value.tzinfo is not None:
+            return format_moment(moment_to_ms(value))
+    return str(value)
+
+
+def _csv_value(value: Any) -> Any:
+    """NULL is empty; bytes are text when they are UTF-8, base64 otherwise."""
+    match value:
+        case bytes() | bytearray():
+            text = _json_value(value)
+            return text if isinstance(text, str) else text["base64"]
+        case bool():
+            return str(value).lower()
+        case datetime() if value.tzinfo is not None:
+            return format_moment(moment_to_ms(value))
+    return value
+
+
+def _json_value(value: Any) -> Any:
+    """Bytes are text when they are UTF-8, else `{"base64": …}`; times are ISO 8601."""
+    if isinstance(value, bytearray):
+        value = bytes(value)
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(value).decode()}

@@ -1,0 +1,57 @@
+"""Looks whether Spark can run here, and says what to install."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tickwheel.spark.errors import SparkError
+from tickwheel.spark.java import find_java
+from tickwheel.spark.sessions import require_pyspark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that is needed; ``detail`` says what was found, or what to do."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def examine(open_session: Callable[[], SparkSession]) -> list[Check]:
+    """Java, PySpark, and a job of one row on a session, which is only opened when the others are there."""
+    checks = [_checked("java", _java), _checked("pyspark", _pyspark)]
+    if all(one.ok for one in checks):
+        checks.append(_checked("job", lambda: _job(open_session)))
+    return checks
+
+
+def _checked(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, look())
+    except SparkError as error:
+        return Check(name, False, f"{error.message} {error.advice}")
+
+
+def _java() -> str:
+    java = find_java()
+    return f"{java.version} in {java.home} ({java.found})"
+
+
+def _pyspark() -> str:
+    return str(require_pyspark().__version__)
+
+
+def _job(open_session: Callable[[], SparkSession]) -> str:
+    spark = open_session()
+    try:
+        # Through a Python worker: that is where a wrong interpreter shows.
+        rows = spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()
+    except Exception as error:
+        raise SparkError(f"A job of one row failed: {error}", advice="") from error
+    return f"{len(rows)} row on {spark.sparkContext.master}"

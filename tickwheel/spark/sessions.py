@@ -1,0 +1,103 @@
+"""Spark sessions for the pipeline: quiet, on all cores of this machine unless told otherwise, with our format."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tickwheel.spark.errors import SourceError, SparkMissing
+from tickwheel.spark.java import Java, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER: Final = "local[*]"
+_GIB: Final = 1 << 30
+_MAX_DRIVER_GIB: Final = 4
+_QUIET: Final = Path(__file__).with_name("quiet.log4j2.properties")
+
+
+def require_pyspark() -> Any:
+    """The pyspark package. Raises ``SparkMissing``."""
+    # PySpark imports the first two only later, with errors of its own.
+    for name in ("pandas", "pyarrow", "pyspark"):
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            raise SparkMissing(f"The pipeline needs PySpark, and {name} cannot be imported.") from None
+    return module
+
+
+def make_session(
+    app: str = "tickwheel",
+    *,
+    master: str = DEFAULT_MASTER,
+    conf: Mapping[str, str] | None = None,
+    progress: bool | None = None,
+    quiet: bool = True,
+) -> SparkSession:
+    """A session with the format ``tickwheel``. ``conf`` goes to Spark as it is, and has the last word. ``progress``: a
+    bar on standard error, by default where that is a terminal. A session that runs already is used as it is.
+
+    Raises ``SparkMissing``, ``JavaMissing``.
+    """
+    require_pyspark()
+    from pyspark.sql import SparkSession
+
+    from tickwheel.spark import register
+
+    prepare_environment(find_java())
+    builder = SparkSession.builder.appName(app).master(master)
+    show = sys.stderr.isatty() if progress is None else progress
+    for name, value in (settings(show_progress=show, quiet=quiet) | dict(conf or {})).items():
+        builder = builder.config(name, value)
+    if quiet:
+        # PySpark logs each error that it raises, with the whole stack of the JVM.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def prepare_environment(java: Java) -> None:
+    """What Spark reads from the environment: which Java, and that its workers run this very Python."""
+    os.environ["JAVA_HOME"] = str(java.home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+def settings(*, show_progress: bool, quiet: bool) -> dict[str, str]:
+    """What we set where the user does not."""
+    chosen = {
+        # Without this a reader that takes filters is refused.
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": str(show_progress).lower(),
+        "spark.driver.memory": f"{driver_memory_gib()}g",
+    }
+    if quiet:
+        chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET.as_uri()}"
+    return chosen
+
+
+def driver_memory_gib() -> int:
+    """A quarter of the machine, 1 to 4 GiB: on ``local[*]`` the driver does all the work."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(min(max(total // 4 // _GIB, 1), _MAX_DRIVER_GIB))
+
+
+def parse_conf(pairs: tuple[str, ...] | list[str]) -> dict[str, str]:
+    """``name=value`` pairs. Raises ``SourceError``."""
+    parsed = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise SourceError(f"{pair!r} is not a setting of Spark.", advice="Write --conf name=value.")
+        parsed[name.strip()] = value
+    return parsed

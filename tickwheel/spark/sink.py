@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ class Sent(WriterCommitMessage):
     duplicates: int
 
 
-def _checked(options: dict[str, str], schema: StructType) -> WriteOptions:
+def _checked(options: Mapping[str, str], schema: StructType) -> WriteOptions:
     parsed = write_options(options)
     check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, parsed)
     return parsed
@@ -48,7 +48,7 @@ def _sent(batches: Iterator[Any], options: WriteOptions, job: str) -> Sent:
 class MessageWriter(DataSourceArrowWriter):
     """Made once for each ``save()``; its tasks get copies, so all of them know the same job."""
 
-    def __init__(self, options: dict[str, str], schema: StructType, overwrite: bool) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise SourceError("Messages cannot be overwritten.", advice='Use .mode("append").')
         self._options = _checked(options, schema)
@@ -68,7 +68,7 @@ class MessageWriter(DataSourceArrowWriter):
 class MessageStreamWriter(DataSourceStreamArrowWriter):
     """A batch that is run again, also by a restarted query, makes the same keys: they come from query and batch."""
 
-    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = _checked(options, schema)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:

@@ -65,12 +65,12 @@ class TickwheelSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tickwheel.spark.sink import MessageWriter
 
-        return MessageWriter(dict(self.options), schema, overwrite)
+        return MessageWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from tickwheel.spark.sink import MessageStreamWriter
 
-        return MessageStreamWriter(dict(self.options), schema)
+        return MessageStreamWriter(self.options, schema)
 
 
 def describe(options: ReadOptions) -> list[Offline]:

@@ -271,6 +271,8 @@ def _rejected(problems: list[tuple[int, str]], columns: dict[str, list[Any]], ro
 
 def _shown(value: Any) -> Any:
     text = value.decode(errors="replace") if isinstance(value, bytes) else value
+    if isinstance(text, Bad):
+        return f"({text})"
     return text if not isinstance(text, str) or len(text) <= 80 else f"{text[:80]}…"
 
 

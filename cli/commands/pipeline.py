@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import sys
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,12 +37,16 @@ def spark_options(command: _Command) -> _Command:
     )(with_conf)
 
 
-def open_spark(master: str, conf: tuple[str, ...]) -> SparkSession:
+@contextmanager
+def open_spark(master: str, conf: tuple[str, ...]) -> Iterator[SparkSession]:
     """A Spark session as the options say. Raises `SparkMissing`, `JavaMissing`, `SourceError`."""
     from tickwheel.spark import sessions
 
-    options = sessions.parse_conf(conf)
-    return sessions.make_session("tickwheel pipeline", master=master, conf=options)
+    spark = sessions.make_session("tickwheel pipeline", master=master, conf=sessions.parse_conf(conf))
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 @click.group()
@@ -110,9 +115,8 @@ def sql(
         raise click.UsageError("--json and --csv exclude each other")
     from tickwheel.spark.answers import ask
 
-    names, kinds, rows = ask(
-        open_spark(master, conf), [str(directory) for directory in directories], statement, limit + 1
-    )
+    with open_spark(master, conf) as spark:
+        names, kinds, rows = ask(spark, [str(directory) for directory in directories], statement, limit + 1)
     shown = rows[:limit]
     if current_session().json:
         print_json([dict(zip(names, map(_json_value, row), strict=True)) for row in shown])

@@ -44,7 +44,7 @@ def ask(
         add_tables(spark, directories)
         found = spark.sql(statement)
         names, kinds = found.columns, [kind for _, kind in found.dtypes]
-        rows = [list(row) for row in found.limit(limit).toLocalIterator()]
+        rows = [list(row) for row in found.limit(limit).collect()]
     except PySparkException as error:
         # Behind the first part of the message come plans and stacks.
         raise understood(error) or BadSql(_PLAN.split(str(error))[0].strip(" ;\n")) from None

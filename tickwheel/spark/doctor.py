@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tickwheel.spark.errors import SparkError
 from tickwheel.spark.java import find_java
@@ -12,6 +13,9 @@ from tickwheel.spark.sessions import require_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+OpenSession: TypeAlias = "Callable[[], AbstractContextManager[SparkSession]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,7 @@ class Check:
     detail: str
 
 
-def examine(open_session: Callable[[], SparkSession]) -> list[Check]:
+def examine(open_session: OpenSession) -> list[Check]:
     """Java, PySpark, and a job of one row on a session, which is only opened when the others are there."""
     checks = [_checked("java", _java), _checked("pyspark", _pyspark)]
     if all(one.ok for one in checks):
@@ -47,11 +51,11 @@ def _pyspark() -> str:
     return str(require_pyspark().__version__)
 
 
-def _job(open_session: Callable[[], SparkSession]) -> str:
-    spark = open_session()
-    try:
-        # Through a Python worker: that is where a wrong interpreter shows.
-        rows = spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()
-    except Exception as error:
-        raise SparkError(f"A job of one row failed: {error}", advice="") from error
-    return f"{len(rows)} row on {spark.sparkContext.master}"
+def _job(open_session: OpenSession) -> str:
+    with open_session() as spark:
+        try:
+            # Through a Python worker: that is where a wrong interpreter shows.
+            rows = spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()
+        except Exception as error:
+            raise SparkError(f"A job of one row failed: {error}", advice="") from error
+        return f"{len(rows)} row on {spark.sparkContext.master}"

@@ -271,7 +271,8 @@ class Snapshot:
         known = self._table(f"topics/{group.topic_id}-{group.group_id}.deliveries", DELIVERY, b"TWDELIVR")
         deliveries = np.zeros(len(seqs), DELIVERY)
         touched = (seqs >= 0) & (seqs < len(known))
-        deliveries[touched] = _taken(known, seqs[touched])
+        if touched.any():
+            _words(deliveries)[touched] = _words(_taken(known, seqs[touched]))
         return deliveries
 
 

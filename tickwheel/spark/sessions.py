@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 DEFAULT_MASTER: Final = "local[*]"
 _GIB: Final = 1 << 30
 _MAX_DRIVER_GIB: Final = 4
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_WARNS_OF_SPARK: Final = 24  # from this version on Java warns of what Spark does with memory
 _QUIET: Final = Path(__file__).with_name("quiet.log4j2.properties")
 
 
@@ -51,10 +53,14 @@ def make_session(
 
     from tickwheel.spark import register
 
-    prepare_environment(find_java())
+    java = find_java()
+    prepare_environment(java)
     builder = SparkSession.builder.appName(app).master(master)
     show = sys.stderr.isatty() if progress is None else progress
-    for name, value in (settings(show_progress=show, quiet=quiet) | dict(conf or {})).items():
+    chosen = settings(show_progress=show, quiet=quiet, java_version=java.version) | dict(conf or {})
+    if quiet and conf and _JAVA_OPTIONS in conf:
+        chosen[_JAVA_OPTIONS] = f"{quiet_options(java.version)} {conf[_JAVA_OPTIONS]}"
+    for name, value in chosen.items():
         builder = builder.config(name, value)
     if quiet:
         # PySpark logs each error that it raises, with the whole stack of the JVM.
@@ -70,7 +76,7 @@ def prepare_environment(java: Java) -> None:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
-def settings(*, show_progress: bool, quiet: bool) -> dict[str, str]:
+def settings(*, show_progress: bool, quiet: bool, java_version: int) -> dict[str, str]:
     """What we set where the user does not."""
     chosen = {
         # Without this a reader that takes filters is refused.
@@ -82,8 +88,16 @@ def settings(*, show_progress: bool, quiet: bool) -> dict[str, str]:
         "spark.driver.memory": f"{driver_memory_gib()}g",
     }
     if quiet:
-        chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET.as_uri()}"
+        chosen[_JAVA_OPTIONS] = quiet_options(java_version)
     return chosen
+
+
+def quiet_options(java_version: int) -> str:
+    """Options of Java with which neither Spark nor Java itself says what nobody can act on."""
+    options = f"-Dlog4j2.configurationFile={_QUIET.as_uri()}"
+    if java_version >= _WARNS_OF_SPARK:
+        options += " --sun-misc-unsafe-memory-access=allow --enable-native-access=ALL-UNNAMED"
+    return options
 
 
 def driver_memory_gib() -> int:

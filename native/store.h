@@ -70,7 +70,7 @@ typedef struct {
     int64_t  time_ms;    /* leased: the lease's end; acked: when */
     uint64_t retry_next; /* chain of messages that wait for redelivery (topic_seq + 1; 0: last) */
     uint32_t epoch;      /* deliveries so far; fences receipts */
-    uint32_t base_epoch; /* the epoch at which the attempts were last counted from 0 again */
+    uint32_t base_epoch; /* of its deliveries, those that do not count as attempts (any more) */
     uint32_t order_hash; /* of the ordering key; 0: none, or not looked at yet */
     uint16_t holder; /* number of the subscription that holds the lease; 0: none */
     uint8_t  state;
@@ -355,6 +355,9 @@ int64_t  tw_held_by(tw_store *store, uint32_t group_id, uint32_t holder, uint64_
                     uint64_t *seqs, uint32_t *epochs, uint64_t capacity);
 /* Moves the end of leases to the runs' time: now, or later. */
 int      tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
+/* Ends leases at time_ms of messages that nobody has looked at: a run's time_ms is their base_epoch from now on, so that
+ * the delivery is no attempt. */
+int      tw_apply_return(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int64_t time_ms);
 
 /* ---- orders.c: ordering keys ---- */
 int      tw_orders_have_room(const tw_group *group);

@@ -69,6 +69,10 @@ def unpack_nack(payload: Buffer) -> tuple[Runs, str]:
     return np.frombuffer(view, RUN, count, NACK_HEAD.size), bytes(view[end:]).decode()
 
 
+def pack_returned(runs: Runs, time_ms: int) -> bytes:
+    return time_ms.to_bytes(8, "little") + runs.tobytes()
+
+
 def pack_redeliver(runs: Runs, *, reset_attempts: bool) -> bytes:
     return int(reset_attempts).to_bytes(8, "little") + runs.tobytes()
 
@@ -95,6 +99,10 @@ class Applier:
                 self.ack(aux, np.frombuffer(payload, RUN))
             case RecordType.RELEASE:
                 self.release(aux, np.frombuffer(payload, RUN))
+            case RecordType.RETURNED:
+                self.returned(
+                    aux, np.frombuffer(payload, RUN, offset=8), int.from_bytes(payload[:8], "little")
+                )
             case RecordType.NACK:
                 runs, error = unpack_nack(payload)
                 self.nack(aux, runs, error)
@@ -140,6 +148,14 @@ class Applier:
         self.tables.ensure_deliveries(group_id, _last(runs))
         _check(lib.tw_apply_ack(self.tables.native, group_id, runs_pointer(runs), len(runs)), "ACK")
         self._forget_failures(group_id, runs)
+
+    def returned(self, group_id: int, runs: Runs, time_ms: int) -> None:
+        """The runs' times are the rows' ``base_epoch`` from now on."""
+        self.tables.ensure_deliveries(group_id, _last(runs))
+        pointer = runs_pointer(runs)
+        _check(lib.tw_apply_return(self.tables.native, group_id, pointer, len(runs), time_ms), "RETURNED")
+        for first, count in runs[["first", "count"]].tolist():
+            self.tables.failures.shift(group_id, first, count)
 
     def release(self, group_id: int, runs: Runs) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))

@@ -236,8 +236,12 @@ class Engine:
         while len(held) == capacity:
             held, at = self.pair.call("held_by", group_id, holder, at, capacity)
             seqs, epochs = [seq for seq, _ in held], [epoch for _, epoch in held]
-            runs = delivery.runs(seqs, epochs, [self.now_ms] * len(held))
-            assert self.pair.call("apply_release", group_id, runs) == 0
+            if detail.random() < 0.5:
+                runs = delivery.runs(seqs, epochs, [self.now_ms] * len(held))
+                assert self.pair.call("apply_release", group_id, runs) == 0
+            else:
+                runs = delivery.runs(seqs, epochs, [detail.randrange(3) for _ in held])
+                assert self.pair.call("apply_return", group_id, runs, self.now_ms) == 0
             assert self.pair.call("expire", group_id, held, self.now_ms)[0] <= len(held)
 
     # -- a start --

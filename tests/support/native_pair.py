@@ -28,6 +28,7 @@ _TWINS: Final = {
         (keys, "find remove bytes_to_grow grow count"),
         (delivery, "lookup due_times apply_put apply_lease select unselect deliver_frame"),
         (acks, "ack_check unmark_acks apply_ack apply_dead apply_nack apply_redeliver apply_release"),
+        (acks, "apply_return"),
         (acks, "expire requeue held_by"),
         (change, "judge_all apply_end apply_reschedule"),
         (rebuild, "scheduled leased rebuild_topics rebuild_keys skip_to_start rebuild_group rebuild_orders"),

@@ -221,6 +221,12 @@ class NativeStore:
     def apply_release(self, group_id: int, runs: Array) -> int:
         return self._runs(lib.tw_apply_release, group_id, (), runs)
 
+    def apply_return(self, group_id: int, runs: Array, time_ms: int) -> int:
+        def apply(store: Any, group: int, pointer_: Any, count: int) -> int:
+            return int(lib.tw_apply_return(store, group, pointer_, count, time_ms))
+
+        return self._runs(apply, group_id, (), runs)
+
     def select(
         self, group_id: int, limit: int, limit_bytes: int, now_ms: int
     ) -> tuple[list[tuple[int, int, int]], int, int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -91,6 +92,8 @@ class CommitLog:
     base_pointer: Any
     durable_position: int = 0
     syncs: int = 0
+    #: What the BASE record of a new segment says.
+    base_payload: Callable[[], bytes] | None = None
     _segments: dict[int, SegmentFile] = field(default_factory=dict)
     _staging: Any = None
     _unsynced: list[SegmentFile] = field(default_factory=list)
@@ -126,11 +129,11 @@ class CommitLog:
         self.durable_position = position
         self._set_limits()
 
-    def create_segment(self, base: int) -> SegmentFile:
+    def create_segment(self, base: int, bytes_needed: int = 0) -> SegmentFile:
         """Creates a segment file with its header. On ``DiskFull`` nothing is left behind."""
         file = self.disk.open_segment(base, create=True)
         try:
-            file.allocate(min(self.segment_bytes, ALLOCATION_STEP_BYTES))
+            file.allocate(min(self.segment_bytes, max(ALLOCATION_STEP_BYTES, bytes_needed)))
         except DiskFull:
             file.close()
             self.disk.remove_segment(base)
@@ -220,16 +223,53 @@ class CommitLog:
                 file.allocate(min(needed - base + 4096, self.segment_bytes))
             self._set_limits()
             return
-        self._roll(base)
+        self._roll(base, bytes_needed)
 
-    def _roll(self, base: int) -> None:
-        self.create_segment(base + self.segment_bytes)
+    def roll(self) -> None:
+        """Goes on in a new segment. Raises ``DiskFull``."""
+        self.flush()
+        self._roll(self._current()[0], 0)
+
+    def _roll(self, base: int, bytes_needed: int) -> None:
+        payload = self.base_payload() if self.base_payload is not None else b""
+        rest = SEGMENT_HEADER_BYTES + bytes_needed + CONTROL_RESERVE_BYTES + 4 * RECORD_HEAD_BYTES
+        if rest + len(payload) > self.segment_bytes or len(payload) + 64 > self.native.staging_capacity:
+            payload = b""  # what is asked for must fit; the segment before cannot be purged then
+        self.create_segment(base + self.segment_bytes, rest + len(payload))
         self.native.segment_end += RECORD_HEAD_BYTES
         lib.tw_log_append(self.native, RecordType.END, 0, ffi.NULL, 0)
         self.flush()
         self.native.staging_position = base + self.segment_bytes + SEGMENT_HEADER_BYTES
         self.native.log_readable = self.native.staging_position
         self._set_limits()
+        self._write_base(payload)
+
+    def _write_base(self, payload: bytes) -> None:
+        if payload:
+            data = ffi.from_buffer("uint8_t[]", payload)
+            lib.tw_log_append(self.native, RecordType.BASE, 0, data, len(data))
+            self.flush()
+            self._dirty = True
+
+    def complete_roll(self) -> None:
+        """After a start: writes the BASE record that a segment should begin with, if a crash came just before it."""
+        position = self.appended_position
+        if position % self.segment_bytes == SEGMENT_HEADER_BYTES and position > self.segment_bytes:
+            payload = self.base_payload() if self.base_payload is not None else b""
+            if position + len(payload) + 2 * RECORD_HEAD_BYTES <= self.native.message_limit:
+                self._write_base(payload)
+
+    def begins_with_base(self, base: int) -> bool:
+        """Whether a segment can be understood without those before it."""
+        start = base + SEGMENT_HEADER_BYTES
+        if base not in self._segments or start + RECORD_HEAD_BYTES > self.native.staging_position:
+            return False
+        return bool(self.native.log[start + 8] == RecordType.BASE)
+
+    def detach(self, base: int) -> SegmentFile:
+        """Takes a segment out of the log, for its file to be deleted: nothing may refer to it any more."""
+        lib.tw_unmap_to_reserved(self.base_pointer, base, self.segment_bytes)
+        return self._segments.pop(base)
 
     def flush(self) -> int:
         """Hands what is staged to the operating system; returns the position reached."""

@@ -95,6 +95,26 @@ class Region:
             _check(lib.tw_allocate(fd, start, target - start), f"growing {self.path}")
             self._map(fd, start, target)
 
+    def start_at(self, offset: int) -> None:
+        """Begins to allocate disk blocks at ``offset``: what lies before and was not allocated yet reads as zeros, and
+        must never be written."""
+        start, offset = self.allocated_bytes, offset // PAGE_BYTES * PAGE_BYTES
+        if offset <= start:
+            return
+        if offset > self.reserve_bytes:
+            raise StoreError(f"{self.path} cannot grow beyond {self.reserve_bytes} bytes")
+        with self._file() as fd:
+            os.ftruncate(fd, offset)
+            self._map(fd, start, offset)
+
+    def clear(self) -> None:
+        """Gives everything back and starts anew with an empty file."""
+        if self.allocated_bytes:
+            _check(lib.tw_unmap_to_reserved(self._base, 0, self.allocated_bytes), f"clearing {self.path}")
+        with self._file() as fd:
+            os.ftruncate(fd, 0)
+        self.allocated_bytes = 0
+
     def array(self, dtype: npt.DTypeLike, offset_bytes: int, count: int) -> npt.NDArray[Any]:
         """A numpy array over ``count`` items at ``offset_bytes``; they must be allocated before they are touched."""
         itemsize = np.dtype(dtype).itemsize
@@ -117,6 +137,10 @@ class Region:
         if self.path is None:
             return os.fstat(self._memory_fd).st_blocks * 512
         return self.path.stat().st_blocks * 512
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._base != ffi.NULL)
 
     def delete(self) -> None:
         """Closes the region and deletes its file."""

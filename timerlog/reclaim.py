@@ -1,0 +1,151 @@
+"""Which pages of the tables hold nothing any more, and giving their disk space back.
+
+A page that is given back reads as zeros and must never be written again: on a full disk the write would end the
+process. So a page goes only when every item on it is gone for ever, and items that are gone are never written: the
+C functions look before they write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from timerlog.layout import HEADER_BYTES
+from timerlog.region import PAGE_BYTES
+from timerlog.tables import Table, Tables
+
+#: Half a megabyte: freeing it takes well under a millisecond.
+_PAGES_A_STEP: Final = 128
+
+Pages = npt.NDArray[np.uint64]
+UInt64Array = npt.NDArray[np.uint64]
+
+
+class Reclaim:
+    """Takes note of what is purged, and frees the pages that became empty by it."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._rows: list[Pages] = []
+        #: By topic: the numbers of purged messages.
+        self._seqs: dict[int, list[UInt64Array]] = {}
+        #: By table: below which item everything was given back already.
+        self._freed: dict[Table, int] = {}
+        # A run that was interrupted may have left empty pages behind: the first one looks at all of them.
+        self._sweeps_all = any(
+            int(tables.native.topics[topic_id].purged_messages) for topic_id in tables.topics
+        )
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._rows) or self._sweeps_all
+
+    def note(self, ids: UInt64Array) -> None:
+        """These messages are about to be forgotten."""
+        rows = self._tables.rows[ids]
+        self._rows.append(self._tables.messages.pages_of(ids))
+        for topic_id in np.unique(rows["topic_id"]).tolist():
+            if topic_id in self._tables.topics:
+                seqs = np.unique(rows["topic_seq"][rows["topic_id"] == topic_id])
+                self._seqs.setdefault(topic_id, []).append(seqs)
+
+    def steps(self) -> Iterator[None]:
+        """Frees a little at each step. A checkpoint of what was purged must be there."""
+        rows, self._rows = self._rows, []
+        seqs, self._seqs = self._seqs, {}
+        if self._sweeps_all:
+            rows, seqs = self._everything()
+            self._sweeps_all = False
+        yield from self._free_below()
+        if rows:
+            yield from self._free(self._tables.messages, np.unique(np.concatenate(rows)), None)
+        for topic_id, parts in seqs.items():
+            yield from self._free_deliveries(topic_id, np.unique(np.concatenate(parts)))
+
+    def _everything(self) -> tuple[list[Pages], dict[int, list[UInt64Array]]]:
+        """All pages and numbers that may be empty, besides those below the first message that is there."""
+        tables, native = self._tables, self._tables.native
+        ends = np.array([int(native.first_id), max(1, tables.next_id)], np.uint64)
+        first, *_, last = tables.messages.pages_of(ends).tolist()
+        # One number a page is enough to find the pages of deliveries.
+        seqs = {
+            topic_id: [
+                np.arange(
+                    int(native.topics[topic_id].first_seq),
+                    int(native.topics[topic_id].count),
+                    64,
+                    dtype=np.uint64,
+                )
+            ]
+            for topic_id in tables.topics
+        }
+        return [np.arange(first, last + 1, dtype=np.uint64)], seqs
+
+    def _free_below(self) -> Iterator[None]:
+        """What lies before the first message that is still there, in the MessageTable and in each topic."""
+        tables, native = self._tables, self._tables.native
+        yield from self._free_range(tables.messages, int(native.first_id))
+        for topic_id in list(tables.topics):
+            topic, first = tables.topics.get(topic_id), int(native.topics[topic_id].first_seq)
+            if topic is None:
+                continue  # it was deleted meanwhile
+            yield from self._free_range(topic.arrivals, first)
+            for group_id in list(topic.groups.values()):
+                group = tables.groups.get(group_id)
+                if group is not None and not _in_chains(tables, group_id):
+                    yield from self._free_range(group.deliveries, first)
+
+    def _free_range(self, table: Table, end: int) -> Iterator[None]:
+        """Frees the pages that hold only items below ``end``."""
+        start, end = self._freed.get(table, 0), min(end, table.capacity)
+        page = max(HEADER_BYTES, HEADER_BYTES + start * table.dtype.itemsize) // PAGE_BYTES
+        last = (HEADER_BYTES + end * table.dtype.itemsize) // PAGE_BYTES
+        while page < last and table.region.is_open:
+            stop = min(last, page + _PAGES_A_STEP)
+            table.region.free(page * PAGE_BYTES, stop * PAGE_BYTES)
+            page = stop
+            yield None
+        self._freed[table] = max(start, end)
+
+    def _free_deliveries(self, topic_id: int, seqs: UInt64Array) -> Iterator[None]:
+        for group_id in list(
+            self._tables.topics[topic_id].groups.values() if topic_id in self._tables.topics else ()
+        ):
+            group = self._tables.groups.get(group_id)
+            if group is not None:
+                yield from self._free(group.deliveries, group.deliveries.pages_of(seqs), topic_id)
+
+    def _free(self, table: Table, pages: Pages, topic_id: int | None) -> Iterator[None]:
+        """Frees those of some pages that are empty and stay so; ``topic_id``: of a table of deliveries."""
+        for start in range(0, len(pages), _PAGES_A_STEP):
+            if topic_id is not None and topic_id not in self._tables.topics:
+                return  # it was deleted meanwhile
+            some = pages[start : start + _PAGES_A_STEP]
+            free = some[[self._is_empty(table, int(page), topic_id) for page in some.tolist()]]
+            for run in np.split(free, np.flatnonzero(np.diff(free) != 1) + 1):
+                if len(run):
+                    table.region.free(int(run[0]) * PAGE_BYTES, (int(run[-1]) + 1) * PAGE_BYTES)
+            yield None
+
+    def _is_empty(self, table: Table, page: int, topic_id: int | None) -> bool:
+        """Whether nothing is on a page, and nothing can come there."""
+        first = (page * PAGE_BYTES - HEADER_BYTES) // table.dtype.itemsize
+        end = -(-((page + 1) * PAGE_BYTES - HEADER_BYTES) // table.dtype.itemsize)
+        if page == 0 or end > table.capacity:
+            return False
+        if bool(table.items[first:end].view(np.uint8).any()):
+            return False
+        if topic_id is None:
+            return end <= self._tables.next_id
+        arrivals = self._tables.topics[topic_id].arrivals.items["id"]
+        count = int(self._tables.native.topics[topic_id].count)
+        return end <= count and not arrivals[first:end].any()
+
+
+def _in_chains(tables: Tables, group_id: int) -> bool:
+    """Whether messages wait for redelivery in a group: chains may still go through rows of purged ones."""
+    group = tables.native.groups[group_id]
+    return any(group.retry_lanes[word] for word in range(4)) or group.orders_count > 0

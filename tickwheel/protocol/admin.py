@@ -90,12 +90,22 @@ class Browse(Request, frozen=True):
     max_body_bytes: U32 = 65_536
 
 
+class Purge(Request, frozen=True):
+    """PURGE: purges what is done, now; or waits on for the one with number ``run``. Answered when it is done, or after
+    ``wait_ms``."""
+
+    dry_run: bool = False
+    run: Id = 0
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 0
+
+
 REQUESTS: Final[dict[FrameType, type[Request]]] = {
     FrameType.SET_TOPIC: SetTopic,
     FrameType.GET_TOPIC: GetTopic,
     FrameType.DELETE_TOPIC: DeleteTopic,
     FrameType.PREPARE: Prepare,
     FrameType.DECIDE: Decide,
+    FrameType.PURGE: Purge,
     FrameType.REPLAY_DEAD: ReplayDead,
     FrameType.BROWSE: Browse,
 }

@@ -28,7 +28,7 @@ from native.twins.store import (
     UNTOUCHED,
 )
 from tests.support.native_frames import Item, SendFrame, filler
-from tests.support.native_pair import GROUP_TOPICS, NOW_MS, TOPICS, Pair, Sizes
+from tests.support.native_pair import GROUP_TOPICS, LOG_START, NOW_MS, TOPICS, Pair, Sizes
 
 HOLDERS = [1, 2, 65_535]
 GROUPS = sorted(GROUP_TOPICS)
@@ -44,6 +44,7 @@ class Engine:
         self.pair = Pair(SIZES)
         self.now_ms = NOW_MS
         self.receipts: list[Receipt] = []
+        self.purged = LOG_START
         for group_id in GROUPS:
             self.pair.allow("groups", group_id, 6)
 
@@ -259,6 +260,33 @@ class Engine:
         assert self.pair.call("count") == before
         self.pair.call("scheduled", detail.randrange(20), self.pair.twin.next_id, detail.randrange(20))
 
+    def purge(self, detail: random.Random) -> None:
+        """Moves or forgets what a part of the log holds, as the engine does: plan, write, apply."""
+        pair = self.pair
+        pair.flush()
+        end = pair.twin.staging_position
+        now_ms = self.now_ms + detail.choice([0, 5, 100])
+        for side in pair.sides:
+            for topic_id in TOPICS:
+                side.topics[topic_id]["purge_after_ms"] = 5
+        pair.call("purge_survey", 1, pair.twin.next_id, now_ms, 64, 4_096, 8)
+        limit = detail.choice([end, end, min(end, self.purged + detail.randrange(600))])
+        plan = pair.call("purge_plan", self.purged, limit, end, now_ms, detail.choice([1, 3, 100]))
+        assert plan.stop != -1
+        assert not plan.damaged
+        pair.flush()
+        at = end
+        while at < pair.twin.staging_position:
+            assert pair.call("replay", at, pair.twin.staging_position)[0] == 0
+            at = pair.twin.staging_position
+        pair.call("purge_count", plan.dead)
+        assert pair.call("apply_purged", self.purged, plan.at) == 0
+        assert not any(self.rows["state"][plan.dead])
+        self.purged = plan.at
+        for topic_id in TOPICS:
+            pair.call("raise_first_seq", topic_id, detail.choice([2, 100]))
+        pair.call("raise_first_id", detail.choice([2, 100]))
+
     def check_counters(self) -> None:
         """The counters say what the rows say."""
         for group_id, rows in self.pair.twin.deliveries.items():
@@ -284,6 +312,7 @@ STEPS = {
     Engine.damage: 1,
     Engine.look_log_and_grow: 1,
     Engine.rebuild: 1,
+    Engine.purge: 3,
 }
 
 

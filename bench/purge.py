@@ -17,6 +17,7 @@ from tickwheel import Client
 BATCH = 1_000
 DUE_PER_S = 10_000
 STREAM_S = 30
+ACK_WAIT_S = 10
 #: Nothing is purged before this is set to 0, so that the peak is really all messages at once.
 KEEP = timedelta(days=1)
 
@@ -78,6 +79,7 @@ def purge(directory: Path, scale: float) -> dict[str, Any]:
                     figures["compaction"] = await _compact(client, "old")
             figures["while_compacting"] = {"due_per_s": DUE_PER_S} | recorder.figures()
             figures["afterwards"] = await _compact(client, "stream")
+            await anyio.sleep(ACK_WAIT_S + 3)  # the timers of leases go when their time has come
             final_bytes = disk_bytes(directory)
         return figures | {
             "peak_mib": round(peak_bytes / 2**20, 1),
@@ -85,5 +87,5 @@ def purge(directory: Path, scale: float) -> dict[str, Any]:
             "final_percent": round(100 * final_bytes / peak_bytes, 2),
         }
 
-    with Daemon(directory) as daemon:
+    with Daemon(directory, "--ack-wait", f"{ACK_WAIT_S}s") as daemon:
         return anyio.run(work, backend="asyncio")

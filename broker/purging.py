@@ -15,13 +15,13 @@ import trio
 from broker import logs
 from broker.errors import from_store
 from broker.replying import Caller
-from broker.sync import SyncFailed, SyncRunner
+from broker.sync import InPlace, SyncFailed, SyncRunner
 from broker.wake import Bell
 from tickwheel.protocol.admin import Purge
 from tickwheel.protocol.errors import BadRequest
 from tickwheel.protocol.requests import encode_map
 from timerlog.errors import DamagedLog, DiskFull, StoreError
-from timerlog.purge import DropTicket, Job, WaitDurable
+from timerlog.purge import DropTicket, FreeTicket, Job, WaitDurable
 
 if TYPE_CHECKING:
     from broker.core import Broker
@@ -42,7 +42,7 @@ class Purging:
 
     def __init__(self, broker: Broker, runner: SyncRunner) -> None:
         self._broker = broker
-        self._runner = runner
+        self._in_place = isinstance(runner, InPlace)
         self._purger = broker.store.purger
         self._wanted = Bell()
         self._moved = trio.lowlevel.ParkingLot()
@@ -70,8 +70,8 @@ class Purging:
         match pause:
             case WaitDurable():
                 await self._wait_durable(pause.position)
-            case DropTicket():
-                await self._drop(pause)
+            case DropTicket() | FreeTicket():
+                await self._carry_out(pause)
         full = self._is_nearly_full()
         if not full:
             await self._broker.services.wait_for_room()
@@ -86,10 +86,14 @@ class Purging:
         while broker.store.durable_position < position:
             await broker.commit.sync_once()
 
-    async def _drop(self, ticket: DropTicket) -> None:
+    async def _carry_out(self, ticket: DropTicket | FreeTicket) -> None:
+        """In a thread of its own: it waits for the disk, and group commit must not wait for it."""
         while True:
             try:
-                await self._runner.run(ticket.run)
+                if self._in_place:
+                    ticket.run()
+                else:
+                    await trio.to_thread.run_sync(ticket.run)
                 return
             except DiskFull as error:
                 _log.error("a purged segment cannot be deleted yet", reason=str(error), advice=error.advice)

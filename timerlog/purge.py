@@ -31,7 +31,7 @@ from timerlog.disk import Disk, SegmentFile
 from timerlog.errors import DamagedLog, DiskFull
 from timerlog.layout import KEY_PARTITIONS, RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, MessageState, RecordType
 from timerlog.log import ALLOCATION_STEP_BYTES
-from timerlog.reclaim import Reclaim
+from timerlog.reclaim import Piece, Reclaim
 
 if TYPE_CHECKING:
     from timerlog.store import Store
@@ -85,8 +85,20 @@ class DropTicket:
         self.disk.sync_directory()
 
 
+@dataclass(slots=True)
+class FreeTicket:
+    """Gives pages of the tables back. ``run`` may be called in another thread, as it may wait for the disk."""
+
+    pieces: list[Piece]
+
+    def run(self) -> None:
+        """Raises ``OSError``."""
+        for region, start, end in self.pieces:
+            region.free(start, end)
+
+
 #: What a step asks its caller for: None, only to be called again.
-Pause: TypeAlias = WaitDurable | DropTicket | None
+Pause: TypeAlias = WaitDurable | DropTicket | FreeTicket | None
 Steps: TypeAlias = Generator[Pause, None, None]
 
 
@@ -422,8 +434,8 @@ class Purger:
         store = self._store
         if self._covered < self._written:
             yield from self._save({})
-        for _ in self._reclaim.steps():
-            yield None
+        for pieces in self._reclaim.steps():
+            yield FreeTicket(pieces) if pieces else None
         for start in range(0, KEY_PARTITIONS, _PARTITIONS_A_STEP):
             for partition in range(start, start + _PARTITIONS_A_STEP):
                 store.tables.shrink_keys(partition)

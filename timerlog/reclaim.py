@@ -8,20 +8,21 @@ C functions look before they write.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from timerlog.layout import HEADER_BYTES
-from timerlog.region import PAGE_BYTES
+from timerlog.region import PAGE_BYTES, Region
 from timerlog.tables import Table, Tables
 
-#: Half a megabyte: freeing it takes well under a millisecond.
+#: Half a megabyte at a time, so that nobody who touches the file waits long.
 _PAGES_A_STEP: Final = 128
 
 Pages = npt.NDArray[np.uint64]
 UInt64Array = npt.NDArray[np.uint64]
+Piece: TypeAlias = tuple[Region, int, int]  # and from which byte to which
 
 
 class Reclaim:
@@ -52,8 +53,8 @@ class Reclaim:
                 seqs = np.unique(rows["topic_seq"][rows["topic_id"] == topic_id])
                 self._seqs.setdefault(topic_id, []).append(seqs)
 
-    def steps(self) -> Iterator[None]:
-        """Frees a little at each step. A checkpoint of what was purged must be there."""
+    def steps(self) -> Iterator[list[Piece]]:
+        """What to free, a little at each step. A checkpoint of what was purged must be there."""
         rows, self._rows = self._rows, []
         seqs, self._seqs = self._seqs, {}
         if self._sweeps_all:
@@ -84,7 +85,7 @@ class Reclaim:
         }
         return [np.arange(first, last + 1, dtype=np.uint64)], seqs
 
-    def _free_below(self) -> Iterator[None]:
+    def _free_below(self) -> Iterator[list[Piece]]:
         """What lies before the first message that is still there, in the MessageTable and in each topic."""
         tables, native = self._tables, self._tables.native
         yield from self._free_range(tables.messages, int(native.first_id))
@@ -98,19 +99,18 @@ class Reclaim:
                 if group is not None and not _in_chains(tables, group_id):
                     yield from self._free_range(group.deliveries, first)
 
-    def _free_range(self, table: Table, end: int) -> Iterator[None]:
+    def _free_range(self, table: Table, end: int) -> Iterator[list[Piece]]:
         """Frees the pages that hold only items below ``end``."""
         start, end = self._freed.get(table, 0), min(end, table.capacity)
         page = max(HEADER_BYTES, HEADER_BYTES + start * table.dtype.itemsize) // PAGE_BYTES
         last = (HEADER_BYTES + end * table.dtype.itemsize) // PAGE_BYTES
         while page < last and table.region.is_open:
             stop = min(last, page + _PAGES_A_STEP)
-            table.region.free(page * PAGE_BYTES, stop * PAGE_BYTES)
+            yield [(table.region, page * PAGE_BYTES, stop * PAGE_BYTES)]
             page = stop
-            yield None
         self._freed[table] = max(start, end)
 
-    def _free_deliveries(self, topic_id: int, seqs: UInt64Array) -> Iterator[None]:
+    def _free_deliveries(self, topic_id: int, seqs: UInt64Array) -> Iterator[list[Piece]]:
         for group_id in list(
             self._tables.topics[topic_id].groups.values() if topic_id in self._tables.topics else ()
         ):
@@ -118,17 +118,19 @@ class Reclaim:
             if group is not None:
                 yield from self._free(group.deliveries, group.deliveries.pages_of(seqs), topic_id)
 
-    def _free(self, table: Table, pages: Pages, topic_id: int | None) -> Iterator[None]:
+    def _free(self, table: Table, pages: Pages, topic_id: int | None) -> Iterator[list[Piece]]:
         """Frees those of some pages that are empty and stay so; ``topic_id``: of a table of deliveries."""
         for start in range(0, len(pages), _PAGES_A_STEP):
             if topic_id is not None and topic_id not in self._tables.topics:
                 return  # it was deleted meanwhile
             some = pages[start : start + _PAGES_A_STEP]
             free = some[[self._is_empty(table, int(page), topic_id) for page in some.tolist()]]
-            for run in np.split(free, np.flatnonzero(np.diff(free) != 1) + 1):
-                if len(run):
-                    table.region.free(int(run[0]) * PAGE_BYTES, (int(run[-1]) + 1) * PAGE_BYTES)
-            yield None
+            runs = np.split(free, np.flatnonzero(np.diff(free) != 1) + 1)
+            yield [
+                (table.region, int(run[0]) * PAGE_BYTES, (int(run[-1]) + 1) * PAGE_BYTES)
+                for run in runs
+                if len(run)
+            ]
 
     def _is_empty(self, table: Table, page: int, topic_id: int | None) -> bool:
         """Whether nothing is on a page, and nothing can come there."""

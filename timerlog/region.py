@@ -122,9 +122,20 @@ class Region:
         return np.frombuffer(buffer, dtype=dtype)
 
     def free(self, start: int, end: int) -> None:
-        """Gives the disk blocks of ``[start, end)`` back; the range then reads as zeros."""
-        with self._file() as fd:
+        """Gives the disk blocks of ``[start, end)`` back; the range then reads as zeros. It may wait for the disk, and
+        is safe in another thread."""
+        if self.path is None:
+            if self.is_open:
+                _check(lib.tw_punch_hole(self._memory_fd, start, end - start), "freeing memory")
+            return
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # its topic was deleted
+        try:
             _check(lib.tw_punch_hole(fd, start, end - start), f"freeing part of {self.path}")
+        finally:
+            os.close(fd)
 
     def sync(self) -> None:
         """Writes every change to the disk."""

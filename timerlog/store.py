@@ -22,7 +22,7 @@ from timerlog.errors import DirectoryReadOnly, DiskFull
 from timerlog.lock import DirectoryLock
 from timerlog.log import SyncTicket
 from timerlog.producing import Ingested, Stop
-from timerlog.purge import DropTicket, Purger, PurgeReport, WaitDurable
+from timerlog.purge import DropTicket, FreeTicket, Purger, PurgeReport, WaitDurable
 from timerlog.recovery import Opened, RecoveryReport, open_directory
 from timerlog.services import DueBatch, ReadyBatch, TimerServices
 from timerlog.settings import StoreSettings
@@ -185,7 +185,7 @@ class Store(TimerServices, Control):
             match self.purger.step(now_ms):
                 case WaitDurable():
                     self.sync()
-                case DropTicket() as ticket:
+                case DropTicket() | FreeTicket() as ticket:
                     ticket.run()
         if job.error is not None:
             raise job.error

@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
 from timerlog.messages import MessageView
-from timerlog.purge import DropTicket, Pause, WaitDurable
+from timerlog.purge import DropTicket, FreeTicket, Pause, WaitDurable
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -96,6 +96,6 @@ def purge_steps(store: Store, now_ms: int) -> Iterator[Pause]:
         match pause:
             case WaitDurable():
                 store.sync()
-            case DropTicket():
+            case DropTicket() | FreeTicket():
                 pause.run()
     assert job.error is None, job.error

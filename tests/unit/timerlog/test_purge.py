@@ -13,7 +13,7 @@ from tests.support.purging import LATER_MS, ack, content, fill, mixed, purge_ste
 from timerlog import checkpoint
 from timerlog.errors import DamagedLog, DiskFull
 from timerlog.layout import MessageState
-from timerlog.purge import DropTicket, WaitDurable
+from timerlog.purge import DropTicket, FreeTicket, WaitDurable
 from timerlog.store import Store
 from timerlog.tables import remove_derived_files
 
@@ -96,7 +96,7 @@ def test_a_crash_between_any_two_steps(tmp_path: Path, ending: str) -> None:
         if finished:
             break
         stop += 5
-    assert kinds == {type(None), WaitDurable, DropTicket}
+    assert kinds == {type(None), WaitDurable, DropTicket, FreeTicket}
     store.close()
 
 
@@ -359,7 +359,7 @@ def test_a_message_that_waits_long_pins_no_segment(tmp_path: Path) -> None:
         match store.purger.step(now_ms):
             case WaitDurable():
                 store.sync()
-            case DropTicket() as ticket:
+            case DropTicket() | FreeTicket() as ticket:
                 ticket.run()
     assert store.log.disk_bytes() <= before / 2
     assert store.log.segments[0] > 0

@@ -218,6 +218,7 @@ class Purger:
         if count:
             yield from self._clean(survey.bases[:count], job.report)
         yield from self._give_back()
+        yield from self._shrink_keys()
 
     def _survey(self, survey: Survey) -> Steps:
         """Adds up what is live in each segment, some rows at a time."""
@@ -302,6 +303,7 @@ class Purger:
             yield from self._clean_segment(base, report)
             if self._store.log.begins_with_base(base + self._store.log.segment_bytes):
                 yield from self._drop(together, report)
+                yield from self._give_back()
                 together = []
 
     def _clean_segment(self, base: int, report: PurgeReport) -> Steps:
@@ -427,16 +429,17 @@ class Purger:
     # -- tables --
 
     def _give_back(self) -> Steps:
-        """Pages of the tables on which nothing is left, and the room of the key index that is not needed any more."""
+        """Pages of the tables on which nothing is left."""
         yield from self._raise_first()
         if not self._reclaim.is_needed:
             return
-        store = self._store
         if self._covered < self._written:
             yield from self._save({})
         for pieces in self._reclaim.steps():
             yield FreeTicket(pieces) if pieces else None
+
+    def _shrink_keys(self) -> Steps:
         for start in range(0, KEY_PARTITIONS, _PARTITIONS_A_STEP):
             for partition in range(start, start + _PARTITIONS_A_STEP):
-                store.tables.shrink_keys(partition)
+                self._store.tables.shrink_keys(partition)
             yield None

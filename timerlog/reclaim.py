@@ -31,8 +31,8 @@ class Reclaim:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._rows: list[Pages] = []
-        #: By topic: the numbers of purged messages.
-        self._seqs: dict[int, list[UInt64Array]] = {}
+        #: By group: pages of its deliveries.
+        self._deliveries: dict[int, list[Pages]] = {}
         #: By table: below which item everything was given back already.
         self._freed: dict[Table, int] = {}
         # A run that was interrupted may have left empty pages behind: the first one looks at all of them.
@@ -50,40 +50,39 @@ class Reclaim:
         self._rows.append(self._tables.messages.pages_of(ids))
         for topic_id in np.unique(rows["topic_id"]).tolist():
             if topic_id in self._tables.topics:
-                seqs = np.unique(rows["topic_seq"][rows["topic_id"] == topic_id])
-                self._seqs.setdefault(topic_id, []).append(seqs)
+                self._note_deliveries(topic_id, rows["topic_seq"][rows["topic_id"] == topic_id])
+
+    def _note_deliveries(self, topic_id: int, seqs: UInt64Array) -> None:
+        pages: Pages | None = None
+        for group_id in self._tables.topics[topic_id].groups.values():
+            if pages is None:  # those of all groups have the same numbers
+                pages = self._tables.groups[group_id].deliveries.pages_of(seqs)
+            self._deliveries.setdefault(group_id, []).append(pages)
 
     def steps(self) -> Iterator[list[Piece]]:
         """What to free, a little at each step. A checkpoint of what was purged must be there."""
         rows, self._rows = self._rows, []
-        seqs, self._seqs = self._seqs, {}
+        deliveries, self._deliveries = self._deliveries, {}
         if self._sweeps_all:
-            rows, seqs = self._everything()
+            rows, deliveries = self._everything()
             self._sweeps_all = False
         yield from self._free_below()
         if rows:
             yield from self._free(self._tables.messages, np.unique(np.concatenate(rows)), None)
-        for topic_id, parts in seqs.items():
-            yield from self._free_deliveries(topic_id, np.unique(np.concatenate(parts)))
+        for group_id, pages in deliveries.items():
+            group = self._tables.groups.get(group_id)
+            if group is not None:
+                unique = np.unique(np.concatenate(pages))
+                yield from self._free(group.deliveries, unique, group.record.topic_id)
 
-    def _everything(self) -> tuple[list[Pages], dict[int, list[UInt64Array]]]:
-        """All pages and numbers that may be empty, besides those below the first message that is there."""
+    def _everything(self) -> tuple[list[Pages], dict[int, list[Pages]]]:
+        """All pages that may be empty, besides those below the first message that is there."""
         tables, native = self._tables, self._tables.native
-        ends = np.array([int(native.first_id), max(1, tables.next_id)], np.uint64)
-        first, *_, last = tables.messages.pages_of(ends).tolist()
-        # One number a page is enough to find the pages of deliveries.
-        seqs = {
-            topic_id: [
-                np.arange(
-                    int(native.topics[topic_id].first_seq),
-                    int(native.topics[topic_id].count),
-                    64,
-                    dtype=np.uint64,
-                )
-            ]
-            for topic_id in tables.topics
+        deliveries = {
+            group_id: [_pages_between(group.deliveries, int(native.topics[group.record.topic_id].first_seq))]
+            for group_id, group in tables.groups.items()
         }
-        return [np.arange(first, last + 1, dtype=np.uint64)], seqs
+        return [_pages_between(tables.messages, int(native.first_id))], deliveries
 
     def _free_below(self) -> Iterator[list[Piece]]:
         """What lies before the first message that is still there, in the MessageTable and in each topic."""
@@ -109,14 +108,6 @@ class Reclaim:
             yield [(table.region, page * PAGE_BYTES, stop * PAGE_BYTES)]
             page = stop
         self._freed[table] = max(start, end)
-
-    def _free_deliveries(self, topic_id: int, seqs: UInt64Array) -> Iterator[list[Piece]]:
-        for group_id in list(
-            self._tables.topics[topic_id].groups.values() if topic_id in self._tables.topics else ()
-        ):
-            group = self._tables.groups.get(group_id)
-            if group is not None:
-                yield from self._free(group.deliveries, group.deliveries.pages_of(seqs), topic_id)
 
     def _free(self, table: Table, pages: Pages, topic_id: int | None) -> Iterator[list[Piece]]:
         """Frees those of some pages that are empty and stay so; ``topic_id``: of a table of deliveries."""
@@ -145,6 +136,12 @@ class Reclaim:
         arrivals = self._tables.topics[topic_id].arrivals.items["id"]
         count = int(self._tables.native.topics[topic_id].count)
         return end <= count and not arrivals[first:end].any()
+
+
+def _pages_between(table: Table, first: int) -> Pages:
+    """The pages of a table from an item on."""
+    start = (HEADER_BYTES + first * table.dtype.itemsize) // PAGE_BYTES
+    return np.arange(start, max(start, table.region.allocated_bytes // PAGE_BYTES), dtype=np.uint64)
 
 
 def _in_chains(tables: Tables, group_id: int) -> bool:

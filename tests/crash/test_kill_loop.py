@@ -129,8 +129,10 @@ def _now_ms() -> float:
     return time.time() * 1000
 
 
-async def crash_again_and_again(daemon: Daemon, ledger: Ledger, rng: random.Random) -> None:
-    for _ in range(KILLS):
+async def crash_again_and_again(
+    daemon: Daemon, ledger: Ledger, rng: random.Random, kills: int = KILLS
+) -> None:
+    for _ in range(kills):
         # Clients that found the broker gone wait longer each time before they try again: let some of them in.
         seen = ledger.promises
         with trio.move_on_after(0.5):
@@ -185,7 +187,8 @@ def check_directory(directory: Path, ledger: Ledger) -> None:
         assert np.isin(acknowledged, arrived).all()
 
         cancelled = np.array(sorted(ledger.cancelled), np.uint64)
-        assert set(np.unique(rows["state"][cancelled])) == {MessageState.CANCELLED}
+        # The broker may have purged some of them already.
+        assert set(np.unique(rows["state"][cancelled])) <= {MessageState.CANCELLED, MessageState.NONE}
         assert not np.isin(cancelled, arrived).any()
         assert not ledger.received.keys() & ledger.cancelled
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from bench import lateness, machine, purge, storage, throughput
+from bench import lateness, machine, purge, query, shaping, storage, throughput
 
 Benchmark = Callable[[Path, float], dict[str, Any]]
 SMOKE_SCALE = 0.02
@@ -35,6 +35,9 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "deliver": ("delivery and ack: targets 300,000/s by batches, 100,000/s singly", throughput.deliver),
     "lateness": ("50,000 due/s: targets p50 < 1 ms, p99 < 5 ms, none early", lateness.even),
     "herd": ("1,000,000 due in one ms: none lost, other topic's p99 < 50 ms", lateness.herd),
+    "ready": ("50,000,000 ready messages: target RssAnon < 400 MiB", shaping.ready),
+    "shaping": ("rate within 2 % over 10 s; spread makes a flat ramp", shaping.shaping),
+    "query": ("SQL over 5,000,000 messages, and a stream of 1,000 due/s beside it", query.query),
     "wheel": ("the wheel alone: targets 5 M schedules/s, 10 M collections/s, flat within 1.3", _wheel),
     "idle": ("1,000,000 pending: targets < 1 % of a core, RssAnon < 200 MiB", storage.idle),
     "restart": ("kill -9 with 10,000,000 pending: target < 5 s", storage.restart),

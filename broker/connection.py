@@ -102,6 +102,11 @@ class Connection:
         self._last_subscription += 1
         return self._last_subscription
 
+    def start_soon(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
+        """See `requests.Caller`."""
+        assert self._nursery is not None, "requests come while the connection is served"
+        self._nursery.start_soon(work, *args)
+
     async def _converse(self) -> None:
         try:
             await self._greet()
@@ -266,16 +271,11 @@ class Connection:
             assert isinstance(event, Requested), "SEND and ACK do not come here"
             requests.answer(self, correlation, event.request)
 
-    def answer_later(
-        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
-    ) -> None:
+    def answer_later(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
         """See `replying.Caller`."""
-        assert self._nursery is not None
-        self._nursery.start_soon(self._work, correlation, request, work)
+        self.start_soon(self._work, correlation, request, work)
 
-    async def _work(
-        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
-    ) -> None:
+    async def _work(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
         try:
             when_durable(self, correlation, request, await work())
         except StoreError as error:

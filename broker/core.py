@@ -11,6 +11,7 @@ from broker import logs, retention
 from broker.clock import Clock
 from broker.delivery import Delivery, Subscription
 from broker.purging import Purging
+from broker.query import Queries
 from broker.schedules import Schedules
 from broker.services import Services
 from broker.settings import Settings
@@ -57,6 +58,7 @@ class Broker:
             durability=settings.durability,
             sync_interval_s=settings.sync_interval_ms / 1_000,
         )
+        self.queries = Queries(store, clock, settings.max_frame_bytes)
         self.delivery = Delivery(store, clock, nursery, self._leased)
         self.services = Services(
             store,

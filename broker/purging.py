@@ -7,7 +7,7 @@ keep most of the processor; when the disk is nearly full it only lets others hav
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
@@ -17,9 +17,8 @@ from broker.errors import from_store
 from broker.replying import Caller
 from broker.sync import InPlace, SyncFailed, SyncRunner
 from broker.wake import Bell
-from tickwheel.protocol.admin import Purge
+from tickwheel.protocol.admin import Purge, PurgeOk
 from tickwheel.protocol.errors import BadRequest
-from tickwheel.protocol.requests import encode_map
 from timerlog.errors import DamagedLog, DiskFull, StoreError
 from timerlog.purge import DropTicket, FreeTicket, Job, WaitDurable
 
@@ -119,7 +118,7 @@ class Purging:
         self._wanted.ring()
         return self._last_run
 
-    async def wait(self, run: int, wait_ms: int) -> dict[str, Any]:
+    async def wait(self, run: int, wait_ms: int) -> PurgeOk:
         """How far a run is, when it is done or after `wait_ms`. Raises BadRequest, or what ended it."""
         job = self._runs.get(run)
         if job is None:
@@ -129,8 +128,7 @@ class Purging:
                 await self._moved.park()
         if isinstance(job.error, StoreError):
             raise from_store(job.error)
-        report: dict[str, Any] = msgspec.to_builtins(job.report)
-        return {"run": run, "is_done": job.is_done} | report
+        return PurgeOk(run=run, is_done=job.is_done, **msgspec.structs.asdict(job.report))
 
 
 def purge(caller: Caller, correlation: int, request: Purge) -> None:
@@ -138,7 +136,7 @@ def purge(caller: Caller, correlation: int, request: Purge) -> None:
     purging = caller.broker.purging
     run = request.run or purging.begin(dry_run=request.dry_run)
 
-    async def work() -> bytes:
-        return encode_map(await purging.wait(run, request.wait_ms))
+    async def work() -> PurgeOk:
+        return await purging.wait(run, request.wait_ms)
 
     caller.answer_later(correlation, request, work)

@@ -1,73 +1,108 @@
-"""QUERY: hands a query to a process of its own, and its answer back."""
+"""Queries: each runs in a process of its own, so that neither the event loop nor the GIL of the broker works for it.
+
+The process (``timerlog.query``) reads the data directory's files itself and writes the whole answering frame; here it
+is only started, waited for, killed when its time is over or the client has left, and passed on.
+"""
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
 
 import msgspec
 import trio
 
-from broker.query_worker import INSTALL
-from broker.query_worker import Request as WorkerRequest
-from broker.replying import Caller
-from tickwheel.protocol.errors import BadQuery, QueryTooSlow
-from tickwheel.protocol.query import Query
+from broker import logs
+from broker.clock import Clock
+from broker.errors import ends_the_broker, error_frame, from_store
+from broker.outgoing import Outgoing
+from tickwheel.protocol.errors import QueryFailed, QueryTimeout, TickwheelError, TooManyQueries
+from tickwheel.protocol.frames import HEADER_BYTES, FrameType
+from tickwheel.protocol.requests import Query
+from timerlog.errors import StoreError
+from timerlog.query.worker import Job
 from timerlog.snapshot import describe
+from timerlog.store import Store
 
-if TYPE_CHECKING:
-    from broker.core import Broker
-
-AT_ONCE: Final = 2
-"""Queries that run at the same time; others wait."""
-
-_limiters: Final = trio.lowlevel.RunVar[trio.CapacityLimiter]("queries")
+MAX_AT_ONCE = 2
+MAX_WAITING = 32
+_log = logs.get_logger("query")
 
 
-def query(caller: Caller, correlation: int, request: Query) -> None:
-    """QUERY."""
-    broker = caller.broker
+class Queries:
+    """The queries of all connections, a few at a time."""
 
-    async def work() -> bytes:
-        async with _limiter():
-            return await _ask(broker, request)
+    def __init__(self, store: Store, clock: Clock, max_frame_bytes: int) -> None:
+        self._store, self._clock = store, clock
+        self._max_bytes = max_frame_bytes - HEADER_BYTES
+        self._turns = trio.CapacityLimiter(MAX_AT_ONCE)
 
-    caller.answer_later(correlation, request, work)
+    async def answer(self, outgoing: Outgoing, correlation: int, request: Query) -> None:
+        """Answer one query, with its result or an error. Raises only what must end the broker."""
+        try:
+            frame = await self._run(correlation, request)
+        except StoreError as error:
+            if ends_the_broker(error):
+                raise
+            frame = self._refusal(correlation, from_store(error))
+        except TickwheelError as error:
+            frame = self._refusal(correlation, error)
+        outgoing.put(frame)
 
+    async def _run(self, correlation: int, request: Query) -> bytes:
+        """Its turn comes within its time, or never."""
+        if self._turns.statistics().tasks_waiting >= MAX_WAITING:
+            raise TooManyQueries
+        with trio.move_on_after(request.timeout_ms / 1_000):
+            async with self._turns:
+                return await self._run_process(self._job(correlation, request))
+        raise QueryTimeout(f"The query was not done after {request.timeout_ms / 1_000:g} s.")
 
-def _limiter() -> trio.CapacityLimiter:
-    try:
-        return _limiters.get()
-    except LookupError:
-        limiter = trio.CapacityLimiter(AT_ONCE)
-        _limiters.set(limiter)
-        return limiter
-
-
-async def _ask(broker: Broker, request: Query) -> bytes:
-    shape = describe(broker.store, broker.clock.now_ms())
-    stdin = msgspec.msgpack.encode(WorkerRequest(shape, request.sql, request.limit))
-    command = [sys.executable, "-m", "broker.query_worker"]
-    with trio.move_on_after(request.timeout_ms / 1_000):
-        done = await trio.run_process(
-            command, stdin=stdin, capture_stdout=True, capture_stderr=True, check=False, deliver_cancel=_kill
+    def _job(self, correlation: int, request: Query) -> Job:
+        return Job(
+            description=describe(self._store, self._clock.now_ms()),
+            sql=request.sql,
+            limit=request.limit,
+            max_bytes=self._max_bytes,
+            timeout_s=-(-request.timeout_ms // 1_000),
+            correlation=correlation,
+            answer_type=FrameType.QUERY_OK,
+            error_type=FrameType.ERROR,
         )
-        return _checked(done)
-    raise QueryTooSlow(f"The query took longer than {request.timeout_ms:,} ms.")
 
+    async def _run_process(self, job: Job) -> bytes:
+        run = partial(
+            trio.run_process,
+            # -P: what lies in the working directory is not imported.
+            [sys.executable, "-P", "-m", "timerlog.query"],
+            stdin=msgspec.msgpack.encode(job),
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            deliver_cancel=_kill,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        try:
+            done = await run()
+        except OSError as error:
+            raise QueryFailed(
+                f"The process of the query did not start: {error.strerror or error}."
+            ) from error
+        if done.returncode or len(done.stdout) < HEADER_BYTES:
+            _log.error(
+                "query failed",
+                exit_code=done.returncode,
+                output=done.stderr[-2_000:].decode(errors="replace"),
+            )
+            raise QueryFailed(f"The process of the query ended with {done.returncode} and no answer.")
+        return bytes(done.stdout)
 
-def _checked(done: subprocess.CompletedProcess[bytes]) -> bytes:
-    if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it was killed"]
-        raise BadQuery(f"The query ended without an answer: {last[0][:300]}.")
-    answer: dict[str, Any] = msgspec.msgpack.decode(done.stdout)
-    if "error" in answer:
-        if answer["error"] == INSTALL:
-            raise BadQuery("The broker lacks DuckDB.", advice=f"{INSTALL}, where the broker runs.")
-        raise BadQuery(answer["error"])
-    return done.stdout
+    def _refusal(self, correlation: int, error: TickwheelError) -> bytes:
+        _log.info("query refused", code=error.code, reason=error.message)
+        return error_frame(correlation, error)
 
 
 async def _kill(process: trio.Process) -> None:
+    """It holds nothing that it would have to put in order."""
     process.kill()

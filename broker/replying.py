@@ -31,9 +31,10 @@ class Caller(Protocol):
     def next_subscription_number(self) -> int:
         """A number that no other subscription of this connection has."""
 
-    def answer_later(
-        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
-    ) -> None:
+    def start_soon(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run something that takes time; it is cancelled when the connection ends."""
+
+    def answer_later(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
         """Do `work` beside what comes next, then answer when it is on disk; its errors are the answer, too."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker import changes, purging, query, schedules, topics
+from broker import changes, purging, schedules, topics
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
 from tickwheel.protocol.admin import (
@@ -24,7 +24,6 @@ from tickwheel.protocol.admin import (
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.errors import BadRequest, TooManySubscriptions, UnknownShard
 from tickwheel.protocol.frames import FrameType, encode_frame
-from tickwheel.protocol.query import Query
 from tickwheel.protocol.requests import (
     Cancel,
     GetStats,
@@ -33,6 +32,7 @@ from tickwheel.protocol.requests import (
     OpenTopic,
     OpenTopicOk,
     Ping,
+    Query,
     Reschedule,
     Subscribe,
     SubscribeOk,
@@ -133,6 +133,10 @@ def _wheel(caller: Caller, correlation: int, request: GetWheel) -> None:
     at_once(caller, correlation, request, encode_map(broker.store.wheel_picture(broker.clock.now_ms())))
 
 
+def _query(caller: Caller, correlation: int, request: Query) -> None:
+    caller.start_soon(caller.broker.queries.answer, caller.outgoing, correlation, request)
+
+
 _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     Ping: _ping,
     OpenTopic: _open_topic,
@@ -153,7 +157,6 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     Purge: purging.purge,
     Prepare: topics.prepare,
     Decide: topics.decide,
-    Query: query.query,
     GetSchedules: schedules.list_schedules,
     SetSchedule: schedules.set_schedule,
     DeleteSchedule: schedules.delete_schedule,
@@ -161,4 +164,5 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     GetStats: _stats,
     GetTopics: _topics,
     GetWheel: _wheel,
+    Query: _query,
 }

@@ -34,9 +34,9 @@ class Requests:
         assert isinstance(body, answer)
         return body
 
-    async def _ask(self, request: Request, struct: type[S]) -> S:
+    async def _ask(self, request: Request, struct: type[S], extra_s: float = 0.0) -> S:
         """For answers whose body is a map that only we understand."""
-        body = await self._session.request(request)
+        body = await self._session.request(request, extra_s)
         assert isinstance(body, bytes)
         try:
             return msgspec.msgpack.decode(body, type=struct)

@@ -172,9 +172,9 @@ class Session:
             raise
         return flight, index
 
-    async def request(self, request: Request) -> AnswerBody:
-        """Makes a request and waits for its answer. Raises its error."""
-        call = RequestCall(request, self.deadline())
+    async def request(self, request: Request, extra_s: float = 0.0) -> AnswerBody:
+        """Makes a request and waits, ``extra_s`` longer than usual, for its answer. Raises its error."""
+        call = RequestCall(request, self.deadline() + extra_s)
         await self.enqueue(call)
         await self.wait(call)
         assert call.body is not None

@@ -19,6 +19,7 @@ from tickwheel.protocol.admin import (
     DeleteTopicOk,
     GetTopic,
     Purge,
+    PurgeOk,
     ReplayDead,
     ReplayDeadOk,
     SetTopic,
@@ -157,10 +158,10 @@ class TopicRequests(Requests):
         cancelled, expired, or of deleted topics. The broker does it by itself when it is worth it. ``dry_run``: only
         says what would be purged. Without ``wait`` it goes on after the answer. Raises DiskFull."""
         wait_ms = _PURGE_WAIT_MS if wait or dry_run else 0
-        result = await self._ask(Purge(dry_run=dry_run, wait_ms=wait_ms), PurgeResult)
-        while wait_ms and not result.is_done:
-            result = await self._ask(Purge(run=result.run, wait_ms=wait_ms), PurgeResult)
-        return result
+        found = await self._answer(Purge(dry_run=dry_run, wait_ms=wait_ms), PurgeOk)
+        while wait_ms and not found.is_done:
+            found = await self._answer(Purge(run=found.run, wait_ms=wait_ms), PurgeOk)
+        return PurgeResult(**msgspec.structs.asdict(found))
 
     async def stats(self) -> Stats:
         """The broker's counters."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -46,6 +46,14 @@ def _last(runs: Runs) -> int:
 def _check(result: int, what: str) -> None:
     if result < 0:
         raise StoreError(f"a {what} record names messages that do not exist")
+
+
+AS_IT_IS: Final = 256  #: a priority that changes nothing
+
+
+def reschedule_aux(priority: int) -> int:
+    """How a RESCHEDULE record tells a new priority; 0, as in logs of version 1: as it is."""
+    return 0 if priority == AS_IT_IS else priority + 1
 
 
 NACK_HEAD = struct.Struct("<Q")
@@ -100,7 +108,7 @@ class Applier:
             case RecordType.DAMAGED:
                 self.end(np.frombuffer(payload, np.uint64), MessageState.DAMAGED)
             case RecordType.RESCHEDULE:
-                self.reschedule(np.frombuffer(payload, RUN), aux)
+                self.reschedule(np.frombuffer(payload, RUN), aux - 1 if aux else AS_IT_IS)
             case RecordType.TOPIC:
                 self.topic(msgspec.msgpack.decode(payload, type=TopicRecord))
             case RecordType.GROUP:
@@ -178,7 +186,7 @@ class Applier:
         _check(lib.tw_apply_end(self.tables.native, pointer, len(ids), state), state.name)
 
     def reschedule(self, runs: Runs, priority: int) -> None:
-        """``priority`` 256: as it is."""
+        """``priority`` AS_IT_IS: no other one."""
         result = lib.tw_apply_reschedule(self.tables.native, runs_pointer(runs), len(runs), priority)
         _check(result, "RESCHEDULE")
 

@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from native import ffi, lib
-from timerlog.apply import Runs
+from timerlog.apply import AS_IT_IS, Runs, reschedule_aux
 from timerlog.core import MESSAGE_TIMER, UInt64Array
 from timerlog.errors import BadTime, UnknownGroup
 from timerlog.layout import MAX_TIME_MS, RUN, DeliveryState, DocumentRecord, MessageState, RecordType
 from timerlog.settling import Settling
 
-AS_IT_IS: Final = 256  #: a priority that changes nothing
 UNKNOWN, SCHEDULED, READY, DELIVERED, DONE, CANCELLED, EXPIRED = range(7)
 _ANSWERS: Final = (
     "not_found", "", "", "already_delivered", "already_acked", "already_cancelled", "expired"
@@ -156,7 +155,7 @@ class Changing(Settling):
 
     def _reschedule(self, ids: UInt64Array, deliver_at_ms: int | None, priority: int, now_ms: int) -> None:
         runs = self.prepare_reschedule(ids, deliver_at_ms, now_ms)
-        self._append_runs(RecordType.RESCHEDULE, priority, runs)
+        self._append_runs(RecordType.RESCHEDULE, reschedule_aux(priority), runs)
         self._applier.reschedule(runs, priority)
 
     def prepare_reschedule(self, ids: UInt64Array, deliver_at_ms: int | None, now_ms: int) -> Runs:

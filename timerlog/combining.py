@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from native import Buffer
-from timerlog.changing import AS_IT_IS, READY, SCHEDULED, Changing
+from timerlog.apply import AS_IT_IS, reschedule_aux
+from timerlog.changing import READY, SCHEDULED, Changing
 from timerlog.core import UInt64Array
 from timerlog.errors import BadTime, TransactionRefused
 from timerlog.layout import MAX_TIME_MS, RUN, RecordType
@@ -54,7 +55,7 @@ class OpenTransaction:
             raise BadTime(f"{deliver_at_ms} is not between 0 and {MAX_TIME_MS}")
         chosen = self._undelivered(ids, "rescheduled")
         runs = self._store.prepare_reschedule(chosen, deliver_at_ms, self._now_ms)
-        aux = AS_IT_IS if priority is None else priority
+        aux = reschedule_aux(AS_IT_IS if priority is None else priority)
         self._controls.append((RecordType.RESCHEDULE, aux, runs.astype(RUN).tobytes()))
 
     def _undelivered(self, ids: Sequence[int], done: str) -> UInt64Array:

@@ -14,7 +14,7 @@ import numpy as np
 
 from timerlog.settings import TopicSettings
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 HEADER_BYTES: Final = 4096  # of every derived file, so that its array starts on a page
 RECORD_HEAD_BYTES: Final = 16
 SEGMENT_HEADER_BYTES: Final = 64

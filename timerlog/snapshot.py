@@ -1,11 +1,14 @@
-"""Reading a data directory's tables from another process while the broker goes on: nothing is locked, nothing written.
+"""Reads a data directory that a broker is using, from another process: read-only, without the lock, without asking.
 
-The broker says what there is (`describe`); the files are mapped read-only. Rows are read as they are at that moment: a
-message that changes meanwhile is seen before or after its change, never torn, because each field is one aligned word.
+The tables and the log are memory-mapped files, so this sees them as they are at each moment. The broker says what
+cannot be seen from outside (``describe``): names, and where the tables end. Rows are copied in chunks before they are
+judged. Files only ever grow while a broker runs, so nothing that is mapped can vanish: a purged segment is unlinked,
+which keeps open mappings, and a hole reads as zeros, which is a message that is gone.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,172 +18,343 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from native import ffi, lib
+from timerlog.core import Core
+from timerlog.errors import StoreError
 from timerlog.layout import (
+    ARRIVAL,
     DELIVERY,
+    FORMAT_VERSION,
     HEADER_BYTES,
     MESSAGE_HEAD_BYTES,
     ROW,
-    DeliveryState,
+    GroupRecord,
     MessageState,
+    RecordType,
+    TopicRecord,
 )
-from timerlog.store import Store
+from timerlog.log import ADDRESS_SPACE_BYTES, reserve_log_address_space
+from timerlog.region import PAGE_BYTES
+from timerlog.tables import HEADER
 
-PART: Final = 65_536
-_STATES: Final = ("", "scheduled", "ready", "cancelled", "damaged", "expired")
-_GROUP_STATES: Final = ("ready", "leased", "acked", "waiting", "dead")
-NO_TIME: Final = np.iinfo(np.int64).min
-
+Int64Array = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
+CHUNK_ROWS: Final = 100_000
 
-class GroupShape(msgspec.Struct, frozen=True):
-    group_id: int
-    name: str
-    start_seq: int
-    rows: int  #: allocated ones
+_MESSAGE = np.dtype(
+    [
+        ("crc", "<u4"),
+        ("record_bytes", "<u4"),
+        ("type", "u1"),
+        ("flags", "u1"),
+        ("order_bytes", "<u2"),
+        ("topic_id", "<u4"),
+        ("id", "<u8"),
+        ("deliver_at_ms", "<i8"),
+        ("created_ms", "<i8"),
+        ("key_bytes", "<u2"),
+        ("headers_bytes", "<u2"),
+        ("body_bytes", "<u4"),
+    ]
+)
+assert _MESSAGE.itemsize == MESSAGE_HEAD_BYTES
+_WORDS: Final = np.arange(MESSAGE_HEAD_BYTES // 8)
 
 
-class TopicShape(msgspec.Struct, frozen=True):
-    topic_id: int
-    name: str  #: a shard has that of its topic
-    groups: list[GroupShape]
-
-
-class Shape(msgspec.Struct, frozen=True):
-    """What there is in a directory."""
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reader has to know of a store: everything below ``next_id`` is in the files when it is made."""
 
     directory: str
+    log_id: int
     segment_bytes: int
-    next_id: int
     now_ms: int
-    topics: list[TopicShape]
+    next_id: int
+    topics: list[TopicRecord]
+    groups: list[GroupRecord]
 
 
-def describe(store: Store, now_ms: int) -> Shape:
-    """What a reader needs to know of a store. What is staged is handed to the operating system first."""
-    store.log.flush()
+def describe(store: Core, now_ms: int) -> Description:
+    """Hands what is staged to the operating system and describes the store. Raises ``LogFailed``."""
     tables = store.tables
-    topics = []
-    for topic_id, topic in tables.topics.items():
-        parent = tables.topics.get(topic.record.parent)
-        groups = [
-            GroupShape(group_id, name, group.record.start_seq, int(tables.native.groups[group_id].allocated))
-            for name, group_id in topic.groups.items()
-            for group in (tables.groups[group_id],)
-        ]
-        if not topic.record.shards:
-            topics.append(TopicShape(topic_id, (parent or topic).record.name, groups))
-    return Shape(str(tables.directory), store.log.segment_bytes, tables.next_id, now_ms, topics)
+    if tables.directory is None:
+        raise StoreError("a store in memory cannot be read by another process")
+    store.log.flush()
+    return Description(
+        directory=str(tables.directory.resolve()),
+        log_id=tables.log_id,
+        segment_bytes=store.log.segment_bytes,
+        now_ms=now_ms,
+        next_id=tables.next_id,
+        topics=[topic.record for topic in tables.topics.values()],
+        groups=[group.record for group in tables.groups.values()],
+    )
+
+
+class _Mapping:
+    """A file mapped read-only; no descriptor stays open, because there may be thousands of files."""
+
+    def __init__(self, path: Path) -> None:
+        self.bytes = 0
+        self._base = ffi.NULL
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # its topic was deleted meanwhile
+        try:
+            size = os.fstat(fd).st_size // PAGE_BYTES * PAGE_BYTES
+            if size:
+                self._base = _reserved(lib.tw_reserve(size), path)
+                _mapped(lib.tw_map_file(self._base, 0, fd, 0, size, 0), path)
+                self.bytes = size
+        finally:
+            os.close(fd)
+
+    def items(self, dtype: np.dtype[Any], magic: bytes, log_id: int) -> Array:
+        """The items behind the header page. Raises ``StoreError`` when it is not the table that is meant."""
+        if not self.bytes:
+            return np.empty(0, dtype)
+        page = bytes(ffi.buffer(ffi.cast("char *", self._base), HEADER.size))
+        if page != HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id):
+            raise StoreError(f"{magic.decode()} does not belong to this log")
+        count = (self.bytes - HEADER_BYTES) // dtype.itemsize
+        buffer = ffi.buffer(ffi.cast("char *", self._base) + HEADER_BYTES, count * dtype.itemsize)
+        return np.frombuffer(buffer, dtype)
+
+    def close(self) -> None:
+        if self.bytes:
+            lib.tw_release(self._base, self.bytes)
+            self.bytes = 0
+
+
+def _reserved(base: Any, path: Path) -> Any:
+    if base == ffi.NULL:
+        raise StoreError(f"cannot reserve address space for {path.name}")
+    return base
+
+
+def _mapped(result: int, path: Path) -> None:
+    if result:
+        raise StoreError(f"cannot map {path.name}: {os.strerror(-result)}")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Some messages of a topic, once for each of its groups; all arrays have the same length. Times are epoch ms,
-    NO_TIME for none."""
+class Chunk:
+    """Messages as their groups see them, by column: message ``ids[i]`` with its row, and what group ``groups[i]``
+    (0: none) knows of it."""
 
-    group: str | None
-    ids: Array
+    ids: Int64Array
     rows: Array
-    states: Array  # indexes of names
-    state_names: tuple[str, ...]
-    epochs: Array
-    attempts: Array
-    next_ms: Array
-    acked_ms: Array
+    groups: npt.NDArray[np.uint32]
+    deliveries: Array
 
 
 class Snapshot:
-    """A directory, opened for reading."""
+    """The tables of one directory. Close it only when nothing refers to its arrays any more."""
 
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        self._directory = Path(shape.directory)
-        self.rows = _mapped(self._directory / "messages.table", ROW, shape.next_id)
-        self._deliveries = {
-            (topic.topic_id, group.group_id): _mapped(
-                self._directory / f"topics/{topic.topic_id}-{group.group_id}.deliveries", DELIVERY, group.rows
-            )
-            for topic in shape.topics
-            for group in topic.groups
-        }
-        self._segments: dict[int, Array] = {}
+    def __init__(self, description: Description) -> None:
+        self.description = description
+        self.groups_of: dict[int, list[GroupRecord]] = {topic.topic_id: [] for topic in description.topics}
+        for group in description.groups:
+            self.groups_of.setdefault(group.topic_id, []).append(group)
+        self._directory = Path(description.directory)
+        self._mappings: list[_Mapping] = []
+        self._tables: dict[str, Array] = {}
+        self.log = LogView(self._directory / "commitlog", description.segment_bytes)
+        self.rows = self._table("messages.table", ROW, b"TWMSGTAB")[: description.next_id]
 
-    def parts(self, topic: TopicShape) -> Iterator[Part]:
-        """All messages of a topic, some at a time."""
-        for start in range(1, self.shape.next_id, PART):
-            rows = np.array(self.rows[start : min(start + PART, self.shape.next_id)])
-            found = np.flatnonzero(
-                (rows["topic_id"] == topic.topic_id) & (rows["state"] != MessageState.NONE)
-            )
-            if not len(found):
-                continue
-            ids, rows = (found + start).astype(np.int64), rows[found]
-            for group in topic.groups or (None,):
-                yield self._part(topic, group, ids, rows)
+    def chunks(
+        self, topic_id: int | None, *, with_deliveries: bool = True, chunk_rows: int = CHUNK_ROWS
+    ) -> Iterator[Chunk]:
+        """All messages of a topic, or of all topics, in order of ids: each once for every group of its topic, and
+        once without a group when no group is ever given it."""
+        wanted_topics = self.groups_of if topic_id is None else (topic_id,)
+        copies = max((len(self.groups_of.get(number, ())) for number in wanted_topics), default=1)
+        step = max(chunk_rows // max(copies, 1), 1)  # bounds the memory of what a chunk expands to
+        for start in range(1, len(self.rows), step):
+            rows = _copied(self.rows[start : start + step])  # one moment for all columns
+            wanted = rows["state"] != MessageState.NONE
+            if topic_id is not None:
+                wanted &= rows["topic_id"] == topic_id
+            kept = np.flatnonzero(wanted)
+            if len(kept):
+                yield self._expand(
+                    kept + start, rows if len(kept) == len(rows) else _taken(rows, kept), with_deliveries
+                )
 
-    def _part(self, topic: TopicShape, group: GroupShape | None, ids: Array, rows: Array) -> Part:
-        state = rows["state"].astype(np.uint8)
-        due_ms = rows["deliver_at_ms"]
-        waits = (state == MessageState.SCHEDULED) | (state == MessageState.READY)
-        next_ms = np.where(waits, due_ms, NO_TIME)
-        acked_ms = np.full(len(ids), NO_TIME)
-        epochs = np.zeros(len(ids), np.int64)
-        attempts = np.zeros(len(ids), np.int64)
-        names = (*_STATES, *_GROUP_STATES)
-        if group is not None:
-            seqs = rows["topic_seq"]
-            known = (state != MessageState.SCHEDULED) & (seqs < group.rows) & (seqs >= group.start_seq)
-            deliveries = self._deliveries[topic.topic_id, group.group_id][np.where(known, seqs, 0)]
-            of_group = np.where(known, deliveries["state"], 0)
-            epochs = np.where(known, deliveries["epoch"], 0).astype(np.int64)
-            attempts = epochs - np.where(known, deliveries["base_epoch"], 0)
-            ended = (of_group == DeliveryState.LEASED) & (
-                (deliveries["time_ms"] <= self.shape.now_ms) | (deliveries["flags"] & 1 != 0)
-            )
-            of_group = np.where(ended, DeliveryState.WAITING, of_group)
-            in_topic = state == MessageState.READY
-            out = in_topic & np.isin(of_group, [DeliveryState.LEASED, DeliveryState.WAITING])
-            done = in_topic & np.isin(of_group, [DeliveryState.ACKED, DeliveryState.DEAD])
-            next_ms = np.where(out, deliveries["time_ms"], np.where(done, NO_TIME, next_ms))
-            acked_ms = np.where(in_topic & (of_group == DeliveryState.ACKED), deliveries["time_ms"], NO_TIME)
-            state = np.where(in_topic, of_group + len(_STATES), state).astype(np.uint8)
-        name = None if group is None else group.name
-        return Part(name, ids, rows, state, names, epochs, attempts, next_ms, acked_ms)
+    def close(self) -> None:
+        for mapping in self._mappings:
+            mapping.close()
+        self.log.close()
 
-    def contents(self, part: Part) -> Iterator[tuple[bytes, bytes, bytes, bytes] | None]:
-        """(key, headers, ordering key, body) of each message; None for one that is gone, or damaged."""
-        sizes = part.rows["record_bytes"].tolist()
-        positions = part.rows["position"].tolist()
-        for message_id, position, size in zip(part.ids.tolist(), positions, sizes, strict=True):
-            yield self._content(message_id, position, size)
+    def _table(self, name: str, dtype: np.dtype[Any], magic: bytes) -> Array:
+        if name not in self._tables:
+            mapping = _Mapping(self._directory / name)
+            self._mappings.append(mapping)
+            self._tables[name] = mapping.items(dtype, magic, self.description.log_id)
+        return self._tables[name]
 
-    def _content(self, message_id: int, position: int, size: int) -> tuple[bytes, bytes, bytes, bytes] | None:
-        base = position // self.shape.segment_bytes * self.shape.segment_bytes
-        segment = self._segment(base)
-        record = segment[position - base : position - base + size].tobytes()
-        if len(record) < MESSAGE_HEAD_BYTES or int.from_bytes(record[16:24], "little") != message_id:
-            return None
-        key_end = MESSAGE_HEAD_BYTES + int.from_bytes(record[40:42], "little")
-        headers_end = key_end + int.from_bytes(record[42:44], "little")
-        order_end = headers_end + int.from_bytes(record[10:12], "little")
-        return (
-            record[MESSAGE_HEAD_BYTES:key_end],
-            record[key_end:headers_end],
-            record[headers_end:order_end],
-            record[order_end:],
+    def _expand(self, ids: Int64Array, rows: Array, with_deliveries: bool) -> Chunk:
+        parts: list[tuple[Int64Array, int, Array]] = []
+        for topic_id, part in _by_topic(rows["topic_id"]):
+            if topic_id in self.groups_of:  # else it was deleted
+                parts += self._of_topic(topic_id, part, ids, rows, with_deliveries)
+        if not parts:
+            return Chunk(ids[:0], rows[:0], np.empty(0, np.uint32), np.empty(0, DELIVERY))
+        if len(parts) == 1 and len(parts[0][0]) == len(ids):
+            return Chunk(ids, rows, np.full(len(ids), parts[0][1], np.uint32), parts[0][2])
+        index = np.concatenate([part for part, _, _ in parts])
+        groups = np.repeat(
+            np.array([group_id for _, group_id, _ in parts], np.uint32), [len(part) for part, _, _ in parts]
         )
+        deliveries = np.concatenate([delivery for _, _, delivery in parts])
+        return Chunk(ids[index], _taken(rows, index), groups, deliveries)
 
-    def _segment(self, base: int) -> Array:
-        if base not in self._segments:
-            path = self._directory / "commitlog" / f"{base:020d}.log"
-            try:
-                self._segments[base] = np.memmap(path, np.uint8, "r")
-            except (OSError, ValueError):
-                self._segments[base] = np.empty(0, np.uint8)
-        return self._segments[base]
+    def _of_topic(
+        self, topic_id: int, part: Int64Array, ids: Int64Array, rows: Array, with_deliveries: bool
+    ) -> list[tuple[Int64Array, int, Array]]:
+        """(indexes of messages, group or 0, deliveries) of one topic's messages."""
+        groups = self.groups_of[topic_id]
+        if not groups:
+            return [(part, 0, np.zeros(len(part), DELIVERY))]
+        if not with_deliveries and not any(group.start_seq for group in groups):
+            return [(part, group.group_id, np.zeros(len(part), DELIVERY)) for group in groups]
+        seqs = self._seqs(topic_id, ids[part], rows[part])
+        is_alone = np.ones(len(part), bool)
+        found = []
+        for group in groups:
+            belongs = (seqs < 0) | (seqs >= group.start_seq)
+            is_alone &= ~belongs
+            found.append((part[belongs], group.group_id, self._deliveries(group, seqs[belongs])))
+        if is_alone.any():
+            found.append((part[is_alone], 0, np.zeros(int(is_alone.sum()), DELIVERY)))
+        return found
+
+    def _seqs(self, topic_id: int, ids: Int64Array, rows: Array) -> Int64Array:
+        """The topic_seq of each message, -1 before it is in its topic. The arrivals have the last word: a row that is
+        being put right now may have its new state and not yet its number."""
+        arrivals = self._table(f"topics/{topic_id}.arrivals", ARRIVAL, b"TWARRIVE")
+        seqs = rows["topic_seq"].astype(np.int64)
+        if not len(arrivals):
+            return np.full(len(seqs), -1, np.int64)
+        inside = (seqs >= 0) & (seqs < len(arrivals))
+        is_there = arrivals["id"][np.where(inside, seqs, 0)].astype(np.int64) == ids
+        return np.where(inside & is_there, seqs, -1)
+
+    def _deliveries(self, group: GroupRecord, seqs: Int64Array) -> Array:
+        known = self._table(f"topics/{group.topic_id}-{group.group_id}.deliveries", DELIVERY, b"TWDELIVR")
+        deliveries = np.zeros(len(seqs), DELIVERY)
+        touched = (seqs >= 0) & (seqs < len(known))
+        deliveries[touched] = _taken(known, seqs[touched])
+        return deliveries
 
 
-def _mapped(path: Path, dtype: np.dtype[Any], count: int) -> Array:
-    if count == 0:
-        return np.zeros(1, dtype)
-    return np.memmap(path, dtype, "r", HEADER_BYTES, (count,))
+def _words(items: Array) -> Array:
+    """Rows as plain words: numpy copies and takes those ten times as fast as records with fields."""
+    return items.view("<u8").reshape(len(items), -1)
+
+
+def _copied(items: Array) -> Array:
+    return _words(items).copy().view(items.dtype)[:, 0]
+
+
+def _taken(items: Array, index: Int64Array) -> Array:
+    return _words(items).take(index, axis=0).view(items.dtype)[:, 0]
+
+
+def _by_topic(topic_ids: npt.NDArray[np.uint16]) -> list[tuple[int, Int64Array]]:
+    """Indexes by topic, in order inside each."""
+    if (topic_ids == topic_ids[0]).all():
+        return [(int(topic_ids[0]), np.arange(len(topic_ids)))]
+    order = np.argsort(topic_ids, kind="stable")
+    bounds = np.flatnonzero(np.diff(topic_ids[order])) + 1
+    return [(int(topic_ids[part[0]]), part) for part in np.split(order, bounds)]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Where in the log the parts of messages are; ``is_whole`` is false where the record is no longer there."""
+
+    is_whole: npt.NDArray[np.bool_]
+    positions: Int64Array
+    key_bytes: Int64Array
+    headers_bytes: Int64Array
+    order_bytes: Int64Array
+    body_bytes: Int64Array
+
+    def keys(self) -> tuple[Int64Array, Int64Array]:
+        """Start and length of each key."""
+        return self.positions + MESSAGE_HEAD_BYTES, self.key_bytes
+
+    def headers(self) -> tuple[Int64Array, Int64Array]:
+        """Start and length of each message's headers."""
+        return self.positions + MESSAGE_HEAD_BYTES + self.key_bytes, self.headers_bytes
+
+    def order_keys(self) -> tuple[Int64Array, Int64Array]:
+        """Start and length of each ordering key."""
+        return self.positions + MESSAGE_HEAD_BYTES + self.key_bytes + self.headers_bytes, self.order_bytes
+
+    def bodies(self) -> tuple[Int64Array, Int64Array]:
+        """Start and length of each body."""
+        starts, lengths = self.order_keys()
+        return starts + lengths, self.body_bytes
+
+
+class LogView:
+    """The CommitLog's segments, mapped when they are first looked at; a position is an index into ``_bytes``."""
+
+    def __init__(self, directory: Path, segment_bytes: int) -> None:
+        self._directory, self._segment_bytes = directory, segment_bytes
+        self._base = reserve_log_address_space()
+        flat = np.frombuffer(ffi.buffer(ffi.cast("char *", self._base), ADDRESS_SPACE_BYTES), np.uint8)
+        self._words = flat.view("<u8")
+        self._bytes = flat.data
+        self._ends: dict[int, int] = {}
+
+    def close(self) -> None:
+        lib.tw_release(self._base, ADDRESS_SPACE_BYTES)
+
+    def records(self, ids: Int64Array, rows: Array) -> Records:
+        """Finds the records of messages. What they say is checked against the rows, their checksum is not."""
+        positions = rows["position"].astype(np.int64)
+        sizes = rows["record_bytes"].astype(np.int64)
+        readable = (sizes >= MESSAGE_HEAD_BYTES) & (positions + sizes <= self._readable_ends(positions))
+        heads = np.zeros(len(ids), _MESSAGE)
+        words = (positions[readable] // 8)[:, None] + _WORDS
+        heads[readable] = self._words[words].view(_MESSAGE)[:, 0]
+        names = ("key_bytes", "headers_bytes", "order_bytes", "body_bytes")
+        lengths = [heads[name].astype(np.int64) for name in names]
+        is_whole = readable & (heads["type"] == RecordType.MESSAGE) & (heads["id"] == ids.astype(np.uint64))
+        is_whole &= heads["record_bytes"] == sizes
+        is_whole &= MESSAGE_HEAD_BYTES + np.sum(lengths, axis=0) == sizes
+        return Records(is_whole, positions, *lengths)
+
+    def read(self, start: int, size_bytes: int) -> bytes:
+        """Bytes that ``records`` has found."""
+        return bytes(self._bytes[start : start + size_bytes])
+
+    def _readable_ends(self, positions: Int64Array) -> Int64Array:
+        """For each position, where the readable part of its segment ends; 0 when it is gone."""
+        segments, which = np.unique(positions // self._segment_bytes, return_inverse=True)
+        ends = np.array([self._end(int(number) * self._segment_bytes) for number in segments], np.int64)
+        return ends[which] if len(ends) else np.zeros(0, np.int64)
+
+    def _end(self, base: int) -> int:
+        end = self._ends.get(base)
+        if end is None:
+            end = self._ends[base] = self._map(base)
+        return end
+
+    def _map(self, base: int) -> int:
+        path = self._directory / f"{base:020d}.log"
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return 0
+        try:
+            size = min(os.fstat(fd).st_size, self._segment_bytes)
+            if size:
+                _mapped(lib.tw_map_file(self._base, base, fd, 0, size, 0), path)
+        finally:
+            os.close(fd)
+        return base + size

@@ -37,7 +37,7 @@ TIB: Final = 1 << 40
 GIB: Final = 1 << 30
 KEYS_BYTES: Final = 1 << 20  #: of the key index at first
 DEAD_SUFFIX: Final = ".dead"
-_HEADER = struct.Struct("<8sIIQ")  # magic, format, item_bytes, log_id
+HEADER: Final = struct.Struct("<8sIIQ")  # magic, format, item_bytes, log_id
 
 
 def shard_bytes(shard: int, shards: int) -> tuple[int, int]:
@@ -53,7 +53,7 @@ class Table:
     ) -> None:
         self.region = Region(path, reserve_bytes)
         self.dtype = dtype
-        header = _HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
+        header = HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
         self.is_new = self.region.allocated_bytes == 0
         self.region.ensure(HEADER_BYTES)
         page = self.region.array(np.uint8, 0, HEADER_BYTES)

@@ -1,4 +1,4 @@
-"""`tickwheel query`: messages as SQL tables."""
+"""`tickwheel query`: SQL over the messages."""
 
 from __future__ import annotations
 
@@ -13,62 +13,109 @@ import click
 from cli.options import parsed_by
 from cli.output import plain_table, print_json, printable, stdout_console
 from cli.session import current_session, shared_options
-from cli.times import parse_duration
+from cli.times import format_moment, moment_to_ms, parse_duration
+from tickwheel import QueryResult
+from tickwheel.protocol.limits import DEFAULT_QUERY_ROWS, MAX_QUERY_ROWS
+
+_NUMBERS = ("INT", "DECIMAL", "DOUBLE", "FLOAT")
 
 
 @click.command()
 @click.argument("sql")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a heading.")
 @click.option(
-    "--limit", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="Rows at most."
+    "--limit",
+    type=click.IntRange(1, MAX_QUERY_ROWS),
+    default=DEFAULT_QUERY_ROWS,
+    show_default=True,
+    help="At most so many rows.",
 )
 @click.option(
-    "--timeout", metavar="DURATION", default="25s", show_default=True, callback=parsed_by(parse_duration)
+    "--timeout",
+    metavar="DURATION",
+    default="30s",
+    show_default=True,
+    callback=parsed_by(parse_duration),
+    help="How long the broker may work on it.",
 )
 @shared_options
 def query(sql: str, as_csv: bool, limit: int, timeout: timedelta) -> None:
-    """Answer one SELECT over the messages. Each topic is a table; `messages` is all of them.
+    """Ask with SQL what is in the topics.
+
+    Each topic is a table of its name, in double quotes where SQL needs them; `messages` is all topics.
 
     \b
-    tickwheel query "select state, count(*), min(time_next) from orders where epoch > 3 group by state"
-    tickwheel query 'select id, key, body from "my-topic" where priority < 10' --csv
+    tickwheel query "select state, count(*), min(time_next) from orders group by state"
+    tickwheel query "select id, key, epoch from messages where epoch > 3" --csv
+    tickwheel query "describe messages"
 
-    Columns: id, topic, group, state, priority, epoch, attempts, deliver_at, time_next, time_acked,
-    time_created, key, order_key, headers (JSON), body and body_bytes. A topic with groups has a row for each message
-    and group. Bodies are printed as text if they are, in JSON and CSV as base64 if not.
+    It reads and never changes anything, and delivery goes on meanwhile. The broker needs DuckDB for it:
+    pip install 'tickwheel[query]'.
     """
-    session = current_session()
-    if as_csv and session.json:
-        raise click.UsageError("--csv and --json exclude each other")
-    with session.client() as client:
-        result = client.query(sql, limit=limit, timeout=timeout)
-    if session.json:
-        print_json([{name: _value(value) for name, value in row.items()} for row in result.dicts()])
+    as_json = current_session().json
+    if as_json and as_csv:
+        raise click.UsageError("--json and --csv exclude each other")
+    with current_session().client() as client:
+        result = client.query(sql, limit=limit, timeout=timeout.total_seconds())
+    if as_json:
+        names = [column.name for column in result.columns]
+        print_json([dict(zip(names, map(_json_value, row), strict=True)) for row in result])
     elif as_csv:
-        writer = csv.writer(sys.stdout)
-        writer.writerow(result.names)
-        writer.writerows([_value(value) for value in row] for row in result.rows)
+        _print_csv(result)
     else:
-        numbers = ("int", "uint", "decimal", "double", "float")
-        sides = ["right" if column.type.startswith(numbers) else "left" for column in result.columns]
-        cells = [[_cell(value) for value in row] for row in result.rows]
-        stdout_console().print(plain_table(list(zip(result.names, sides, strict=True)), cells))
+        _print_table(result)
     if result.truncated:
-        click.echo(f"there are more rows than these {len(result.rows):,}; see --limit", err=True)
+        click.echo(f"There are more rows than these {len(result):,}: add LIMIT, WHERE or --limit.", err=True)
 
 
-def _value(value: Any) -> Any:
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return b64encode(value).decode()
-    return value.isoformat() if isinstance(value, datetime) else value
+def _print_table(result: QueryResult) -> None:
+    columns = [
+        (column.name, "right" if any(word in column.type for word in _NUMBERS) else "left")
+        for column in result.columns
+    ]
+    stdout_console().print(plain_table(columns, [[_cell(value) for value in row] for row in result]))
+
+
+def _print_csv(result: QueryResult) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(column.name for column in result.columns)
+    writer.writerows(map(_csv_value, row) for row in result)
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bytes):
-        return printable(value, 60)
-    return value.isoformat(timespec="milliseconds") if isinstance(value, datetime) else str(value)
+    """One value on one line; `-` is NULL."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return str(value).lower()
+        case bytes():
+            return printable(value)
+        case str():
+            return printable(value.encode())
+        case datetime():
+            return format_moment(moment_to_ms(value))
+    return str(value)
+
+
+def _csv_value(value: Any) -> Any:
+    """NULL is empty; bytes are text when they are UTF-8, base64 otherwise."""
+    match value:
+        case bytes():
+            text = _json_value(value)
+            return text if isinstance(text, str) else text["base64"]
+        case bool():
+            return str(value).lower()
+        case datetime():
+            return format_moment(moment_to_ms(value))
+    return value
+
+
+def _json_value(value: Any) -> Any:
+    """Bytes are text when they are UTF-8, else `{"base64": …}`; times are ISO 8601."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(value).decode()}

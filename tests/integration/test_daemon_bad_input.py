@@ -209,7 +209,7 @@ def wait_for_reason(daemon: Daemon, reason: str) -> list[dict[str, str]]:
 # -- the connection survives -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("frame_type", [0, 2, 9, 13, 22, 46, 255])
+@pytest.mark.parametrize("frame_type", [0, 2, 9, 13, 22, 48, 255])
 def test_unknown_frames(raw: RawConnection, frame_type: int) -> None:
     raw.greet()
     assert code_of(raw.ask(frame_type, b"whatever")) == "unknown_frame"

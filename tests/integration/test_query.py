@@ -1,157 +1,274 @@
-"""Messages as SQL tables, through the real daemon and the command line."""
+"""Queries through the real daemon, the SDK and the command line."""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
+import re
+import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import anyio
 import pytest
 import trio
 
 import tickwheel
-from tests.integration.cli_harness import Shell
+from tests.integration.cli_harness import Serve, Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tickwheel.errors import BadQuery
+from tickwheel.errors import BadArgument, BadQuery, QueryFailed, QueryTimeout, QueryUnavailable
 
-pytest.importorskip("duckdb", reason="queries need the extra tickwheel[query]")
-
-AT = datetime(2031, 5, 1, 7, tzinfo=UTC)
-USAGE, FAILED = 2, 1
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "query.md"
+ENDLESS = "select sum(a % 7) from range(1000000000000) as numbers(a)"
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("query") / "data", segment_bytes="64MiB") as running:
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    with Daemon(tmp_path / "data", max_frame_bytes=5 << 20) as running:
         yield running
 
 
-async def test_each_state_and_column(daemon: Daemon) -> None:
-    async with tickwheel.Client(daemon.url) as client:
-        await client.create_topic("orders", max_attempts=2)
-        sent = await client.send_many(
-            "orders", [b"acked", b"leased", b"nacked", b"dead"], priority=[1, 2, 3, 4]
-        )
-        async with client.subscribe("orders", "g", credit=100) as subscription:
-            held = {}
-            while len(held) < 4:
-                message = await subscription.receive(PATIENCE_S)
-                assert message is not None
-                held[message.body] = message
-            await held[b"acked"].ack(confirm=True)
-            await held[b"nacked"].nack(timedelta(hours=1))
-            await held[b"dead"].nack(0)
-            again = await subscription.receive(PATIENCE_S)
-            assert again is not None
-            assert await again.nack() == "dead"
-            later = await client.send(
-                "orders", b"later", deliver_at=AT, key="k", headers={"n": 1}, order_key="o"
-            )
-            gone = await client.send("orders", b"gone", deliver_at=AT)
-            await client.cancel(id=gone.id)
-            result = await client.query("select * from orders order by id")
-    rows = {row["body"]: row for row in result.dicts()}
-    assert {body: row["state"] for body, row in rows.items()} == {
-        b"acked": "acked",
-        b"leased": "leased",
-        b"nacked": "waiting",
-        b"dead": "dead",
-        b"later": "scheduled",
-        b"gone": "cancelled",
-    }
-    assert [row["id"] for row in result.dicts()] == [*(one.id for one in sent), later.id, gone.id]
-    scheduled = rows[b"later"]
-    assert (scheduled["key"], scheduled["order_key"], scheduled["headers"]) == ("k", "o", '{"n":1}')
-    assert scheduled["deliver_at"] == scheduled["time_next"] == AT
-    assert (scheduled["topic"], scheduled["group"], scheduled["body_bytes"]) == ("orders", "g", 5)
-    assert [rows[body]["priority"] for body in (b"acked", b"leased")] == [1, 2]
-    assert (rows[b"dead"]["epoch"], rows[b"dead"]["attempts"]) == (2, 2)
-    assert rows[b"acked"]["time_acked"] is not None
-    assert rows[b"acked"]["time_next"] is None
-    assert rows[b"nacked"]["time_next"] > rows[b"leased"]["time_next"]
+def fill(client: tickwheel.sync.Client) -> None:
+    """Ten orders: two acked by `billing`, three more leased at most, five for later."""
+    client.send_many("orders", [b"due %d" % n for n in range(5)], headers={"customer": "ada"})
+    client.send_many(
+        "orders", [b"later %d" % n for n in range(5)], keys=[f"k{n}" for n in range(5)], delay=3_600_000
+    )
+    with client.subscribe("orders", "billing") as subscription:
+        for _ in range(5):
+            next(iter(subscription)).ack()
 
 
-async def test_grouping_joins_and_all_topics(daemon: Daemon) -> None:
-    async with tickwheel.Client(daemon.url) as client:
-        await client.send_many(
-            "left-side", [b"x"] * 5, keys=[f"k{n}" for n in range(5)], delay=timedelta(hours=1)
+def test_sdk_daemon_and_sync_client(daemon: Daemon) -> None:
+    with tickwheel.sync.Client(daemon.url) as client:
+        before = datetime.now(UTC)
+        fill(client)
+        result = client.query(
+            "select state, count(*) as n, min(time_next) as next from orders group by state order by state"
         )
-        await client.send_many(
-            "right-side", [b"y"] * 3, keys=[f"k{n}" for n in range(3)], delay=timedelta(hours=1)
+        assert [column.name for column in result.columns] == ["state", "n", "next"]
+        assert [column.type for column in result.columns] == ["VARCHAR", "BIGINT", "TIMESTAMP WITH TIME ZONE"]
+        assert [row[:2] for row in result] == [["acked", 5], ["scheduled", 5]]
+        assert result.rows[0][2] is None
+        assert before + timedelta(minutes=59) < result.rows[1][2] < before + timedelta(minutes=61)
+        assert (len(result), result.truncated) == (2, False)
+        one = client.query(
+            "select key, body, \"group\", headers->>'customer' as c from orders where key = 'k3'"
         )
-        counted = await client.query('select state, count(*), min(time_next) from "left-side" group by state')
-        assert counted.rows[0][:2] == ["scheduled", 5]
-        joined = await client.query('select count(*) from "left-side" l join "right-side" r on l.key = r.key')
-        assert joined.rows == [[3]]
-        itself = await client.query('select count(*) from "left-side" a join "left-side" b on a.id = b.id')
-        assert itself.rows == [[5]]
-        every = await client.query("select topic, count(*) as n, sum(priority) from messages group by topic")
-        assert {row["topic"]: row["n"] for row in every.dicts()}["right-side"] == 3
-        limited = await client.query("select id from messages", limit=2)
-        assert (len(limited.rows), limited.truncated) == (2, True)
+        assert one.dicts() == [{"key": "k3", "body": b"later 3", "group": "billing", "c": None}]
+        assert client.query("select count(*) from orders where headers->>'customer' = 'ada'").rows == [[5]]
+        assert client.query("select topic, count(*) from messages group by topic").rows == [["orders", 10]]
+
+
+async def test_async_client(daemon: Daemon) -> None:
+    async with tickwheel.Client(daemon.unix_url) as client:
+        await client.send("t", b"x", key="k")
+        assert (await client.query("select key, body_bytes from t")).rows == [["k", 1]]
+
+
+def test_embedded_and_test_broker(tmp_path: Path) -> None:
+    with tickwheel.embedded(tmp_path / "own") as broker, broker.sync_client() as client:
+        fill(client)
+        assert client.query("select count(*) from orders").rows == [[10]]
 
 
 @pytest.mark.parametrize(
     "sql",
     [
-        "selekt 1",
+        "selec 1",
         "select * from nowhere",
+        "delete from orders",
+        "create table x as select 1",
+        "select * from read_csv('/etc/passwd')",
+        "copy (select 1) to 'out.csv'",
+        "attach 'x.db'",
         "select 1; select 2",
-        "drop table messages",
-        "create table t (a int)",
-        "copy (select 1) to 'here.csv'",
-        "attach 'here.db'",
-        "set enable_external_access = true",
-        "select * from read_csv('/etc/hostname')",
-        "select * from read_blob('/etc/hostname')",
-        "",
     ],
 )
-async def test_only_one_harmless_select(daemon: Daemon, sql: str) -> None:
+async def test_refusals_are_typed_and_leave_the_connection(daemon: Daemon, sql: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
-        await client.create_topic(f"t{abs(hash(sql))}")
-        with pytest.raises((BadQuery, tickwheel.TickwheelError)) as caught:
+        await client.send("orders", b"x")
+        with pytest.raises(BadQuery) as caught:
             await client.query(sql)
-        assert caught.value.code in ("bad_query", "bad_request")
+        assert caught.value.code == "bad_query"
+        assert "describe messages" in caught.value.advice
+        assert (await client.query("select count(*) from orders")).rows == [[1]]
 
 
-async def test_delivery_goes_on_beside_a_heavy_query(daemon: Daemon) -> None:
+async def test_arguments_are_checked_before_they_are_sent(daemon: Daemon) -> None:
     async with tickwheel.Client(daemon.url) as client:
-        await client.send_many("heavy", [b"x"] * 20_000, delay=timedelta(hours=1))
-        finished = trio.Event()
+        for sql, options in (
+            ("", {}),
+            ("x" * 100_001, {}),
+            ("select 1", {"limit": 0}),
+            ("select 1", {"timeout": 0}),
+        ):
+            with pytest.raises(BadArgument):
+                await client.query(sql, **options)
+
+
+def test_large_results_are_cut(daemon: Daemon) -> None:
+    with tickwheel.sync.Client(daemon.url) as client:
+        client.send_many("big", [bytes(100_000)] * 100)
+        rows = client.query("select id from big order by id", limit=7)
+        assert (rows.rows, rows.truncated) == ([[n] for n in range(1, 8)], True)
+        bodies = client.query("select body from big")
+        assert (len(bodies), bodies.truncated) == (52, True)
+        assert client.query("select count(*), sum(body_bytes) from big").rows == [[100, 10_000_000]]
+
+
+async def test_a_query_that_takes_too_long_is_ended(daemon: Daemon) -> None:
+    async with tickwheel.Client(daemon.url) as client:
+        with pytest.raises(QueryTimeout):
+            await client.query(ENDLESS, timeout=1)
+        await until(lambda: processes_of(daemon) == [])
+
+
+async def test_delivery_goes_on_during_a_query(daemon: Daemon) -> None:
+    """On the very connection that asks; the query is still at work when everything has come."""
+    async with tickwheel.Client(daemon.url) as client, anyio.create_task_group() as group:
+        group.start_soon(ask_for_ever, client)
+        await until(lambda: len(processes_of(daemon)) == 1)
+        async with client.subscribe("stream", credit=10) as subscription:
+            for number in range(200):
+                await client.send("stream", b"%d" % number, delay=5)
+                message = await anext(subscription)
+                assert message.body == b"%d" % number
+                await message.ack()
+        assert len(processes_of(daemon)) == 1
+        group.cancel_scope.cancel()
+
+
+async def test_a_query_ends_with_its_client(daemon: Daemon) -> None:
+    async with tickwheel.Client(daemon.url) as client, anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(ask_for_ever, client)
+        await until(lambda: len(processes_of(daemon)) == 2)
+        group.cancel_scope.cancel()
+    await until(lambda: processes_of(daemon) == [])
+    async with tickwheel.Client(daemon.url) as client:
+        assert (await client.query("select 1")).rows == [[1]]
+
+
+async def test_a_process_that_dies_is_an_error_of_the_query_alone(daemon: Daemon) -> None:
+    async with tickwheel.Client(daemon.url) as client, anyio.create_task_group() as group:
 
         async def ask() -> None:
-            result = await client.query(
-                "select count(*) from heavy a, heavy b where a.id % 97 = b.id % 89", timeout=60_000
-            )
-            assert result.rows[0][0] > 0
-            finished.set()
+            with pytest.raises(QueryFailed):
+                await client.query(ENDLESS, timeout=60)
 
-        async with trio.open_nursery() as nursery, client.subscribe("light") as subscription:
-            nursery.start_soon(ask)
-            delivered = 0
-            while not finished.is_set() or not delivered:
-                await client.send("light", b"x")
-                message = await subscription.receive(PATIENCE_S)
-                assert message is not None
-                await message.ack()
-                delivered += 1
-            nursery.cancel_scope.cancel()
+        group.start_soon(ask)
+        await until(lambda: len(processes_of(daemon)) == 1)
+        os.kill(processes_of(daemon)[0], 9)
+    assert daemon.wait_for_event("query failed")["exit_code"] == -9
 
 
-def test_from_the_command_line(daemon: Daemon, tmp_path: Path) -> None:
-    shell = Shell(tmp_path, daemon.url)
-    for number in range(3):
-        shell.run("send", "rows", f"body {number}", "--in", "1h", "--priority", str(number))
-    sql = "select priority, body from rows order by priority"
-    assert shell.text("query", sql).split("\n")[1].split() == ["0", "body", "0"]
-    assert json.loads(shell.text("query", sql, "--json"))[2] == {"priority": 2, "body": "body 2"}
-    assert list(csv.reader(shell.text("query", sql, "--csv").splitlines())) == [
-        ["priority", "body"],
-        *([str(number), f"body {number}"] for number in range(3)),
+def test_without_duckdb_the_error_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "without" / "duckdb").mkdir(parents=True)
+    (tmp_path / "without" / "duckdb" / "__init__.py").write_text(
+        "raise ImportError('No module named duckdb')\n"
+    )
+    prelude = f"sys.path.insert(0, {str(tmp_path / 'without')!r})"
+    with Daemon(tmp_path / "data", prelude=prelude) as daemon, tickwheel.sync.Client(daemon.url) as client:
+        with pytest.raises(QueryUnavailable) as caught:
+            client.query("select 1")
+        assert "pip install 'tickwheel[query]'" in caught.value.advice
+        error = Shell(tmp_path, daemon.url).error("query", "select 1", code=1)
+        assert error["code"] == "query_unavailable"
+
+
+async def ask_for_ever(client: tickwheel.Client) -> None:
+    await client.query(ENDLESS, timeout=600)
+
+
+def processes_of(daemon: Daemon) -> list[int]:
+    """The running queries of a daemon."""
+    parent = daemon.process.pid
+    children = Path(f"/proc/{parent}/task/{parent}/children").parent.parent.glob("*/children")
+    pids = [int(pid) for file in children for pid in file.read_text().split()]
+    return [pid for pid in pids if b"timerlog.query" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+async def until(holds: object) -> None:
+    """Waits for something that is about to hold."""
+    assert callable(holds)
+    with trio.fail_after(PATIENCE_S):
+        while not holds():
+            await trio.sleep(0.01)
+
+
+# The command line ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with Serve(tmp_path) as serve:
+        shell = Shell(tmp_path, serve.urls[0])
+        with tickwheel.sync.Client(serve.urls[0]) as client:
+            fill(client)
+            client.send("odd", b"\xff\x00", key='blob, "quoted"\n')
+        yield shell
+
+
+def test_cli_prints_tables_json_and_csv(shell: Shell) -> None:
+    sql = "select state, count(*) as n, max(time_acked) is null as none, max(key) as k from orders"
+    sql += " group by state order by state"
+    assert [line.split() for line in shell.text("query", sql).splitlines()] == [
+        ["state", "n", "none", "k"],
+        ["acked", "5", "false", "-"],
+        ["scheduled", "5", "true", "k4"],
     ]
-    assert b"there are more rows" in shell.run("query", sql, "--limit", "1").stderr
-    assert b"bad_query" in shell.run("query", "select nothing from rows", code=FAILED).stderr
-    assert b"exclude each other" in shell.run("query", sql, "--csv", "--json", code=USAGE).stderr
+    assert shell.json("query", sql)[0] == {"state": "acked", "n": 5, "none": False, "k": None}
+    assert shell.text("query", sql, "--csv") == "state,n,none,k\nacked,5,false,\nscheduled,5,true,k4\n"
+    assert shell.json("query", "select key, body from odd") == [
+        {"key": 'blob, "quoted"\n', "body": {"base64": "/wA="}}
+    ]
+    rows = list(csv.reader(io.StringIO(shell.text("query", "select key, body from odd", "--csv"))))
+    assert rows == [["key", "body"], ['blob, "quoted"\n', "/wA="]]
+    moment = shell.json("query", "select time_next from orders where key = 'k1'")[0]["time_next"]
+    assert datetime.fromisoformat(moment) > datetime.now(UTC)
+
+
+def test_cli_limits_and_errors(shell: Shell) -> None:
+    cut = shell.run("query", "select id from orders", "--limit", "3", "--json")
+    assert len(json.loads(cut.stdout)) == 3
+    assert "more rows" in cut.stderr.decode()
+    assert shell.error("query", "drop view orders", code=1)["code"] == "bad_query"
+    assert shell.error("query", ENDLESS, "--timeout", "1s", code=1)["code"] == "query_timeout"
+    shell.run("query", "select 1", "--json", "--csv", code=2)
+    shell.run("query", "select 1", "--limit", "0", code=2)
+
+
+def test_cli_on_a_directory(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    shell.run("send", "reminders", "call Ada", "--in", "1h", "--data", "box")
+    sql = "select decode(body) as body, state from reminders"
+    assert shell.json("query", sql, "--data", "box") == [{"body": "call Ada", "state": "scheduled"}]
+
+
+def test_the_commands_of_the_page_work(shell: Shell) -> None:
+    commands = re.findall(r"^tickwheel (query .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(commands) >= 6
+    for command in commands:
+        shell.run(*shlex.split(command))
+
+
+def test_the_statements_of_the_page_work(shell: Shell) -> None:
+    blocks = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    statements = [part.strip() for block in blocks for part in block.split(";") if part.strip()]
+    assert len(statements) >= 2
+    for statement in statements:
+        shell.run("query", statement)
+
+
+async def test_ordering_keys_and_shards(daemon: Daemon) -> None:
+    async with tickwheel.Client(daemon.url) as client:
+        await client.create_topic("sharded", shards=2)
+        await client.send_many("sharded", [b"body"] * 20, order_keys=[f"o{n}" for n in range(20)])
+        found = await client.query("select order_key, body, topic from sharded")
+        assert sorted(row[0] for row in found.rows) == sorted(f"o{n}" for n in range(20))
+        assert {row[1] for row in found.rows} == {b"body"}
+        assert {row[2] for row in found.rows} == {"sharded/-80", "sharded/80-"}

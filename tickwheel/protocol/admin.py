@@ -99,6 +99,21 @@ class Purge(Request, frozen=True):
     wait_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 0
 
 
+class PurgeOk(Answer, frozen=True):
+    """PURGE_OK: what the run has done so far, or would do. ``freed_bytes``: of the log's segments, without what moved
+    messages take again."""
+
+    run: int
+    is_done: bool
+    segments: int
+    freed_bytes: int
+    purged_messages: int
+    moved_messages: int
+    moved_bytes: int
+    damaged_messages: int
+    kept_messages: int
+
+
 REQUESTS: Final[dict[FrameType, type[Request]]] = {
     FrameType.SET_TOPIC: SetTopic,
     FrameType.GET_TOPIC: GetTopic,
@@ -114,4 +129,5 @@ ANSWERS: Final[dict[FrameType, type[Answer]]] = {
     FrameType.PREPARE_OK: PrepareOk,
     FrameType.DECIDE_OK: DecideOk,
     FrameType.REPLAY_DEAD_OK: ReplayDeadOk,
+    FrameType.PURGE_OK: PurgeOk,
 }

@@ -8,37 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-
-class TickwheelError(Exception):
-    """Something went wrong in Tickwheel."""
-
-    code: str = "internal"
-    advice: str = "See the broker's log for the details."
-    retryable: bool = False
-
-    def __init__(self, message: str | None = None, *, advice: str | None = None) -> None:
-        super().__init__(message or _first_line(type(self)))
-        if advice is not None:
-            self.advice = advice
-
-    @property
-    def message(self) -> str:
-        """What happened, in one sentence."""
-        return str(self.args[0])
-
-    def __str__(self) -> str:
-        return f"{self.message} {self.advice}".strip()
-
-    def copy(self) -> TickwheelError:
-        """A fresh exception that says the same: several waiters must not raise (and grow) one traceback."""
-        twin = type(self)(self.message, advice=self.advice)
-        twin.__dict__.update(self.__dict__)
-        return twin
-
-
-def _first_line(cls: type) -> str:
-    return (cls.__doc__ or cls.__name__).strip().splitlines()[0]
-
+from tickwheel.protocol.error_base import TickwheelError as TickwheelError
 
 # The stream itself --------------------------------------------------------------------------------
 
@@ -101,6 +71,42 @@ class BadRequest(TickwheelError):
 
     code = "bad_request"
     advice = "Correct the request; the message says which field is wrong."
+
+
+class BadQuery(TickwheelError):
+    """A query was refused; the message is that of the query engine."""
+
+    code = "bad_query"
+    advice = "Each topic is a table, `messages` is all of them; `describe messages` lists the columns."
+
+
+class QueryTimeout(TickwheelError):
+    """A query took longer than it may, and was ended."""
+
+    code = "query_timeout"
+    advice = "Ask for less (fewer columns, a WHERE), or give it a longer timeout."
+
+
+class TooManyQueries(TickwheelError):
+    """Too many queries wait for their turn already."""
+
+    code = "too_many_queries"
+    advice = "Ask again when others are done: the broker runs only a few queries at a time."
+    retryable = True
+
+
+class QueryUnavailable(TickwheelError):
+    """The broker cannot query, because DuckDB is not installed."""
+
+    code = "query_unavailable"
+    advice = "Install what it needs where the broker runs: pip install 'tickwheel[query]'."
+
+
+class QueryFailed(TickwheelError):
+    """The process of a query ended without an answer."""
+
+    code = "query_failed"
+    advice = "See the broker's log for the details; a query that needs much memory should ask for less."
 
 
 class UnknownTopic(TickwheelError):
@@ -215,20 +221,6 @@ class TopicInUse(TickwheelError):
 
     code = "topic_in_use"
     advice = "End its subscriptions first; `tickwheel topics` shows how many there are."
-
-
-class BadQuery(TickwheelError, ValueError):
-    """A query cannot be answered."""
-
-    code = "bad_query"
-    advice = "Correct the statement; docs/how-to/query.md lists tables and columns."
-
-
-class QueryTooSlow(TickwheelError, TimeoutError):
-    """A query took too long."""
-
-    code = "query_too_slow"
-    advice = "Ask for less, or raise the timeout; without key, headers and body a query is much faster."
 
 
 class BadSchedule(TickwheelError, ValueError):

@@ -28,6 +28,11 @@ MAX_CREDIT: Final = 1_000_000
 MAX_IDS_A_REQUEST: Final = 100_000
 """The most ids or keys in one CANCEL or RESCHEDULE."""
 
+MAX_SQL_CHARACTERS: Final = 100_000
+MAX_QUERY_ROWS: Final = 1_000_000
+DEFAULT_QUERY_ROWS: Final = 10_000
+MAX_QUERY_TIMEOUT_MS: Final = 3_600_000
+
 MAX_HANDSHAKE_BYTES: Final = 65_536
 """No frame before the end of the handshake is larger than this, so that a stranger cannot make us buffer
 much."""

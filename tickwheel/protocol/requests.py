@@ -7,11 +7,11 @@ not know. Names are not judged here: a bad one has its own error code (``limits.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from tickwheel.protocol import admin, query, schedules, settling
+from tickwheel.protocol import admin, schedules, settling
 from tickwheel.protocol.bodies import (
     U32,
     Answer,
@@ -27,7 +27,16 @@ from tickwheel.protocol.bodies import (
 )
 from tickwheel.protocol.errors import BadFrame, BadRequest, TickwheelError, error_from_wire, to_wire
 from tickwheel.protocol.frames import FrameType
-from tickwheel.protocol.limits import PROTOCOL_VERSION
+from tickwheel.protocol.limits import (
+    MAX_QUERY_ROWS,
+    MAX_QUERY_TIMEOUT_MS,
+    MAX_SQL_CHARACTERS,
+    PROTOCOL_VERSION,
+)
+
+_Sql: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SQL_CHARACTERS)]
+_RowLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_ROWS)]
+_QueryTimeoutMs: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_TIMEOUT_MS)]
 
 
 class Hello(Request, frozen=True):
@@ -102,6 +111,14 @@ class GetTopics(Request, frozen=True):
 
 class GetWheel(Request, frozen=True):
     """WHEEL."""
+
+
+class Query(Request, frozen=True):
+    """QUERY: one SELECT over the messages; at most ``limit`` rows come back."""
+
+    sql: _Sql
+    limit: _RowLimit
+    timeout_ms: _QueryTimeoutMs
 
 
 class HelloOk(Answer, frozen=True):
@@ -180,10 +197,10 @@ REQUEST_CLASSES: Final[dict[FrameType, type[Request]]] = {
     FrameType.STATS: GetStats,
     FrameType.TOPICS: GetTopics,
     FrameType.WHEEL: GetWheel,
+    FrameType.QUERY: Query,
     **settling.REQUESTS,
     **admin.REQUESTS,
     **schedules.REQUESTS,
-    **query.REQUESTS,
 }
 FRAME_TYPE_OF_REQUEST: Final[dict[type[Request], FrameType]] = {c: t for t, c in REQUEST_CLASSES.items()}
 

@@ -10,6 +10,11 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SAYS = {
+    "query.py": [
+        "acked: 2",
+        "scheduled: 2, the next one later today or tomorrow",
+        "waits longest: carol, 30 euros",
+    ],
     "reminders.py": ["bed: cancelled", "dentist: call the dentist", "tea: take the tea out"],
     "bulk.py": ["received 100,000 of 100,000"],
     "order_timeout.py": [
@@ -35,7 +40,6 @@ SAYS = {
     ],
     "recurring_schedules.py": ["between beats: [250, 250]", "stand-up at 09:00 on a working day: True"],
     "sharded_consumers.py": ["shards: -80 80-", "every key once: True"],
-    "query.py": ["acked 1", "leased 1", "scheduled 1"],
 }
 
 

@@ -122,9 +122,9 @@ def test_segment_headers() -> None:
 
 def test_a_newer_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("timerlog.log.FORMAT_VERSION", 2)
+        newer.setattr("timerlog.log.FORMAT_VERSION", 3)
         packed = pack_segment_header(0, 8192, 1)
-    with pytest.raises(UnsupportedFormat, match="format 2"):
+    with pytest.raises(UnsupportedFormat, match="format 3"):
         unpack_segment_header(packed)
 
 

@@ -1,0 +1,97 @@
+"""Who may query and when: turns, their limit, and what is told about a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+import trio
+import trio.testing
+
+from broker.clock import SystemClock
+from broker.outgoing import Outgoing
+from broker.query import MAX_AT_ONCE, MAX_WAITING, Queries
+from tests.support.driver import NOW_MS, SMALL
+from tickwheel.protocol.errors import TickwheelError
+from tickwheel.protocol.frames import FrameReader, FrameType
+from tickwheel.protocol.requests import Query, decode_error
+from timerlog.query.worker import Job
+from timerlog.store import Store
+
+
+class Sink:
+    """Keeps the frames that would be written."""
+
+    def __init__(self) -> None:
+        self.reader = FrameReader(1 << 20)
+
+    def put(self, frames: bytes) -> None:
+        self.reader.feed(frames)
+
+    def error(self) -> TickwheelError:
+        """The next frame, which must be an error."""
+        frame = self.reader.next_frame()
+        assert frame is not None
+        assert frame.type == FrameType.ERROR
+        return decode_error(frame.payload)
+
+
+class Held(Queries):
+    """Queries whose processes never end."""
+
+    running = 0
+
+    async def _run_process(self, job: Job) -> bytes:
+        self.running += 1
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.running -= 1
+        raise AssertionError("unreachable")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "data", SMALL, NOW_MS)
+
+
+async def test_turns_are_limited_and_so_are_those_who_wait(
+    store: Store, autojump_clock: trio.testing.MockClock
+) -> None:
+    queries, sink = Held(store, SystemClock(), 1 << 20), Sink()
+    outgoing = cast(Outgoing, sink)
+    async with trio.open_nursery() as nursery:
+        for number in range(MAX_AT_ONCE + MAX_WAITING):
+            nursery.start_soon(queries.answer, outgoing, number, Query("select 1", 10, 60_000))
+        await trio.testing.wait_all_tasks_blocked()
+        assert queries.running == MAX_AT_ONCE
+        assert sink.reader.buffered_bytes == 0
+        await queries.answer(outgoing, 99, Query("select 1", 10, 60_000))
+        assert sink.error().code == "too_many_queries"
+    for _ in range(MAX_AT_ONCE + MAX_WAITING):  # a minute later all have timed out
+        assert sink.error().code == "query_timeout"
+    assert queries.running == 0
+    store.close()
+
+
+async def test_a_process_that_does_not_start_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    sink = Sink()
+    await Queries(store, SystemClock(), 1 << 20).answer(
+        cast(Outgoing, sink), 1, Query("select 1", 10, 60_000)
+    )
+    error = sink.error()
+    assert (error.code, error.retryable) == ("query_failed", False)
+    assert "No such file" in error.message
+    store.close()
+
+
+async def test_a_process_that_says_nothing_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/true")
+    sink = Sink()
+    await Queries(store, SystemClock(), 1 << 20).answer(
+        cast(Outgoing, sink), 1, Query("select 1", 10, 60_000)
+    )
+    assert sink.error().code == "query_failed"
+    store.close()

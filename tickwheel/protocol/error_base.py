@@ -1,0 +1,34 @@
+"""What every exception of Tickwheel is."""
+
+from __future__ import annotations
+
+
+class TickwheelError(Exception):
+    """Something went wrong in Tickwheel."""
+
+    code: str = "internal"
+    advice: str = "See the broker's log for the details."
+    retryable: bool = False
+
+    def __init__(self, message: str | None = None, *, advice: str | None = None) -> None:
+        super().__init__(message or _first_line(type(self)))
+        if advice is not None:
+            self.advice = advice
+
+    @property
+    def message(self) -> str:
+        """What happened, in one sentence."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.advice}".strip()
+
+    def copy(self) -> TickwheelError:
+        """A fresh exception that says the same: several waiters must not raise (and grow) one traceback."""
+        twin = type(self)(self.message, advice=self.advice)
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+
+def _first_line(cls: type) -> str:
+    return (cls.__doc__ or cls.__name__).strip().splitlines()[0]

@@ -1,0 +1,5 @@
+"""``python -m timerlog.query``: see ``timerlog.query.worker``."""
+
+from timerlog.query.worker import main
+
+main()

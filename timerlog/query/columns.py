@@ -1,0 +1,234 @@
+"""The columns of a message table, as Arrow arrays, from chunks of a ``Snapshot``.
+
+The tables hold rows, Arrow wants columns, so a column is one copy of eight bytes a message; nothing is made that a
+query does not use. What lies in the log (key, headers, body) is read by id, for the messages that are left after
+filtering: see ``LogColumns``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from timerlog.layout import DeliveryState, MessageState
+from timerlog.snapshot import Chunk, Int64Array, Records, Snapshot
+
+IN_RETRY: Final = 1  #: delivery flag: the lease has ended, and the message waits for the next one
+_TIME: Final = pa.timestamp("ms", "UTC")
+_STATES: Final = (
+    "scheduled",
+    "ready",
+    "leased",
+    "waiting",
+    "acked",
+    "dead",
+    "cancelled",
+    "expired",
+    "damaged",
+)
+_CODE: Final = {name: code for code, name in enumerate(_STATES)}
+_OF_MESSAGE: Final = {
+    MessageState.SCHEDULED: "scheduled",
+    MessageState.READY: "ready",
+    MessageState.CANCELLED: "cancelled",
+    MessageState.DAMAGED: "damaged",
+    MessageState.EXPIRED: "expired",
+}
+_MESSAGE_CODES: Final = np.full(256, _CODE["damaged"], np.int8)
+for _state, _name in _OF_MESSAGE.items():
+    _MESSAGE_CODES[_state] = _CODE[_name]
+
+#: The columns that come from the tables, in the order in which ``select *`` shows them among the others.
+TABLE_COLUMNS: Final[dict[str, Any]] = {
+    "id": pa.int64(),
+    "topic": pa.dictionary(pa.int32(), pa.string()),
+    "group": pa.dictionary(pa.int32(), pa.string()),
+    "priority": pa.int32(),
+    "epoch": pa.int64(),
+    "attempts": pa.int64(),
+    "state": pa.dictionary(pa.int8(), pa.string()),
+    "time_next": _TIME,
+    "time_acked": _TIME,
+    "time_created": _TIME,
+    "deliver_at": _TIME,
+}
+_WITHOUT_DELIVERIES: Final = {"id", "topic", "group", "priority", "time_created", "deliver_at"}
+
+
+def needs_deliveries(names: list[str]) -> bool:
+    """Whether any of these columns says what a group did with a message."""
+    return not _WITHOUT_DELIVERIES.issuperset(names)
+
+
+def state_codes(chunk: Chunk, now_ms: int) -> npt.NDArray[np.int8]:
+    """The state of each row, as an index into the names of states.
+
+    What a group has done with a message for good counts for that group, whatever became of the message later.
+    """
+    codes: npt.NDArray[np.int8] = _MESSAGE_CODES[chunk.rows["state"]]
+    is_ready = codes == _CODE["ready"]
+    delivery = chunk.deliveries["state"]
+    is_leased = is_ready & (delivery == DeliveryState.LEASED)
+    has_ended = (chunk.deliveries["time_ms"] <= now_ms) | (chunk.deliveries["flags"] & IN_RETRY != 0)
+    codes[is_leased] = _CODE["leased"]
+    codes[(is_leased & has_ended) | (is_ready & (delivery == DeliveryState.WAITING))] = _CODE["waiting"]
+    codes[delivery == DeliveryState.ACKED] = _CODE["acked"]
+    codes[delivery == DeliveryState.DEAD] = _CODE["dead"]
+    return codes
+
+
+class TableColumns:
+    """Makes the columns of ``TABLE_COLUMNS`` for one snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        description = snapshot.description
+        self._now_ms = description.now_ms
+        self._topics, self._topic_index = _names(
+            [(topic.topic_id, topic.name) for topic in description.topics]
+        )
+        self._groups, self._group_index = _names(
+            [(group.group_id, group.name) for group in description.groups]
+        )
+        self._make: dict[str, Callable[[Chunk], Any]] = {
+            "id": lambda chunk: pa.array(chunk.ids),
+            "topic": self._topic,
+            "group": self._group,
+            "priority": lambda chunk: pa.array(chunk.rows["priority"].astype(np.int32)),
+            "epoch": lambda chunk: pa.array(chunk.deliveries["epoch"].astype(np.int64)),
+            "attempts": _attempts,
+            "state": self._state,
+            "time_next": self._time_next,
+            "time_acked": _time_acked,
+            "time_created": lambda chunk: _times(chunk.rows["created_ms"]),
+            "deliver_at": lambda chunk: _times(chunk.rows["deliver_at_ms"]),
+        }
+
+    def table(self, chunk: Chunk, names: list[str]) -> Any:
+        """An Arrow table of these columns."""
+        schema = pa.schema([pa.field(name, TABLE_COLUMNS[name]) for name in names])
+        return pa.Table.from_arrays([self._make[name](chunk) for name in names], schema=schema)
+
+    def _topic(self, chunk: Chunk) -> Any:
+        return pa.DictionaryArray.from_arrays(
+            pa.array(self._topic_index[chunk.rows["topic_id"]]), self._topics
+        )
+
+    def _group(self, chunk: Chunk) -> Any:
+        index = pa.array(self._group_index[chunk.groups], mask=chunk.groups == 0)
+        return pa.DictionaryArray.from_arrays(index, self._groups)
+
+    def _state(self, chunk: Chunk) -> Any:
+        return pa.DictionaryArray.from_arrays(pa.array(state_codes(chunk, self._now_ms)), list(_STATES))
+
+    def _time_next(self, chunk: Chunk) -> Any:
+        codes = state_codes(chunk, self._now_ms)
+        by_message = (codes == _CODE["scheduled"]) | (codes == _CODE["ready"])
+        by_delivery = (codes == _CODE["leased"]) | (codes == _CODE["waiting"])
+        times = np.where(by_delivery, chunk.deliveries["time_ms"], chunk.rows["deliver_at_ms"])
+        return _times(times, ~(by_message | by_delivery))
+
+
+def _names(named: list[tuple[int, str]]) -> tuple[Any, npt.NDArray[np.int32]]:
+    """The names as a dictionary, and by number the place of its name there."""
+    index = np.zeros(max((number for number, _ in named), default=0) + 1, np.int32)
+    for place, (number, _) in enumerate(named):
+        index[number] = place
+    return pa.array([name for _, name in named], pa.string()), index
+
+
+def _times(values: npt.NDArray[np.int64], is_null: npt.NDArray[np.bool_] | None = None) -> Any:
+    return pa.array(np.ascontiguousarray(values), pa.int64(), mask=is_null).view(_TIME)
+
+
+def _attempts(chunk: Chunk) -> Any:
+    return pa.array(chunk.deliveries["epoch"].astype(np.int64) - chunk.deliveries["base_epoch"])
+
+
+def _time_acked(chunk: Chunk) -> Any:
+    return _times(chunk.deliveries["time_ms"], chunk.deliveries["state"] != DeliveryState.ACKED)
+
+
+class LogColumns:
+    """The columns that lie in the log, by message id; NULL where the record is no longer there."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._last_ids: Int64Array = np.empty(0, np.int64)
+        self._last_records: Records | None = None
+        self._headers_text: dict[bytes, str | None] = {}
+
+    def key(self, ids: Any) -> Any:
+        """VARCHAR; NULL for a message without a key. Bytes that are no UTF-8 show as replacement characters."""
+        texts = [
+            piece.decode(errors="replace") if piece else None for piece in self._pieces(ids, Records.keys)
+        ]
+        return pa.array(texts, pa.string())
+
+    def order_key(self, ids: Any) -> Any:
+        """VARCHAR; NULL for a message without an ordering key."""
+        texts = [
+            piece.decode(errors="replace") if piece else None
+            for piece in self._pieces(ids, Records.order_keys)
+        ]
+        return pa.array(texts, pa.string())
+
+    def headers(self, ids: Any) -> Any:
+        """VARCHAR with a JSON object; NULL for a message without headers."""
+        return pa.array([self._json(piece) for piece in self._pieces(ids, Records.headers)], pa.string())
+
+    def body(self, ids: Any) -> Any:
+        """BLOB."""
+        return pa.array(self._pieces(ids, Records.bodies), pa.binary())
+
+    def body_bytes(self, ids: Any) -> Any:
+        """BIGINT: the size of the body."""
+        records = self._records(_numbers(ids))
+        return pa.array(records.body_bytes, pa.int64(), mask=~records.is_whole)
+
+    def _pieces(
+        self, ids: Any, part: Callable[[Records], tuple[Int64Array, Int64Array]]
+    ) -> list[bytes | None]:
+        records = self._records(_numbers(ids))
+        starts, sizes = part(records)
+        read = self._snapshot.log.read
+        return [
+            read(start, size) if is_whole else None
+            for is_whole, start, size in zip(
+                records.is_whole.tolist(), starts.tolist(), sizes.tolist(), strict=True
+            )
+        ]
+
+    def _records(self, ids: Int64Array) -> Records:
+        # Several columns of the same messages are asked for one after the other.
+        if self._last_records is None or not np.array_equal(ids, self._last_ids):
+            known = (ids > 0) & (ids < len(self._snapshot.rows))
+            rows = self._snapshot.rows[np.where(known, ids, 0)]
+            self._last_ids, self._last_records = ids, self._snapshot.log.records(ids, rows)
+        return self._last_records
+
+    def _json(self, packed: bytes | None) -> str | None:
+        if not packed:
+            return None
+        if packed not in self._headers_text:
+            if len(self._headers_text) > 10_000:
+                self._headers_text.clear()
+            self._headers_text[packed] = _headers_as_json(packed)
+        return self._headers_text[packed]
+
+
+def _numbers(ids: Any) -> Int64Array:
+    found: Int64Array = ids.fill_null(0).to_numpy()
+    return found
+
+
+def _headers_as_json(packed: bytes) -> str | None:
+    """Headers are whatever a client has sent: what is no MessagePack, or cannot be JSON, is NULL."""
+    try:
+        return msgspec.json.encode(msgspec.msgpack.decode(packed)).decode()
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, ValueError, RecursionError):
+        return None

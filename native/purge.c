@@ -272,19 +272,19 @@ static void forget_delivery(tw_group *group, const tw_row *row) {
     *delivery = (tw_delivery){.flags = in_chain, .retry_next = in_chain ? delivery->retry_next : 0};
 }
 
+/* Queries read the tables meanwhile, from other processes. The row goes first: who finds it after reading the rest knows
+ * that the rest was still there. */
 static void forget(tw_store *store, uint64_t id) {
-    tw_row *row = &store->rows[id];
-    if (row->key_hash && (row->state == TW_SCHEDULED || row->state == TW_READY)) tw_keys_remove(store, id);
-    if (tw_topic_exists(store, row->topic_id)) {
-        tw_topic *topic = &store->topics[row->topic_id];
-        if (row->state == TW_READY && topic->ready) topic->ready--;
-        if (has_arrival(topic, row, id)) {
-            topic->arrivals[row->topic_seq].id = 0; /* `next` stays: lanes go through it */
-            for (uint32_t g = topic->first_group; g; g = store->groups[g].next_group)
-                forget_delivery(&store->groups[g], row);
-        }
-    }
-    memset(row, 0, sizeof *row);
+    tw_row row = store->rows[id];
+    if (row.key_hash && (row.state == TW_SCHEDULED || row.state == TW_READY)) tw_keys_remove(store, id);
+    memset(&store->rows[id], 0, sizeof row);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (!tw_topic_exists(store, row.topic_id)) return;
+    tw_topic *topic = &store->topics[row.topic_id];
+    if (row.state == TW_READY && topic->ready) topic->ready--;
+    if (!has_arrival(topic, &row, id)) return;
+    topic->arrivals[row.topic_seq].id = 0; /* `next` stays: lanes go through it */
+    for (uint32_t g = topic->first_group; g; g = store->groups[g].next_group) forget_delivery(&store->groups[g], &row);
 }
 
 int tw_apply_purged(tw_store *store, uint64_t from, uint64_t to) {

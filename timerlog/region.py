@@ -126,16 +126,21 @@ class Region:
         is safe in another thread."""
         if self.path is None:
             if self.is_open:
-                _check(lib.tw_punch_hole(self._memory_fd, start, end - start), "freeing memory")
+                self._punch_hole(self._memory_fd, start, end)
             return
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return  # its topic was deleted
         try:
-            _check(lib.tw_punch_hole(fd, start, end - start), f"freeing part of {self.path}")
+            self._punch_hole(fd, start, end)
         finally:
             os.close(fd)
+
+    def _punch_hole(self, fd: int, start: int, end: int) -> None:
+        result = lib.tw_punch_hole(fd, start, end - start)
+        if result != -errno.EOPNOTSUPP:  # a file system without holes keeps the space; nothing else is wrong
+            _check(result, f"freeing part of {self.path or 'memory'}")
 
     def sync(self) -> None:
         """Writes every change to the disk."""

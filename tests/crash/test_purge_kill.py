@@ -37,7 +37,7 @@ async def test_a_purge_loses_nothing_that_is_needed(tmp_path: Path) -> None:
     print(f"seed {seed}")
     waits = {"ack_wait": "1s", "max_backoff": "2s", "purge_after": "1s"}
     with Daemon(tmp_path / "data", log_level="info", **waits, **SIZES) as daemon:
-        load = Load(daemon.unix_url, ledger)
+        load = Load(daemon.unix_url, ledger, is_purged=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load.produce_keyed, 1)
             nursery.start_soon(load.produce_keyless)

@@ -14,7 +14,7 @@ from tests.support.purging import LATER_MS, content, fill, mixed
 from tests.support.queried import ask, expected_rows
 from timerlog.layout import GroupRecord, MessageState
 from timerlog.query.columns import LogColumns
-from timerlog.snapshot import Array, Int64Array, Snapshot, describe
+from timerlog.snapshot import Array, Int64Array, LogView, Snapshot, describe
 from timerlog.store import Store
 
 
@@ -56,7 +56,7 @@ def test_what_is_purged_under_a_scan_is_left_out(store: Store) -> None:
     assert {row["id"] for row in rows} == content(store).keys()
 
 
-def test_what_is_moved_behind_what_is_mapped_is_found(store: Store) -> None:
+def test_what_is_moved_after_it_was_looked_at_is_found(store: Store) -> None:
     snapshot = Snapshot(describe(store, NOW_MS))
     try:
         columns = LogColumns(snapshot)
@@ -96,6 +96,25 @@ def test_what_is_moved_between_a_row_and_its_record_is_found(store: Store) -> No
         assert (found.positions == store.tables.rows["position"][left]).all()
     finally:
         snapshot.close()
+
+
+def test_a_segment_that_grew_is_mapped_further_and_stays_when_it_is_deleted(tmp_path: Path) -> None:
+    path, first, second = tmp_path / f"{0:020d}.log", b"a" * 4_096, b"b" * 8_192
+    log, places = LogView(tmp_path, 1 << 20), np.array([70, 9_000])
+    try:
+        assert not log.map_more(places), "there is no file yet"
+        path.write_bytes(first)
+        assert log.map_more(places)
+        assert log.read(4_000, 96) == b"a" * 96
+        with open(path, "ab") as file:
+            file.write(second)
+        assert log.map_more(places)
+        assert not log.map_more(places)
+        path.unlink()
+        assert not log.map_more(places)
+        assert log.read(4_000, 8_288) == (first + second)[4_000:]
+    finally:
+        log.close()
 
 
 def test_ids_that_are_not_there_are_not_whole(store: Store) -> None:

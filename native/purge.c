@@ -17,8 +17,10 @@ static int is_whole(const uint8_t *record, uint64_t room) {
 }
 
 /* Goes on to the next message below `limit`; nothing at or behind `end` is read. A record that fails its checksum is
- * passed over if a whole one starts where its length says: its length can be trusted then. */
-static int next_message(const tw_store *store, uint64_t *at, uint64_t limit, uint64_t end, uint64_t *message) {
+ * passed over if a whole one starts where its length says: its length can be trusted then. `is_known`: a walk went here
+ * before and was satisfied. This one may end in the middle of the record that follows, and could not tell. */
+static int next_message(const tw_store *store, uint64_t *at, uint64_t limit, uint64_t end, int is_known,
+                        uint64_t *message) {
     while (*at < limit) {
         const uint8_t *record = store->log + *at;
         uint64_t       room = end - *at;
@@ -38,7 +40,8 @@ static int next_message(const tw_store *store, uint64_t *at, uint64_t limit, uin
         }
         if (tw_padded(bytes) > room) return NO_RECORD;
         int whole = is_whole(record, room);
-        if (!whole && tw_padded(bytes) < room && !is_whole(record + tw_padded(bytes), room - tw_padded(bytes)))
+        if (!whole && !is_known && tw_padded(bytes) < room &&
+            !is_whole(record + tw_padded(bytes), room - tw_padded(bytes)))
             return NO_RECORD;
         if (record[8] == TW_RECORD_END) { *at = end; return NO_MESSAGE; }
         uint64_t start = *at;
@@ -146,7 +149,7 @@ int tw_purge_plan(tw_store *store, uint64_t *at, uint64_t limit, uint64_t end, i
     memset(result, 0, sizeof *result);
     while (*at < limit && result->dead < capacity && result->moved < capacity && result->damaged < capacity) {
         uint64_t next = *at, position = 0;
-        int      found = next_message(store, &next, limit, end, &position);
+        int      found = next_message(store, &next, limit, end, 0, &position);
         if (found == NO_RECORD) return -1;
         uint64_t id = found == NO_MESSAGE ? 0 : current_id(store, position);
         if (id && tw_is_dead(store, id, now_ms)) {
@@ -290,7 +293,7 @@ static void forget(tw_store *store, uint64_t id) {
 int tw_apply_purged(tw_store *store, uint64_t from, uint64_t to) {
     while (from < to) {
         uint64_t position = 0;
-        int      found = next_message(store, &from, to, to, &position);
+        int      found = next_message(store, &from, to, to, 1, &position);
         if (found == NO_RECORD) return -1;
         uint64_t id = found == NO_MESSAGE ? 0 : current_id(store, position);
         if (id) forget(store, id);

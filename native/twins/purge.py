@@ -45,7 +45,7 @@ def _is_whole(rest: bytes) -> bool:
     return HEAD.size <= size and padded(size) <= len(rest) and crc32c(rest[4:size]) == crc
 
 
-def _step(store: TwinStore, at: int, end: int) -> tuple[int, Found | None]:
+def _step(store: TwinStore, at: int, end: int, is_known: bool) -> tuple[int, Found | None]:
     """(where the next record starts, the message that was passed over if it was one)."""
     rest = store.log[at:end].tobytes()
     if len(rest) < HEAD.size:
@@ -64,7 +64,7 @@ def _step(store: TwinStore, at: int, end: int) -> tuple[int, Found | None]:
     if padded(size) > len(rest):
         raise NoRecord
     whole, following = _is_whole(rest), rest[padded(size) :]
-    if not whole and following and not _is_whole(following):
+    if not whole and not is_known and following and not _is_whole(following):
         raise NoRecord  # the length cannot be trusted
     if kind == END_TYPE:
         return end, None
@@ -73,10 +73,13 @@ def _step(store: TwinStore, at: int, end: int) -> tuple[int, Found | None]:
     return at + padded(size), found
 
 
-def _next_message(store: TwinStore, at: int, limit: int, end: int) -> tuple[int, Found | None]:
-    """(where to go on, the next message that starts below ``limit``)."""
+def _next_message(
+    store: TwinStore, at: int, limit: int, end: int, *, is_known: bool = False
+) -> tuple[int, Found | None]:
+    """(where to go on, the next message that starts below ``limit``). ``is_known``: a walk went here before,
+    and this one may end in the middle of a record."""
     while at < limit:
-        at, found = _step(store, at, end)
+        at, found = _step(store, at, end, is_known)
         if found is not None:
             return at, found
     return at, None
@@ -296,7 +299,7 @@ def apply_purged(store: TwinStore, start: int, end: int) -> int:
     """Forgets every message whose record still lies between two positions; -1 when there are no records."""
     while start < end:
         try:
-            start, found = _next_message(store, start, end, end)
+            start, found = _next_message(store, start, end, end, is_known=True)
         except NoRecord:
             return NONSENSE
         if found is not None and _is_current(store, found):

@@ -204,3 +204,22 @@ def test_a_moved_record_of_any_bytes_is_refused_or_applied_alike(
     )
     position = append(pair, make_record(MOVED_TYPE, 0, 1, payload))
     pair.call("apply_moved", position)
+
+
+def test_damage_before_a_record_in_whose_middle_a_part_ends() -> None:
+    """The plan saw all of the record that follows, so it passed over the damage; applying sees half of that record."""
+    pair = Pair(SIZES)
+    pair.set(next_id=3)
+    damaged = message(1, body=b"damaged")
+    pair.write_row(1, position=append(pair, damaged), topic_id=1, state=CANCELLED, record_bytes=len(damaged))
+    for side in pair.sides:
+        side.log[pair.twin.staging_position - 8] ^= 1
+    start = append(pair, wrapped(message(2, body=b"x"), 1, "transaction")[0])
+    pair.write_row(2, position=start + 32, topic_id=1, state=SCHEDULED, record_bytes=48 + 16 + 1)
+    end = pair.twin.staging_position
+    plan = pair.call("purge_plan", LOG_START, start + 1, end, NOW_MS, 1)
+    assert (plan.stop, plan.dead) == (0, [1])
+    plan = pair.call("purge_plan", plan.at, start + 1, end, NOW_MS, 1)
+    assert (plan.stop, plan.at) == (0, start + 32)
+    assert pair.call("apply_purged", LOG_START, plan.at) == 0
+    assert not pair.twin.rows["state"][1]

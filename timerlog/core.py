@@ -16,6 +16,7 @@ from timerlog.apply import Applier, Runs, runs_pointer
 from timerlog.layout import MAX_BATCH, RECORD_HEAD_BYTES, RUN, RecordType
 from timerlog.log import CommitLog
 from timerlog.settings import StoreSettings
+from timerlog.spare import Spare
 from timerlog.tables import Tables
 from timerlog.wheel import TimerWheel
 
@@ -35,6 +36,7 @@ class Core:
     log: CommitLog
     tables: Tables
     wheel: TimerWheel
+    spare: Spare
     _applier: Applier
     _native: Any
     _runs_scratch: Runs

@@ -5,15 +5,15 @@ with a 64-byte header. Records are staged in memory, handed to the operating sys
 ``SyncTicket`` has run: many appends share one fdatasync (group commit).
 
 Disk blocks are allocated *before* a message is accepted. The last part of what is allocated is kept for acks and other
-control records, so that these go on when the disk is full.
+control records, so that these go on when the disk is full; purging may spend the spare then.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from timerlog.layout import (
     SEGMENT_HEADER_BYTES,
     RecordType,
 )
+from timerlog.spare import Spare
 
 MAGIC: Final = b"TWCOMLOG"
 ADDRESS_SPACE_BYTES: Final = 1 << 44
@@ -99,6 +100,7 @@ class CommitLog:
     _unsynced: list[SegmentFile] = field(default_factory=list)
     _dirty: bool = False
     _failed: str = ""
+    _spare: Spare | None = None
 
     # -- opening --
 
@@ -132,8 +134,9 @@ class CommitLog:
     def create_segment(self, base: int, bytes_needed: int = 0) -> SegmentFile:
         """Creates a segment file with its header. On ``DiskFull`` nothing is left behind."""
         file = self.disk.open_segment(base, create=True)
+        wanted = min(self.segment_bytes, max(ALLOCATION_STEP_BYTES, bytes_needed))
         try:
-            file.allocate(min(self.segment_bytes, max(ALLOCATION_STEP_BYTES, bytes_needed)))
+            self._allocate(file, wanted, bytes_needed or wanted)
         except DiskFull:
             file.close()
             self.disk.remove_segment(base)
@@ -217,13 +220,32 @@ class CommitLog:
         last = base + self.segment_bytes - RECORD_HEAD_BYTES
         if needed <= last:
             step = min(base + self.segment_bytes, max(needed, base + file.size_bytes + ALLOCATION_STEP_BYTES))
-            try:
-                file.allocate(step - base)
-            except DiskFull:
-                file.allocate(min(needed - base + 4096, self.segment_bytes))
+            self._allocate(file, step - base, min(needed - base + 4096, self.segment_bytes))
             self._set_limits()
             return
         self._roll(base, bytes_needed)
+
+    def _allocate(self, file: SegmentFile, wanted_bytes: int, least_bytes: int) -> None:
+        """Makes a segment as long as it should be, or at least as long as it must be. Raises ``DiskFull``."""
+        try:
+            file.allocate(wanted_bytes)
+            return
+        except DiskFull:
+            with suppress(DiskFull):
+                file.allocate(least_bytes)
+                return
+            if self._spare is None or not self._spare.lend(max(0, least_bytes - file.size_bytes)):
+                raise
+        file.allocate(least_bytes)
+
+    @contextmanager
+    def spending(self, spare: Spare | None) -> Iterator[None]:
+        """Inside, the log grows out of the spare when the disk is full."""
+        self._spare = spare
+        try:
+            yield
+        finally:
+            self._spare = None
 
     def roll(self) -> None:
         """Goes on in a new segment. Raises ``DiskFull``."""

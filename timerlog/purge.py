@@ -45,6 +45,8 @@ _PARTITIONS_A_STEP: Final = 16
 SURVEY_MS: Final = 5_000
 _SURVEYED_ROWS_A_MS: Final = 100
 _NEED_DISK: Final = 11
+#: What the log may grow by besides what is moved: the end of a segment, the start of the next one, control records.
+_MORE_THAN_MOVED_BYTES: Final = 2 * 1024 * 1024
 
 UInt64Array = npt.NDArray[np.uint64]
 
@@ -127,6 +129,10 @@ class Survey:
     def dead_bytes(self) -> npt.NDArray[np.int64]:
         return self.bytes_used.astype(np.int64) - self.live_bytes.astype(np.int64)
 
+    def messages_from(self, index: int) -> int:
+        """How many messages lie in the segments from one on."""
+        return int(self.live[index:].sum() + self.dead[index:].sum())
+
 
 class Purger:
     """Call ``step`` again and again; ``start`` asks for a run now."""
@@ -208,17 +214,26 @@ class Purger:
         if job.dry_run:
             self._forecast(job.report, survey, count)
             return
-        job.report.kept_messages = int(survey.live[count:].sum())
-        if with_current:
-            try:
-                self._store.log.roll()
-                self._written = self._store.log.appended_position
-            except DiskFull:
-                count -= 1  # the others can go all the same
+        self._store.spare.fill()
+        if with_current and not self._roll(is_alone=count == 1):
+            count -= 1  # the others can go all the same
+        job.report.kept_messages = survey.messages_from(count)
         if count:
-            yield from self._clean(survey.bases[:count], job.report)
+            yield from self._clean(survey, count, job.report)
         yield from self._give_back()
         yield from self._shrink_keys()
+
+    def _roll(self, *, is_alone: bool) -> bool:
+        """Whether the log goes on in a new segment, so that the current one can go. The spare is for more than that,
+        unless no other segment can give space back."""
+        log = self._store.log
+        try:
+            with log.spending(self._store.spare if is_alone else None):
+                log.roll()
+        except DiskFull:
+            return False
+        self._written = log.appended_position
+        return True
 
     def _survey(self, survey: Survey) -> Steps:
         """Adds up what is live in each segment, some rows at a time."""
@@ -290,28 +305,32 @@ class Purger:
         report.moved_messages = int(survey.live[:count].sum())
         report.moved_bytes = int(survey.live_bytes[:count].sum())
         report.purged_messages = int(survey.dead[:count].sum())
-        report.kept_messages = int(survey.live[count:].sum())
+        report.kept_messages = survey.messages_from(count)
         report.freed_bytes = sum(sizes[base] for base in survey.bases[:count]) - report.moved_bytes
 
     # -- segments --
 
-    def _clean(self, bases: list[int], report: PurgeReport) -> Steps:
+    def _clean(self, survey: Survey, count: int, report: PurgeReport) -> Steps:
         """Several segments go together only when one between them has no BASE record: an older version wrote it."""
         together: list[int] = []
-        for base in bases:
+        for base, live_bytes in zip(survey.bases[:count], survey.live_bytes.tolist(), strict=False):
             together.append(base)
-            yield from self._clean_segment(base, report)
+            yield from self._clean_segment(base, live_bytes, report)
             if self._store.log.begins_with_base(base + self._store.log.segment_bytes):
                 yield from self._drop(together, report)
                 yield from self._give_back()
                 together = []
 
-    def _clean_segment(self, base: int, report: PurgeReport) -> Steps:
+    def _clean_segment(self, base: int, live_bytes: int, report: PurgeReport) -> Steps:
         end = base + self._store.log.sizes()[base]
         end = min(end, base + self._store.log.segment_bytes)
         at = base + SEGMENT_HEADER_BYTES
+        # Spent on a segment that stays in the end, the spare would be gone for nothing.
+        is_enough = self._store.spare.can_lend(live_bytes + _MORE_THAN_MOVED_BYTES)
+        spare = self._store.spare if is_enough else None
         while at < end:
-            at = self._clean_part(at, end, report)
+            with self._store.log.spending(spare):
+                at = self._clean_part(at, end, report)
             yield None
 
     def _clean_part(self, start: int, end: int, report: PurgeReport) -> int:
@@ -416,6 +435,7 @@ class Purger:
         yield self._ticket
         self._ticket = None
         self._covered = checkpoint.position
+        self._store.spare.fill()
 
     def _raise_first(self) -> Steps:
         while lib.tw_raise_first_id(self._native, _RAISE):

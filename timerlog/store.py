@@ -26,6 +26,7 @@ from timerlog.purge import DropTicket, FreeTicket, Purger, PurgeReport, WaitDura
 from timerlog.recovery import Opened, RecoveryReport, open_directory
 from timerlog.services import DueBatch, ReadyBatch, TimerServices
 from timerlog.settings import StoreSettings
+from timerlog.spare import Spare
 
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 CHECKPOINT_MS = 10_000
@@ -90,6 +91,7 @@ class Store(TimerServices, Control):
         store._make_delivering()
         store._make_changing()
         store._new_wheel(min(opened.applier.tick_ms or now_ms, now_ms))
+        store.spare = Spare(disk)
         store.purger = Purger(store)
         store.log.base_payload = store._base_payload
         store.log.complete_roll()

@@ -11,6 +11,7 @@ import trio
 from broker import logs, retention
 from broker.clock import Clock
 from broker.delivery import Delivery, Subscription
+from broker.purging import Purging
 from broker.query import Queries
 from broker.schedules import Schedules
 from broker.services import Services
@@ -68,6 +69,7 @@ class Broker:
             mark_dirty=self.commit.mark_dirty,
         )
         self.schedules = Schedules(self)
+        self.purging = Purging(self, runner)
 
     async def run(self) -> None:
         """Group commit, the five services and the housekeeping. Raises SyncFailed when the disk fails."""
@@ -77,6 +79,7 @@ class Broker:
             nursery.start_soon(self._keep_house)
             nursery.start_soon(retention.keep, self)
             nursery.start_soon(self.schedules.run)
+            nursery.start_soon(self.purging.run)
 
     def after_change(self) -> None:
         """Messages were changed: timers may be earlier, and subscribers may hold what is no longer theirs."""

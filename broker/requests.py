@@ -8,10 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker import changes, schedules, topics
+from broker import changes, purging, schedules, topics
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
-from tickwheel.protocol.admin import Browse, Decide, DeleteTopic, GetTopic, Prepare, ReplayDead, SetTopic
+from tickwheel.protocol.admin import (
+    Browse,
+    Decide,
+    DeleteTopic,
+    GetTopic,
+    Prepare,
+    Purge,
+    ReplayDead,
+    SetTopic,
+)
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.errors import BadRequest, TooManySubscriptions, UnknownShard
 from tickwheel.protocol.frames import FrameType, encode_frame
@@ -154,6 +163,7 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     DeleteTopic: topics.delete_topic,
     Browse: topics.browse,
     ReplayDead: topics.replay_dead,
+    Purge: purging.purge,
     Prepare: topics.prepare,
     Decide: topics.decide,
     GetSchedules: schedules.list_schedules,

@@ -66,7 +66,7 @@ static int finish_runs(tw_store *store, uint32_t group_id, const tw_run *runs, u
     if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++)
-            finish(store, group, seq, state, runs[r].time_ms);
+            if (!tw_is_gone(store, group, seq)) finish(store, group, seq, state, runs[r].time_ms);
         /* A message can be given up before it was ever delivered. */
         if (runs[r].first + runs[r].count > group->high_seq) group->high_seq = runs[r].first + runs[r].count;
     }

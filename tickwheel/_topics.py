@@ -18,15 +18,18 @@ from tickwheel.protocol.admin import (
     DeleteTopic,
     DeleteTopicOk,
     GetTopic,
+    Purge,
+    PurgeOk,
     ReplayDead,
     ReplayDeadOk,
     SetTopic,
 )
 from tickwheel.protocol.errors import BadTopicSettings, RemoteProtocolError
 from tickwheel.protocol.requests import GetStats, GetTopics, GetWheel
-from tickwheel.stats import Stats, TopicInfo, Topics, TopicStats, Wheel
+from tickwheel.stats import PurgeResult, Stats, TopicInfo, Topics, TopicStats, Wheel
 
 DURATIONS: Final = ("ack_wait", "min_backoff", "max_backoff", "purge_after", "retention", "spread")
+_PURGE_WAIT_MS: Final = 2_000
 NUMBERS: Final = ("max_attempts", "batch_size", "cache_size", "priority", "rate", "max_body_bytes")
 
 
@@ -149,6 +152,16 @@ class TopicRequests(Requests):
         """
         chosen = None if ids is None else list(ids)
         return (await self._answer(ReplayDead(topic=topic, ids=chosen, limit=limit), ReplayDeadOk)).results
+
+    async def purge(self, *, dry_run: bool = False, wait: bool = True) -> PurgeResult:
+        """Gives the disk space of messages that are done back now: acked or dead in every group for ``purge_after``,
+        cancelled, expired, or of deleted topics. The broker does it by itself when it is worth it. ``dry_run``: only
+        says what would be purged. Without ``wait`` it goes on after the answer. Raises DiskFull."""
+        wait_ms = _PURGE_WAIT_MS if wait or dry_run else 0
+        found = await self._answer(Purge(dry_run=dry_run, wait_ms=wait_ms), PurgeOk)
+        while wait_ms and not found.is_done:
+            found = await self._answer(Purge(run=found.run, wait_ms=wait_ms), PurgeOk)
+        return PurgeResult(**msgspec.structs.asdict(found))
 
     async def stats(self) -> Stats:
         """The broker's counters."""

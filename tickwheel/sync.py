@@ -377,6 +377,7 @@ class Client:
     delete_topic = _blocking(_client.Client.delete_topic)
     browse = _blocking(_client.Client.browse)
     replay_dead = _blocking(_client.Client.replay_dead)
+    purge = _blocking(_client.Client.purge)
     commit_prepared = _blocking(_client.Client.commit_prepared)
     rollback_prepared = _blocking(_client.Client.rollback_prepared)
     query = _blocking(_client.Client.query)

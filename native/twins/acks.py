@@ -91,8 +91,10 @@ def _finish(store: TwinStore, group_id: int, of: Array, state: int) -> int:
         return -1
     for seq, _, time_ms in expanded(of):
         row = rows[seq]
-        row["flags"] &= ~np.uint8(ACKING)
         group["high_seq"] = max(int(group["high_seq"]), seq + 1)
+        if store.is_gone(group_id, seq):
+            continue
+        row["flags"] &= ~np.uint8(ACKING)
         if row["state"] == state:
             continue
         group["touched"] += row["state"] == UNTOUCHED

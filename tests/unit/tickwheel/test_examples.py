@@ -15,6 +15,12 @@ SAYS = {
         "scheduled: 2, the next one later today or tomorrow",
         "waits longest: carol, 30 euros",
     ],
+    "purge.py": [
+        "purged within the hour: 0",
+        "would be purged: 10000, would be moved: 1",
+        "purged: 10000, space of the log is free again: True",
+        "still there: happy new year",
+    ],
     "reminders.py": ["bed: cancelled", "dentist: call the dentist", "tea: take the tea out"],
     "bulk.py": ["received 100,000 of 100,000"],
     "order_timeout.py": [

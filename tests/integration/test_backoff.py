@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import count
-from pathlib import Path
 
 import pytest
 

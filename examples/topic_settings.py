@@ -36,10 +36,12 @@ async def main() -> None:
                 await client.set_topic("orders", rate=500, max_attempts=-1)
             except BadTopicSettings as error:
                 print("refused:", error.code)
-            print("what is set:", (await client.topic("orders")).settings)
+            print("what is set:", *(await client.topic("orders")).settings)
 
             made = await client.create_topic("jobs", vitess=VITESS)
-            print("from Vitess:", made.settings["ack_wait_ms"], made.settings["cache_size"])
+            print(
+                f"from Vitess: {made.settings['ack_wait_ms']:g} ms, {made.settings['cache_size']:g} messages"
+            )
 
 
 if __name__ == "__main__":

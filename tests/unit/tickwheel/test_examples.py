@@ -45,8 +45,8 @@ SAYS = {
         "while it is paused: None",
         "afterwards: 18",
         "refused: bad_topic_settings",
-        "what is set: {'ack_wait_ms': 100, 'max_attempts': 2}",
-        "from Vitess: 30000 10000",
+        "what is set: ack_wait_ms max_attempts",
+        "from Vitess: 30000 ms, 10000 messages",
     ],
     "sharded_consumers.py": ["shards: -80 80-", "every key once: True"],
 }

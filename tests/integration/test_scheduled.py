@@ -123,10 +123,12 @@ async def test_there_is_no_longest_delay(daemon: Daemon, topic: str, tmp_path: P
     async with tickwheel.Client(daemon.url) as client:
         for key, at in (("41 days", datetime.now(UTC) + timedelta(days=41)), ("the end", last)):
             await client.send(topic, b"x", key=key, deliver_at=at)
-        (_, found) = await client.browse(topic)
+        await client.send(topic, b"x", key="level", delay_level=18)
+        (_, found, _) = await client.browse(topic)
         assert found.deliver_at_ms == int(last.timestamp() * 1_000)
         assert await client.reschedule(topic, key="the end", delay=timedelta(days=36_500)) == "rescheduled"
-        assert await client.cancel(topic, keys=["41 days", "the end", "none"]) == [
+        assert await client.cancel(topic, keys=["41 days", "the end", "level", "none"]) == [
+            "cancelled",
             "cancelled",
             "cancelled",
             "not_found",
@@ -151,3 +153,18 @@ async def test_time_order_and_transaction_go_together(daemon: Daemon, topic: str
             bodies.append(message.body)
             await message.ack(confirm=True)
         assert bodies == [b"2", b"1", b"0"]
+
+
+async def test_an_orphan_that_nobody_decides_about_is_a_dead_letter(tmp_path: Path, topic: str) -> None:
+    checks = {"check_after": "50ms", "check_interval": "100ms", "check_attempts": 2}
+    with Daemon(tmp_path / "data", segment_bytes="64MiB", **checks) as daemon:
+        async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
+            prepared = await client.prepare(topic, b"orphan")
+            async with client.check_prepared(topic) as asked:
+                for epoch in (1, 2):
+                    check = await asked.receive(PATIENCE_S)
+                    assert check is not None
+                    assert (check.id, check.body, check.epoch) == (prepared.id, b"orphan", epoch)
+                async with client.subscribe(f"{topic}.prepared.dead") as dead:
+                    assert (await get(dead)).body == b"orphan"
+            assert await subscription.receive(0.3) is None, "it was not delivered"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker import changes, purging, schedules, topics
+from broker import changes, purging, schedule_requests, topics
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
 from tickwheel.protocol.admin import (
@@ -166,10 +166,10 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     Purge: purging.purge,
     Prepare: topics.prepare,
     Decide: topics.decide,
-    GetSchedules: schedules.list_schedules,
-    SetSchedule: schedules.set_schedule,
-    DeleteSchedule: schedules.delete_schedule,
-    TriggerSchedule: schedules.trigger_schedule,
+    GetSchedules: schedule_requests.list_schedules,
+    SetSchedule: schedule_requests.set_schedule,
+    DeleteSchedule: schedule_requests.delete_schedule,
+    TriggerSchedule: schedule_requests.trigger_schedule,
     GetStats: _stats,
     GetTopics: _topics,
     GetWheel: _wheel,

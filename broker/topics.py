@@ -68,6 +68,12 @@ def delete_topic(caller: Caller, correlation: int, request: DeleteTopic) -> None
     subscribers = broker.store.holders_of(broker.store.groups_of(request.topic))
     if subscribers:
         raise TopicInUse(f"{request.topic!r} has {subscribers} subscribers.")
+    schedules = broker.schedules.of_topic(request.topic)
+    if schedules:
+        raise TopicInUse(
+            f"{request.topic!r} gets messages of {len(schedules)} schedules, such as {schedules[0]!r}.",
+            advice="Delete these schedules first, or give them another topic; pausing them is not enough.",
+        )
     messages = int(broker.store.describe_topic(request.topic)["messages"])
     broker.store.delete_topic(request.topic)
     when_durable(caller, correlation, request, DeleteTopicOk(messages))

@@ -24,7 +24,7 @@ from tickwheel.protocol.admin import (
     ReplayDeadOk,
     SetTopic,
 )
-from tickwheel.protocol.errors import BadTopicSettings, RemoteProtocolError
+from tickwheel.protocol.errors import BadTopicSettings, RemoteProtocolError, UnknownTopic
 from tickwheel.protocol.requests import GetStats, GetTopics, GetWheel
 from tickwheel.stats import PurgeResult, Stats, TopicInfo, Topics, TopicStats, Wheel
 
@@ -90,6 +90,8 @@ class TopicRequests(Requests):
     ) -> TopicInfo:
         """Creates a topic. Raises TopicExists, BadTopicSettings, BadTopicName, TooManyTopics.
 
+        To create a topic that is there with exactly these settings succeeds and changes nothing.
+
         Durations (a timedelta, or ms): ack_wait, min_backoff, max_backoff, purge_after, retention, spread. Numbers:
         max_attempts, batch_size, cache_size, priority, rate (deliveries a second to each group), max_body_bytes.
         ``vitess``: the comment of a Vitess message table; settings that are given as well have precedence.
@@ -132,9 +134,10 @@ class TopicRequests(Requests):
         return await self._ask(GetTopic(topic=name), TopicInfo)
 
     async def delete_topic(self, name: str) -> int:
-        """Deletes a topic with all its messages and groups; how many messages it had. Raises UnknownTopic,
-        TopicInUse."""
-        return (await self._answer(DeleteTopic(topic=name), DeleteTopicOk)).messages
+        """Deletes a topic with all its messages and groups; how many messages it had, 0 if the answer that said so was
+        lost with its connection. Raises UnknownTopic, TopicInUse."""
+        answer = await self._end(DeleteTopic(topic=name), DeleteTopicOk, UnknownTopic)
+        return 0 if answer is None else answer.messages
 
     async def browse(
         self, topic: str, *, states: str | Sequence[str] | None = None, after_id: int = 0, limit: int = 100

@@ -382,6 +382,7 @@ class Client:
     rollback_prepared = _blocking(_client.Client.rollback_prepared)
     query = _blocking(_client.Client.query)
     create_schedule = _blocking(_client.Client.create_schedule)
+    set_schedule = _blocking(_client.Client.set_schedule)
     pause_schedule = _blocking(_client.Client.pause_schedule)
     resume_schedule = _blocking(_client.Client.resume_schedule)
     schedules = _blocking(_client.Client.schedules)

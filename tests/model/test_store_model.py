@@ -317,7 +317,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(content=st.one_of(st.none(), st.binary(max_size=9)))
     def document(self, content: bytes | None) -> None:
-        self.store.put_document("note", content)
+        self.store.put_document("note", content, self.now_ms)
         assert self.store.tables.documents.get("note") == content
 
     @rule(topic=st.integers(0, 1), paused=st.booleans())

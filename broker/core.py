@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -93,9 +94,11 @@ class Broker:
         self.commit.mark_dirty()
 
     def give_back(self, subscription: Subscription) -> int:
-        """End a subscription and give its messages to others at once; how many there were."""
+        """End a subscription and give its messages to others at once; how many there were. When the broker is
+        stopping, that they were delivered is no attempt: it is not for the subscriber's sake."""
         self._forget(subscription)
-        released = self.store.release_holder(subscription.holder, self.clock.now_ms())
+        is_attempt = not self.is_draining
+        released = self.store.release_holder(subscription.holder, self.clock.now_ms(), is_attempt=is_attempt)
         self.delivery.wake_group(subscription.group_id)
         self.commit.mark_dirty()
         return released
@@ -107,6 +110,17 @@ class Broker:
             return
         self._forget(subscription)
         self.store.drop_holder(subscription.holder)
+
+    def return_unseen(self, subscription: Subscription, ids: Sequence[int], epochs: Sequence[int]) -> int:
+        """Deliver nothing more to a subscription that is about to leave, and take back what it has not looked at; how
+        many messages."""
+        self.delivery.remove(subscription)
+        if not ids:
+            return 0
+        returned = self.store.return_unseen(subscription.group_id, ids, epochs, self.clock.now_ms())
+        self.delivery.wake_group(subscription.group_id)
+        self.commit.mark_dirty()
+        return returned
 
     def stats(self) -> dict[str, Any]:
         """See `tickwheel.stats.Stats`."""
@@ -147,3 +161,17 @@ class Broker:
                 self.store.clock_went_back(now_ms)
                 self.services.timers_changed()
             self.store.housekeeping(now_ms)
+            self._tell_of_unburied()
+
+    def _tell_of_unburied(self) -> None:
+        """Once a second at most for each group and reason: the same may happen to many messages again and again."""
+        for unburied in self.store.take_unburied():
+            _log.error(
+                "messages cannot become dead letters, and are delivered again",
+                topic=unburied.topic,
+                group=unburied.group,
+                messages=unburied.messages,
+                code=unburied.error.code,
+                reason=str(unburied.error),
+                advice=unburied.error.advice,
+            )

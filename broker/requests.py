@@ -42,7 +42,7 @@ from tickwheel.protocol.requests import (
     encode_map,
 )
 from tickwheel.protocol.schedules import DeleteSchedule, GetSchedules, SetSchedule, TriggerSchedule
-from tickwheel.protocol.settling import Change, Extend, Nack, Redeliver, Transaction
+from tickwheel.protocol.settling import Change, Extend, Nack, Redeliver, Return, ReturnOk, Transaction
 
 if TYPE_CHECKING:
     from broker.core import Broker
@@ -120,6 +120,14 @@ def _unsubscribe(caller: Caller, correlation: int, request: Unsubscribe) -> None
     when_durable(caller, correlation, request, UnsubscribeOk(released))
 
 
+def _return(caller: Caller, correlation: int, request: Return) -> None:
+    subscription = caller.subscriptions.get(request.subscription)
+    if subscription is None:
+        raise BadRequest(f"This connection has no subscription {request.subscription}.")
+    returned = caller.broker.return_unseen(subscription, request.ids, request.epochs)
+    when_durable(caller, correlation, request, ReturnOk(returned))
+
+
 def _stats(caller: Caller, correlation: int, request: GetStats) -> None:
     at_once(caller, correlation, request, encode_map(caller.broker.stats()))
 
@@ -142,6 +150,7 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     OpenTopic: _open_topic,
     Subscribe: _subscribe,
     Unsubscribe: _unsubscribe,
+    Return: _return,
     Cancel: changes.cancel,
     Reschedule: changes.reschedule,
     Redeliver: changes.redeliver,

@@ -46,13 +46,15 @@ def _retentions(broker: Broker) -> dict[int, int]:
 
 
 async def _expire(broker: Broker, topic_id: int, age_ms: int) -> None:
+    """The topic may be deleted at each checkpoint: then nothing more of it is found, nor expires."""
+    topic = broker.store.tables.topics.get(topic_id)
+    if topic is None:
+        return
     now_ms = broker.clock.now_ms()
     expired = 0
     for ids in broker.store.select(
         topic_id, Filter(states=_UNACKED, due_until_ms=max(0, now_ms - age_ms)), now_ms
     ):
-        if topic_id not in broker.store.tables.topics:
-            return
         for start in range(0, len(ids), _STEP):
             broker.store.expire(ids[start : start + _STEP])
             broker.after_change()
@@ -60,6 +62,4 @@ async def _expire(broker: Broker, topic_id: int, age_ms: int) -> None:
         expired += len(ids)
         await trio.lowlevel.checkpoint()
     if expired:
-        _log.info(
-            "messages expired", topic=broker.store.tables.topics[topic_id].record.name, messages=expired
-        )
+        _log.info("messages expired", topic=topic.record.name, messages=expired)

@@ -58,6 +58,7 @@ class Services:
         self._wake_groups = wake_groups
         self._mark_dirty = mark_dirty
         self._alarm = clock.alarm()
+        self._wakes_at_ms: int | None = None
         self._durable_moved = Bell()
         self._durable_moved.ring()
         self._backlog_fell = trio.lowlevel.ParkingLot()
@@ -82,10 +83,10 @@ class Services:
         self._durable_moved.ring()
 
     def timers_changed(self) -> None:
-        """Something was put on the wheel or rescheduled by a request: look at the time of the next one
-        again.
-        """
-        self._alarm.ring()
+        """Something was put on the wheel: whoever waits for the next event is woken if that comes earlier now."""
+        next_ms = self._store.next_wakeup_ms()
+        if next_ms is not None and (self._wakes_at_ms is None or next_ms < self._wakes_at_ms):
+            self._alarm.ring()
 
     @property
     def is_behind(self) -> bool:
@@ -112,7 +113,7 @@ class Services:
         store, clock = self._store, self._clock
         async for batch in pending:
             already_due = await self._with_room(lambda: store.enqueue_put(batch, clock.now_ms()))  # noqa: B023
-            self._alarm.ring()
+            self.timers_changed()
             if already_due is not None:
                 await due.send(already_due)
 
@@ -123,7 +124,8 @@ class Services:
             if batch is not None:
                 await due.send(batch)
             else:
-                await self._alarm.sleep_until(store.next_wakeup_ms())
+                self._wakes_at_ms = store.next_wakeup_ms()
+                await self._alarm.sleep_until(self._wakes_at_ms)
 
     async def _dequeue_get_message(
         self, due: trio.MemoryReceiveChannel[DueBatch], ready: trio.MemorySendChannel[ReadyBatch]

@@ -64,8 +64,8 @@ def _description(broker: Broker, name: str) -> dict[str, Any]:
 def delete_topic(caller: Caller, correlation: int, request: DeleteTopic) -> None:
     """DELETE_TOPIC."""
     broker = caller.broker
-    groups = broker.store.groups_of(request.topic)
-    subscribers = sum(broker.delivery.subscribers_of(group_id) for group_id in groups)
+    # Also subscribers that are not started yet, because their SUBSCRIBE_OK waits for the disk.
+    subscribers = broker.store.holders_of(broker.store.groups_of(request.topic))
     if subscribers:
         raise TopicInUse(f"{request.topic!r} has {subscribers} subscribers.")
     messages = int(broker.store.describe_topic(request.topic)["messages"])

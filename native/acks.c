@@ -1,6 +1,7 @@
 /* From subscribers back to the topic: acks, leases that end or are moved, messages given back or given up. */
 #include "store.h"
 
+enum { TW_IN_A_CHAIN = TW_IN_RETRY | TW_PARKED };
 enum { ALREADY_ACKED = 1, STALE_RECEIPT = 2, NOT_FOUND = 3, NEVER_DELIVERED = 4, CANCELLED = 5 };
 
 static uint32_t judge_receipt(const tw_store *store, const tw_group *group, uint64_t id, uint32_t epoch) {
@@ -37,7 +38,7 @@ void tw_unmark_acks(tw_store *store, uint32_t group_id, const uint64_t *seqs, ui
 }
 
 void tw_let_go(tw_store *store, tw_group *group, tw_delivery *row) {
-    if (row->state != TW_LEASED || (row->flags & TW_IN_RETRY)) return;
+    if (row->state != TW_LEASED || (row->flags & TW_IN_A_CHAIN)) return;
     if (row->holder && store->outstanding[row->holder]) store->outstanding[row->holder]--;
     row->holder = 0;
     if (group->leased) group->leased--;
@@ -80,6 +81,13 @@ int tw_apply_dead(tw_store *store, uint32_t group_id, const tw_run *runs, uint64
     return finish_runs(store, group_id, runs, n, TW_DEAD);
 }
 
+/* Nobody holds it, and its timer brings it back; also when it is in a chain that would do so before. */
+static void wait_until(tw_delivery *row, int64_t time_ms) {
+    row->state = TW_WAITING;
+    row->time_ms = time_ms;
+    if (row->flags & TW_IN_A_CHAIN) row->flags |= TW_POSTPONED;
+}
+
 int tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
     tw_group *group = &store->groups[group_id];
     if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
@@ -89,8 +97,7 @@ int tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64
             if (row->epoch != runs[r].epoch || (row->state != TW_LEASED && row->state != TW_WAITING)) continue;
             row->flags &= (uint8_t)~TW_ACKING;
             tw_let_go(store, group, row);
-            row->state = TW_WAITING;
-            row->time_ms = runs[r].time_ms;
+            wait_until(row, runs[r].time_ms);
         }
     }
     return 0;
@@ -107,13 +114,20 @@ int tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, u
             if (row->state == TW_ACKED && group->acked) group->acked--;
             if (row->state == TW_DEAD && group->dead) group->dead--;
             if (row->state == TW_ACKED || row->state == TW_DEAD) group->pending++;
-            row->state = TW_WAITING;
-            row->time_ms = runs[r].time_ms;
-            if (reset_attempts) row->base_epoch = row->epoch;
+            wait_until(row, runs[r].time_ms);
+            /* As it was when the record was written: replay may see a row of a later time. */
+            if (reset_attempts) row->base_epoch = runs[r].epoch;
         }
         if (runs[r].first < group->floor_seq) group->floor_seq = runs[r].first;
     }
     return 0;
+}
+
+/* 1: a chain brings it already, and whatever time it was given is over. */
+static int is_in_a_chain(tw_delivery *row) {
+    if (!(row->flags & TW_IN_A_CHAIN)) return 0;
+    row->flags &= (uint8_t)~TW_POSTPONED;
+    return 1;
 }
 
 int64_t tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n,
@@ -125,7 +139,7 @@ int64_t tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, cons
         if (seqs[i] >= group->allocated) continue;
         tw_delivery *row = &group->rows[seqs[i]];
         if ((row->state != TW_LEASED && row->state != TW_WAITING) || row->epoch != epochs[i] || row->time_ms > now_ms ||
-            (row->flags & TW_IN_RETRY) || !tw_is_in_topic(store, group, seqs[i]))
+            is_in_a_chain(row) || !tw_is_in_topic(store, group, seqs[i]))
             continue;
         if (group->max_attempts && row->epoch - row->base_epoch >= group->max_attempts) {
             exhausted[(*exhausted_count)++] = seqs[i];
@@ -141,7 +155,7 @@ int64_t tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, cons
 void tw_requeue(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n) {
     tw_group *group = &store->groups[group_id];
     for (uint64_t i = 0; i < n; i++) {
-        if (group->rows[seqs[i]].flags & TW_IN_RETRY) continue;
+        if (is_in_a_chain(&group->rows[seqs[i]])) continue;
         tw_let_go(store, group, &group->rows[seqs[i]]);
         tw_push_retry(group, tw_row_of(store, group, seqs[i])->priority, seqs[i]);
     }
@@ -166,16 +180,27 @@ int64_t tw_held_by(tw_store *store, uint32_t group_id, uint32_t holder, uint64_t
     return (int64_t)n;
 }
 
-int tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
+/* base_epochs: the runs' times are those, and the leases end at time_ms. */
+static int end_leases(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int base_epochs,
+                      int64_t time_ms) {
     tw_group *group = &store->groups[group_id];
     if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
             if (row->state != TW_LEASED || row->epoch != runs[r].epoch) continue;
-            row->time_ms = runs[r].time_ms;
+            row->time_ms = base_epochs ? time_ms : runs[r].time_ms;
+            if (base_epochs) row->base_epoch = (uint32_t)runs[r].time_ms;
             row->flags &= (uint8_t)~TW_ACKING;
         }
     }
     return 0;
+}
+
+int tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
+    return end_leases(store, group_id, runs, n, 0, 0);
+}
+
+int tw_apply_return(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int64_t time_ms) {
+    return end_leases(store, group_id, runs, n, 1, time_ms);
 }

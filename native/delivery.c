@@ -161,7 +161,7 @@ static void return_retry(tw_group *group, uint32_t priority, uint64_t seq) {
 static void drop_retry_head(tw_group *group, uint32_t priority) {
     tw_delivery *row = &group->rows[group->retry_first[priority] - 1];
     group->retry_first[priority] = row->retry_next;
-    row->flags &= (uint8_t)~TW_IN_RETRY;
+    row->flags &= (uint8_t)~(TW_IN_RETRY | TW_POSTPONED);
     if (row->retry_next) return;
     group->retry_last[priority] = 0;
     group->retry_lanes[priority >> 6] &= ~(UINT64_C(1) << (priority & 63));
@@ -179,30 +179,44 @@ typedef struct {
     uint64_t        need;
 } picker_t;
 
+/* Whether no other message of its ordering key is not done; then the key is busy with this one. */
+static int has_its_key(picker_t *picker, uint64_t seq) {
+    tw_group     *group = picker->group;
+    const tw_row *row = tw_row_of(picker->store, group, seq);
+    if (!(row->flags & TW_ORDERED)) return 1;
+    if (!tw_orders_have_room(group)) { picker->need = TW_NEED_ORDERS; return 0; }
+    uint32_t hash = group->rows[seq].order_hash;
+    return tw_order_enter(group, hash ? hash : tw_order_hash(picker->store, row), seq);
+}
+
 /* topic_seq + 1 of the first message that really waits for redelivery, or 0. */
 static uint64_t retry_head(picker_t *picker, uint32_t priority) {
     tw_group *group = picker->group;
     while (group->retry_first[priority]) {
         uint64_t at = group->retry_first[priority];
-        if (tw_is_open(picker->store, group, at - 1)) return at;
-        drop_retry_head(group, priority); /* acked or cancelled while it waited */
+        int      waits = tw_is_open(picker->store, group, at - 1) && !(group->rows[at - 1].flags & TW_POSTPONED);
+        if (waits && has_its_key(picker, at - 1)) return at;
+        if (picker->need) return 0;
+        drop_retry_head(group, priority); /* acked, cancelled or put off while it waited; or it has to wait longer */
+        if (waits) tw_order_park(group, at - 1);
     }
     return 0;
 }
 
-/* Whether a new message may be delivered now: it is there, and no earlier one of its ordering key is open. */
+/* Called for again, as if it was new: only when its time comes it asks for its ordering key. */
+static int waits_without_key(const tw_delivery *row) { return row->state == TW_WAITING && row->epoch == row->base_epoch; }
+
+/* Whether a new message may be delivered now: it is there, and no earlier one of its ordering key is open. Others are
+ * looked at too, since after a start the table of busy keys is made again on the way. */
 static int is_its_turn(picker_t *picker, uint64_t seq) {
     tw_group *group = picker->group;
     if (seq < group->start_seq || !tw_is_open(picker->store, group, seq)) return 0;
-    const tw_delivery *delivery = &group->rows[seq];
-    const tw_row      *row = tw_row_of(picker->store, group, seq);
-    if (delivery->flags & (TW_IN_RETRY | TW_PARKED | TW_TAKEN)) return 0;
-    if (row->flags & TW_ORDERED) {
-        if (!tw_orders_have_room(group)) { picker->need = TW_NEED_ORDERS; return 0; }
-        /* Also for one that is leased already: after a start the table is made again on the way. */
-        if (!tw_order_enter(group, tw_order_hash(picker->store, row), seq)) return 0;
-    }
-    return delivery->state == TW_UNTOUCHED;
+    const tw_delivery *row = &group->rows[seq];
+    if ((row->flags & (TW_PARKED | TW_TAKEN)) || waits_without_key(row)) return 0;
+    int is_new = row->state == TW_UNTOUCHED && !(row->flags & TW_IN_RETRY);
+    if (has_its_key(picker, seq)) return is_new;
+    if (is_new && !picker->need) tw_order_park(group, seq);
+    return 0;
 }
 
 /* topic_seq + 1 of the lane's next new message, or 0; the cursor moves up to it, not over it. */
@@ -226,6 +240,7 @@ static uint64_t lane_head(picker_t *picker, uint32_t priority) {
 static uint64_t take(picker_t *picker, uint32_t priority) {
     uint64_t at = retry_head(picker, priority);
     if (at) { drop_retry_head(picker->group, priority); return at; }
+    if (picker->need) return 0;
     at = lane_head(picker, priority);
     if (at) picker->group->cursor[priority] = at;
     return at;

@@ -69,7 +69,8 @@ int tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need)
 }
 
 int64_t tw_group_begin(tw_store *store, uint8_t type, uint32_t aux, const uint8_t *payload, uint64_t bytes, uint64_t room) {
-    if (store->staging_bytes + room > store->staging_capacity) return -1;
+    if (room < sizeof(tw_head) + bytes) room = sizeof(tw_head) + bytes;
+    if (room > store->staging_capacity - store->staging_bytes) return -1;
     if (store->staging_position + store->staging_bytes + room > store->segment_end) return -1;
     uint64_t at = store->staging_bytes;
     tw_head  head = {.type = type, .aux = aux};

@@ -2,9 +2,11 @@
  * they reached the topic.
  *
  * A table holds the keys that are busy now: the message that is being delivered (or waits for its redelivery), and the
- * chain of those behind it. A message is entered when its turn in the lane comes; it leaves when the group is done
- * with it, and the next of its chain goes to the retry chain, which is served before new messages. Keys are compared by
- * 32 bits of hash: two that collide wait for each other, which delays one and breaks neither's order. */
+ * chain of those parked behind it. A message is entered when its turn comes, in the lane or in the retry chain, and only
+ * the current one of its key goes out. It leaves when the group is done with it, and the next of its chain goes to the
+ * retry chain, which is served before new messages. A message is in one chain at most: that of its key, or the retry
+ * chain. Keys are compared by 32 bits of hash: two that collide wait for each other, which delays one and breaks
+ * neither's order. */
 #include "store.h"
 
 static tw_order *place_of(tw_order *table, uint32_t capacity, uint32_t hash) {
@@ -33,14 +35,20 @@ int tw_order_enter(tw_group *group, uint32_t hash, uint64_t seq) {
         *order = (tw_order){.hash = hash, .current = seq + 1};
         group->orders_count++;
     }
-    if (order->current == seq + 1) return 1;
-    if (row->flags & (TW_PARKED | TW_IN_RETRY)) return 0;
+    return order->current == seq + 1;
+}
+
+void tw_order_park(tw_group *group, uint64_t seq) {
+    tw_delivery *row = &group->rows[seq];
+    tw_order    *order = place_of(group->orders, group->orders_capacity, row->order_hash);
+    int          is_new = row->state == TW_UNTOUCHED;
+    uint64_t     before = is_new ? order->last : order->last_again;
+    uint64_t    *link = before ? &group->rows[before - 1].retry_next : &order->first;
     row->flags |= TW_PARKED;
-    row->retry_next = 0;
-    if (order->last) group->rows[order->last - 1].retry_next = seq + 1;
-    else order->first = seq + 1;
-    order->last = seq + 1;
-    return 0;
+    row->retry_next = *link;
+    *link = seq + 1;
+    if (before == order->last) order->last = seq + 1;
+    if (!is_new) order->last_again = seq + 1;
 }
 
 /* Backward shift: later entries of the cluster move up if their home is not behind the hole. */
@@ -60,14 +68,16 @@ void tw_order_leave(const tw_store *store, tw_group *group, uint64_t seq) {
     uint32_t hash = group->rows[seq].order_hash;
     if (!hash || !group->orders_capacity) return;
     tw_order *order = place_of(group->orders, group->orders_capacity, hash);
-    if (order->hash != hash || order->current != seq + 1) return; /* it waits in the chain, and is passed over when its turn comes */
+    if (order->hash != hash || order->current != seq + 1) return; /* parked, and passed over when its turn comes */
     while (order->first) {
         uint64_t     next = order->first;
         tw_delivery *row = &group->rows[next - 1];
         order->first = row->retry_next;
         if (!order->first) order->last = 0;
-        row->flags &= (uint8_t)~TW_PARKED;
-        if (!tw_is_open(store, group, next - 1)) continue;
+        if (order->last_again == next) order->last_again = 0;
+        int postponed = row->flags & TW_POSTPONED;
+        row->flags &= (uint8_t)~(TW_PARKED | TW_POSTPONED);
+        if (postponed || !tw_is_open(store, group, next - 1)) continue;
         order->current = next;
         tw_push_retry(group, tw_row_of(store, group, next - 1)->priority, next - 1);
         return;

@@ -70,8 +70,10 @@ int tw_rebuild_keys(tw_store *store, uint64_t *from_id, uint64_t end_id, uint64_
 void tw_skip_to_start(tw_store *store, uint32_t group_id) {
     tw_group       *group = &store->groups[group_id];
     const tw_topic *topic = &store->topics[group->topic_id];
-    for (uint64_t seq = topic->first_seq; seq < group->start_seq && seq < topic->count; seq++)
-        if (topic->arrivals[seq].id) group->cursor[store->rows[topic->arrivals[seq].id].priority] = seq + 1;
+    /* Along the lanes: a message may have another priority by now than when it came into one. */
+    for (uint32_t priority = 0; priority < 256; priority++)
+        for (uint64_t at = topic->lane_first[priority]; at && at <= group->start_seq; at = topic->arrivals[at - 1].next)
+            group->cursor[priority] = at;
 }
 
 static void reset_group(tw_group *group, uint64_t first_seq) {
@@ -97,6 +99,8 @@ static void count_delivery(tw_store *store, tw_group *group, uint64_t seq, int *
         row->retry_next = 0;
         row->order_hash = 0;
     }
+    /* Replay gives the lease again, but does not take the message out again that the table says is out already. */
+    if (row->state == TW_LEASED && !tw_is_in_topic(store, group, seq)) row->state = TW_WAITING;
     /* Ordering keys: from the first open message on, the lane is gone through again to see which keys are busy. */
     int is_ordered = message->flags & TW_ORDERED;
     if (is_ordered && tw_is_open(store, group, seq)) *held = 1;
@@ -106,8 +110,11 @@ static void count_delivery(tw_store *store, tw_group *group, uint64_t seq, int *
     group->deliveries += row->epoch;
     group->acked += row->state == TW_ACKED;
     group->dead += row->state == TW_DEAD;
-    group->leased += row->state == TW_LEASED && tw_is_in_topic(store, group, seq);
-    /* New messages leave a lane in its order, so the last one touched is where its cursor stood. */
+    group->leased += row->state == TW_LEASED;
+    /* New messages leave a lane in its order, so its cursor stood at the last one delivered, or behind it. One that was
+     * given up without a delivery says nothing of those before it, nor does one that has left the topic since: it may
+     * have another priority now. */
+    if (!row->epoch || !tw_is_in_topic(store, group, seq)) return;
     if (!(*held && message->priority == TW_ORDERED_PRIORITY)) group->cursor[message->priority] = seq + 1;
 }
 
@@ -121,6 +128,18 @@ int tw_rebuild_group(tw_store *store, uint32_t group_id) {
     for (uint64_t seq = topic->first_seq; seq < end; seq++) count_delivery(store, group, seq, &held);
     for (uint64_t seq = group->floor_seq; seq < topic->count; seq++)
         group->pending += seq < end ? tw_is_open(store, group, seq) : tw_is_in_topic(store, group, seq);
+    return 0;
+}
+
+int tw_rebuild_orders(tw_store *store, uint32_t group_id, uint64_t *from_seq) {
+    tw_group *group = &store->groups[group_id];
+    for (; *from_seq < group->high_seq; (*from_seq)++) {
+        if (group->rows[*from_seq].state != TW_LEASED || !tw_is_in_topic(store, group, *from_seq)) continue;
+        const tw_row *row = tw_row_of(store, group, *from_seq);
+        if (!(row->flags & TW_ORDERED)) continue;
+        if (!tw_orders_have_room(group)) return 1;
+        tw_order_enter(group, tw_order_hash(store, row), *from_seq);
+    }
     return 0;
 }
 

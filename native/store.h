@@ -92,7 +92,7 @@ typedef struct {
     int64_t  time_ms;    /* leased: the lease's end; acked: when */
     uint64_t retry_next; /* chain of messages that wait for redelivery (topic_seq + 1; 0: last) */
     uint32_t epoch;      /* deliveries so far; fences receipts */
-    uint32_t base_epoch; /* the epoch at which the attempts were last counted from 0 again */
+    uint32_t base_epoch; /* of its deliveries, those that do not count as attempts (any more) */
     uint32_t order_hash; /* of the ordering key; 0: none, or not looked at yet */
     uint16_t holder; /* number of the subscription that holds the lease; 0: none */
     uint8_t  state;
@@ -101,8 +101,9 @@ typedef struct {
 
 /* WAITING: given back with a delay, or called for again: nobody holds it, and time_ms says when it goes on. */
 enum { TW_UNTOUCHED = 0, TW_LEASED = 1, TW_ACKED = 2, TW_WAITING = 3, TW_DEAD = 4 };
-/* PARKED: an earlier message of its ordering key is not done. TAKEN: selected, and its lease not applied yet. */
-enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4, TW_TAKEN = 8 };
+/* PARKED: an earlier message of its ordering key is not done. TAKEN: selected, and its lease not applied yet.
+ * POSTPONED: it is in the retry chain or parked, and was given a time since: not the chain brings it, but its timer. */
+enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4, TW_TAKEN = 8, TW_POSTPONED = 16 };
 
 typedef struct {
     tw_arrival *arrivals;
@@ -130,12 +131,14 @@ typedef struct {
 } tw_topic;
 
 /* A busy ordering key of a group: its one message that is not done and may be delivered, and those that wait for it,
- * chained through retry_next (all topic_seq + 1). */
+ * chained through retry_next: first those that were delivered before, up to last_again, then new ones (all
+ * topic_seq + 1; 0: none). */
 typedef struct {
     uint32_t hash; /* 0: an empty place in the table */
     uint32_t unused;
     uint64_t current;
     uint64_t first;
+    uint64_t last_again;
     uint64_t last;
 } tw_order;
 
@@ -253,8 +256,10 @@ static inline const uint8_t *tw_at(const tw_store *store, uint64_t position) {
     return store->log + position;
 }
 
-/* The topic whose keys those of a topic's messages are: a shard's are its parent's. */
+/* The topic whose keys those of a topic's messages are: a shard's are its parent's. 0 for a number that no topic can
+ * have, which a damaged table may hold. */
 static inline uint32_t tw_key_topic(const tw_store *store, uint32_t topic_id) {
+    if (topic_id >= store->topics_capacity) return 0;
     return store->topics[topic_id].parent ? store->topics[topic_id].parent : topic_id;
 }
 
@@ -385,13 +390,18 @@ int64_t  tw_held_by(tw_store *store, uint32_t group_id, uint32_t holder, uint64_
                     uint64_t *seqs, uint32_t *epochs, uint64_t capacity);
 /* Moves the end of leases to the runs' time: now, or later. */
 int      tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
+/* Ends leases at time_ms of messages that nobody has looked at: a run's time_ms is their base_epoch from now on, so that
+ * the delivery is no attempt. */
+int      tw_apply_return(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int64_t time_ms);
 
 /* ---- orders.c: ordering keys ---- */
 int      tw_orders_have_room(const tw_group *group);
 /* Rehashes the busy keys of a group into a larger, empty table. */
 void     tw_orders_move(tw_store *store, uint32_t group_id, tw_order *table, uint32_t capacity);
-/* 1: the message may go; 0: it waits behind an earlier one of its key. */
+/* 1: the message may go, and its key is busy with it; 0: another one of its key is not done. The table has room. */
 int      tw_order_enter(tw_group *group, uint32_t hash, uint64_t seq);
+/* Lets a message that was entered, and may not go, wait for its key. */
+void     tw_order_park(tw_group *group, uint64_t seq);
 /* The group is done with the message, or it was taken out of the topic: the next one of its key may go. */
 void     tw_order_leave(const tw_store *store, tw_group *group, uint64_t seq);
 uint32_t tw_order_hash(const tw_store *store, const tw_row *row);
@@ -428,6 +438,9 @@ int      tw_rebuild_keys(tw_store *store, uint64_t *from_id, uint64_t end_id, ui
 void     tw_skip_to_start(tw_store *store, uint32_t group_id);
 /* Cursors and counters of a group; empties its retry chains. */
 int      tw_rebuild_group(tw_store *store, uint32_t group_id);
+/* Then, from *from_seq on (which moves): makes the ordering keys of leased messages busy. Returns 0 when done, 1 when
+ * the table of busy keys must be grown first. */
+int      tw_rebuild_orders(tw_store *store, uint32_t group_id, uint64_t *from_seq);
 /* Lists leased messages of a group from *from_seq on (which moves). */
 int64_t  tw_leased(tw_store *store, uint32_t group_id, uint64_t *from_seq, uint64_t capacity,
                    int64_t *until_ms, uint64_t *seqs, uint32_t *epochs);

@@ -70,6 +70,14 @@ def unpack_nack(payload: Buffer) -> tuple[Runs, str]:
     return np.frombuffer(view, RUN, count, NACK_HEAD.size), bytes(view[end:]).decode()
 
 
+def pack_returned(runs: Runs, time_ms: int) -> bytes:
+    return time_ms.to_bytes(8, "little") + runs.tobytes()
+
+
+def pack_redeliver(runs: Runs, *, reset_attempts: bool) -> bytes:
+    return int(reset_attempts).to_bytes(8, "little") + runs.tobytes()
+
+
 @dataclass(slots=True)
 class Applier:
     """Applies control records to ``tables``; ``tick_ms`` is the last tick that the log knows."""
@@ -93,6 +101,10 @@ class Applier:
                 self.ack(aux, np.frombuffer(payload, RUN))
             case RecordType.RELEASE:
                 self.release(aux, np.frombuffer(payload, RUN))
+            case RecordType.RETURNED:
+                self.returned(
+                    aux, np.frombuffer(payload, RUN, offset=8), int.from_bytes(payload[:8], "little")
+                )
             case RecordType.NACK:
                 runs, error = unpack_nack(payload)
                 self.nack(aux, runs, error)
@@ -143,6 +155,14 @@ class Applier:
         _check(lib.tw_apply_ack(self.tables.native, group_id, runs_pointer(runs), len(runs)), "ACK")
         self._forget_failures(group_id, runs)
 
+    def returned(self, group_id: int, runs: Runs, time_ms: int) -> None:
+        """The runs' times are the rows' ``base_epoch`` from now on."""
+        self.tables.ensure_deliveries(group_id, _last(runs))
+        pointer = runs_pointer(runs)
+        _check(lib.tw_apply_return(self.tables.native, group_id, pointer, len(runs), time_ms), "RETURNED")
+        for first, count in runs[["first", "count"]].tolist():
+            self.tables.failures.shift(group_id, first, count)
+
     def release(self, group_id: int, runs: Runs) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))
         _check(lib.tw_apply_release(self.tables.native, group_id, runs_pointer(runs), len(runs)), "RELEASE")
@@ -155,14 +175,11 @@ class Applier:
 
     def _remember(self, group_id: int, runs: Runs, error: str) -> None:
         group = self.tables.groups[group_id]
-        rows = group.deliveries.items
         arrivals = self.tables.topics[group.record.topic_id].arrivals
         for first, count, epoch, at_ms in runs.tolist():
             for seq in range(first, min(first + count, arrivals.capacity)):
-                if not arrivals.items["id"][seq]:
-                    continue  # it was purged
-                attempt = int(epoch) - int(rows["base_epoch"][seq])
-                self.tables.failures.add(group_id, seq, Failure(attempt, at_ms, error))
+                if arrivals.items["id"][seq]:  # else it was purged
+                    self.tables.failures.add(group_id, seq, Failure(epoch, at_ms, error))
 
     def redeliver(self, group_id: int, runs: Runs, *, reset_attempts: bool) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))

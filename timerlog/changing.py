@@ -10,10 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from native import ffi, lib
-from timerlog.apply import AS_IT_IS, Runs, reschedule_aux
-from timerlog.core import MESSAGE_TIMER, UInt64Array
+from timerlog.apply import AS_IT_IS, Runs, pack_redeliver, reschedule_aux
+from timerlog.core import MESSAGE_TIMER, UInt64Array, in_records
 from timerlog.errors import BadTime, UnknownGroup
-from timerlog.layout import MAX_TIME_MS, RUN, DeliveryState, DocumentRecord, MessageState, RecordType
+from timerlog.layout import (
+    IN_RETRY,
+    MAX_TIME_MS,
+    RUN,
+    DeliveryState,
+    DocumentRecord,
+    MessageState,
+    RecordType,
+)
 from timerlog.settling import Settling
 
 UNKNOWN, SCHEDULED, READY, DELIVERED, DONE, CANCELLED, EXPIRED = range(7)
@@ -116,14 +124,20 @@ class Changing(Settling):
         self._end(ids, RecordType.CANCEL, MessageState.CANCELLED)
 
     def _stop(self, ids: UInt64Array) -> None:
-        self._note_holders(ids)
+        revoked = self._holders_of_messages(ids)
         self._end(ids, RecordType.CANCEL, MessageState.CANCELLED)
+        self._revoked.extend(revoked)
 
     def expire(self, ids: UInt64Array) -> None:
-        """Ends messages that were kept for as long as their topic keeps what nobody acks. Raises ``DiskFull``."""
-        self._note_holders(ids)
+        """Ends messages that were kept for as long as their topic keeps what nobody acks; those of a topic that was
+        deleted meanwhile are passed over. Raises ``DiskFull``: then those before the full disk have ended."""
+        there = np.isin(self.tables.rows["topic_id"][ids], list(self.tables.topics))
+        ids = ids[there]
         for start in range(0, len(ids), _CHUNK):
-            self._end(ids[start : start + _CHUNK], RecordType.EXPIRED, MessageState.EXPIRED)
+            part = ids[start : start + _CHUNK]
+            revoked = self._holders_of_messages(part)
+            self._end(part, RecordType.EXPIRED, MessageState.EXPIRED)
+            self._revoked.extend(revoked)
 
     def _end(self, ids: UInt64Array, record: RecordType, state: MessageState) -> None:
         self._append(record, 0, ids.tobytes())
@@ -199,9 +213,10 @@ class Changing(Settling):
         """Delivers messages again, now or at a time, to one group or to all of their topic that are not done with
         them; ``acked``: also to those that are. An answer for each: ``redelivered``, ``waiting`` (it is to be delivered
         anyway), ``already_acked``, ``already_cancelled``, ``expired`` or ``not_found``. Who holds one loses it.
-        Raises ``BadTime``, ``UnknownGroup``, ``DiskFull``."""
+        Raises ``BadTime``, ``UnknownGroup``, and ``DiskFull``: then those before the full disk are redelivered."""
         if at_ms is not None and not 0 <= at_ms <= MAX_TIME_MS:
             raise BadTime(f"{at_ms} is not between 0 and {MAX_TIME_MS}")
+        time_ms = now_ms if at_ms is None else at_ms
         wanted = _as_ids(ids)
         verdicts = self._judge_ids(wanted)
         results = [_ANSWERS[verdict] or "waiting" for verdict in verdicts.tolist()]
@@ -209,7 +224,11 @@ class Changing(Settling):
         redelivered: set[int] = set()
         waiting: set[int] = set()
         for group_id, seqs, members in self._in_groups(wanted[in_topic], group):
-            again, idle = self._redeliver_in(group_id, seqs, at_ms, now_ms, acked, reset_attempts)
+            again, idle = self._judge_redelivery(group_id, seqs, acked)
+            chosen = seqs[again]
+            for start in range(0, len(chosen), _CHUNK):
+                part = np.ascontiguousarray(chosen[start : start + _CHUNK])
+                self._call_again(group_id, part, time_ms, now_ms, reset_attempts)
             redelivered.update(members[again].tolist())
             waiting.update(members[idle].tolist())
         for index in np.flatnonzero(in_topic).tolist():
@@ -236,38 +255,46 @@ class Changing(Settling):
         if group is not None and len(ids) and not known:
             raise UnknownGroup(f"no topic of these messages has a group {group!r}")
 
-    def _redeliver_in(
-        self,
-        group_id: int,
-        seqs: UInt64Array,
-        at_ms: int | None,
-        now_ms: int,
-        acked: bool,
-        reset_attempts: bool,
+    def _judge_redelivery(
+        self, group_id: int, seqs: UInt64Array, acked: bool
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Returns which are redelivered, and which were waiting anyway."""
+        """Which messages of a group can be redelivered, and which wait for their delivery anyway."""
         group = self.tables.groups[group_id]
         reached = seqs < int(self._native.groups[group_id].allocated)
         rows = group.deliveries.items[np.where(reached, seqs, 0)]
-        states, in_retry = rows["state"], rows["flags"] & 1 != 0
-        idle = ~reached | (states == DeliveryState.UNTOUCHED) | in_retry
-        idle &= seqs >= group.record.start_seq
-        again = (
-            reached & ~idle & (acked | (states != DeliveryState.ACKED)) & (states != DeliveryState.UNTOUCHED)
-        )
-        if again.any():
-            chosen, epochs = seqs[again], rows["epoch"][again]
-            self._note_held(group_id, chosen)
-            times = np.full(len(chosen), now_ms if at_ms is None else at_ms, np.int64)
-            self._set_timers(group_id, chosen, epochs, times)
-            runs = self._runs(chosen, epochs, times).copy()
-            payload = int(reset_attempts).to_bytes(8, "little") + runs.tobytes()
-            self._append(RecordType.REDELIVER, group_id, payload)
-            self._applier.redeliver(group_id, runs, reset_attempts=reset_attempts)
-            self._woken.add(group_id)
-            if at_ms is None or at_ms <= now_ms:
-                self._expire(group_id, np.ascontiguousarray(chosen), np.ascontiguousarray(epochs), now_ms)
+        states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED)
+        is_acked, is_dead = states == DeliveryState.ACKED, states == DeliveryState.DEAD
+        # What was acked while it stood in the chain of redeliveries stands there still, and is passed over there.
+        waits = (rows["flags"] & IN_RETRY != 0) & ~is_acked & ~is_dead
+        untouched = states == DeliveryState.UNTOUCHED
+        again = ~untouched & ~waits & (acked | ~is_acked)
+        idle = (untouched | waits) & (seqs >= group.record.start_seq)
         return again, idle
+
+    def _call_again(
+        self, group_id: int, seqs: UInt64Array, time_ms: int, now_ms: int, reset_attempts: bool
+    ) -> None:
+        """Makes messages of a group wait for ``time_ms``, whatever became of them. Raises ``DiskFull``: then nothing
+        was changed."""
+        epochs = self.tables.groups[group_id].deliveries.items["epoch"][seqs]
+        times = np.full(len(seqs), time_ms, np.int64)
+        revoked = self._holders_of(group_id, seqs)
+        if time_ms > now_ms:
+            self._set_timers(group_id, seqs, epochs, times)
+        runs = self.runs_of(seqs, epochs, times)
+        self._append_all(
+            in_records(
+                RecordType.REDELIVER,
+                group_id,
+                runs,
+                lambda piece: pack_redeliver(piece, reset_attempts=reset_attempts),
+            )
+        )
+        self._applier.redeliver(group_id, runs, reset_attempts=reset_attempts)
+        self._revoked.extend(revoked)
+        self._woken.add(group_id)
+        if time_ms <= now_ms:
+            self._expire(group_id, seqs, epochs, now_ms)
 
     # -- who has to know --
 
@@ -281,20 +308,25 @@ class Changing(Settling):
         woken, self._woken = self._woken, set()
         return woken
 
-    def _note_holders(self, ids: UInt64Array) -> None:
+    def _holders_of_messages(self, ids: UInt64Array) -> list[Revoked]:
+        """Who holds these messages, in any group."""
         ready = ids[self.tables.rows["state"][ids] == MessageState.READY]
+        held: list[Revoked] = []
         for group_id, seqs, _ in self._in_groups(ready, None):
-            self._note_held(group_id, seqs)
+            held.extend(self._holders_of(group_id, seqs))
+        return held
 
-    def _note_held(self, group_id: int, seqs: UInt64Array) -> None:
+    def _holders_of(self, group_id: int, seqs: UInt64Array) -> list[Revoked]:
         seqs = seqs[seqs < int(self._native.groups[group_id].allocated)]
         group = self.tables.groups[group_id]
         rows = group.deliveries.items[seqs]
         held = (rows["state"] == DeliveryState.LEASED) & (rows["holder"] != 0)
         ids = self.tables.topics[group.record.topic_id].arrivals.items["id"][seqs]
+        holders: list[Revoked] = []
         for holder in np.unique(rows["holder"][held]).tolist():
             mine = held & (rows["holder"] == holder)
-            self._revoked.append(Revoked(holder, ids[mine].tolist(), rows["epoch"][mine].tolist()))
+            holders.append(Revoked(holder, ids[mine].tolist(), rows["epoch"][mine].tolist()))
+        return holders
 
     # -- documents --
 

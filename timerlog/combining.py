@@ -9,10 +9,10 @@ import numpy as np
 from native import Buffer
 from timerlog.apply import AS_IT_IS, reschedule_aux
 from timerlog.changing import READY, SCHEDULED, Changing
-from timerlog.core import UInt64Array
+from timerlog.core import Control, UInt64Array, in_records
 from timerlog.errors import BadTime, TransactionRefused
 from timerlog.layout import MAX_TIME_MS, RUN, RecordType
-from timerlog.transactions import Control, JudgedSend
+from timerlog.transactions import JudgedSend
 
 
 class OpenTransaction:
@@ -34,11 +34,15 @@ class OpenTransaction:
 
     def ack(self, group_id: int, ids: Sequence[int], epochs: Sequence[int]) -> None:
         """Receipts. Raises ``UnknownGroup``."""
-        for part, seqs, kept in self._store.mark_acks(group_id, ids, epochs):
-            self._marked.append((part, seqs))
-            times = np.full(len(seqs), self._now_ms, np.int64)
-            runs = self._store.runs_of(seqs, kept, times)
-            self._controls.append((RecordType.ACK, part, runs.tobytes()))
+        for message_id in ids:
+            # Its group would count it as done twice. The other way round, what was delivered cannot be changed.
+            if message_id in self._changed:
+                raise TransactionRefused(f"message {message_id} is changed and acked")
+        for part in self._store.mark_acks(group_id, ids, epochs):
+            self._marked.append((part.group_id, part.seqs))
+            times = np.full(len(part.seqs), self._now_ms, np.int64)
+            runs = self._store.runs_of(part.seqs, part.epochs, times)
+            self._controls += in_records(RecordType.ACK, part.group_id, runs)
         refused = self._store.last_refusals
         if refused:
             message_id, reason = refused[0]

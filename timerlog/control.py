@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerlog.combining import OpenTransaction
+from timerlog.core import check_transaction_id
 from timerlog.layout import MAX_TIME_MS, ROW, MessageState
 from timerlog.prepared import Prepared
 from timerlog.reviving import Reviving
@@ -32,7 +33,9 @@ _HASH_ROWS: Final = 262_144
 
 class Control(Prepared, Reviving, Selecting):
     def new_transaction(self, transaction_id: bytes, now_ms: int) -> OpenTransaction:
-        """A transaction to put parts into; ``close`` it in any case."""
+        """A transaction to put parts into; ``close`` it in any case. ``transaction_id``: 16 bytes by which it is known
+        when it is repeated. Raises ``BadTransactionId``."""
+        check_transaction_id(transaction_id)
         return OpenTransaction(self, transaction_id, now_ms)
 
     # -- looking --

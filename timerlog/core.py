@@ -6,14 +6,16 @@ does not have, so a process that is killed between any two steps loses nothing a
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from native import Buffer, ffi, lib
 from timerlog.apply import Applier, Runs, runs_pointer
-from timerlog.layout import MAX_BATCH, RECORD_HEAD_BYTES, RUN, RecordType
+from timerlog.errors import BadTransactionId, StoreError, TransactionTooLarge
+from timerlog.layout import MAX_BATCH, RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, RecordType
 from timerlog.log import CommitLog
 from timerlog.settings import StoreSettings
 from timerlog.spare import Spare
@@ -24,9 +26,31 @@ from timerlog.wheel import TimerWheel
 RUNS_A_RECORD: Final = 4096
 MESSAGE_TIMER: Final = 0  #: the owner of a message's timer; a lease's timer is owned by its group
 
+Control: TypeAlias = tuple[RecordType, int, bytes]  # record, aux, payload
+INTERNAL: Final = bytes(TRANSACTION_ID_BYTES)  #: the id of transactions that nobody repeats
+
 UInt64Array = npt.NDArray[np.uint64]
 UInt32Array = npt.NDArray[np.uint32]
 Int64Array = npt.NDArray[np.int64]
+
+
+def in_records(
+    record: RecordType, aux: int, runs: Runs, pack: Callable[[Runs], bytes] = lambda runs: runs.tobytes()
+) -> list[Control]:
+    """Runs as control records, each of which fits into a segment; ``pack`` makes the payload of one."""
+    return [
+        (record, aux, pack(runs[start : start + RUNS_A_RECORD]))
+        for start in range(0, len(runs), RUNS_A_RECORD)
+    ]
+
+
+def check_transaction_id(transaction_id: bytes) -> None:
+    """Raises ``BadTransactionId`` for one by which a transaction could not be known again."""
+    if len(transaction_id) != TRANSACTION_ID_BYTES or transaction_id == INTERNAL:
+        raise BadTransactionId(
+            f"{transaction_id[:32]!r} cannot be a transaction's id: "
+            f"{TRANSACTION_ID_BYTES} bytes are needed, not all zero"
+        )
 
 
 class Core:
@@ -52,6 +76,8 @@ class Core:
         self, values: UInt64Array, epochs: UInt32Array | None = None, times: Int64Array | None = None
     ) -> Runs:
         """Compresses consecutive values of equal epoch and time. The result is valid until the next call."""
+        if len(values) > len(self._runs_scratch):  # C writes as many runs as there are values
+            self._runs_scratch = np.empty(len(values), RUN)
         count = lib.tw_runs(
             ffi.from_buffer("uint64_t[]", np.ascontiguousarray(values, np.uint64)),
             ffi.NULL
@@ -82,13 +108,52 @@ class Core:
         return runs * RUN.itemsize + records * (RECORD_HEAD_BYTES + head_bytes + 8)
 
     def _append_runs(self, record: RecordType, aux: int, runs: Runs) -> None:
-        """Appends runs in one or more records, all or none, and hands them to the operating system."""
-        self.log.ensure_room(self._room_for_runs(len(runs)))
-        for start in range(0, len(runs), RUNS_A_RECORD):
-            self.log.append(record, aux, runs[start : start + RUNS_A_RECORD].tobytes())
+        """Appends runs in one or more records, all or none, and hands them to the operating system. Raises
+        ``DiskFull``."""
+        self._append_all(in_records(record, aux, runs))
+
+    def _append_all(self, records: Sequence[Control]) -> None:
+        """Appends control records, all or none, and hands them to the operating system. Raises ``DiskFull``. A crash
+        may leave the first ones alone: what holds only together goes into one group."""
+        self.log.ensure_room(sum(RECORD_HEAD_BYTES + 8 + len(payload) for _, _, payload in records))
+        for record, aux, payload in records:
+            self.log.append(record, aux, payload)
         self.log.flush()
 
     def _append(self, record: RecordType, aux: int, payload: Buffer) -> None:
         """Appends one control record and hands it to the operating system."""
         self.log.append(record, aux, payload)
         self.log.flush()
+
+    # -- records that hold together --
+
+    def _begin_group(self, transaction_id: bytes, room_bytes: int) -> int:
+        """Starts a TRANSACTION record, for which room was made; returns where in staging. What ``_add_to_group`` adds
+        lies in it, until ``tw_group_end``. Raises ``BadTransactionId``, ``StoreError``: then nothing was staged."""
+        if len(transaction_id) != TRANSACTION_ID_BYTES:  # replay takes so many, whatever stands there
+            raise BadTransactionId(f"a transaction's id has {len(transaction_id)} bytes")
+        head = ffi.from_buffer("uint8_t[]", transaction_id)
+        start = int(lib.tw_group_begin(self._native, RecordType.TRANSACTION, 0, head, len(head), room_bytes))
+        if start < 0:
+            raise StoreError(f"there is no room for a transaction of {room_bytes} bytes")
+        return start
+
+    def _add_to_group(self, record: RecordType, aux: int, payload: bytes) -> None:
+        """Raises ``StoreError``: then the group must be taken back."""
+        data = ffi.from_buffer("uint8_t[]", payload)
+        if lib.tw_log_append(self._native, record, aux, data, len(data)) < 0:
+            raise StoreError("a transaction needed more room than it had asked for")
+
+    def _check_room_for_group(self, room_bytes: int) -> None:
+        """Raises ``TransactionTooLarge`` for what never fits into one record."""
+        most_bytes = self.log.largest_record_bytes
+        if room_bytes > most_bytes:
+            raise TransactionTooLarge(
+                f"the transaction takes about {room_bytes} bytes of log; {most_bytes} are possible"
+            )
+
+
+def group_room_bytes(controls: Sequence[Control]) -> int:
+    """The log bytes that a group of control records takes at most."""
+    inside = sum(len(payload) + RECORD_HEAD_BYTES + 8 for _, _, payload in controls)
+    return RECORD_HEAD_BYTES + TRANSACTION_ID_BYTES + inside

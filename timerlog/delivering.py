@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -165,6 +166,11 @@ class Delivering(Topics):
         self._holder_groups.pop(holder, None)
         self._draining_holders.append(holder)
 
+    def holders_of(self, group_ids: Iterable[int]) -> int:
+        """How many subscriptions there are of these groups, also those that were given nothing yet."""
+        wanted = set(group_ids)
+        return sum(not wanted.isdisjoint(groups) for groups in self._holder_groups.values())
+
     def outstanding(self, holder: int) -> int:
         """How many un-acked messages a subscription holds."""
         return self.tables.outstanding(holder)
@@ -172,8 +178,8 @@ class Delivering(Topics):
     # -- delivering --
 
     def limits(self, group_id: int) -> Limits:
-        """What the topic's settings allow a group now."""
-        record = self.tables.topics[self.tables.groups[group_id].record.topic_id].record
+        """What the topic's settings allow a group now. Raises ``UnknownGroup``."""
+        record = self.tables.topics[self.group_record(group_id).topic_id].record
         settings = record.settings
         cache_room = _NO_LIMIT
         if settings.cache_size is not None:
@@ -211,8 +217,9 @@ class Delivering(Topics):
         """Leases up to ``limit`` messages to a holder and returns them as one DELIVER frame; None when none waits, an
         empty one when it should be called again, because so many were passed over.
 
-        Raises ``DiskFull`` when the leases cannot be logged; the messages wait on.
+        Raises ``UnknownGroup``, and ``DiskFull`` when the leases cannot be logged; the messages wait on.
         """
+        self.group_record(group_id)
         # The message that reaches the limit is still taken: leave room for the largest.
         room = self.settings.max_frame_bytes - self.settings.max_body_bytes - _LARGEST_REST_BYTES
         count, frame_bytes = self._select(

@@ -129,6 +129,13 @@ class TopicExists(StoreError):
     advice = "Use another name, or change the one that is there: `tickwheel topics set`."
 
 
+class BadTransactionId(StoreError):
+    """A transaction's id is not 16 bytes, or all of them are zero."""
+
+    code = "bad_request"
+    advice = "Give each transaction 16 random bytes of its own."
+
+
 class TransactionRefused(StoreError):
     """A part of a transaction could not be done, so nothing of it was."""
 

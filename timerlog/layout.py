@@ -50,6 +50,7 @@ class RecordType(IntEnum):
     EXPIRED = 19  #: messages that were kept for as long as their topic keeps them
     MARK = 20  #: the log was on disk up to a position
     STORED = 21  #: inside a transaction: the first id and the count of each of its sends
+    RETURNED = 22  #: messages were given back that nobody had looked at: that delivery was no attempt
     END = 255  #: the log goes on in the next segment
 
 
@@ -69,6 +70,9 @@ class DeliveryState(IntEnum):
     WAITING = 3  #: given back with a delay, or called for again
     DEAD = 4
 
+
+#: A flag of a delivery: its lease or wait has ended, and it stands in the chain of those that wait for redelivery.
+IN_RETRY: Final = 1
 
 ROW = np.dtype(
     [

@@ -216,9 +216,9 @@ class CommitLog:
     def make_room(self, bytes_needed: int, reserve: int = CONTROL_RESERVE_BYTES) -> None:
         """Allocates disk blocks for ``bytes_needed`` more, in this segment or a new one. Raises ``DiskFull``."""
         base, file = self._current()
-        needed = self.appended_position + bytes_needed + reserve
-        last = base + self.segment_bytes - RECORD_HEAD_BYTES
-        if needed <= last:
+        # Behind the last record there is always room for an END.
+        needed = self.appended_position + bytes_needed + reserve + RECORD_HEAD_BYTES
+        if needed <= base + self.segment_bytes:
             step = min(base + self.segment_bytes, max(needed, base + file.size_bytes + ALLOCATION_STEP_BYTES))
             self._allocate(file, step - base, min(needed - base + 4096, self.segment_bytes))
             self._set_limits()

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from timerlog.changing import CANCELLED, DELIVERED, READY, SCHEDULED, Changing
+from timerlog.core import INTERNAL
 from timerlog.errors import UnknownTopic
 from timerlog.layout import RecordType
 from timerlog.messages import MessageView, Outbound, send_payload
@@ -68,7 +69,6 @@ class Prepared(Changing):
         topic_id = self.tables.topic_ids.get(topic)
         if topic_id is None:
             raise UnknownTopic(f"the topic {topic!r} of a prepared message was deleted")
-        self._note_holders(ids)
         earlier = self._find(topic_id, key)
         if earlier:  # a message of this key was sent in the meantime: it counts once, as it would with send
             self._stop(ids)
@@ -79,4 +79,7 @@ class Prepared(Changing):
         message = Outbound(view.body, key, headers, view.order, view.priority)
         send = self.judge_send(send_payload(topic_id, [message], deliver_at_ms), now_ms)
         ending = (RecordType.CANCEL, 0, ids.tobytes())
-        return "committed", self.commit_records(bytes(16), [send], [ending], now_ms)[0][0]
+        revoked = self._holders_of_messages(ids)
+        new_id = self.commit_records(INTERNAL, [send], [ending], now_ms)[0][0]
+        self._revoked.extend(revoked)
+        return "committed", new_id

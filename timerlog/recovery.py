@@ -386,6 +386,9 @@ class _Recovery:
             raise DamagedLog("a topic names a message that the log does not hold")
         for group_id in tables.groups:
             lib.tw_rebuild_group(native, group_id)
+            at = ffi.new("uint64_t *")
+            while lib.tw_rebuild_orders(native, group_id, at):
+                tables.grow_orders(group_id)
         if self.report.was_clean and not self.report.replayed_bytes:
             return
         tables.clear_keys()

@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from timerlog.apply import pack_redeliver
 from timerlog.changing import DELIVERED, READY, SCHEDULED, Changing
+from timerlog.core import INTERNAL
 from timerlog.dead_letters import HEADER
 from timerlog.layout import RUN, DeliveryState, MessageState, RecordType
 from timerlog.messages import MessageView, Outbound, send_payload
@@ -17,7 +19,8 @@ from timerlog.messages import MessageView, Outbound, send_payload
 class Reviving(Changing):
     def replay_dead(self, topic: str, ids: Sequence[int], now_ms: int) -> dict[str, int]:
         """Gives dead letters back to the groups that gave them up; counts of ``replayed``, ``sent_again`` (the original
-        is gone, so the copy goes to all groups) and ``not_found``. Raises ``DiskFull``."""
+        is gone, so the copy goes to all groups) and ``not_found``. Raises ``DiskFull``, ``TransactionRefused``; those
+        before that were replayed."""
         counts: dict[str, int] = {}
         for message_id in ids:
             result = self._replay(topic, message_id, now_ms)
@@ -35,10 +38,11 @@ class Reviving(Changing):
         except (KeyError, TypeError, ValueError, msgspec.MsgspecError):
             return "not_found"
         ending = (RecordType.CANCEL, 0, np.array([message_id], np.uint64).tobytes())
-        self._note_holders(np.array([message_id], np.uint64))
+        revoked = self._holders_of_messages(np.array([message_id], np.uint64))
         again = self._revival(original, group, now_ms)
         if again is not None:
             self._write_together([again, ending])
+            self._revoked.extend(revoked)
             group_id, payload = again[1], again[2]
             self._wake_revived(group_id, payload, now_ms)
             return "replayed"
@@ -46,7 +50,8 @@ class Reviving(Changing):
         key = b"" if self._find(topic_id, key) else key
         message = Outbound(view.body, key, view.headers, view.order, view.priority)
         send = self.judge_send(send_payload(topic_id, [message]), now_ms)
-        self.commit_records(bytes(16), [send], [ending], now_ms)
+        self.commit_records(INTERNAL, [send], [ending], now_ms)
+        self._revoked.extend(revoked)
         return "sent_again"
 
     def _revival(self, original: int, group: str, now_ms: int) -> tuple[RecordType, int, bytes] | None:
@@ -62,7 +67,7 @@ class Reviving(Changing):
         if delivery["state"] != DeliveryState.DEAD:
             return None
         runs = np.array([(seq, 1, int(delivery["epoch"]), now_ms)], RUN)
-        return RecordType.REDELIVER, group_id, (1).to_bytes(8, "little") + runs.tobytes()
+        return RecordType.REDELIVER, group_id, pack_redeliver(runs, reset_attempts=True)
 
     def _wake_revived(self, group_id: int, payload: bytes, now_ms: int) -> None:
         run = np.frombuffer(payload, RUN, offset=8)

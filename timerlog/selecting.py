@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from timerlog.core import Core, UInt64Array
 from timerlog.errors import UnknownGroup
-from timerlog.layout import DeliveryState, MessageState
+from timerlog.layout import IN_RETRY, DeliveryState, MessageState
 from timerlog.messages import MessageView
 from timerlog.topics import Topics
 
 PART: Final = 65_536
 _FOREVER_MS: Final = (1 << 63) - 1
-_IN_RETRY: Final = 1
 
 Mask = npt.NDArray[np.bool_]
 
@@ -40,8 +39,8 @@ class Filter:
 
 class Selecting(Topics):
     def select(self, topic_id: int, wanted: Filter, now_ms: int, after_id: int = 0) -> Iterator[UInt64Array]:
-        """The ids that are meant, in parts (some may be empty); what changes in between counts as of its part. Raises
-        ``UnknownGroup``."""
+        """The ids that are meant, in parts (some may be empty); what changes in between counts as of its part, also
+        that the topic is deleted. Raises ``UnknownGroup``."""
         topics = self.shards_of(topic_id)
         if wanted.group is not None and not any(wanted.group in self.tables.topics[t].groups for t in topics):
             raise UnknownGroup(f"the topic has no group {wanted.group!r}")
@@ -56,7 +55,8 @@ class Selecting(Topics):
     ) -> UInt64Array:
         rows = self.tables.rows[start:stop]
         state = rows["state"]
-        mask = np.isin(rows["topic_id"], topics) & (
+        there = [topic_id for topic_id in topics if topic_id in self.tables.topics]
+        mask = np.isin(rows["topic_id"], there) & (
             (state == MessageState.SCHEDULED) | (state == MessageState.READY)
         )
         mask &= (rows["deliver_at_ms"] >= wanted.due_from_ms) & (rows["deliver_at_ms"] < wanted.due_until_ms)
@@ -137,8 +137,6 @@ def delivery_states(
     reached = seqs < int(core.tables.native.groups[group_id].allocated)
     rows = core.tables.groups[group_id].deliveries.items[np.where(reached, seqs, 0)]
     states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED).astype(np.uint8)
-    ended = (states == DeliveryState.LEASED) & (
-        (rows["time_ms"] <= now_ms) | (rows["flags"] & _IN_RETRY != 0)
-    )
+    ended = (states == DeliveryState.LEASED) & ((rows["time_ms"] <= now_ms) | (rows["flags"] & IN_RETRY != 0))
     states[ended] = DeliveryState.WAITING
     return states, np.where(reached, rows["epoch"], 0).astype(np.uint32)

@@ -89,7 +89,8 @@ class TimerServices(Settling):
         return self.wheel.turn(now_ms, limit)
 
     def dequeue_get_message(self, due: DueBatch, now_ms: int) -> ReadyBatch:
-        """Looks up what became due. A record that fails its checksum is set aside, never in the way of others."""
+        """Looks up what became due. A record that fails its checksum is set aside, never in the way of others.
+        ``now_ms`` may lie below what was due: then the clock went back since, and what was due stays so."""
         is_message = due.owner == MESSAGE_TIMER
         if is_message.all():
             messages, leases = due, due.part(0, 0)
@@ -103,7 +104,7 @@ class TimerServices(Settling):
             ffi.from_buffer("uint64_t[]", ids),
             ffi.from_buffer("uint32_t[]", versions),
             len(ids),
-            now_ms,
+            _not_before(messages, now_ms),
             ffi.from_buffer("uint8_t[]", verdicts),
         )
         good = verdicts == _DUE
@@ -175,7 +176,7 @@ class TimerServices(Settling):
             if group_id not in self.tables.groups:
                 continue
             part = _select(leases, leases.owner == group_id)
-            if self._expire(group_id, part.ref, part.epoch, now_ms):
+            if self._expire(group_id, part.ref, part.epoch, _not_before(part, now_ms)):
                 woken.append(group_id)
         return woken
 
@@ -212,6 +213,12 @@ class TimerServices(Settling):
         self, times: np.ndarray, refs: np.ndarray, epochs: np.ndarray, count: int, owner: int
     ) -> None:
         self.wheel.link(times[:count], refs[:count], epochs[:count], np.full(count, owner, np.uint32))
+
+
+def _not_before(due: Timers, now_ms: int) -> int:
+    """A time at which all of these are due. Their timers are gone from the wheel, so that what was passed over for a
+    clock that went back a little would never be looked at again."""
+    return max(now_ms, int(due.due_ms.max(initial=now_ms)))
 
 
 def _select(timers: Timers, mask: np.ndarray) -> Timers:

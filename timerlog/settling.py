@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from native import ffi, lib
-from timerlog.apply import Runs, pack_nack
-from timerlog.core import Int64Array, UInt32Array, UInt64Array
+from timerlog.apply import Runs, pack_nack, pack_returned
+from timerlog.core import Control, Int64Array, UInt32Array, UInt64Array, in_records
 from timerlog.dead_letters import DeadLetters
-from timerlog.errors import DiskFull
-from timerlog.failures import MAX_ERROR_CHARS, Failure
-from timerlog.layout import MAX_BATCH, RECORD_HEAD_BYTES, RUN, RecordType
+from timerlog.failures import MAX_ERROR_CHARS
+from timerlog.layout import IN_RETRY, MAX_BATCH, DeliveryState, RecordType
 
 #: What became of a receipt that could not be used, by the code of an ACK.
 REFUSALS: Final = ("", "already_acked", "stale_receipt", "not_found", "never_delivered", "cancelled")
-_IN_RETRY: Final = 1
 
 Ints: TypeAlias = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Receipts:
+    """Receipts of one group that still count. They are marked, so that none counts twice, until what is done with them
+    is applied, or the marks are taken back."""
+
+    group_id: int
+    seqs: UInt64Array
+    epochs: UInt32Array
+
+
+def _returned(group_id: int, runs: Runs, now_ms: int) -> list[Control]:
+    return in_records(RecordType.RETURNED, group_id, runs, lambda piece: pack_returned(piece, now_ms))
 
 
 class Settling(DeadLetters):
     #: (message id, why) of the receipts that ``mark_acks`` refused last.
     last_refusals: list[tuple[int, str]]
 
-    def release_holder(self, holder: int, now_ms: int) -> int:
-        """The subscriber left in good order: what it holds is given back at once. Returns how many."""
+    def release_holder(self, holder: int, now_ms: int, *, is_attempt: bool = True) -> int:
+        """The subscriber left in good order: what it holds is given back at once. Returns how many. ``is_attempt``:
+        whether it was given these messages as far as the attempts that a message has are concerned."""
         released = 0
         for group_id in self._holder_groups.get(holder, ()):
             if group_id in self.tables.groups:
-                released += self._release(group_id, holder, now_ms)
+                released += self._release(group_id, holder, now_ms, is_attempt)
         self.drop_holder(holder)
         return released
 
-    def _release(self, group_id: int, holder: int, now_ms: int) -> int:
+    def _release(self, group_id: int, holder: int, now_ms: int, is_attempt: bool) -> int:
         released = 0
         self._out[0] = 0
         while self.outstanding(holder):
@@ -44,17 +60,41 @@ class Settling(DeadLetters):
             )
             if not count:
                 break
-            seqs, epochs = self._seqs[:count], self._epochs[:count]
-            self._times[:count] = now_ms
-            runs = self._runs(seqs, epochs, self._times[:count])
-            self._append_runs(RecordType.RELEASE, group_id, runs)
-            self._applier.release(group_id, runs)
-            released += self._expire(group_id, seqs.copy(), epochs.copy(), now_ms)
+            seqs, epochs = self._seqs[:count].copy(), self._epochs[:count].copy()
+            if is_attempt:
+                runs = self.runs_of(seqs, epochs, np.full(count, now_ms, np.int64))
+                self._append_all(in_records(RecordType.RELEASE, group_id, runs))
+                self._applier.release(group_id, runs)
+            else:
+                runs = self._unseen_runs(Receipts(group_id, seqs, epochs))
+                self._append_all(_returned(group_id, runs, now_ms))
+                self._applier.returned(group_id, runs, now_ms)
+            released += self._expire(group_id, seqs, epochs, now_ms)
         return released
+
+    def return_unseen(self, group_id: int, ids: Ints, epochs: Ints, now_ms: int) -> int:
+        """Gives messages back that a subscriber holds and has not looked at: their delivery is no attempt. Returns how
+        many; receipts that count no more are passed over. Raises ``UnknownGroup``, ``DiskFull``: then nothing was
+        changed."""
+        _, receipts = self._judge(group_id, ids, epochs, "returned")
+        with self._unmarked_on_error(receipts):
+            parts = [(part, self._unseen_runs(part)) for part in receipts]
+            self._append_all(
+                [record for part, runs in parts for record in _returned(part.group_id, runs, now_ms)]
+            )
+        for part, runs in parts:
+            self._applier.returned(part.group_id, runs, now_ms)
+            self._expire(part.group_id, part.seqs, part.epochs, now_ms)
+        return sum(len(part.seqs) for part, _ in parts)
+
+    def _unseen_runs(self, part: Receipts) -> Runs:
+        bases = self.tables.groups[part.group_id].deliveries.items["base_epoch"][part.seqs]
+        return self.runs_of(part.seqs, part.epochs, bases.astype(np.int64) + 1)
 
     def _expire(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> int:
         """Moves messages whose lease or wait has ended back to waiting, or to the dead letters after their last
-        attempt. Returns how many were moved."""
+        attempt; one may have several timers. Returns how many were moved. What should be a dead letter and cannot be
+        waits for delivery again."""
         exhausted = np.empty(len(seqs), np.uint64)
         count = ffi.new("uint64_t *")
         moved = lib.tw_expire(
@@ -62,15 +102,17 @@ class Settling(DeadLetters):
             len(seqs), now_ms, ffi.from_buffer("uint64_t[]", exhausted), count,
         )  # fmt: skip
         if count[0]:
-            self._bury_or_requeue(group_id, exhausted[: count[0]], now_ms)
+            _, first = np.unique(exhausted[: count[0]], return_index=True)
+            self._bury_or_requeue(group_id, exhausted[np.sort(first)], now_ms)
         return int(moved) + int(count[0])
 
     def _bury_or_requeue(self, group_id: int, seqs: UInt64Array, now_ms: int) -> None:
-        """Makes dead letters of messages; when the disk is full they are delivered once more instead."""
-        try:
-            self.bury(group_id, seqs, now_ms)
-        except DiskFull:
-            lib.tw_requeue(self._native, group_id, ffi.from_buffer("uint64_t[]", seqs), len(seqs))
+        """Makes dead letters of messages whose last lease has ended. Those that were given back or called for after
+        their last attempt are delivered once more, and so are those that cannot become dead letters."""
+        leased = self.tables.groups[group_id].deliveries.items["state"][seqs] == DeliveryState.LEASED
+        again = np.concatenate([seqs[~leased], self.bury(group_id, seqs[leased], now_ms)])
+        if len(again):
+            lib.tw_requeue(self._native, group_id, ffi.from_buffer("uint64_t[]", again), len(again))
 
     # -- given back, extended --
 
@@ -84,71 +126,88 @@ class Settling(DeadLetters):
         now_ms: int,
     ) -> list[str]:
         """Gives messages back: they are delivered again after ``delay_ms`` (None: the backoff of their attempt), or
-        become dead letters after their last attempt. An answer for each: ``nacked``, ``dead``, ``lease_ended``,
-        or why the receipt counts no more. Raises ``DiskFull``: then nothing was changed."""
+        become dead letters after their last attempt, if they can. An answer for each: ``nacked``, ``dead``,
+        ``lease_ended``, or why the receipt counts no more. Raises ``DiskFull``: then nothing was changed."""
         error = error[:MAX_ERROR_CHARS]
-        return self._in_parts(
-            group_id, ids, epochs, lambda part, i, e: self._nack(part, i, e, delay_ms, error, now_ms)
-        )
+        results, receipts = self._judge(group_id, ids, epochs, "nacked")
+        with self._unmarked_on_error(receipts):
+            parts = [(part, self._nack_runs(part, delay_ms, now_ms)) for part in receipts]
+            self._append_all(
+                [
+                    record
+                    for part, runs in parts
+                    for record in in_records(
+                        RecordType.NACK, part.group_id, runs, lambda piece: pack_nack(piece, error)
+                    )
+                ]
+            )
+        dead: set[int] = set()
+        for part, runs in parts:
+            last = self._had_all_attempts(part)
+            self._applier.nack(part.group_id, runs, error)
+            dead.update(self._bury_nacked(part, last, now_ms))
+            # Those that could not be buried are among them; for the dead this does nothing.
+            self._expire(part.group_id, part.seqs, part.epochs, now_ms)
+        return [
+            "dead" if result == "nacked" and message_id in dead else result
+            for message_id, result in zip(ids, results, strict=True)
+        ]
 
-    def _in_parts(
-        self,
-        group_id: int,
-        ids: Sequence[int],
-        epochs: Sequence[int],
-        act: Callable[[int, Ints, Ints], list[str]],
-    ) -> list[str]:
-        """Does something with receipts in the group that delivered each: for a topic with shards there are several."""
-        if not self._is_sharded(self.group_record(group_id).topic_id):
-            return act(group_id, ids, epochs)
-        results = ["not_found"] * len(ids)
-        for part, mine in self._split_by_shard(group_id, np.array(ids, np.uint64)):
-            indexes = mine.tolist()
-            if indexes:
-                answers = act(part, [ids[i] for i in indexes], [epochs[i] for i in indexes])
-                for index, answer in zip(indexes, answers, strict=True):
-                    results[index] = answer
-        return results
+    def _nack_runs(self, part: Receipts, delay_ms: int | None, now_ms: int) -> Runs:
+        """Sets the timers of messages that are given back, and returns the runs to be logged."""
+        times = now_ms + self._delays(part, delay_ms)
+        later = times > now_ms
+        self._set_timers(part.group_id, part.seqs[later], part.epochs[later], times[later])
+        return self.runs_of(part.seqs, part.epochs, times)
 
-    def _nack(
-        self, group_id: int, ids: Ints, epochs: Ints, delay_ms: int | None, error: str, now_ms: int
-    ) -> list[str]:
-        results, seqs, kept_epochs = self._judge(group_id, ids, epochs, "nacked")
-        try:
-            last = self._had_all_attempts(group_id, seqs, kept_epochs)
-            self._give_back(group_id, seqs[~last], kept_epochs[~last], delay_ms, error, now_ms)
-            if last.any():
-                self._remember_last(group_id, seqs[last], kept_epochs[last], error, now_ms)
-                self.bury(group_id, seqs[last], now_ms)
-        except DiskFull:
-            self.unmark_acks(group_id, seqs)
-            raise
-        dead = iter(last.tolist())
-        return ["dead" if result == "nacked" and next(dead) else result for result in results]
+    def _bury_nacked(self, part: Receipts, last: npt.NDArray[np.bool_], now_ms: int) -> list[int]:
+        """The ids of the messages that became dead letters of those that were given back after their last attempt."""
+        seqs = part.seqs[last]
+        dead = np.setdiff1d(seqs, self.bury(part.group_id, seqs, now_ms))
+        topic_id = self.tables.groups[part.group_id].record.topic_id
+        ids: list[int] = self.tables.topics[topic_id].arrivals.items["id"][dead].tolist()
+        return ids
 
     def extend(self, group_id: int, ids: Ints, epochs: Ints, until_ms: int) -> list[str]:
         """Moves the end of leases to ``until_ms``. An answer for each: ``extended``, ``lease_ended``, or why the
         receipt counts no more. Raises ``DiskFull``: then nothing was changed."""
-        return self._in_parts(group_id, ids, epochs, lambda part, i, e: self._extend(part, i, e, until_ms))
-
-    def _extend(self, group_id: int, ids: Ints, epochs: Ints, until_ms: int) -> list[str]:
-        results, seqs, kept_epochs = self._judge(group_id, ids, epochs, "extended")
-        if len(seqs):
-            times = np.full(len(seqs), until_ms, np.int64)
-            try:
-                self._set_timers(group_id, seqs, kept_epochs, times)
-                runs = self._runs(seqs, kept_epochs, times)
-                self._append_runs(RecordType.RELEASE, group_id, runs)
-            except DiskFull:
-                self.unmark_acks(group_id, seqs)
-                raise
-            self._applier.release(group_id, runs)
+        results, receipts = self._judge(group_id, ids, epochs, "extended")
+        with self._unmarked_on_error(receipts):
+            parts = [(part.group_id, self._extend_runs(part, until_ms)) for part in receipts]
+            self._append_all(
+                [record for part, runs in parts for record in in_records(RecordType.RELEASE, part, runs)]
+            )
+        for part_id, runs in parts:
+            self._applier.release(part_id, runs)
         return results
 
+    def _extend_runs(self, part: Receipts, until_ms: int) -> Runs:
+        times = np.full(len(part.seqs), until_ms, np.int64)
+        self._set_timers(part.group_id, part.seqs, part.epochs, times)
+        return self.runs_of(part.seqs, part.epochs, times)
+
+    # -- receipts --
+
     def _judge(
-        self, group_id: int, ids: Sequence[int], epochs: Sequence[int], accepted: str
-    ) -> tuple[list[str], UInt64Array, UInt32Array]:
-        """Judges receipts: an answer for each, and topic_seq and epoch of those that still count."""
+        self, group_id: int, ids: Ints, epochs: Ints, accepted: str
+    ) -> tuple[list[str], list[Receipts]]:
+        """Judges receipts: an answer for each, and those that still count by the group that delivered them: for a
+        topic with shards there are several. Raises ``UnknownGroup``."""
+        if not self._is_sharded(self.group_record(group_id).topic_id):
+            results, receipts = self._judge_in(group_id, ids, epochs, accepted)
+            return results, [receipts]
+        results, parts = ["not_found"] * len(ids), []
+        for part_id, mine in self._split_by_shard(group_id, np.array(ids, np.uint64)):
+            indexes = mine.tolist()
+            answers, receipts = self._judge_in(
+                part_id, [ids[i] for i in indexes], [epochs[i] for i in indexes], accepted
+            )
+            parts.append(receipts)
+            for index, answer in zip(indexes, answers, strict=True):
+                results[index] = answer
+        return results, parts
+
+    def _judge_in(self, group_id: int, ids: Ints, epochs: Ints, accepted: str) -> tuple[list[str], Receipts]:
         count = len(ids)
         payload = np.array(ids, "<u8").tobytes() + np.array(epochs, "<u4").tobytes()
         codes = np.empty(count, np.uint32)
@@ -159,93 +218,61 @@ class Settling(DeadLetters):
             ffi.from_buffer("uint32_t[]", codes),
         )  # fmt: skip
         seqs, kept = seqs[:good], kept[:good]
-        ended = self.tables.groups[group_id].deliveries.items["flags"][seqs] & _IN_RETRY != 0
+        ended = self.tables.groups[group_id].deliveries.items["flags"][seqs] & IN_RETRY != 0
         self.unmark_acks(group_id, seqs[ended])
         answers = iter(np.where(ended, "lease_ended", accepted).tolist())
-        return [REFUSALS[code] or next(answers) for code in codes.tolist()], seqs[~ended], kept[~ended]
+        results = [REFUSALS[code] or next(answers) for code in codes.tolist()]
+        return results, Receipts(group_id, seqs[~ended], kept[~ended])
+
+    @contextmanager
+    def _unmarked_on_error(self, receipts: Sequence[Receipts]) -> Iterator[None]:
+        """Nothing may raise once a change is in the log; before that, marks are taken back."""
+        try:
+            yield
+        except BaseException:
+            for part in receipts:
+                self.unmark_acks(part.group_id, part.seqs)
+            raise
 
     def unmark_acks(self, group_id: int, seqs: UInt64Array) -> None:
         """Takes the marks of receipts back that were judged and then not used."""
         seqs = np.ascontiguousarray(seqs)
         lib.tw_unmark_acks(self._native, group_id, ffi.from_buffer("uint64_t[]", seqs), len(seqs))
 
-    def mark_acks(self, group_id: int, ids: Ints, epochs: Ints) -> list[tuple[int, UInt64Array, UInt32Array]]:
-        """Judges receipts for a transaction: (group, topic_seqs, epochs) of those that count, which are marked; what is
-        refused is left in ``last_refusals``. Raises ``UnknownGroup``."""
-        self.last_refusals = []
-        marked: list[tuple[int, UInt64Array, UInt32Array]] = []
-
-        def act(part: int, some_ids: Ints, some_epochs: Ints) -> list[str]:
-            results, seqs, kept = self._judge(part, some_ids, some_epochs, "acked")
-            if len(seqs):
-                marked.append((part, seqs, kept))
-            return results
-
-        results = self._in_parts(group_id, ids, epochs, act)
+    def mark_acks(self, group_id: int, ids: Ints, epochs: Ints) -> list[Receipts]:
+        """Judges receipts for a transaction and returns those that count, which are marked; what is refused is left in
+        ``last_refusals``. Raises ``UnknownGroup``."""
+        results, receipts = self._judge(group_id, ids, epochs, "acked")
         self.last_refusals = [(i, r) for i, r in zip(ids, results, strict=True) if r != "acked"]
-        return marked
+        return [part for part in receipts if len(part.seqs)]
 
     def runs_of(self, seqs: UInt64Array, epochs: UInt32Array, times: Int64Array) -> Runs:
         """Runs that stay valid."""
         return self._runs(seqs, epochs, times).copy()
 
-    def _had_all_attempts(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array) -> np.ndarray:
-        most = int(self._native.groups[group_id].max_attempts)
+    def _had_all_attempts(self, part: Receipts) -> npt.NDArray[np.bool_]:
+        most = int(self._native.groups[part.group_id].max_attempts)
         if not most:
-            return np.zeros(len(seqs), bool)
-        last: np.ndarray = epochs - self.tables.groups[group_id].deliveries.items["base_epoch"][seqs] >= most
+            return np.zeros(len(part.seqs), bool)
+        last: npt.NDArray[np.bool_] = self._attempts(part) >= most
         return last
 
-    def _give_back(
-        self,
-        group_id: int,
-        seqs: UInt64Array,
-        epochs: UInt32Array,
-        delay_ms: int | None,
-        error: str,
-        now_ms: int,
-    ) -> None:
-        if not len(seqs):
-            return
-        times = now_ms + self._delays(group_id, seqs, epochs, delay_ms)
-        self._set_timers(group_id, seqs, epochs, times)
-        runs = self._runs(seqs, epochs, times).copy()
-        pieces = [runs[start : start + MAX_BATCH // 16] for start in range(0, len(runs), MAX_BATCH // 16)]
-        room = len(error.encode()) + RECORD_HEAD_BYTES + 16
-        self.log.ensure_room(len(runs) * RUN.itemsize + len(pieces) * room)
-        for piece in pieces:
-            self.log.append(RecordType.NACK, group_id, pack_nack(piece, error))
-        self.log.flush()
-        for piece in pieces:
-            self._applier.nack(group_id, piece, error)
-        at_once = times <= now_ms
-        if at_once.any():
-            self._expire(group_id, seqs[at_once], epochs[at_once], now_ms)
+    def _attempts(self, part: Receipts) -> UInt32Array:
+        """Which attempt each receipt is for."""
+        bases = self.tables.groups[part.group_id].deliveries.items["base_epoch"][part.seqs]
+        attempts: UInt32Array = part.epochs - bases
+        return attempts
 
-    def _delays(
-        self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, delay_ms: int | None
-    ) -> Int64Array:
+    def _delays(self, part: Receipts, delay_ms: int | None) -> Int64Array:
         if delay_ms is not None:
-            return np.full(len(seqs), delay_ms, np.int64)
-        group = self._native.groups[group_id]
+            return np.full(len(part.seqs), delay_ms, np.int64)
+        group = self._native.groups[part.group_id]
         low, high = int(group.min_backoff_ms), int(group.max_backoff_ms)
-        attempts = epochs - self.tables.groups[group_id].deliveries.items["base_epoch"][seqs]
-        ids = self.tables.topics[int(group.topic_id)].arrivals.items["id"][seqs]
-        pairs = zip(ids.tolist(), attempts.tolist(), strict=True)
+        ids = self.tables.topics[int(group.topic_id)].arrivals.items["id"][part.seqs]
+        pairs = zip(ids.tolist(), self._attempts(part).tolist(), strict=True)
         return np.array([lib.tw_backoff_ms(low, low, high, *pair) for pair in pairs], np.int64)
 
     def _set_timers(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, times: Int64Array) -> None:
-        """A timer without its change is harmless, a change without its timer would never end."""
-        ahead = times > self.wheel.tick_ms
-        owners = np.full(int(ahead.sum()), group_id, np.uint32)
-        self.wheel.link(times[ahead], seqs[ahead], epochs[ahead], owners)
-
-    def _remember_last(
-        self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, error: str, now_ms: int
-    ) -> None:
-        """The last failure goes into the dead letter only, so it needs no record of its own."""
-        if not error:
-            return
-        bases = self.tables.groups[group_id].deliveries.items["base_epoch"][seqs]
-        for seq, attempt in zip(seqs.tolist(), (epochs - bases).tolist(), strict=True):
-            self.tables.failures.add(group_id, seq, Failure(attempt, now_ms, error))
+        """A timer without its change is harmless, a change without its timer would never end. One that is not ahead of
+        the wheel, because the clock went back a little, goes off at the wheel's next tick. Raises ``DiskFull``."""
+        self.wheel.link(times, seqs, epochs, np.full(len(seqs), group_id, np.uint32))

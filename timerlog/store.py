@@ -89,6 +89,7 @@ class Store(TimerServices, Control):
         store._make_scratch()
         store._make_producing()
         store._make_delivering()
+        store._make_dead_letters()
         store._make_changing()
         store._new_wheel(min(opened.applier.tick_ms or now_ms, now_ms))
         store.spare = Spare(disk)

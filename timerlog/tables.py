@@ -23,9 +23,11 @@ from timerlog.layout import (
     FORMAT_VERSION,
     HEADER_BYTES,
     HOLDERS,
+    IN_RETRY,
     KEY_PARTITIONS,
     MAX_BATCH,
     ROW,
+    DeliveryState,
     GroupRecord,
     TopicRecord,
 )
@@ -38,11 +40,17 @@ GIB: Final = 1 << 30
 KEYS_BYTES: Final = 1 << 20  #: of the key index at first
 DEAD_SUFFIX: Final = ".dead"
 HEADER: Final = struct.Struct("<8sIIQ")  # magic, format, item_bytes, log_id
+_SCAN: Final = 1 << 20
 
 
 def shard_bytes(shard: int, shards: int) -> tuple[int, int]:
     """The first bytes of the routing hash that belong to one of ``shards`` equal parts: from, and up to but not."""
     return shard * 256 // shards, (shard + 1) * 256 // shards
+
+
+def _clear(pointer: Any) -> None:
+    """Makes a struct that C sees as if it had never been used: nothing in it points to what is gone."""
+    ffi.memmove(pointer, bytes(ffi.sizeof(pointer[0])), ffi.sizeof(pointer[0]))
 
 
 class Table:
@@ -271,17 +279,28 @@ class Tables:
             return
         self.topic_ids.pop(topic.record.name, None)
         for group_id in topic.groups.values():
-            group = self.groups.pop(group_id)
-            self.native.groups[group_id].exists = 0
-            self.native.groups[group_id].rows = ffi.NULL
-            self.native.groups[group_id].allocated = self.native.groups[group_id].high_seq = 0
-            self._order_tables.pop(group_id, None)
-            group.deliveries.region.delete()
-        struct_ = self.native.topics[topic_id]
-        struct_.exists = struct_.first_group = 0
-        struct_.arrivals = ffi.NULL
-        struct_.allocated = struct_.count = struct_.first_seq = 0
+            self._remove_group(group_id)
+        _clear(ffi.addressof(self._topic_structs, topic_id))
         topic.arrivals.region.delete()
+
+    def _remove_group(self, group_id: int) -> None:
+        group = self.groups.pop(group_id)
+        self._give_credit_back(group_id, group.deliveries)
+        self.failures.forget_group(group_id)
+        _clear(ffi.addressof(self._group_structs, group_id))
+        self._order_tables.pop(group_id, None)
+        group.deliveries.region.delete()
+
+    def _give_credit_back(self, group_id: int, deliveries: Table) -> None:
+        """What subscriptions hold of a group that goes does not count against them any more. During replay nobody
+        holds anything, whatever the rows say."""
+        struct_ = self.native.groups[group_id]
+        high_seq = int(struct_.high_seq)
+        for start in range(int(struct_.floor_seq), high_seq, _SCAN):
+            rows = deliveries.items[start : min(start + _SCAN, high_seq)]
+            leased = (rows["state"] == DeliveryState.LEASED) & (rows["flags"] & IN_RETRY == 0)
+            held = np.bincount(rows["holder"][leased], minlength=HOLDERS)
+            self._outstanding -= np.minimum(held, self._outstanding).astype(np.uint32)
 
     def ensure_arrivals(self, topic_id: int, count: int) -> None:
         table = self.topics[topic_id].arrivals

@@ -9,10 +9,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from native import ffi, lib
-from timerlog.core import MESSAGE_TIMER, Core
+from native import lib
+from timerlog.core import INTERNAL, MESSAGE_TIMER, Control, Core, group_room_bytes
 from timerlog.errors import BadName, BadTopicSettings, TooManyTopics, TopicExists, UnknownTopic
-from timerlog.layout import TRANSACTION_ID_BYTES, MessageState, RecordType, TopicRecord
+from timerlog.layout import MessageState, RecordType, TopicRecord
 from timerlog.settings import TopicSettings, check_topic_settings
 from timerlog.tables import shard_bytes
 
@@ -141,18 +141,20 @@ class Topics(Core):
     def _change_topics(self, records: list[TopicRecord], now_ms: int) -> None:
         """A message's timer stands where its spread put it, so another spread needs other timers first. The old ones
         are passed over when they fire."""
-        for record in records:
-            struct_ = self._native.topics[record.topic_id]
-            before, after = struct_.spread_ms, record.settings.spread_ms or 0
-            if before == after or record.shards:
-                continue
-            struct_.spread_ms, self.tables.has_spread = after, True
-            try:
-                self._link_again(record.topic_id, now_ms)
-            except BaseException:
-                struct_.spread_ms = before
-                raise
-        self._write_topics(records)
+        structs = [self._native.topics[record.topic_id] for record in records]
+        before = [struct_.spread_ms for struct_ in structs]
+        try:
+            for record, struct_ in zip(records, structs, strict=True):
+                after = record.settings.spread_ms or 0
+                if struct_.spread_ms != after and not record.shards:
+                    struct_.spread_ms, self.tables.has_spread = after, True
+                    self._link_again(record.topic_id, now_ms)
+            self._write_topics(records)
+        except BaseException:
+            # The timers that were set already are passed over when they fire; those from before are still there.
+            for struct_, spread_ms in zip(structs, before, strict=True):
+                struct_.spread_ms = spread_ms
+            raise
 
     def _link_again(self, topic_id: int, now_ms: int) -> None:
         self.wheel.advance(now_ms)
@@ -171,24 +173,29 @@ class Topics(Core):
             [(RecordType.TOPIC, record.topic_id, msgspec.msgpack.encode(record)) for record in records]
         )
 
-    def _write_together(self, records: Sequence[tuple[RecordType, int, bytes]]) -> None:
-        """Appends control records so that the log holds all or none, and applies them. Raises ``DiskFull``."""
+    def _write_together(self, records: Sequence[Control]) -> None:
+        """Appends control records so that the log holds all or none, and applies them. Raises ``DiskFull``,
+        ``TransactionTooLarge``: then nothing was done."""
         if len(records) == 1:
             record, aux, payload = records[0]
             self._append(record, aux, payload)
         else:
-            inner = [len(payload) + 24 for _, _, payload in records]
-            self.log.flush()
-            self.log.ensure_room(sum(inner) + 64)
-            head = ffi.from_buffer("uint8_t[]", bytes(TRANSACTION_ID_BYTES))
-            start = lib.tw_group_begin(
-                self._native, RecordType.TRANSACTION, 0, head, len(head), sum(inner) + 64
-            )
-            for record, aux, payload in records:
-                data = ffi.from_buffer("uint8_t[]", payload)
-                lib.tw_log_append(self._native, record, aux, data, len(data))
-            lib.tw_group_end(self._native, start)
-            self.log.touched()
-            self.log.flush()
+            self._append_group(records)
         for record, aux, payload in records:
             self._applier.apply(record, aux, payload)
+
+    def _append_group(self, records: Sequence[Control]) -> None:
+        room_bytes = group_room_bytes(records)
+        self._check_room_for_group(room_bytes)
+        self.log.flush()
+        self.log.ensure_room(room_bytes)
+        start = self._begin_group(INTERNAL, room_bytes)
+        try:
+            for control in records:
+                self._add_to_group(*control)
+        except BaseException:
+            lib.tw_unsend(self._native, self.tables.next_id, start)
+            raise
+        lib.tw_group_end(self._native, start)
+        self.log.touched()
+        self.log.flush()

@@ -13,14 +13,13 @@ from typing import Any, Final
 import numpy as np
 
 from native import Buffer, ffi, lib
+from timerlog.core import INTERNAL, Control, group_room_bytes
 from timerlog.delivering import Delivering
-from timerlog.errors import StoreError, TransactionRefused, TransactionTooLarge, UnknownTopic
-from timerlog.layout import MAX_BATCH, RECORD_HEAD_BYTES, TRANSACTION_ID_BYTES, RecordType
+from timerlog.errors import StoreError, TransactionRefused, UnknownTopic
+from timerlog.layout import MAX_BATCH, RECORD_HEAD_BYTES, RecordType
 from timerlog.messages import Outbound, send_payload
 from timerlog.producing import FRAME_HEAD_BYTES, Producing
 
-Control = tuple[RecordType, int, bytes]  # record, aux, payload
-INTERNAL: Final = bytes(TRANSACTION_ID_BYTES)
 _SEND: Final = 12
 _CODES: Final = (
     "", "duplicate", "body_too_large", "bad_time", "key_too_long", "headers_too_large", "order_key_too_long"
@@ -65,22 +64,24 @@ class Transactions(Producing, Delivering):
         self, topic_id: int, messages: Sequence[Outbound], controls: Sequence[Control], now_ms: int
     ) -> int:
         """Stores messages of the broker's own together with control records. Returns the first message's id. Raises
-        ``DiskFull``: then nothing was done."""
+        ``DiskFull``, ``TransactionRefused``, ``TransactionTooLarge``: then nothing was done."""
         send = self.judge_send(send_payload(topic_id, messages), now_ms)
         return self.commit_records(INTERNAL, [send], controls, now_ms)[0][0]
 
     def commit_records(
         self, transaction_id: bytes, sends: Sequence[JudgedSend], controls: Sequence[Control], now_ms: int
     ) -> list[tuple[int, int]]:
-        """Writes and applies one TRANSACTION record. Returns (first id, count) of each send. Raises ``DiskFull``,
-        ``TransactionTooLarge``: then nothing was done."""
-        self._provide_for(sends, controls)
-        start, first_id = int(self._native.staging_bytes), self.tables.next_id
+        """Writes and applies one TRANSACTION record, whose id has 16 bytes. Returns (first id, count) of each send.
+        Raises ``DiskFull``, ``TransactionRefused``, ``TransactionTooLarge``, ``BadTransactionId``: then nothing was
+        done."""
+        room_bytes = self._provide_for(sends, controls)
+        start, first_id = self._begin_group(transaction_id, room_bytes), self.tables.next_id
         try:
-            results = self._stage(transaction_id, sends, controls, now_ms)
+            results = self._stage(sends, controls, now_ms)
         except BaseException:
             lib.tw_unsend(self._native, first_id, start)
             raise
+        lib.tw_group_end(self._native, start)
         self.log.touched()
         self.log.flush()
         self._applier.transaction_id = transaction_id
@@ -90,34 +91,27 @@ class Transactions(Producing, Delivering):
         return results
 
     def _stage(
-        self, transaction_id: bytes, sends: Sequence[JudgedSend], controls: Sequence[Control], now_ms: int
+        self, sends: Sequence[JudgedSend], controls: Sequence[Control], now_ms: int
     ) -> list[tuple[int, int]]:
-        head = ffi.from_buffer("uint8_t[]", transaction_id)
-        start = int(lib.tw_group_begin(self._native, RecordType.TRANSACTION, 0, head, len(head), 0))
         stored = [self._stage_send(send, now_ms) for send in sends]
         results = np.array(stored, "<u8").tobytes()
-        for record, aux, payload in [*controls, (RecordType.STORED, 0, results)]:
-            data = ffi.from_buffer("uint8_t[]", payload)
-            if start < 0 or lib.tw_log_append(self._native, record, aux, data, len(data)) < 0:
-                raise StoreError("a transaction needed more room than it had asked for")
-        lib.tw_group_end(self._native, start)
+        for control in [*controls, (RecordType.STORED, 0, results)]:
+            self._add_to_group(*control)
         return stored
 
-    def _provide_for(self, sends: Sequence[JudgedSend], controls: Sequence[Control]) -> None:
-        """Room in the log and the tables, so that nothing can fail once the first record is staged."""
-        room = RECORD_HEAD_BYTES + TRANSACTION_ID_BYTES + 16 * len(sends) + 64
+    def _provide_for(self, sends: Sequence[JudgedSend], controls: Sequence[Control]) -> int:
+        """Room in the log and the tables, so that nothing can fail once the first record is staged; how many bytes of
+        log."""
+        room = group_room_bytes(controls) + RECORD_HEAD_BYTES + 8 + 16 * len(sends)
         room += sum(send.log_bytes for send in sends)
-        room += sum(len(payload) + RECORD_HEAD_BYTES + 8 for _, _, payload in controls)
-        if room > self.log.largest_record_bytes:
-            raise TransactionTooLarge(
-                f"the transaction takes about {room} bytes of log; {self.log.largest_record_bytes} are possible"
-            )
+        self._check_room_for_group(room)
         self.tables.ensure_rows(self.tables.next_id + sum(send.count for send in sends) + 1)
         if sends:
             self.log.make_message_room(room)
         else:
             self.log.flush()
             self.log.ensure_room(room)
+        return room
 
     def _stage_send(self, send: JudgedSend, now_ms: int) -> tuple[int, int]:
         first_id, payload = self.tables.next_id, send.payload

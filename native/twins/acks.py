@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from native.twins.store import (
     IN_RETRY,
     LEASED,
     NONE,
+    PARKED,
+    POSTPONED,
     READY,
     SCHEDULED,
     UNTOUCHED,
@@ -25,6 +27,7 @@ from native.twins.store import (
     TwinStore,
 )
 
+IN_A_CHAIN: Final = IN_RETRY | PARKED
 ALREADY_ACKED, STALE_RECEIPT, NOT_FOUND, NEVER_DELIVERED, WAS_CANCELLED = range(1, 6)
 
 
@@ -69,7 +72,7 @@ def unmark_acks(store: TwinStore, group_id: int, seqs: Sequence[int]) -> None:
 
 def let_go(store: TwinStore, group: Any, row: Any) -> None:
     """The subscription no longer holds the message: its credit comes back."""
-    if row["state"] != LEASED or row["flags"] & IN_RETRY:
+    if row["state"] != LEASED or row["flags"] & IN_A_CHAIN:
         return
     holder = int(row["holder"])
     if holder and store.outstanding[holder]:
@@ -124,8 +127,14 @@ def apply_nack(store: TwinStore, group_id: int, of: Array) -> int:
             continue
         row["flags"] &= ~np.uint8(ACKING)
         let_go(store, group, row)
-        row["state"], row["time_ms"] = WAITING, time_ms
+        _wait_until(row, time_ms)
     return 0
+
+
+def _wait_until(row: Any, time_ms: int) -> None:
+    row["state"], row["time_ms"] = WAITING, time_ms
+    if row["flags"] & IN_A_CHAIN:
+        row["flags"] |= POSTPONED
 
 
 def apply_redeliver(store: TwinStore, group_id: int, of: Array, reset_attempts: int) -> int:
@@ -133,7 +142,7 @@ def apply_redeliver(store: TwinStore, group_id: int, of: Array, reset_attempts: 
     group, rows = store.groups[group_id], store.deliveries[group_id]
     if reach_beyond(of, int(group["allocated"])):
         return -1
-    for seq, _, time_ms in expanded(of):
+    for seq, epoch, time_ms in expanded(of):
         row = rows[seq]
         if row["state"] == UNTOUCHED:
             continue
@@ -141,12 +150,19 @@ def apply_redeliver(store: TwinStore, group_id: int, of: Array, reset_attempts: 
         if row["state"] in (ACKED, DEAD):
             _lower(group, "acked" if row["state"] == ACKED else "dead")
             group["pending"] += 1
-        row["state"], row["time_ms"] = WAITING, time_ms
+        _wait_until(row, time_ms)
         if reset_attempts:
-            row["base_epoch"] = row["epoch"]
+            row["base_epoch"] = epoch
     for first in of["first"].tolist():
         group["floor_seq"] = min(int(group["floor_seq"]), first)
     return 0
+
+
+def _is_in_a_chain(row: Any) -> bool:
+    if not row["flags"] & IN_A_CHAIN:
+        return False
+    row["flags"] &= ~np.uint8(POSTPONED)
+    return True
 
 
 def expire(
@@ -160,8 +176,10 @@ def expire(
         if seq >= group["allocated"]:
             continue
         row = rows[seq]
-        is_held = row["state"] in (LEASED, WAITING) and row["epoch"] == epoch and not row["flags"] & IN_RETRY
-        if not is_held or row["time_ms"] > now_ms or not store.is_in_topic(group_id, seq):
+        is_held = row["state"] in (LEASED, WAITING) and row["epoch"] == epoch
+        if not is_held or row["time_ms"] > now_ms or _is_in_a_chain(row):
+            continue
+        if not store.is_in_topic(group_id, seq):
             continue
         if group["max_attempts"] and int(row["epoch"]) - int(row["base_epoch"]) >= group["max_attempts"]:
             exhausted.append(seq)
@@ -176,7 +194,7 @@ def requeue(store: TwinStore, group_id: int, seqs: Sequence[int]) -> None:
     """Moves messages to the retry chain without a question."""
     for seq in seqs:
         row = store.deliveries[group_id][seq]
-        if not row["flags"] & IN_RETRY:
+        if not _is_in_a_chain(row):
             let_go(store, store.groups[group_id], row)
             orders.push_retry(store, group_id, seq)
 
@@ -201,11 +219,24 @@ def held_by(
 
 def apply_release(store: TwinStore, group_id: int, of: Array) -> int:
     """0, or -1 when a run names a row that is not there: then nothing is changed."""
+    return _end_leases(store, group_id, of, None)
+
+
+def apply_return(store: TwinStore, group_id: int, of: Array, time_ms: int) -> int:
+    """As ``apply_release``, at one time; the runs' times are the rows' ``base_epoch``."""
+    return _end_leases(store, group_id, of, time_ms)
+
+
+def _end_leases(store: TwinStore, group_id: int, of: Array, at_ms: int | None) -> int:
     group, rows = store.groups[group_id], store.deliveries[group_id]
     if reach_beyond(of, int(group["allocated"])):
         return -1
-    for seq, epoch, time_ms in expanded(of):
-        if rows[seq]["state"] == LEASED and rows[seq]["epoch"] == epoch:
-            rows[seq]["time_ms"] = time_ms
-            rows[seq]["flags"] &= ~np.uint8(ACKING)
+    for seq, epoch, value in expanded(of):
+        row = rows[seq]
+        if row["state"] != LEASED or row["epoch"] != epoch:
+            continue
+        row["time_ms"] = value if at_ms is None else at_ms
+        if at_ms is not None:
+            row["base_epoch"] = value & 0xFFFFFFFF
+        row["flags"] &= ~np.uint8(ACKING)
     return 0

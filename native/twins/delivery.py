@@ -19,12 +19,14 @@ from native.twins.store import (
     MESSAGE_HEAD_BYTES,
     ORDERED,
     PARKED,
+    POSTPONED,
     READY,
     RESERVED_SHARE,
     RUN,
     SCHEDULED,
     TAKEN,
     UNTOUCHED,
+    WAITING,
     Array,
     TwinStore,
 )
@@ -214,13 +216,26 @@ class Selection:
     def _drop_retry(self, priority: int) -> None:
         seq = self.retries.pop(priority)
         assert seq is not None
-        self.rows[seq]["flags"] &= ~np.uint8(IN_RETRY)
+        self.rows[seq]["flags"] &= ~np.uint8(IN_RETRY | POSTPONED)
+
+    def _has_its_key(self, seq: int) -> bool:
+        message = self.store.message_of(self.group_id, seq)
+        if not message["flags"] & ORDERED:
+            return True
+        if not orders.have_room(self.store, self.group_id):
+            raise Needed(NEED_ORDERS)
+        hash_ = int(self.rows[seq]["order_hash"]) or orders.order_hash(self.store, message)
+        return orders.enter(self.store, self.group_id, hash_, seq)
 
     def _retry_head(self, priority: int) -> int | None:
         while (at := int(self.group["retry_first"][priority])) != 0:
-            if self.store.is_open(self.group_id, at - 1):
-                return at - 1
+            seq = at - 1
+            waits = self.store.is_open(self.group_id, seq) and not self.rows[seq]["flags"] & POSTPONED
+            if waits and self._has_its_key(seq):
+                return seq
             self._drop_retry(priority)
+            if waits:
+                orders.park(self.store, self.group_id, seq)
         return None
 
     def _lane_head(self, priority: int) -> int | None:
@@ -241,15 +256,15 @@ class Selection:
         if seq < self.group["start_seq"] or not self.store.is_open(self.group_id, seq):
             return False
         row = self.rows[seq]
-        if row["flags"] & (IN_RETRY | PARKED | TAKEN):
+        waits_without_key = row["state"] == WAITING and row["epoch"] == row["base_epoch"]
+        if row["flags"] & (PARKED | TAKEN) or waits_without_key:
             return False
-        message = self.store.message_of(self.group_id, seq)
-        if message["flags"] & ORDERED:
-            if not orders.have_room(self.store, self.group_id):
-                raise Needed(NEED_ORDERS)
-            if not orders.enter(self.store, self.group_id, orders.order_hash(self.store, message), seq):
-                return False
-        return bool(row["state"] == UNTOUCHED)
+        is_new = bool(row["state"] == UNTOUCHED and not row["flags"] & IN_RETRY)
+        if self._has_its_key(seq):
+            return is_new
+        if is_new:
+            orders.park(self.store, self.group_id, seq)
+        return False
 
     def lease(self, seq: int, now_ms: int) -> tuple[int, int, int, int]:
         """(topic_seq, epoch, lease's end, bytes in the frame) of a message that was taken."""

@@ -6,7 +6,10 @@ import numpy as np
 
 from native.twins.chains import retry_chain
 from native.twins.keys import key_hash
-from native.twins.store import IN_RETRY, MESSAGE_HEAD_BYTES, PARKED, Array, TwinStore
+from native.twins.store import IN_RETRY, MESSAGE_HEAD_BYTES, PARKED, POSTPONED, UNTOUCHED, Array, TwinStore
+
+# The columns of a busy key: topic_seq + 1, or 0.
+CURRENT, FIRST, LAST_AGAIN, LAST_OF_ALL = range(4)
 
 
 def have_room(store: TwinStore, group_id: int) -> bool:
@@ -25,25 +28,31 @@ def order_hash(store: TwinStore, row: Array) -> int:
 
 
 def enter(store: TwinStore, group_id: int, hash_: int, seq: int) -> bool:
-    """Whether the message may go; otherwise it waits behind an earlier one of its key."""
-    orders, rows = store.orders.setdefault(group_id, {}), store.deliveries[group_id]
-    rows[seq]["order_hash"] = hash_
+    """Whether the message may go: then its key is busy with it."""
+    orders = store.orders.setdefault(group_id, {})
+    store.deliveries[group_id][seq]["order_hash"] = hash_
     if hash_ not in orders:
-        orders[hash_] = [seq + 1, 0, 0]
+        orders[hash_] = [seq + 1, 0, 0, 0]
         store.groups[group_id]["orders_count"] += 1
-    order = orders[hash_]
-    if order[0] == seq + 1:
-        return True
-    if rows[seq]["flags"] & (PARKED | IN_RETRY):
-        return False
+    return orders[hash_][CURRENT] == seq + 1
+
+
+def park(store: TwinStore, group_id: int, seq: int) -> None:
+    """Puts a message that was entered where it waits for its key: those delivered before come first."""
+    rows = store.deliveries[group_id]
+    order = store.orders[group_id][int(rows[seq]["order_hash"])]
+    is_new = rows[seq]["state"] == UNTOUCHED
+    before = order[LAST_OF_ALL if is_new else LAST_AGAIN]
     rows[seq]["flags"] |= PARKED
-    rows[seq]["retry_next"] = 0
-    if order[2]:
-        rows[order[2] - 1]["retry_next"] = seq + 1
+    rows[seq]["retry_next"] = rows[before - 1]["retry_next"] if before else order[FIRST]
+    if before:
+        rows[before - 1]["retry_next"] = seq + 1
     else:
-        order[1] = seq + 1
-    order[2] = seq + 1
-    return False
+        order[FIRST] = seq + 1
+    if before == order[LAST_OF_ALL]:
+        order[LAST_OF_ALL] = seq + 1
+    if not is_new:
+        order[LAST_AGAIN] = seq + 1
 
 
 def leave(store: TwinStore, group_id: int, seq: int) -> None:
@@ -51,17 +60,20 @@ def leave(store: TwinStore, group_id: int, seq: int) -> None:
     rows, orders = store.deliveries[group_id], store.orders.get(group_id, {})
     hash_ = int(rows[seq]["order_hash"])
     order = orders.get(hash_)
-    if not hash_ or order is None or order[0] != seq + 1:
+    if not hash_ or order is None or order[CURRENT] != seq + 1:
         return
-    while order[1]:
-        following = order[1]
+    while order[FIRST]:
+        following = order[FIRST]
         row = rows[following - 1]
-        order[1] = int(row["retry_next"])
-        if not order[1]:
-            order[2] = 0
-        row["flags"] &= ~np.uint8(PARKED)
-        if store.is_open(group_id, following - 1):
-            order[0] = following
+        order[FIRST] = int(row["retry_next"])
+        if not order[FIRST]:
+            order[LAST_OF_ALL] = 0
+        if order[LAST_AGAIN] == following:
+            order[LAST_AGAIN] = 0
+        is_postponed = bool(row["flags"] & POSTPONED)
+        row["flags"] &= ~np.uint8(PARKED | POSTPONED)
+        if not is_postponed and store.is_open(group_id, following - 1):
+            order[CURRENT] = following
             push_retry(store, group_id, following - 1)
             return
     del orders[hash_]

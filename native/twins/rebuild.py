@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from native.twins import orders
 from native.twins.delivery import due_ms, lane_chain
 from native.twins.keys import insert
 from native.twins.store import (
@@ -94,11 +95,11 @@ def skip_to_start(store: TwinStore, group_id: int) -> None:
     """Moves the cursors over what lies before the group's start."""
     group = store.groups[group_id]
     topic_id = int(group["topic_id"])
-    first_seq = int(store.topics[topic_id]["first_seq"])
-    for seq in range(first_seq, min(int(group["start_seq"]), int(store.topics[topic_id]["count"]))):
-        message_id = store.arrivals[topic_id][seq]["id"]
-        if message_id:
-            group["cursor"][store.rows[message_id]["priority"]] = seq + 1
+    for priority, first in enumerate(store.topics[topic_id]["lane_first"].tolist()):
+        at = first
+        while at and at <= group["start_seq"]:
+            group["cursor"][priority] = at
+            at = int(store.arrivals[topic_id][at - 1]["next"])
 
 
 def rebuild_group(store: TwinStore, group_id: int) -> int:
@@ -121,6 +122,21 @@ def rebuild_group(store: TwinStore, group_id: int) -> int:
     return 0
 
 
+def rebuild_orders(store: TwinStore, group_id: int, from_seq: int) -> tuple[bool, int]:
+    """Returns (whether the table of busy keys must be grown first, where to go on)."""
+    rows = store.deliveries[group_id]
+    for seq in range(from_seq, int(store.groups[group_id]["high_seq"])):
+        if rows[seq]["state"] != LEASED or not store.is_in_topic(group_id, seq):
+            continue
+        message = store.message_of(group_id, seq)
+        if not message["flags"] & ORDERED:
+            continue
+        if not orders.have_room(store, group_id):
+            return True, seq
+        orders.enter(store, group_id, orders.order_hash(store, message), seq)
+    return False, max(from_seq, int(store.groups[group_id]["high_seq"]))
+
+
 def _count_delivery(store: TwinStore, group_id: int, seq: int, is_held: bool) -> bool:
     """Counts one row; returns whether the cursor of the lane of ordered messages stands still from here on."""
     group, row, message = (
@@ -129,6 +145,8 @@ def _count_delivery(store: TwinStore, group_id: int, seq: int, is_held: bool) ->
         store.message_of(group_id, seq),
     )
     row["holder"] = row["flags"] = row["retry_next"] = row["order_hash"] = 0
+    if row["state"] == LEASED and not store.is_in_topic(group_id, seq):
+        row["state"] = WAITING
     is_held |= bool(message["flags"] & ORDERED) and store.is_open(group_id, seq)
     if row["state"] == UNTOUCHED:
         return is_held
@@ -137,7 +155,9 @@ def _count_delivery(store: TwinStore, group_id: int, seq: int, is_held: bool) ->
     group["deliveries"] += row["epoch"]
     group["acked"] += row["state"] == ACKED
     group["dead"] += row["state"] == DEAD
-    group["leased"] += row["state"] == LEASED and store.is_in_topic(group_id, seq)
+    group["leased"] += row["state"] == LEASED
+    if not row["epoch"] or not store.is_in_topic(group_id, seq):
+        return is_held
     if not (is_held and message["priority"] == ORDERED_PRIORITY):
         group["cursor"][message["priority"]] = seq + 1
     return is_held

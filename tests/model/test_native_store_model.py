@@ -23,6 +23,7 @@ from native.twins.store import (
     IN_RETRY,
     LEASED,
     ORDERED,
+    PARKED,
     RUN,
     SCHEDULED,
     UNTOUCHED,
@@ -238,8 +239,12 @@ class Engine:
         while len(held) == capacity:
             held, at = self.pair.call("held_by", group_id, holder, at, capacity)
             seqs, epochs = [seq for seq, _ in held], [epoch for _, epoch in held]
-            runs = delivery.runs(seqs, epochs, [self.now_ms] * len(held))
-            assert self.pair.call("apply_release", group_id, runs) == 0
+            if detail.random() < 0.5:
+                runs = delivery.runs(seqs, epochs, [self.now_ms] * len(held))
+                assert self.pair.call("apply_release", group_id, runs) == 0
+            else:
+                runs = delivery.runs(seqs, epochs, [detail.randrange(3) for _ in held])
+                assert self.pair.call("apply_return", group_id, runs, self.now_ms) == 0
             assert self.pair.call("expire", group_id, held, self.now_ms)[0] <= len(held)
 
     # -- a start --
@@ -256,6 +261,10 @@ class Engine:
         assert self.pair.call("rebuild_topics") == 0
         for group_id in GROUPS:
             self.pair.call("rebuild_group", group_id)
+            at = 0
+            while (found := self.pair.call("rebuild_orders", group_id, at))[0]:
+                self.pair.grow_orders(group_id)
+                at = found[1]
         before = self.pair.call("count")
         self.pair.clear_keys()
         assert self.pair.call("rebuild_keys", 1, self.pair.twin.next_id)[0] == 0
@@ -292,7 +301,7 @@ class Engine:
         """The counters say what the rows say."""
         for group_id, rows in self.pair.twin.deliveries.items():
             group = self.pair.twin.groups[group_id]
-            held = (rows["state"] == LEASED) & (rows["flags"] & IN_RETRY == 0)
+            held = (rows["state"] == LEASED) & (rows["flags"] & (IN_RETRY | PARKED) == 0)
             for seq in np.flatnonzero(held):
                 held[seq] = self.pair.twin.is_in_topic(group_id, seq)
             # What was taken out of the topic after a delivery, which the engine never does, may lie below.

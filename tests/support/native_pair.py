@@ -28,11 +28,12 @@ _TWINS: Final = {
         (keys, "find remove bytes_to_grow grow bytes_to_resize resize fitting count"),
         (delivery, "lookup due_times apply_put apply_lease select unselect deliver_frame"),
         (acks, "ack_check unmark_acks apply_ack apply_dead apply_nack apply_redeliver apply_release"),
+        (acks, "apply_return"),
         (acks, "expire requeue held_by"),
         (change, "judge_all apply_end apply_reschedule"),
         (purge, "is_dead purge_plan apply_moved purge_count apply_purged purge_survey"),
         (purge, "raise_first_seq raise_first_id"),
-        (rebuild, "scheduled leased rebuild_topics rebuild_keys skip_to_start rebuild_group"),
+        (rebuild, "scheduled leased rebuild_topics rebuild_keys skip_to_start rebuild_group rebuild_orders"),
     )
     for name in names.split()
 }

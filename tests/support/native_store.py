@@ -233,6 +233,12 @@ class NativeStore:
     def apply_release(self, group_id: int, runs: Array) -> int:
         return self._runs(lib.tw_apply_release, group_id, (), runs)
 
+    def apply_return(self, group_id: int, runs: Array, time_ms: int) -> int:
+        def apply(store: Any, group: int, pointer_: Any, count: int) -> int:
+            return int(lib.tw_apply_return(store, group, pointer_, count, time_ms))
+
+        return self._runs(apply, group_id, (), runs)
+
     def select(
         self, group_id: int, limit: int, limit_bytes: int, now_ms: int
     ) -> tuple[list[tuple[int, int, int]], int, int]:
@@ -313,10 +319,12 @@ class NativeStore:
         table = self._orders[group_id] = self.memory.array(capacity, ORDER)
         lib.tw_orders_move(self.store, group_id, pointer(table, "tw_order *"), capacity)
 
-    def orders(self, group_id: int) -> dict[int, tuple[int, int, int]]:
-        """The busy ordering keys: hash → (current, first, last)."""
+    def orders(self, group_id: int) -> dict[int, tuple[int, ...]]:
+        """The busy ordering keys: hash → (current, first, last_again, last)."""
         busy = self._orders[group_id][self._orders[group_id]["hash"] != 0]
-        return {int(o["hash"]): (int(o["current"]), int(o["first"]), int(o["last"])) for o in busy}
+        return {
+            int(o["hash"]): tuple(int(o[n]) for n in ("current", "first", "last_again", "last")) for o in busy
+        }
 
     def orders_clear(self, group_id: int) -> None:
         self._orders[group_id][:] = np.zeros(1, ORDER)
@@ -385,6 +393,10 @@ class NativeStore:
 
     def rebuild_group(self, group_id: int) -> int:
         return int(lib.tw_rebuild_group(self.store, group_id))
+
+    def rebuild_orders(self, group_id: int, from_seq: int) -> tuple[bool, int]:
+        at = ffi.new("uint64_t *", from_seq)
+        return bool(lib.tw_rebuild_orders(self.store, group_id, at)), int(at[0])
 
     # -- purge.c --
 

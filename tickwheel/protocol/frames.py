@@ -91,6 +91,8 @@ class FrameType(IntEnum):
     EXTEND_OK = 83
     BROWSE = 84
     BROWSE_OK = 85
+    RETURN = 86
+    RETURN_OK = 87
 
 
 ANSWER_OF: Final[dict[FrameType, FrameType]] = {
@@ -123,6 +125,7 @@ ANSWER_OF: Final[dict[FrameType, FrameType]] = {
     FrameType.DECIDE: FrameType.DECIDE_OK,
     FrameType.PREPARE: FrameType.PREPARE_OK,
     FrameType.EXTEND: FrameType.EXTEND_OK,
+    FrameType.RETURN: FrameType.RETURN_OK,
     FrameType.BROWSE: FrameType.BROWSE_OK,
 }
 """The type that answers each request (or ERROR does)."""

@@ -318,9 +318,56 @@ def test_after_a_start_the_busy_keys_are_found_again() -> None:
         side.groups[1]["orders_count"] = 0
     pair.twin.orders[1] = {}
     pair.native.orders_clear(1)
+    assert pair.call("rebuild_orders", 1, 0) == (False, 2)
     assert lease(pair, 9) == [(4, 1)], "a and b are still with somebody"
     assert ack(pair, [(1, 1)]) == [0]
     assert lease(pair, 9) == [(2, 1)]
+
+
+def test_the_table_of_busy_keys_grows_at_a_start() -> None:
+    pair = Pair()
+    items = [Item(b"x", order=bytes([n])) for n in range(3)]
+    pair.ingest(SendFrame(items=items, columns=ORDERS).encode())
+    pair.flush()
+    assert pair.call("apply_put", 1, 0, array(run(1, 3))) == 0
+    assert pair.call("apply_lease", 1, 1, array(run(0, 3, 1, NOW_MS))) == 0
+    assert pair.call("rebuild_orders", 1, 0) == (True, 0)
+    pair.grow_orders(1)
+    assert pair.call("rebuild_orders", 1, 0) == (False, 3)
+
+
+def test_one_called_for_again_waits_for_the_one_of_its_key_that_is_out() -> None:
+    pair = ordered_topic([b"a", b"a", b"a"])
+    assert lease(pair, 9) == [(0, 1)]
+    assert ack(pair, [(1, 1)]) == [0]
+    assert lease(pair, 9) == [(1, 1)]
+    assert pair.call("apply_redeliver", 1, array(run(0, 1, 1, NOW_MS)), 1) == 0
+    assert pair.call("expire", 1, [(0, 1)], NOW_MS) == (1, [])
+    assert lease(pair, 9) == [], "message 1 is with somebody"
+    assert pair.call("expire", 1, [(0, 1)], NOW_MS) == (0, []), "a second timer of it changes nothing"
+    assert ack(pair, [(2, 1)]) == [0]
+    assert lease(pair, 9) == [(0, 2)]
+    assert ack(pair, [(1, 2)]) == [0]
+    assert lease(pair, 9) == [(2, 1)]
+
+
+def test_one_put_off_while_it_waits_comes_with_its_timer() -> None:
+    pair = topic_with(1)
+    assert lease(pair, 1) == [(0, 1)]
+    assert pair.call("expire", 1, [(0, 1)], NOW_MS + 1_000) == (1, [])
+    assert pair.call("apply_nack", 1, array(run(0, 1, 1, NOW_MS + 5_000))) == 0
+    assert lease(pair, 1, now_ms=NOW_MS + 1_000) == []
+    assert pair.call("expire", 1, [(0, 1)], NOW_MS + 5_000) == (1, [])
+    assert lease(pair, 1, now_ms=NOW_MS + 5_000) == [(0, 2)]
+
+
+def test_one_put_off_is_in_one_chain_only() -> None:
+    pair = topic_with(2)
+    assert lease(pair, 1) == [(0, 1)]
+    assert pair.call("expire", 1, [(0, 1)], NOW_MS + 1_000) == (1, [])
+    assert pair.call("apply_nack", 1, array(run(0, 1, 1, NOW_MS + 5_000))) == 0
+    assert pair.call("expire", 1, [(0, 1)], NOW_MS + 5_000) == (0, []), "it is in the chain already"
+    assert lease(pair, 9, now_ms=NOW_MS + 5_000) == [(0, 2), (1, 1)]
 
 
 def test_the_longest_waiting_gets_a_share() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from native.twins.store import ACKED, DEAD, LEASED, UNTOUCHED, WAITING, Array
+from native.twins.store import ACKED, CANCELLED, DEAD, LEASED, READY, SCHEDULED, UNTOUCHED, WAITING, Array
 from tests.support.native_pair import EMPTY_INDEX_BYTES, GROUP_TOPICS, TOPICS, Pair, Sizes
 
 MESSAGES = 40
@@ -63,6 +63,65 @@ def test_topics_and_groups(seed: int) -> None:
         timers, at = pair.call("leased", group_id, 0, 100)
         assert len(timers) >= pair.twin.groups[group_id]["leased"]
         assert at == pair.twin.groups[group_id]["high_seq"]
+
+
+def priorities(pair: Pair, *of_messages: int) -> None:
+    for message_id, priority in enumerate(of_messages, 1):
+        pair.write_row(message_id, topic_id=1, state=READY, priority=priority, topic_seq=message_id - 1)
+        for side in pair.sides:
+            side.arrivals[1]["id"][message_id - 1] = message_id
+    for side in pair.sides:
+        side.topics[1]["count"] = len(of_messages)
+    pair.set(next_id=len(of_messages) + 1)
+
+
+def touched(pair: Pair, seq: int, **fields: int) -> None:
+    for side in pair.sides:
+        for name, value in fields.items():
+            side.deliveries[1][seq][name] = value
+
+
+def test_what_was_given_up_without_a_delivery_does_not_move_the_cursor() -> None:
+    pair = Pair()
+    priorities(pair, 5, 5, 5)
+    touched(pair, 0, state=ACKED, epoch=1)
+    touched(pair, 2, state=DEAD, epoch=0)
+    pair.call("rebuild_topics")
+    pair.call("rebuild_group", 1)
+    assert pair.twin.groups[1]["cursor"][5] == 1, "message 2 was never delivered"
+
+
+def test_what_left_the_topic_does_not_move_the_cursor_of_the_lane_it_has_now() -> None:
+    pair = Pair()
+    priorities(pair, 9, 9, 5)
+    touched(pair, 2, state=WAITING, epoch=1)
+    pair.write_row(3, state=SCHEDULED, priority=9)
+    pair.call("rebuild_topics")
+    pair.call("rebuild_group", 1)
+    assert pair.twin.groups[1]["cursor"][9] == 0, "messages 1 and 2 were never delivered"
+
+
+def test_nobody_holds_a_message_that_has_left_its_topic() -> None:
+    pair = Pair()
+    priorities(pair, 5)
+    touched(pair, 0, state=LEASED, epoch=1)
+    pair.write_row(1, state=CANCELLED)
+    pair.call("rebuild_topics")
+    pair.call("rebuild_group", 1)
+    assert pair.twin.deliveries[1][0]["state"] == WAITING
+    assert pair.twin.groups[1]["leased"] == 0
+
+
+def test_a_start_in_the_middle_follows_the_lanes_as_they_are() -> None:
+    pair = Pair()
+    priorities(pair, 9, 5, 9, 9)
+    pair.call("rebuild_topics")
+    pair.write_row(2, state=SCHEDULED, priority=9)
+    for side in pair.sides:
+        side.groups[1]["start_seq"] = 2
+    pair.call("skip_to_start", 1)
+    assert pair.twin.groups[1]["cursor"][9] == 1
+    assert pair.twin.groups[1]["cursor"][5] == 2
 
 
 @given(seeds, st.sampled_from([MESSAGES + 1, 1 << 40, (1 << 64) - 1]))

@@ -45,6 +45,15 @@ SAYS = {
         "shipped: order 17",
     ],
     "recurring_schedules.py": ["between beats: [250, 250]", "stand-up at 09:00 on a working day: True"],
+    "topic_settings.py": [
+        "priority 50, attempt 1",
+        "priority 50, attempt 2",
+        "while it is paused: None",
+        "afterwards: 18",
+        "refused: bad_topic_settings",
+        "what is set: ack_wait_ms max_attempts",
+        "from Vitess: 30000 ms, 10000 messages",
+    ],
     "sharded_consumers.py": ["shards: -80 80-", "every key once: True"],
 }
 

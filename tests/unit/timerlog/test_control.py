@@ -1,4 +1,4 @@
-"""Cancel and reschedule tell the truth; counters, pictures and the state hash."""
+"""Counters, pictures and the state hash."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.driver import MIB, NOW_MS, pump
 from tests.support.frames import send
-from timerlog.errors import BadTime
 from timerlog.store import Store
 
 
@@ -16,58 +15,6 @@ def topic(store: Store) -> int:
     times = [NOW_MS, NOW_MS, NOW_MS + 50, NOW_MS + 50]
     store.ingest(send(number, [b"x"] * 4, keys=[b"a", b"b", b"c", b"d"], times_ms=times), NOW_MS)
     return number
-
-
-def test_cancel(store: Store, topic: int) -> None:
-    pump(store, NOW_MS)
-    group = store.open_group(topic, "g", NOW_MS)
-    store.fetch(group, store.acquire_holder(group), 1, 1, MIB, NOW_MS)
-    assert store.cancel([1, 2, 3, 3, 2, 0, -1, 99], NOW_MS) == [
-        "already_delivered",
-        "cancelled",
-        "cancelled",
-        "already_cancelled",
-        "already_cancelled",
-        "not_found",
-        "not_found",
-        "not_found",
-    ]
-    assert store.find("t", ["a", "b", "c", "d"]) == [1, 0, 0, 4], "a cancelled message frees its key"
-    store.ingest(send(topic, [b"again"], keys=[b"c"]), NOW_MS)
-    assert store.find("t", ["c"]) == [5]
-
-
-def test_reschedule(store: Store, topic: int) -> None:
-    pump(store, NOW_MS)
-    at_ms = NOW_MS + 500
-    group = store.open_group(topic, "g", NOW_MS)
-    store.fetch(group, store.acquire_holder(group), 1, 1, MIB, NOW_MS)
-    assert store.reschedule([1, 3, 4, 99], at_ms, NOW_MS) == [
-        "already_delivered",
-        "rescheduled",
-        "rescheduled",
-        "not_found",
-    ]
-    assert store.reschedule([3], NOW_MS + 20, NOW_MS) == ["rescheduled"]
-    pump(store, NOW_MS + 50)
-    assert store.stats(NOW_MS)["ready"] == 3
-    pump(store, at_ms)
-    assert store.stats(at_ms)["ready"] == 4
-    for bad_ms in (-1, 253_402_300_800_000):
-        with pytest.raises(BadTime):
-            store.reschedule([4], bad_ms, NOW_MS)
-
-
-def test_reschedule_before_the_message_is_on_the_wheel(store: Store, topic: int) -> None:
-    assert store.reschedule([3], NOW_MS + 1_000, NOW_MS) == ["rescheduled"]
-    pump(store, NOW_MS + 50)
-    assert store.stats(NOW_MS)["scheduled"] == 1
-    assert pump(store, NOW_MS + 1_000) == 1
-
-
-def test_unknown_topics_and_keys(store: Store, topic: int) -> None:
-    assert store.find("unknown", ["a"]) == [0]
-    assert store.find("t", ["", "zz", "a" * 300]) == [0, 0, 0]
 
 
 def test_counts(store: Store, topic: int) -> None:

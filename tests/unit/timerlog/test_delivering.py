@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 
 from native import lib
 from tests.support.driver import MIB, NOW_MS, pump
 from tests.support.frames import ack_payload, delivered, send
+from tests.support.reader import Reader
 from timerlog.errors import TooManyGroups, UnknownGroup
 from timerlog.store import Store
-
-
-class Reader:
-    """One subscription of a group."""
-
-    def __init__(self, store: Store, topic: int, group: str = "g") -> None:
-        self.store = store
-        self.group = store.open_group(topic, group, NOW_MS)
-        self.holder = store.acquire_holder(self.group)
-
-    def fetch(self, limit: int = 100, now_ms: int = NOW_MS, limit_bytes: int = MIB) -> list[tuple[int, int]]:
-        frame = self.store.fetch(self.group, self.holder, 7, limit, limit_bytes, now_ms)
-        return [] if frame is None else list(zip(*delivered(frame), strict=True))
-
-    def ack(self, *receipts: tuple[int, int]) -> tuple[int, list[int]]:
-        payload = ack_payload(self.group, [i for i, _ in receipts], [e for _, e in receipts])
-        reply = self.store.ack(payload, 3, NOW_MS).reply
-        accepted, refused = struct.unpack_from("<II", reply, 16)
-        return accepted, [struct.unpack_from("<IIQ", reply, 24 + 16 * n)[1] for n in range(refused)]
 
 
 @pytest.fixture
@@ -84,14 +64,21 @@ def test_a_lease_ends_on_time_and_redelivery_comes_first(store: Store, topic: in
     assert reader.fetch(2, NOW_MS + 1_000) == [(1, 2), (2, 2)]
 
 
-def test_leaving_gives_leases_back_at_once_and_vanishing_does_not(store: Store, topic: int) -> None:
-    leaving, vanishing, staying = (Reader(store, topic) for _ in range(3))
-    leaving.fetch(2)
+def test_a_subscriber_that_vanished_can_still_ack(store: Store, topic: int) -> None:
+    vanishing, staying = Reader(store, topic), Reader(store, topic)
     vanishing.fetch(2)
     store.drop_holder(vanishing.holder)
-    assert store.release_holder(leaving.holder, NOW_MS) == 2
-    assert staying.fetch() == [(1, 2), (2, 2), (5, 1)]
-    assert staying.ack((3, 1)) == (1, []), "an ack of who vanished still counts"
+    assert store.outstanding(vanishing.holder) == 2
+    assert staying.fetch() == [(3, 1), (4, 1), (5, 1)]
+    assert staying.ack((1, 1)) == (1, [])
+
+
+def test_who_subscribes_is_known_before_the_first_message(store: Store, topic: int) -> None:
+    reader = Reader(store, topic)
+    assert store.holders_of([reader.group]) == 1
+    assert store.holders_of([reader.group + 1]) == 0
+    store.release_holder(reader.holder, NOW_MS)
+    assert store.holders_of([reader.group]) == 0
 
 
 def test_lower_priority_numbers_first(store: Store) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tests.support.driver import NOW_MS, pump
 from tests.support.frames import send
+from tests.support.reader import Reader
 from timerlog.layout import MessageState
 from timerlog.store import Store
 
@@ -92,6 +94,51 @@ def test_a_clock_that_went_back(store: Store) -> None:
     assert pump(store, NOW_MS + 19) == 0, "what is in its topic does not come again, the rest is not early"
     assert pump(store, NOW_MS + 60_000) == 2
     assert arrivals(store, topic) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("back_ms", [1, 999])
+def test_a_clock_that_goes_back_a_little_loses_no_message(store: Store, back_ms: int) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"x"] * 2, times_ms=[NOW_MS, NOW_MS + 10]), NOW_MS)
+    store.sync()
+    batch = store.enqueue_get(10)
+    assert batch is not None
+    at_once = store.enqueue_put(batch, NOW_MS)
+    later = store.dequeue_get(NOW_MS + 10, 10)
+    for due, due_ms in ((at_once, NOW_MS), (later, NOW_MS + 10)):
+        assert due is not None
+        ready = store.dequeue_get_message(due, due_ms - back_ms)
+        store.dequeue_put_message(ready, due_ms - back_ms)
+    assert arrivals(store, topic) == [1, 2]
+
+
+@pytest.mark.parametrize("back_ms", [1, 999])
+def test_a_clock_that_goes_back_a_little_loses_no_lease(store: Store, back_ms: int) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"x"]), NOW_MS)
+    pump(store, NOW_MS)
+    reader = Reader(store, topic)
+    reader.fetch()
+    ended_ms = NOW_MS + 1_000
+    while (due := store.dequeue_get(ended_ms, 10)) is None:
+        assert store.wheel.more
+    ready = store.dequeue_get_message(due, ended_ms - back_ms)
+    assert store.dequeue_put_message(ready, ended_ms - back_ms) == [reader.group]
+    assert reader.fetch(now_ms=ended_ms - back_ms) == [(1, 2)]
+
+
+def test_no_work_for_a_clock_behind_the_wheel(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"x"], times_ms=[NOW_MS + 10]), NOW_MS)
+    pump(store, NOW_MS + 10)
+    store.ingest(send(topic, [b"x"], times_ms=[NOW_MS + 5]), NOW_MS)
+    store.sync()
+    batch = store.enqueue_get(10)
+    assert batch is not None
+    assert store.enqueue_put(batch, NOW_MS) is None
+    assert store.dequeue_get(NOW_MS, 10) is None
+    assert store.next_wakeup_ms() == NOW_MS + 11, "the wheel's next tick: nothing to do before"
+    assert pump(store, NOW_MS + 11) == 1
 
 
 def test_an_idle_store_knows_when_to_wake(store: Store) -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from broker.errors import from_store
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
-from timerlog.errors import TransactionRefused, TransactionTooLarge, UnknownTopic
+from timerlog.errors import BadTransactionId, TransactionRefused, TransactionTooLarge, UnknownTopic
 from timerlog.messages import Outbound, send_payload
 from timerlog.selecting import Filter
+from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
 ID = b"0123456789abcdef"
@@ -153,4 +155,49 @@ def test_ordering_keys_and_dead_letters_survive_a_kill(tmp_path: Path) -> None:
     dead = store.browse(store.topic("t.dead").topic_id, Filter(), NOW_MS, 0, 10, 100)
     assert [letter["body"] for letter in dead] == [b"0", b"1", b"2", b"3"]
     assert np.all(store.tables.rows["state"][1:5] == 2)
+    store.close()
+
+
+@pytest.mark.parametrize("bad", [b"", b"short", ID + b"x", bytes(16)])
+def test_an_id_by_which_it_could_not_be_known_again(tmp_path: Path, bad: bytes) -> None:
+    store, _, _ = prepared_store(tmp_path / "data")
+    position = store.appended_position
+    with pytest.raises(BadTransactionId) as caught:
+        store.new_transaction(bad, NOW_MS)
+    assert from_store(caught.value).code == "bad_request"
+    if bad != bytes(16):  # which the broker's own have
+        with pytest.raises(BadTransactionId):
+            store.commit_records(bad, [], [], NOW_MS)
+    assert store.appended_position == position
+    store.close()
+
+
+def test_what_it_changes_it_does_not_ack_as_well(tmp_path: Path) -> None:
+    store, _, group = prepared_store(tmp_path / "data")
+    tx = store.new_transaction(ID, NOW_MS)
+    tx.cancel([2])
+    assert store.fetch(group, store.acquire_holder(group), 1, 1, MIB, NOW_MS) is not None  # meanwhile
+    with pytest.raises(TransactionRefused, match="changed and acked"):
+        tx.ack(group, [2], [1])
+    tx.close()
+    assert store.topics()[0]["groups"][0]["backlog"] == 2
+    assert store.ack(ack_payload(group, [2], [1]), 1, NOW_MS).accepted == 1
+    assert store.topics()[0]["groups"][0]["backlog"] == 1
+    store.close()
+
+
+@pytest.mark.parametrize("is_last_in_segment", [False, True])
+def test_as_large_as_may_be_wherever_the_log_stands(tmp_path: Path, is_last_in_segment: bool) -> None:
+    settings = StoreSettings(segment_bytes=64 * MIB, max_frame_bytes=24 * MIB, max_body_bytes=16 * MIB)
+    store = Store.open(tmp_path, settings, NOW_MS)
+    topic, body = store.open_topic("t", NOW_MS), bytes(10 * MIB)
+    for _ in range(5 if is_last_in_segment else 0):
+        store.commit_internal(topic, [Outbound(body)], [], NOW_MS)
+    first = store.tables.next_id
+    tx = store.new_transaction(ID, NOW_MS)
+    for _ in range(2):
+        tx.send(send_payload(topic, [Outbound(body)]))
+    assert tx.commit() == [(first, 1), (first + 1, 1)]
+    tx.close()
+    assert store.log.segments == ([0, 64 * MIB] if is_last_in_segment else [0])
     store.close()

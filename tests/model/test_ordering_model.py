@@ -1,0 +1,182 @@
+"""Ordering keys under everything that can happen to a message: whatever is redelivered, given back, cancelled, put off
+or interrupted by a restart, a group never has two messages of a key at once, gets new ones in order, and gets all."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.support.driver import NOW_MS, SMALL, pump
+from tests.support.frames import ack_payload, delivered
+from timerlog.layout import DeliveryState
+from timerlog.messages import Outbound, send_payload
+from timerlog.store import Store
+from timerlog.tables import remove_derived_files
+
+KEYS = (b"ada", b"bob")
+IN_RETRY = 1
+
+
+class OrderingMachine(RuleBasedStateMachine):
+    @initialize(max_attempts=st.sampled_from([0, 3]), start=st.sampled_from([0, 3]))
+    def open(self, max_attempts: int, start: int) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="tickwheel-ordering-"))
+        self.now_ms = NOW_MS
+        self.store = Store.open(self.directory, SMALL, self.now_ms)
+        self.topic = self.store.create_topic("t", {"max_attempts": max_attempts}, 0, self.now_ms).topic_id
+        self.key_of: dict[int, bytes] = {}
+        if start:
+            self.send([(b"ada", 50, 0)] * start)
+            pump(self.store, self.now_ms)
+        self.group = self.store.open_group(self.topic, "g", self.now_ms, "latest" if start else "earliest")
+        self.before = set(self.key_of)
+        self.holder = self.store.acquire_holder(self.group)
+        self.held: dict[int, int] = {}
+        self.seen: set[int] = set()
+        self.in_order: dict[bytes, list[int]] = {key: [] for key in KEYS}
+        self.ended: set[int] = set()
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close(clean=False)
+            shutil.rmtree(self.directory)
+
+    @rule(
+        items=st.lists(
+            st.tuples(
+                st.sampled_from([*KEYS, b""]), st.sampled_from([20, 50, 90]), st.sampled_from([0, 0, 5])
+            ),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    def send(self, items: list[tuple[bytes, int, int]]) -> None:
+        for key, priority, wait_ms in items:
+            message = Outbound(b"x", b"", b"", key, priority)
+            tx = self.store.new_transaction(bytes(15) + b"x", self.now_ms)
+            tx.send(send_payload(self.topic, [message], self.now_ms + wait_ms))
+            ((first, _),) = tx.commit()
+            tx.close()
+            self.key_of[first] = key
+
+    @rule(limit=st.integers(1, 5))
+    def fetch(self, limit: int) -> None:
+        frame = self.store.fetch(self.group, self.holder, 1, limit, 1 << 20, self.now_ms)
+        if not frame:
+            return
+        for message_id, epoch in zip(*delivered(frame), strict=True):
+            assert message_id not in self.ended
+            assert message_id not in self.before
+            key = self.key_of[message_id]
+            if key and message_id not in self.seen:
+                self.in_order[key].append(self._seq(message_id))
+            self.seen.add(message_id)
+            self.held[message_id] = epoch
+
+    def _seq(self, message_id: int) -> int:
+        return int(self.store.tables.rows["topic_seq"][message_id])
+
+    def _some(self, data: st.DataObject, ids: list[int]) -> list[int]:
+        return data.draw(st.lists(st.sampled_from(sorted(ids)), min_size=1, max_size=4, unique=True))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def ack(self, data: st.DataObject) -> None:
+        ids = self._some(data, list(self.held))
+        self.store.ack(ack_payload(self.group, ids, [self.held[i] for i in ids]), 1, self.now_ms)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), delay_ms=st.sampled_from([0, 0, 3_000]))
+    def nack(self, data: st.DataObject, delay_ms: int) -> None:
+        ids = self._some(data, list(self.held))
+        self.store.nack(self.group, ids, [self.held[i] for i in ids], delay_ms, "no", self.now_ms)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def return_unseen(self, data: st.DataObject) -> None:
+        ids = self._some(data, list(self.held))
+        self.store.return_unseen(self.group, ids, [self.held[i] for i in ids], self.now_ms)
+
+    @precondition(lambda self: self.key_of)
+    @rule(
+        data=st.data(), acked=st.booleans(), reset=st.booleans(), delay_ms=st.sampled_from([None, 0, 2_000])
+    )
+    def redeliver(self, data: st.DataObject, acked: bool, reset: bool, delay_ms: int | None) -> None:
+        at_ms = None if delay_ms is None else self.now_ms + delay_ms
+        ids = self._some(data, list(self.key_of))
+        self.store.redeliver(ids, None, at_ms, self.now_ms, acked=acked, reset_attempts=reset)
+
+    @precondition(lambda self: self.key_of)
+    @rule(data=st.data(), stop=st.booleans())
+    def cancel(self, data: st.DataObject, stop: bool) -> None:
+        ids = self._some(data, list(self.key_of))
+        for message_id, answer in zip(ids, self.store.cancel(ids, self.now_ms, stop=stop), strict=True):
+            if answer in ("cancelled", "stopped"):
+                self.ended.add(message_id)
+
+    @precondition(lambda self: self.key_of)
+    @rule(data=st.data(), wait_ms=st.sampled_from([0, 1_000]), priority=st.sampled_from([None, 10, 90]))
+    def reschedule(self, data: st.DataObject, wait_ms: int, priority: int | None) -> None:
+        ids = self._some(data, list(self.key_of))
+        answers = self.store.reschedule(ids, self.now_ms + wait_ms, self.now_ms, priority=priority)
+        self.before -= {i for i, answer in zip(ids, answers, strict=True) if answer == "rescheduled"}
+
+    @rule(step_ms=st.sampled_from([0, 1, 10, 1_500, 20_000]))
+    def time_passes(self, step_ms: int) -> None:
+        self.now_ms += step_ms
+        pump(self.store, self.now_ms)
+
+    @rule(how=st.sampled_from(["killed", "clean", "no derived files"]))
+    def restart(self, how: str) -> None:
+        self.store.sync()
+        state = self.store.state_hash()
+        self.store.close(clean=how == "clean")
+        if how == "no derived files":
+            remove_derived_files(self.directory)
+        self.store = Store.open(self.directory, SMALL, self.now_ms)
+        assert self.store.state_hash() == state
+        self.holder = self.store.acquire_holder(self.group)
+
+    @invariant()
+    def one_of_a_key_is_held(self) -> None:
+        if not hasattr(self, "ended"):
+            return
+        rows = self.store.tables.groups[self.group].deliveries.items
+        for key in KEYS:
+            seqs = np.array(
+                [self._seq(i) for i, k in self.key_of.items() if k == key and i in self.seen], int
+            )
+            leased = (rows["state"][seqs] == DeliveryState.LEASED) & (rows["flags"][seqs] & IN_RETRY == 0)
+            assert leased.sum() <= 1, "two messages of a key are with subscribers"
+
+    @invariant()
+    def new_ones_come_in_order(self) -> None:
+        for seqs in getattr(self, "in_order", {}).values():
+            assert seqs == sorted(seqs)
+
+    @rule()
+    def all_get_done(self) -> None:
+        """Whatever happened: who goes on asking and acking gets everything that is left."""
+        if not hasattr(self, "ended"):
+            return
+        for _ in range(200):
+            self.now_ms += 10_000
+            pump(self.store, self.now_ms)
+            self.fetch(5)
+            ids = list(self.held)
+            if ids:
+                self.store.ack(ack_payload(self.group, ids, [self.held[i] for i in ids]), 1, self.now_ms)
+            self.held.clear()
+            if not int(self.store.tables.native.groups[self.group].pending):
+                break
+        assert not int(self.store.tables.native.groups[self.group].pending), "messages are stuck"
+
+
+TestOrdering = OrderingMachine.TestCase
+TestOrdering.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

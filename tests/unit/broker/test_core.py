@@ -1,0 +1,124 @@
+"""The broker without sockets: topics that go while something still depends on them, and what operators are told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from broker import requests, retention
+from broker.clock import TrioClock
+from broker.core import HOUSEKEEPING_S, Broker
+from broker.delivery import Subscription
+from broker.outgoing import Outgoing
+from broker.settings import Settings
+from broker.sync import InPlace
+from tests.support.driver import NOW_MS, SMALL, pump
+from tests.support.frames import send
+from tests.support.reader import Reader
+from tests.unit.broker.test_outgoing import Pipe
+from tickwheel.protocol.admin import DeleteTopic
+from tickwheel.protocol.errors import TopicInUse, UnknownTopic
+from tickwheel.protocol.requests import Subscribe, Unsubscribe
+from timerlog.errors import StoreError
+from timerlog.layout import MessageState
+from timerlog.store import Store
+
+PATIENCE_S = 10
+
+
+class Client:
+    """A connection that asks, and keeps what it is answered."""
+
+    is_gone = False
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.outgoing = Outgoing(Pipe(), 1 << 20)
+        self.subscriptions: dict[int, Subscription] = {}
+
+    def next_subscription_number(self) -> int:
+        return len(self.subscriptions) + 1
+
+    def start_soon(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
+        raise AssertionError("not used")
+
+    answer_later = start_soon
+
+    def ask(self, request: Any) -> None:
+        requests.answer(self, 1, request)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    yield opened
+    opened.close(clean=False)
+
+
+async def test_a_topic_is_not_deleted_under_a_subscription_that_is_being_made(store: Store) -> None:
+    async with trio.open_nursery() as nursery:
+        broker = Broker(Settings(), store, TrioClock(NOW_MS), InPlace(), nursery)
+        client = Client(broker)
+        client.ask(Subscribe(topic="t", group="g", credit=10, batch=10))
+        assert broker.delivery.subscribers == 0, "SUBSCRIBE_OK waits for the disk"
+        with pytest.raises(TopicInUse, match="1 subscribers"):
+            client.ask(DeleteTopic("t"))
+        await broker.commit.sync_once()
+        assert broker.delivery.subscribers == 1
+        with pytest.raises(TopicInUse):
+            client.ask(DeleteTopic("t"))
+        client.ask(Unsubscribe(subscription=1))
+        client.ask(DeleteTopic("t"))
+        with pytest.raises((UnknownTopic, StoreError)):
+            client.ask(DeleteTopic("t"))
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_topic_that_is_deleted_while_its_messages_expire(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_STEP", 2)
+    topic = store.create_topic("t", {"retention_ms": 1_000}, 0, NOW_MS).topic_id
+    store.ingest(send(topic, [b"x"] * 5), NOW_MS)
+    pump(store, NOW_MS)
+    Reader(store, topic)
+    async with trio.open_nursery() as nursery:
+        broker = Broker(Settings(), store, TrioClock(NOW_MS + 60_000), InPlace(), nursery)
+        nursery.start_soon(retention._expire, broker, topic, 1_000)
+        with trio.fail_after(PATIENCE_S):
+            while store.tables.rows["state"][1] != MessageState.EXPIRED:
+                await trio.lowlevel.checkpoint()
+        store.delete_topic("t")
+    await retention._expire(broker, topic, 1_000)
+    assert store.tables.rows["state"][3:6].tolist() == [MessageState.READY] * 3, (
+        "those of the next steps did not expire"
+    )
+
+
+async def test_operators_are_told_what_cannot_become_a_dead_letter(
+    store: Store, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = store.create_topic("t", {"max_attempts": 1}, 0, NOW_MS).topic_id
+    store.create_topic("t.dead", {"max_body_bytes": 1}, 0, NOW_MS)
+    store.ingest(send(topic, [b"large", b"bodies"]), NOW_MS)
+    pump(store, NOW_MS)
+    reader = Reader(store, topic)
+    reader.fetch()
+    assert reader.nack((1, 1), (2, 1)) == ["nacked", "nacked"]
+    caplog.set_level(logging.ERROR, "tickwheel.broker")
+    async with trio.open_nursery() as nursery:
+        broker = Broker(Settings(), store, TrioClock(NOW_MS), InPlace(), nursery)
+        nursery.start_soon(broker._keep_house)
+        await trio.sleep(3.5 * HOUSEKEEPING_S)
+        nursery.cancel_scope.cancel()
+    (told,) = caplog.records
+    assert "dead letters" in told.getMessage()
+    fields = vars(told)
+    assert (fields["topic"], fields["group"], fields["messages"]) == ("t", "g", 2)
+    assert (fields["code"], "body_too_large" in fields["reason"]) == ("transaction_refused", True)

@@ -1,0 +1,173 @@
+"""What a dead letter holds, and what happens to those that cannot be written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.support.driver import NOW_MS, pump
+from tests.support.full_disk import full_disk
+from tests.support.reader import Reader
+from timerlog.dead_letters import HEADER
+from timerlog.errors import DiskFull
+from timerlog.layout import MAX_HEADERS_BYTES
+from timerlog.messages import MessageView, Outbound
+from timerlog.selecting import Filter
+from timerlog.store import Store
+
+
+def letters(store: Store, topic: str = "t.dead") -> list[MessageView]:
+    """The dead letters, oldest first."""
+    (found,) = store.select(store.topic(topic).topic_id, Filter(), NOW_MS)
+    return [MessageView.read(store.tables.native, message_id) for message_id in found.tolist()]
+
+
+def story_of(letter: MessageView) -> dict[str, Any]:
+    return msgspec.msgpack.decode(letter.headers)[HEADER]
+
+
+def ready(store: Store, *messages: Outbound, name: str = "t", **settings: int) -> int:
+    """A topic with messages that are due."""
+    topic = store.create_topic(name, settings, 0, NOW_MS).topic_id
+    store.commit_internal(topic, messages, [], NOW_MS)
+    pump(store, NOW_MS)
+    return topic
+
+
+def test_a_delivery_that_nobody_looked_at_does_not_count(store: Store) -> None:
+    reader = Reader(store, ready(store, Outbound(b"body"), max_attempts=2))
+    reader.fetch()
+    assert reader.nack((1, 1), delay_ms=0, error="first") == ["nacked"]
+    reader.fetch()
+    assert store.return_unseen(reader.group, [1], [2], NOW_MS) == 1
+    assert reader.fetch() == [(1, 3)]
+    assert reader.nack((1, 3), error="second") == ["dead"]
+    story = story_of(letters(store)[0])
+    assert story["attempts"] == 2
+    assert [(attempt, error) for attempt, _, error in story["history"]] == [(1, "first"), (2, "second")]
+
+
+def test_a_letter_is_the_message_and_what_happened_to_it(store: Store) -> None:
+    headers = msgspec.msgpack.encode({"own": 1})
+    topic = ready(store, Outbound(b"body", b"key", headers, b"order", 50), max_attempts=3)
+    reader = Reader(store, topic)
+    reader.fetch()
+    reader.nack((1, 1), error="first")
+    reader.fetch()
+    later_ms = NOW_MS + 8_000
+    pump(store, later_ms)  # the second attempt was not answered
+    assert reader.fetch(now_ms=later_ms) == [(1, 3)]
+    assert reader.nack((1, 3), delay_ms=60_000, error="third", now_ms=later_ms) == ["dead"]
+    (letter,) = letters(store)
+    assert (letter.body, letter.order, letter.priority) == (b"body", b"order", 50)
+    assert msgspec.msgpack.decode(letter.headers)["own"] == 1
+    assert story_of(letter) == {
+        "topic": "t",
+        "group": "g",
+        "id": 1,
+        "key": "key",
+        "attempts": 3,
+        "error": "third",
+        "deliver_at_ms": NOW_MS,
+        "created_ms": NOW_MS,
+        "dead_ms": later_ms,
+        "history": [[1, NOW_MS, "first"], [3, later_ms, "third"]],
+    }
+    assert len(store.tables.failures) == 0, "who is done with a message needs its history no more"
+
+
+def test_attempts_from_before_they_were_counted_again_have_number_0(store: Store) -> None:
+    reader = Reader(store, ready(store, Outbound(b"x"), max_attempts=2))
+    reader.fetch()
+    reader.nack((1, 1), error="before")
+    store.redeliver([1], None, None, NOW_MS)
+    reader.fetch()
+    store.redeliver([1], None, None, NOW_MS)  # held now, so its attempts are counted from 0 again
+    for epoch in (3, 4):
+        assert reader.fetch() == [(1, epoch)]
+        reader.nack((1, epoch), error=f"epoch {epoch}")
+    story = story_of(letters(store)[0])
+    assert (story["attempts"], [attempt for attempt, _, _ in story["history"]]) == (2, [0, 1, 2])
+
+
+def test_the_letter_of_a_shard_names_its_topic(store: Store) -> None:
+    topic = store.create_topic("t", {"max_attempts": 1}, 2, NOW_MS).topic_id
+    store.commit_internal(topic, [Outbound(b"x", b"key")], [], NOW_MS)
+    pump(store, NOW_MS)
+    reader = Reader(store, topic)
+    held = [receipt for part in store.parts_of(reader.group) for receipt in reader.fetch(part=part)]
+    assert reader.nack(*held) == ["dead"]
+    assert story_of(letters(store)[0])["topic"] == "t"
+
+
+def test_a_story_that_does_not_fit_is_shortened(store: Store) -> None:
+    full = msgspec.msgpack.encode({"own": "x" * (MAX_HEADERS_BYTES - 100)})
+    half = msgspec.msgpack.encode({"own": "x" * (MAX_HEADERS_BYTES - 1_000)})
+    messages = (Outbound(b"0", headers=full), Outbound(b"1", headers=half), Outbound(b"2", headers=b"\xc1"))
+    reader = Reader(store, ready(store, *messages, max_attempts=1))
+    reader.fetch()
+    reader.nack((1, 1), (2, 1), (3, 1), error="e" * 500)
+    fields = [msgspec.msgpack.decode(letter.headers) for letter in letters(store)]
+    assert [sorted(one) for one in fields] == [[HEADER], ["own", HEADER], [HEADER]]
+    assert ["history" in one[HEADER] for one in fields] == [False, False, True]
+    assert [one[HEADER]["id"] for one in fields] == [1, 2, 3]
+
+
+def test_long_names_are_cut(store: Store) -> None:
+    reader = Reader(store, ready(store, Outbound(b"x"), name="n" * 128, max_attempts=1), "g" * 128)
+    reader.fetch()
+    assert reader.nack((1, 1)) == ["dead"]
+    assert len(letters(store, "n" * 123 + ".dead")) == 1
+
+
+def test_a_dead_letter_that_nobody_takes_stays(store: Store) -> None:
+    reader = Reader(store, ready(store, Outbound(b"x"), name="t.dead", max_attempts=1))
+    reader.fetch()
+    assert reader.nack((1, 1)) == ["nacked"]
+    assert reader.fetch() == [(1, 2)]
+
+
+def test_bury_returns_what_it_could_not_move(store: Store) -> None:
+    messages = [Outbound(b"x" * count, b"%d" % count) for count in range(1, 8)]
+    topic = ready(store, *messages, Outbound(b"last"))
+    store.create_topic("t.dead", {"max_body_bytes": 5}, 0, NOW_MS)
+    reader = Reader(store, topic)
+    reader.fetch()
+    seqs = np.arange(8, dtype=np.uint64)
+    assert store.bury(reader.group, seqs[:0], NOW_MS).tolist() == []
+    assert store.bury(reader.group, seqs[:7], NOW_MS).tolist() == [5, 6]
+    assert [letter.body for letter in letters(store)] == [b"x" * count for count in range(1, 6)]
+    with full_disk(store):
+        assert store.bury(reader.group, seqs[7:], NOW_MS).tolist() == [7]
+    refused, full = store.take_unburied()
+    assert (refused.error.code, refused.messages) == ("transaction_refused", 2)
+    assert isinstance(full.error, DiskFull)
+    assert full.messages == 1
+    assert reader.ack((6, 1), (7, 1), (8, 1)) == (3, []), "what could not be moved is held as before"
+
+
+def test_letters_of_many_bytes_are_committed_in_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = store.create_topic("t", {"max_attempts": 1}, 0, NOW_MS).topic_id
+    body, count = bytes(store.settings.max_body_bytes), 60
+    for _ in range(count // 3):
+        store.commit_internal(topic, [Outbound(body)] * 3, [], NOW_MS)
+    pump(store, NOW_MS)
+    reader = Reader(store, topic)
+    held: list[tuple[int, int]] = []
+    while got := reader.fetch():
+        held += got
+    assert len(held) == count
+    commits: list[int] = []
+    commit = Store.commit_internal
+
+    def watch(self: Store, topic_id: int, messages: list[Outbound], *args: Any) -> int:
+        commits.append(len(messages))
+        return commit(self, topic_id, messages, *args)
+
+    monkeypatch.setattr(Store, "commit_internal", watch)
+    assert reader.nack(*held, error="e" * 500) == ["dead"] * count
+    assert sum(commits) == count, "none was tried in vain: no more than fit into a frame were put together"
+    assert 1 < max(commits) <= 3

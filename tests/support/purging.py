@@ -63,7 +63,7 @@ def mixed(directory: Path, settings: StoreSettings = SMALL) -> Store:
     store.cancel(range(1, 40), NOW_MS + 10)
     store.reschedule(range(40, 60), LATER_MS * 3, NOW_MS + 10)
     fill(store, topics[1], [b"new-%d" % number for number in range(20)], LATER_MS * 2)
-    store.put_document("note", b"kept")
+    store.put_document("note", b"kept", NOW_MS)
     store.sync()
     return store
 

@@ -18,8 +18,8 @@ def filled(directory: Path) -> Store:
     store = mixed(directory)
     store.set_topic("a", {"purge_after_ms": 7}, [], None, NOW_MS)
     store.delete_topic("b")
-    store.put_document("gone", b"x")
-    store.put_document("gone", None)
+    store.put_document("gone", b"x", NOW_MS)
+    store.put_document("gone", None, NOW_MS)
     store.purge(LATER_MS)
     return store
 

@@ -17,6 +17,7 @@ from broker.schedules import Schedules
 from broker.services import Services
 from broker.settings import Settings
 from broker.sync import GroupCommit, SyncRunner
+from broker.wake import Bell
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import encode_body
 from tickwheel.protocol.settling import Revoke
@@ -51,6 +52,7 @@ class Broker:
         self.counters = Counters()
         self.held_subscriptions = 0
         self.is_draining = False
+        self.topics_changed = Bell()
         self._started_s = trio.current_time()
         self.commit = GroupCommit(
             store,

@@ -49,6 +49,7 @@ def set_topic(caller: Caller, correlation: int, request: SetTopic) -> None:
         store.set_topic(request.topic, request.settings, request.unset, request.paused, now_ms)
         broker.services.timers_changed()
         broker.delivery.wake_all()
+    broker.topics_changed.ring()
     when_durable(caller, correlation, request, encode_map(_description(broker, request.topic)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -10,11 +11,13 @@ import trio
 from broker import logs, retention
 from broker.clock import Clock
 from broker.delivery import Delivery, Subscription
+from broker.purging import Purging
 from broker.query import Queries
 from broker.schedules import Schedules
 from broker.services import Services
 from broker.settings import Settings
 from broker.sync import GroupCommit, SyncRunner
+from broker.wake import Bell
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import encode_body
 from tickwheel.protocol.settling import Revoke
@@ -49,6 +52,7 @@ class Broker:
         self.counters = Counters()
         self.held_subscriptions = 0
         self.is_draining = False
+        self.topics_changed = Bell()
         self._started_s = trio.current_time()
         self.commit = GroupCommit(
             store,
@@ -67,6 +71,7 @@ class Broker:
             mark_dirty=self.commit.mark_dirty,
         )
         self.schedules = Schedules(self)
+        self.purging = Purging(self, runner)
 
     async def run(self) -> None:
         """Group commit, the five services and the housekeeping. Raises SyncFailed when the disk fails."""
@@ -76,6 +81,7 @@ class Broker:
             nursery.start_soon(self._keep_house)
             nursery.start_soon(retention.keep, self)
             nursery.start_soon(self.schedules.run)
+            nursery.start_soon(self.purging.run)
 
     def after_change(self) -> None:
         """Messages were changed: timers may be earlier, and subscribers may hold what is no longer theirs."""
@@ -90,9 +96,11 @@ class Broker:
         self.commit.mark_dirty()
 
     def give_back(self, subscription: Subscription) -> int:
-        """End a subscription and give its messages to others at once; how many there were."""
+        """End a subscription and give its messages to others at once; how many there were. When the broker is
+        stopping, that they were delivered is no attempt: it is not for the subscriber's sake."""
         self._forget(subscription)
-        released = self.store.release_holder(subscription.holder, self.clock.now_ms())
+        is_attempt = not self.is_draining
+        released = self.store.release_holder(subscription.holder, self.clock.now_ms(), is_attempt=is_attempt)
         self.delivery.wake_group(subscription.group_id)
         self.commit.mark_dirty()
         return released
@@ -104,6 +112,17 @@ class Broker:
             return
         self._forget(subscription)
         self.store.drop_holder(subscription.holder)
+
+    def return_unseen(self, subscription: Subscription, ids: Sequence[int], epochs: Sequence[int]) -> int:
+        """Deliver nothing more to a subscription that is about to leave, and take back what it has not looked at; how
+        many messages."""
+        self.delivery.remove(subscription)
+        if not ids:
+            return 0
+        returned = self.store.return_unseen(subscription.group_id, ids, epochs, self.clock.now_ms())
+        self.delivery.wake_group(subscription.group_id)
+        self.commit.mark_dirty()
+        return returned
 
     def stats(self) -> dict[str, Any]:
         """See `tickwheel.stats.Stats`."""

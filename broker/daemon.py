@@ -145,6 +145,7 @@ def _store_settings(settings: Settings) -> StoreSettings:
         ack_wait_ms=settings.ack_wait_ms,
         min_backoff_ms=settings.min_backoff_ms or settings.ack_wait_ms,
         max_backoff_ms=settings.max_backoff_ms,
+        purge_after_ms=settings.purge_after_ms,
     )
 
 

@@ -8,10 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker import changes, schedules, topics
+from broker import changes, purging, schedule_requests, topics
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
-from tickwheel.protocol.admin import Browse, Decide, DeleteTopic, GetTopic, Prepare, ReplayDead, SetTopic
+from tickwheel.protocol.admin import (
+    Browse,
+    Decide,
+    DeleteTopic,
+    GetTopic,
+    Prepare,
+    Purge,
+    ReplayDead,
+    SetTopic,
+)
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.errors import BadRequest, TooManySubscriptions, UnknownShard
 from tickwheel.protocol.frames import FrameType, encode_frame
@@ -33,7 +42,7 @@ from tickwheel.protocol.requests import (
     encode_map,
 )
 from tickwheel.protocol.schedules import DeleteSchedule, GetSchedules, SetSchedule, TriggerSchedule
-from tickwheel.protocol.settling import Change, Extend, Nack, Redeliver, Transaction
+from tickwheel.protocol.settling import Change, Extend, Nack, Redeliver, Return, ReturnOk, Transaction
 
 if TYPE_CHECKING:
     from broker.core import Broker
@@ -111,6 +120,14 @@ def _unsubscribe(caller: Caller, correlation: int, request: Unsubscribe) -> None
     when_durable(caller, correlation, request, UnsubscribeOk(released))
 
 
+def _return(caller: Caller, correlation: int, request: Return) -> None:
+    subscription = caller.subscriptions.get(request.subscription)
+    if subscription is None:
+        raise BadRequest(f"This connection has no subscription {request.subscription}.")
+    returned = caller.broker.return_unseen(subscription, request.ids, request.epochs)
+    when_durable(caller, correlation, request, ReturnOk(returned))
+
+
 def _stats(caller: Caller, correlation: int, request: GetStats) -> None:
     at_once(caller, correlation, request, encode_map(caller.broker.stats()))
 
@@ -133,6 +150,7 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     OpenTopic: _open_topic,
     Subscribe: _subscribe,
     Unsubscribe: _unsubscribe,
+    Return: _return,
     Cancel: changes.cancel,
     Reschedule: changes.reschedule,
     Redeliver: changes.redeliver,
@@ -145,12 +163,13 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     DeleteTopic: topics.delete_topic,
     Browse: topics.browse,
     ReplayDead: topics.replay_dead,
+    Purge: purging.purge,
     Prepare: topics.prepare,
     Decide: topics.decide,
-    GetSchedules: schedules.list_schedules,
-    SetSchedule: schedules.set_schedule,
-    DeleteSchedule: schedules.delete_schedule,
-    TriggerSchedule: schedules.trigger_schedule,
+    GetSchedules: schedule_requests.list_schedules,
+    SetSchedule: schedule_requests.set_schedule,
+    DeleteSchedule: schedule_requests.delete_schedule,
+    TriggerSchedule: schedule_requests.trigger_schedule,
     GetStats: _stats,
     GetTopics: _topics,
     GetWheel: _wheel,

@@ -25,10 +25,13 @@ _log = logs.get_logger("retention")
 
 
 async def keep(broker: Broker) -> None:
-    """Look again and again: several times within the shortest retention, but at most once a second."""
+    """Look again and again: several times within the shortest retention, and after topics were changed; at most once a
+    second."""
     while True:
-        ages_ms = _retentions(broker)
-        await trio.sleep(min(_LONGEST_S, max(_SHORTEST_S, min(ages_ms.values(), default=1 << 40) / 10_000)))
+        await trio.sleep(_SHORTEST_S)
+        pause_s = min(_LONGEST_S, min(_retentions(broker).values(), default=1 << 40) / 10_000) - _SHORTEST_S
+        with trio.move_on_after(max(0.0, pause_s)):
+            await broker.topics_changed.wait()
         for topic_id, age_ms in _retentions(broker).items():
             try:
                 await _expire(broker, topic_id, age_ms)

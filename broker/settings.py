@@ -96,6 +96,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int, _duration(_STORAGE, "How often `durability = interval` syncs.", 1, HOUR_MS)
     ] = 1 * SECOND_MS
 
+    purge_after_ms: Annotated[
+        int,
+        _duration(
+            _STORAGE,
+            "How long messages stay, and can be queried, after every group has acknowledged them. Then their disk "
+            "space is given back, a segment at a time. Topics can have their own.",
+            0,
+            365 * DAY_MS,
+        ),
+    ] = DAY_MS
+
     # -- limits ---------------------------------------------------------------------------------------------
     max_body_bytes: Annotated[
         int, _size(_LIMITS, "The largest body of a message, at most 16MiB.", 0, 16 * MIB)

@@ -49,6 +49,7 @@ def set_topic(caller: Caller, correlation: int, request: SetTopic) -> None:
         store.set_topic(request.topic, request.settings, request.unset, request.paused, now_ms)
         broker.services.timers_changed()
         broker.delivery.wake_all()
+    broker.topics_changed.ring()
     when_durable(caller, correlation, request, encode_map(_description(broker, request.topic)))
 
 
@@ -68,6 +69,12 @@ def delete_topic(caller: Caller, correlation: int, request: DeleteTopic) -> None
     subscribers = broker.store.holders_of(broker.store.groups_of(request.topic))
     if subscribers:
         raise TopicInUse(f"{request.topic!r} has {subscribers} subscribers.")
+    schedules = broker.schedules.of_topic(request.topic)
+    if schedules:
+        raise TopicInUse(
+            f"{request.topic!r} gets messages of {len(schedules)} schedules, such as {schedules[0]!r}.",
+            advice="Delete these schedules first, or give them another topic; pausing them is not enough.",
+        )
     messages = int(broker.store.describe_topic(request.topic)["messages"])
     broker.store.delete_topic(request.topic)
     when_durable(caller, correlation, request, DeleteTopicOk(messages))

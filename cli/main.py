@@ -49,6 +49,9 @@ COMMANDS = {
         "cli.inspect", "inspect", "Verify a data directory that no broker has open.", _LOOKING
     ),
     "serve": CommandEntry("cli.commands.serve", "serve", "Run the broker.", _RUNNING),
+    "purge": CommandEntry(
+        "cli.commands.purge", "purge", "Give the space of messages that are done back.", _RUNNING
+    ),
     "demo": CommandEntry("cli.demo.command", "demo", "Replay a day of real departures.", _RUNNING),
     "config": CommandEntry("cli.commands.config", "config", "Check or show the configuration.", _RUNNING),
     "bench": CommandEntry("cli.commands.bench", "bench", "Measure speed and lateness here.", _RUNNING),

@@ -66,7 +66,7 @@ static int finish_runs(tw_store *store, uint32_t group_id, const tw_run *runs, u
     if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++)
-            finish(store, group, seq, state, runs[r].time_ms);
+            if (!tw_is_gone(store, group, seq)) finish(store, group, seq, state, runs[r].time_ms);
         /* A message can be given up before it was ever delivered. */
         if (runs[r].first + runs[r].count > group->high_seq) group->high_seq = runs[r].first + runs[r].count;
     }
@@ -180,16 +180,27 @@ int64_t tw_held_by(tw_store *store, uint32_t group_id, uint32_t holder, uint64_t
     return (int64_t)n;
 }
 
-int tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
+/* base_epochs: the runs' times are those, and the leases end at time_ms. */
+static int end_leases(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int base_epochs,
+                      int64_t time_ms) {
     tw_group *group = &store->groups[group_id];
     if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
             if (row->state != TW_LEASED || row->epoch != runs[r].epoch) continue;
-            row->time_ms = runs[r].time_ms;
+            row->time_ms = base_epochs ? time_ms : runs[r].time_ms;
+            if (base_epochs) row->base_epoch = (uint32_t)runs[r].time_ms;
             row->flags &= (uint8_t)~TW_ACKING;
         }
     }
     return 0;
+}
+
+int tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
+    return end_leases(store, group_id, runs, n, 0, 0);
+}
+
+int tw_apply_return(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int64_t time_ms) {
+    return end_leases(store, group_id, runs, n, 1, time_ms);
 }

@@ -84,6 +84,7 @@ int tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const t
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t id = runs[r].first; id < runs[r].first + runs[r].count; id++, seq++) {
             tw_row *row = &store->rows[id];
+            if (row->state == TW_NONE) { total--; continue; } /* it was purged since: its number stays empty */
             if (row->state == TW_SCHEDULED && topic->scheduled) topic->scheduled--;
             topic->ready += row->state != TW_READY;
             row->state = TW_READY;
@@ -101,6 +102,11 @@ int tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const t
 
 const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t seq) {
     return &store->rows[store->topics[group->topic_id].arrivals[seq].id];
+}
+
+int tw_is_gone(const tw_store *store, const tw_group *group, uint64_t seq) {
+    const tw_topic *topic = &store->topics[group->topic_id];
+    return seq >= topic->allocated || topic->arrivals[seq].id == 0 || tw_row_of(store, group, seq)->state == TW_NONE;
 }
 
 int tw_is_in_topic(const tw_store *store, const tw_group *group, uint64_t seq) {
@@ -329,8 +335,10 @@ int tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw
     tw_group *group = &store->groups[group_id];
     if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
-        for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
+        uint64_t end = runs[r].first + runs[r].count, leased = runs[r].count;
+        for (uint64_t seq = runs[r].first; seq < end; seq++) {
             tw_delivery *row = &group->rows[seq];
+            if (tw_is_gone(store, group, seq)) { leased--; continue; }
             if (row->state == TW_UNTOUCHED) group->touched++;
             row->flags &= (uint8_t)~TW_TAKEN;
             row->state = TW_LEASED;
@@ -338,10 +346,10 @@ int tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw
             row->time_ms = runs[r].time_ms;
             row->holder = (uint16_t)holder;
         }
-        if (runs[r].first + runs[r].count > group->high_seq) group->high_seq = runs[r].first + runs[r].count;
-        group->leased += runs[r].count;
-        group->deliveries += runs[r].count;
-        store->outstanding[holder] += runs[r].count;
+        if (end > group->high_seq) group->high_seq = end;
+        group->leased += leased;
+        group->deliveries += leased;
+        store->outstanding[holder] += (uint32_t)leased;
     }
     return 0;
 }

@@ -21,7 +21,7 @@ typedef struct {
     partition_t partition[TW_KEY_PARTITIONS];
 } header_t;
 
-enum { FIRST_CAPACITY = 64, FIRST_TABLE = 20480 };
+enum { FIRST_CAPACITY = 64, FIRST_TABLE = 20480, SMALLEST_SHRUNK = 512 };
 _Static_assert(sizeof(header_t) <= FIRST_TABLE, "the header must end before the first table");
 
 static inline uint32_t fingerprint(uint32_t hash) { return (hash >> 4) & 0xffffffu; }
@@ -119,18 +119,21 @@ int tw_keys_remove(tw_store *store, uint64_t id) {
     return 1;
 }
 
-uint64_t tw_keys_bytes_to_grow(const tw_store *store, uint32_t partition) {
-    const header_t *header = (const header_t *)store->keys;
-    return header->end + (uint64_t)header->partition[partition].capacity * 2 * 8;
+uint64_t tw_keys_bytes_to_resize(const tw_store *store, uint32_t capacity) {
+    return ((const header_t *)store->keys)->end + (uint64_t)capacity * 8;
 }
 
-int tw_keys_grow(tw_store *store, uint32_t partition, uint64_t *freed_offset, uint64_t *freed_bytes) {
+uint64_t tw_keys_bytes_to_grow(const tw_store *store, uint32_t partition) {
+    return tw_keys_bytes_to_resize(store, ((const header_t *)store->keys)->partition[partition].capacity * 2);
+}
+
+int tw_keys_resize(tw_store *store, uint32_t partition, uint32_t capacity, uint64_t *freed_offset,
+                   uint64_t *freed_bytes) {
     header_t    *header = (header_t *)store->keys;
     partition_t *part = &header->partition[partition];
-    if (tw_keys_bytes_to_grow(store, partition) > store->keys_allocated) return -1;
+    if (tw_keys_bytes_to_resize(store, capacity) > store->keys_allocated || part->count >= capacity) return -1;
     const uint64_t *old = (const uint64_t *)(store->keys + part->offset);
     uint64_t       *table = (uint64_t *)(store->keys + header->end);
-    uint32_t        capacity = part->capacity * 2;
     memset(table, 0, (uint64_t)capacity * 8);
     for (uint32_t i = 0; i < part->capacity; i++)
         if (old[i]) put_entry(table, capacity - 1, hash_of(store, old[i]), old[i]);
@@ -140,6 +143,20 @@ int tw_keys_grow(tw_store *store, uint32_t partition, uint64_t *freed_offset, ui
     part->capacity = capacity;
     header->end += (uint64_t)capacity * 8;
     return 0;
+}
+
+int tw_keys_grow(tw_store *store, uint32_t partition, uint64_t *freed_offset, uint64_t *freed_bytes) {
+    uint32_t capacity = ((const header_t *)store->keys)->partition[partition].capacity;
+    return tw_keys_resize(store, partition, capacity * 2, freed_offset, freed_bytes);
+}
+
+/* An eighth full: half of what it could be, so that it does not grow again at once. */
+uint32_t tw_keys_fitting(const tw_store *store, uint32_t partition) {
+    const partition_t *part = &((const header_t *)store->keys)->partition[partition];
+    uint32_t           capacity = part->capacity;
+    if (capacity <= SMALLEST_SHRUNK || (uint64_t)part->count * 8 > capacity) return 0;
+    while (capacity > SMALLEST_SHRUNK && (uint64_t)part->count * 4 <= capacity) capacity /= 2;
+    return capacity;
 }
 
 uint64_t tw_keys_count(const uint8_t *keys) {

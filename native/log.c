@@ -51,8 +51,14 @@ static int makes_sense(const tw_store *store, const tw_message *message) {
 int tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need) {
     while (*position < end && end - *position >= sizeof(tw_head)) {
         const uint8_t *record = store->log + *position;
-        if (record[8] != TW_RECORD_MESSAGE) return 1;
         uint32_t bytes = tw_load32(record + 4);
+        if (record[8] == TW_RECORD_MOVED) {
+            int stop = tw_apply_moved(store, *position, need);
+            if (stop) return stop;
+            *position += tw_padded(bytes);
+            continue;
+        }
+        if (record[8] != TW_RECORD_MESSAGE) return 1;
         if (bytes < sizeof(tw_message) || bytes > end - *position) return -1;
         tw_message message;
         memcpy(&message, record, sizeof message);

@@ -17,7 +17,7 @@ int64_t tw_scheduled(const tw_store *store, uint64_t *from_id, uint64_t end_id, 
 }
 
 static void count_messages(tw_store *store) {
-    for (uint64_t id = 1; id < store->next_id; id++) {
+    for (uint64_t id = store->first_id; id < store->next_id; id++) {
         const tw_row *row = &store->rows[id];
         if (row->state == TW_NONE || !tw_topic_exists(store, row->topic_id)) continue;
         tw_topic *topic = &store->topics[row->topic_id];
@@ -29,9 +29,10 @@ static void count_messages(tw_store *store) {
 }
 
 static int link_lanes(tw_store *store, tw_topic *topic) {
-    for (uint64_t seq = 0; seq < topic->count; seq++) {
+    for (uint64_t seq = topic->first_seq; seq < topic->count; seq++) {
         uint64_t id = topic->arrivals[seq].id;
-        if (id == 0 || id >= store->next_id) return -1;
+        if (id >= store->next_id) return -1;
+        if (id == 0 || store->rows[id].state == TW_NONE) continue; /* it was purged */
         uint32_t priority = store->rows[id].priority;
         tw_link_lane(topic, priority, seq);
     }
@@ -75,13 +76,13 @@ void tw_skip_to_start(tw_store *store, uint32_t group_id) {
             group->cursor[priority] = at;
 }
 
-static void reset_group(tw_group *group) {
+static void reset_group(tw_group *group, uint64_t first_seq) {
     memset(group->cursor, 0, sizeof group->cursor);
     memset(group->retry_first, 0, sizeof group->retry_first);
     memset(group->retry_last, 0, sizeof group->retry_last);
     memset(group->retry_lanes, 0, sizeof group->retry_lanes);
-    group->floor_seq = group->start_seq;
-    group->high_seq = group->start_seq;
+    group->floor_seq = group->start_seq > first_seq ? group->start_seq : first_seq;
+    group->high_seq = group->floor_seq;
     group->touched = group->leased = group->pending = 0;
     group->acked = group->purged_acked;
     group->dead = group->purged_dead;
@@ -92,10 +93,12 @@ static void reset_group(tw_group *group) {
 static void count_delivery(tw_store *store, tw_group *group, uint64_t seq, int *held) {
     tw_delivery  *row = &group->rows[seq];
     const tw_row *message = tw_row_of(store, group, seq);
-    row->holder = 0;
-    row->flags = 0;
-    row->retry_next = 0;
-    row->order_hash = 0;
+    if (row->holder || row->flags || row->retry_next || row->order_hash) { /* no write where disk space was given back */
+        row->holder = 0;
+        row->flags = 0;
+        row->retry_next = 0;
+        row->order_hash = 0;
+    }
     /* Replay gives the lease again, but does not take the message out again that the table says is out already. */
     if (row->state == TW_LEASED && !tw_is_in_topic(store, group, seq)) row->state = TW_WAITING;
     /* Ordering keys: from the first open message on, the lane is gone through again to see which keys are busy. */
@@ -120,10 +123,10 @@ int tw_rebuild_group(tw_store *store, uint32_t group_id) {
     const tw_topic *topic = &store->topics[group->topic_id];
     uint64_t        end = group->allocated < topic->count ? group->allocated : topic->count;
     int             held = 0;
-    reset_group(group);
+    reset_group(group, topic->first_seq);
     tw_skip_to_start(store, group_id);
-    for (uint64_t seq = 0; seq < end; seq++) count_delivery(store, group, seq, &held);
-    for (uint64_t seq = group->start_seq; seq < topic->count; seq++)
+    for (uint64_t seq = topic->first_seq; seq < end; seq++) count_delivery(store, group, seq, &held);
+    for (uint64_t seq = group->floor_seq; seq < topic->count; seq++)
         group->pending += seq < end ? tw_is_open(store, group, seq) : tw_is_in_topic(store, group, seq);
     return 0;
 }

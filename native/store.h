@@ -31,7 +31,29 @@ typedef struct {
     uint32_t body_bytes;
 } tw_message; /* 48 bytes, then key, headers, ordering key, body */
 
-enum { TW_RECORD_MESSAGE = 1, TW_RECORD_END = 255 };
+enum { TW_RECORD_MESSAGE = 1, TW_RECORD_TRANSACTION = 12, TW_RECORD_MOVED = 13, TW_RECORD_END = 255 };
+
+/* MOVED: a head (aux: the topic id), this, an entry for each group that was given the message, then its complete
+ * MESSAGE record. */
+typedef struct {
+    uint64_t topic_seq;
+    uint16_t version;
+    uint8_t  state;
+    uint8_t  unused;
+    uint16_t flags;
+    uint16_t unused2;
+    uint32_t groups;
+    uint32_t unused3;
+} tw_moved;
+
+typedef struct {
+    uint32_t group_id;
+    uint32_t epoch;
+    uint32_t base_epoch;
+    uint8_t  state;
+    uint8_t  unused[3];
+    int64_t  time_ms;
+} tw_moved_group;
 
 /* ---- MessageTable row; the row's index is the message's id ---- */
 typedef struct {
@@ -70,7 +92,7 @@ typedef struct {
     int64_t  time_ms;    /* leased: the lease's end; acked: when */
     uint64_t retry_next; /* chain of messages that wait for redelivery (topic_seq + 1; 0: last) */
     uint32_t epoch;      /* deliveries so far; fences receipts */
-    uint32_t base_epoch; /* the epoch at which the attempts were last counted from 0 again */
+    uint32_t base_epoch; /* of its deliveries, those that do not count as attempts (any more) */
     uint32_t order_hash; /* of the ordering key; 0: none, or not looked at yet */
     uint16_t holder; /* number of the subscription that holds the lease; 0: none */
     uint8_t  state;
@@ -104,6 +126,8 @@ typedef struct {
     uint32_t    shards; /* 0: messages are put here themselves */
     uint16_t    shard_of_byte[256]; /* topic id by the first byte of the routing hash */
     uint32_t    first_group;        /* chain of its groups; 0: none */
+    uint64_t    first_seq;          /* everything below is gone */
+    int64_t     purge_after_ms;     /* messages that are done stay for so long */
 } tw_topic;
 
 /* A busy ordering key of a group: its one message that is not done and may be delivered, and those that wait for it,
@@ -173,6 +197,7 @@ typedef struct {
     uint32_t max_frame_bytes;
     uint32_t *key_hashes; /* scratch, TW_MAX_BATCH */
     uint16_t *key_counts; /* scratch, TW_KEY_PARTITIONS, zero between calls */
+    uint64_t first_id;    /* everything below is gone */
 } tw_store;
 
 enum {
@@ -202,6 +227,7 @@ enum {
     TW_STOP_NEED_ROWS = 12, /* need: first row not wanted */
     TW_STOP_NEED_KEYS = 13, /* need: the partition to grow */
     TW_STOP_NEED_REPLIES = 14,
+    TW_STOP_NEED_DELIVERIES = 15, /* need: the group whose rows must reach all of its topic */
 };
 
 typedef struct {
@@ -275,7 +301,8 @@ int64_t  tw_group_begin(tw_store *store, uint8_t type, uint32_t aux, const uint8
 /* Fills in its length and checksum. */
 void     tw_group_end(tw_store *store, uint64_t at);
 /* Applies message records (already verified) from *position on. Returns 0 at `end`, 1 at a record of another type,
- * TW_STOP_NEED_ROWS with *need, -1 when a message does not make sense. The key index is left alone. */
+ * TW_STOP_NEED_ROWS or TW_STOP_NEED_DELIVERIES with *need, -1 when one does not make sense. MOVED records count as
+ * message records. The key index is left alone. */
 int      tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need);
 
 /* ---- keys.c ---- */
@@ -291,6 +318,12 @@ uint64_t tw_keys_bytes_to_grow(const tw_store *store, uint32_t partition);
 /* Doubles a partition's table into the space after the last one. Returns 0, or -1 when keys_allocated is too small.
  * The old table's place comes back in *freed_offset and *freed_bytes. */
 int      tw_keys_grow(tw_store *store, uint32_t partition, uint64_t *freed_offset, uint64_t *freed_bytes);
+/* The same for any capacity (a power of two that has room for all entries). */
+uint64_t tw_keys_bytes_to_resize(const tw_store *store, uint32_t capacity);
+int      tw_keys_resize(tw_store *store, uint32_t partition, uint32_t capacity, uint64_t *freed_offset,
+                        uint64_t *freed_bytes);
+/* The capacity to which a partition should shrink; 0: none. */
+uint32_t tw_keys_fitting(const tw_store *store, uint32_t partition);
 uint64_t tw_keys_count(const uint8_t *keys);
 static inline uint32_t tw_key_partition(uint32_t hash) { return hash >> 22; }
 
@@ -313,6 +346,8 @@ void     tw_link_lane(tw_topic *topic, uint32_t priority, uint64_t seq);
 /* clamp(min_backoff * 2^(epoch-1), ack_wait, max_backoff), spread by up to a third inside the clamps from epoch 2. */
 int64_t  tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_backoff_ms, uint64_t id, uint32_t epoch);
 const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t seq);
+/* 1 when nothing is known of a number of the group's topic: what was there is gone. */
+int      tw_is_gone(const tw_store *store, const tw_group *group, uint64_t seq);
 /* 1 when the message of that number is in its topic now (and not cancelled, or rescheduled and there under another). */
 int      tw_is_in_topic(const tw_store *store, const tw_group *group, uint64_t seq);
 /* 1 when, besides, the group is not done with it. */
@@ -357,6 +392,9 @@ int64_t  tw_held_by(tw_store *store, uint32_t group_id, uint32_t holder, uint64_
                     uint64_t *seqs, uint32_t *epochs, uint64_t capacity);
 /* Moves the end of leases to the runs' time: now, or later. */
 int      tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
+/* Ends leases at time_ms of messages that nobody has looked at: a run's time_ms is their base_epoch from now on, so that
+ * the delivery is no attempt. */
+int      tw_apply_return(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int64_t time_ms);
 
 /* ---- orders.c: ordering keys ---- */
 int      tw_orders_have_room(const tw_group *group);
@@ -409,6 +447,38 @@ int      tw_rebuild_orders(tw_store *store, uint32_t group_id, uint64_t *from_se
 int64_t  tw_leased(tw_store *store, uint32_t group_id, uint64_t *from_seq, uint64_t capacity,
                    int64_t *until_ms, uint64_t *seqs, uint32_t *epochs);
 
+/* ---- purge.c ---- */
+typedef struct {
+    uint64_t dead;
+    uint64_t damaged; /* messages that must be marked as damaged before they can go */
+    uint64_t moved;
+    uint64_t moved_bytes;
+    uint64_t need; /* log bytes that the next message to be moved takes */
+} tw_purging;
+
+/* 1 when nobody needs the message any more, and it was kept for long enough. */
+int      tw_is_dead(const tw_store *store, uint64_t id, int64_t now_ms);
+/* Looks at the messages between *at and limit (which lies in the same segment, whose records end by `end`), as far as
+ * `capacity` allows; *at moves. Lists those that are dead or damaged, stages MOVED records for the others. Returns 0,
+ * TW_STOP_NEED_DISK with result->need, -1 when there are no records where there should be. */
+int      tw_purge_plan(tw_store *store, uint64_t *at, uint64_t limit, uint64_t end, int64_t now_ms, uint64_t capacity,
+                       uint64_t *dead, uint64_t *damaged, tw_purging *result);
+/* Applies a MOVED record. 0, -1 when it does not make sense, TW_STOP_NEED_DELIVERIES with *need. */
+int      tw_apply_moved(tw_store *store, uint64_t position, uint64_t *need);
+/* What messages have added to the counters of their topics (messages, cancelled) and groups (acked, dead, deliveries). */
+void     tw_purge_count(const tw_store *store, const uint64_t *ids, uint64_t n, uint64_t *of_topics, uint64_t *of_groups);
+/* Forgets every message whose record still lies between two positions. 0, or -1: no records there. */
+int      tw_apply_purged(tw_store *store, uint64_t from, uint64_t to);
+/* Adds up the messages of [from_id, end_id) by the segment in which their records lie: live ones with the bytes that
+ * they take when they are moved, and dead ones. */
+void     tw_purge_survey(const tw_store *store, uint64_t from_id, uint64_t end_id, int64_t now_ms, uint64_t first,
+                         uint64_t segment_bytes, uint64_t segments, uint64_t *live, uint64_t *live_bytes, uint64_t *dead);
+/* Moves first_seq and first_id up over what is gone, by `limit` at most. Returns 1 when the limit was reached. */
+int      tw_raise_first_seq(tw_store *store, uint32_t topic_id, uint64_t limit);
+int      tw_raise_first_id(tw_store *store, uint64_t limit);
+
+_Static_assert(sizeof(tw_moved) == 24, "state of a moved message");
+_Static_assert(sizeof(tw_moved_group) == 24, "group of a moved message");
 _Static_assert(sizeof(tw_head) == 16, "record head");
 _Static_assert(sizeof(tw_message) == 48, "message record");
 _Static_assert(sizeof(tw_row) == 48, "MessageTable row");

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from secrets import token_hex
+from typing import Any, Final
 
 import msgspec
 
 from tickwheel._columns import Body, Headers, check_name, check_priority
 from tickwheel._requests import Requests
 from tickwheel._times import Delay, Moment, delay_ms, moment_ms
+from tickwheel.protocol.errors import BadSchedule, UnknownSchedule
+from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.protocol.schedules import (
     DeleteSchedule,
     DeleteScheduleOk,
@@ -43,11 +47,65 @@ class Schedule(msgspec.Struct, frozen=True):
     """Slots that passed while the broker was down, and that were not caught up."""
     last_slot_ms: int
     next_ms: list[int]
-    """The next five slots."""
+    """The next slots, five unless more were asked for; none when it is paused."""
+    trouble: str = ""
+    """Why what is due cannot be sent; it is tried again until it can."""
 
 
 class _Schedules(msgspec.Struct, frozen=True):
     schedules: list[Schedule]
+    more: bool = False
+
+
+_UNSET: Final[dict[str, dict[str, Any]]] = {
+    "until": {"until_ms": MAX_TIME_MS},
+    "body": {"body": b""},
+    "headers": {"headers": {}},
+    "priority": {"priority": None},
+    "window": {"window_ms": 0},
+}
+
+
+def _rhythm_fields(
+    cron: str | None, tz: str | None, every: Delay | None, start: Moment | None, until: Moment | None
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if cron is not None or every is not None:
+        fields |= {"cron": cron or "", "every_ms": 0 if every is None else delay_ms(every)}
+    fields |= {"tz": tz} if tz is not None else {}
+    fields |= {"start_ms": moment_ms(start)} if start is not None else {}
+    fields |= {"until_ms": moment_ms(until)} if until is not None else {}
+    return fields
+
+
+def _message_fields(
+    body: Body | None,
+    headers: Headers | None,
+    priority: int | None,
+    overlap: str | None,
+    catch_up: str | None,
+    window: Delay | None,
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    fields |= {"body": bytes(body)} if body is not None else {}
+    fields |= {"headers": dict(headers)} if headers is not None else {}
+    fields |= {"priority": check_priority(priority)} if priority is not None else {}
+    fields |= {"overlap": overlap} if overlap is not None else {}
+    fields |= {"catch_up": catch_up} if catch_up is not None else {}
+    fields |= {"window_ms": delay_ms(window)} if window is not None else {}
+    return fields
+
+
+def _unset_fields(unset: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name in unset:
+        if name not in _UNSET:
+            raise BadSchedule(f"{name!r} cannot be unset.", advice=f"Use {', '.join(_UNSET)}.")
+        fields |= _UNSET[name]
+    both = fields.keys() & given.keys()
+    if both:
+        raise BadSchedule(f"{sorted(both)[0]} is both given and unset.")
+    return fields
 
 
 class ScheduleRequests(Requests):
@@ -76,28 +134,53 @@ class ScheduleRequests(Requests):
         ``overlap`` "skip": not while the message of the slot before is not done (acked by every group of the topic).
         ``catch_up``, for slots that passed while the broker was down: "none", "last" (one message), or "all".
         ``window``: each message is due somewhere in so long after its slot, always at the same place.
-        Raises BadSchedule, ScheduleExists.
+        To create a schedule that is there with exactly these settings succeeds and changes nothing.
+        Raises BadSchedule, ScheduleExists, TooManySchedules, UnknownTopic.
         """
         check_name(name, "schedule")
         check_name(topic)
-        fields: dict[str, Any] = {
-            "topic": topic,
-            "tz": tz,
-            "body": bytes(body),
-            "headers": dict(headers or {}),
-            "overlap": overlap,
-            "catch_up": catch_up,
-            "window_ms": delay_ms(window),
-        }
-        fields |= {"cron": cron} if cron is not None else {}
-        fields |= {"every_ms": delay_ms(every)} if every is not None else {}
-        fields |= {"start_ms": moment_ms(start)} if start is not None else {}
-        fields |= {"until_ms": moment_ms(until)} if until is not None else {}
-        fields |= {"priority": check_priority(priority)} if priority is not None else {}
+        fields: dict[str, Any] = {"topic": topic}
+        fields |= _rhythm_fields(cron, tz, every, start, until)
+        fields |= _message_fields(body, headers, priority, overlap, catch_up, window)
         return await self._ask(SetSchedule(name=name, create=True, fields=fields), Schedule)
 
+    async def set_schedule(
+        self,
+        name: str,
+        *,
+        unset: Sequence[str] = (),
+        topic: str | None = None,
+        cron: str | None = None,
+        tz: str | None = None,
+        every: Delay | None = None,
+        start: Moment | None = None,
+        until: Moment | None = None,
+        body: Body | None = None,
+        headers: Headers | None = None,
+        priority: int | None = None,
+        overlap: str | None = None,
+        catch_up: str | None = None,
+        window: Delay | None = None,
+    ) -> Schedule:
+        """Changes what is given of a schedule, all of it or, when it is refused, nothing; it counts for slots that
+        have not come yet. ``cron`` takes the place of ``every``, and the other way round.
+
+        Those of ``unset`` ("until", "body", "headers", "priority", "window") are as if they had never been given.
+        Raises UnknownSchedule, BadSchedule, UnknownTopic.
+        """
+        check_name(name, "schedule")
+        fields: dict[str, Any] = {}
+        if topic is not None:
+            check_name(topic)
+            fields["topic"] = topic
+        fields |= _rhythm_fields(cron, tz, every, start, until)
+        fields |= _message_fields(body, headers, priority, overlap, catch_up, window)
+        fields |= _unset_fields(unset, fields)
+        return await self._ask(SetSchedule(name=name, fields=fields), Schedule)
+
     async def pause_schedule(self, name: str) -> Schedule:
-        """Sends nothing until ``resume_schedule``; a message that waits for its slot is called back."""
+        """Sends nothing until ``resume_schedule``; messages that wait for their slot or in their window are called
+        back."""
         return await self._ask(SetSchedule(name=name, fields={"paused": True}), Schedule)
 
     async def resume_schedule(self, name: str) -> Schedule:
@@ -106,16 +189,25 @@ class ScheduleRequests(Requests):
 
     async def schedules(self) -> list[Schedule]:
         """All schedules, by name."""
-        return (await self._ask(GetSchedules(), _Schedules)).schedules
+        found: list[Schedule] = []
+        more = True
+        while more:
+            after = found[-1].name if found else ""
+            page = await self._ask(GetSchedules(after=after), _Schedules)
+            found += page.schedules
+            more = page.more and bool(page.schedules)
+        return found
 
-    async def schedule(self, name: str) -> Schedule:
-        """One schedule. Raises UnknownSchedule."""
-        return (await self._ask(GetSchedules(name=name), _Schedules)).schedules[0]
+    async def schedule(self, name: str, *, count: int = 5) -> Schedule:
+        """One schedule, with its next ``count`` slots (up to 1,000). Raises UnknownSchedule."""
+        return (await self._ask(GetSchedules(name=name, count=count), _Schedules)).schedules[0]
 
     async def delete_schedule(self, name: str) -> None:
-        """Ends a schedule; a message that waits for its slot is called back. Raises UnknownSchedule."""
-        await self._answer(DeleteSchedule(name=name), DeleteScheduleOk)
+        """Ends a schedule; messages that wait for their slot or in their window are called back. Raises
+        UnknownSchedule."""
+        await self._end(DeleteSchedule(name=name), DeleteScheduleOk, UnknownSchedule)
 
     async def trigger_schedule(self, name: str) -> int:
-        """Sends its message now, beside the rhythm; the message's id. Raises UnknownSchedule."""
-        return (await self._answer(TriggerSchedule(name=name), TriggerScheduleOk)).id
+        """Sends its message now, beside the rhythm, once also if the connection breaks meanwhile; the message's id.
+        Raises UnknownSchedule."""
+        return (await self._answer(TriggerSchedule(name=name, token=token_hex(16)), TriggerScheduleOk)).id

@@ -18,10 +18,11 @@ from tickwheel._columns import check_name
 from tickwheel._message import BaseBatch, BaseMessage
 from tickwheel._times import Moment, moment_ms
 from tickwheel.protocol.errors import AckRefused, BadArgument, NotConnected, RequestTimeout, TickwheelError
-from tickwheel.protocol.limits import MAX_CREDIT
+from tickwheel.protocol.limits import MAX_CREDIT, MAX_IDS_A_REQUEST
 from tickwheel.protocol.machine import AnswerBody
 from tickwheel.protocol.messages import Delivery
 from tickwheel.protocol.requests import Subscribe, SubscribeOk, Unsubscribe
+from tickwheel.protocol.settling import Return
 
 if TYPE_CHECKING:
     from tickwheel._session import Session
@@ -144,7 +145,7 @@ class Subscription(Generic[M, B]):
 
     async def _next_batch(self) -> B | None:
         await checkpoint()
-        while not self._buffer:
+        while self._left or not self._buffer:
             if self._error is not None:
                 raise self._error.copy()
             if self._left:
@@ -201,16 +202,32 @@ class Subscription(Generic[M, B]):
             logger.warning("%s", error)
         except TickwheelError as error:
             logger.warning("acks of %r may be lost, then the messages come again: %s", self.topic, error)
+        if self._number is not None:
+            # Behind its answer nothing more arrives, so it is known then what nobody has looked at.
+            stopped = self._session.submit_bound(Return(subscription=self._number, ids=[], epochs=[]))
+            await stopped.done.wait()
         call = self._unsubscribe()
         if call is not None:
             await call.done.wait()
-        self._buffer.clear()
 
     def _unsubscribe(self) -> RequestCall | None:
         number, self._number = self._number, None
+        unseen = self._take_unseen()
         if number is None:
             return None
+        for start in range(0, len(unseen), MAX_IDS_A_REQUEST):
+            ids, epochs = zip(*unseen[start : start + MAX_IDS_A_REQUEST], strict=True)
+            self._session.submit_bound(Return(subscription=number, ids=list(ids), epochs=list(epochs)))
         return self._session.submit_bound(Unsubscribe(subscription=number))
+
+    def _take_unseen(self) -> list[tuple[int, int]]:
+        """Receipts of the messages that came and were not handed to the user."""
+        unseen = [(message.id, message.epoch) for message in self._current]
+        for batch in self._buffer:
+            unseen.extend(zip(batch.ids, batch.epochs, strict=True))
+        self._buffer.clear()
+        self._current = iter(())
+        return [receipt for receipt in unseen if receipt not in self._gone]
 
     # The session's side --------------------------------------------------------------------------
 
@@ -232,8 +249,6 @@ class Subscription(Generic[M, B]):
 
     def delivered(self, delivery: Delivery) -> None:
         """Takes a batch from the connection."""
-        if self._left:
-            return
         self._buffer.append(self._batch_class(delivery, self.topic, self.acks))
         self._buffered += delivery.count
         # Leases of unread messages end, and their credit brings them again. Then the oldest batch here is

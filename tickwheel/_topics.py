@@ -18,15 +18,18 @@ from tickwheel.protocol.admin import (
     DeleteTopic,
     DeleteTopicOk,
     GetTopic,
+    Purge,
+    PurgeOk,
     ReplayDead,
     ReplayDeadOk,
     SetTopic,
 )
-from tickwheel.protocol.errors import BadTopicSettings, RemoteProtocolError
+from tickwheel.protocol.errors import BadTopicSettings, RemoteProtocolError, UnknownTopic
 from tickwheel.protocol.requests import GetStats, GetTopics, GetWheel
-from tickwheel.stats import Stats, TopicInfo, Topics, TopicStats, Wheel
+from tickwheel.stats import PurgeResult, Stats, TopicInfo, Topics, TopicStats, Wheel
 
 DURATIONS: Final = ("ack_wait", "min_backoff", "max_backoff", "purge_after", "retention", "spread")
+_PURGE_WAIT_MS: Final = 2_000
 NUMBERS: Final = ("max_attempts", "batch_size", "cache_size", "priority", "rate", "max_body_bytes")
 
 
@@ -87,6 +90,8 @@ class TopicRequests(Requests):
     ) -> TopicInfo:
         """Creates a topic. Raises TopicExists, BadTopicSettings, BadTopicName, TooManyTopics.
 
+        To create a topic that is there with exactly these settings succeeds and changes nothing.
+
         Durations (a timedelta, or ms): ack_wait, min_backoff, max_backoff, purge_after, retention, spread. Numbers:
         max_attempts, batch_size, cache_size, priority, rate (deliveries a second to each group), max_body_bytes.
         ``vitess``: the comment of a Vitess message table; settings that are given as well have precedence.
@@ -129,9 +134,10 @@ class TopicRequests(Requests):
         return await self._ask(GetTopic(topic=name), TopicInfo)
 
     async def delete_topic(self, name: str) -> int:
-        """Deletes a topic with all its messages and groups; how many messages it had. Raises UnknownTopic,
-        TopicInUse."""
-        return (await self._answer(DeleteTopic(topic=name), DeleteTopicOk)).messages
+        """Deletes a topic with all its messages and groups; how many messages it had, 0 if the answer that said so was
+        lost with its connection. Raises UnknownTopic, TopicInUse."""
+        answer = await self._end(DeleteTopic(topic=name), DeleteTopicOk, UnknownTopic)
+        return 0 if answer is None else answer.messages
 
     async def browse(
         self, topic: str, *, states: str | Sequence[str] | None = None, after_id: int = 0, limit: int = 100
@@ -149,6 +155,16 @@ class TopicRequests(Requests):
         """
         chosen = None if ids is None else list(ids)
         return (await self._answer(ReplayDead(topic=topic, ids=chosen, limit=limit), ReplayDeadOk)).results
+
+    async def purge(self, *, dry_run: bool = False, wait: bool = True) -> PurgeResult:
+        """Gives the disk space of messages that are done back now: acked or dead in every group for ``purge_after``,
+        cancelled, expired, or of deleted topics. The broker does it by itself when it is worth it. ``dry_run``: only
+        says what would be purged. Without ``wait`` it goes on after the answer. Raises DiskFull."""
+        wait_ms = _PURGE_WAIT_MS if wait or dry_run else 0
+        found = await self._answer(Purge(dry_run=dry_run, wait_ms=wait_ms), PurgeOk)
+        while wait_ms and not found.is_done:
+            found = await self._answer(Purge(run=found.run, wait_ms=wait_ms), PurgeOk)
+        return PurgeResult(**msgspec.structs.asdict(found))
 
     async def stats(self) -> Stats:
         """The broker's counters."""

@@ -90,6 +90,24 @@ class TopicInfo(msgspec.Struct, frozen=True):
     ready: int
 
 
+class PurgeResult(msgspec.Struct, frozen=True):
+    """What a purge has done, or would do."""
+
+    run: int
+    is_done: bool
+    segments: int
+    """Deleted segments of the log."""
+    freed_bytes: int
+    """Of the log: what the segments took, without what moved messages take again. The tables give space back, too."""
+    purged_messages: int
+    moved_messages: int
+    """Those that are still needed, written again at the head of the log."""
+    moved_bytes: int
+    damaged_messages: int
+    kept_messages: int
+    """In segments that stay."""
+
+
 class Topics(msgspec.Struct, frozen=True):
     """All topics."""
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from native import Buffer, ffi, lib
+from timerlog.base import Base, Purged
 from timerlog.errors import BadSettings, StoreError
 from timerlog.failures import Failure
 from timerlog.layout import (
@@ -84,6 +85,10 @@ def unpack_lease(payload: Buffer) -> tuple[Runs, int]:
     return np.frombuffer(view, RUN, count), given_ms
 
 
+def pack_returned(runs: Runs, time_ms: int) -> bytes:
+    return time_ms.to_bytes(8, "little") + runs.tobytes()
+
+
 def pack_redeliver(runs: Runs, *, reset_attempts: bool) -> bytes:
     return int(reset_attempts).to_bytes(8, "little") + runs.tobytes()
 
@@ -96,6 +101,7 @@ class Applier:
     settings: StoreSettings
     tick_ms: int = 0
     transaction_id: bytes = b""  #: of the transaction whose records are being applied
+    first_position: int = 0  #: what lay before it in the log is gone
 
     def apply(self, record: int, aux: int, payload: Buffer) -> None:
         """One record as read from the log. MARK and END change nothing."""
@@ -110,6 +116,10 @@ class Applier:
                 self.ack(aux, np.frombuffer(payload, RUN))
             case RecordType.RELEASE:
                 self.release(aux, np.frombuffer(payload, RUN))
+            case RecordType.RETURNED:
+                self.returned(
+                    aux, np.frombuffer(payload, RUN, offset=8), int.from_bytes(payload[:8], "little")
+                )
             case RecordType.NACK:
                 runs, error = unpack_nack(payload)
                 self.nack(aux, runs, error)
@@ -135,6 +145,10 @@ class Applier:
             case RecordType.STORED:
                 sends = np.frombuffer(payload, np.uint64).reshape(-1, 2).tolist()
                 self.stored([(first, count) for first, count in sends])
+            case RecordType.BASE:
+                self.base(msgspec.msgpack.decode(payload, type=Base))
+            case RecordType.PURGED:
+                self.purged(msgspec.msgpack.decode(payload, type=Purged))
             case RecordType.MARK | RecordType.END:
                 pass
             case _:
@@ -156,6 +170,14 @@ class Applier:
         _check(lib.tw_apply_ack(self.tables.native, group_id, runs_pointer(runs), len(runs)), "ACK")
         self._forget_failures(group_id, runs)
 
+    def returned(self, group_id: int, runs: Runs, time_ms: int) -> None:
+        """The runs' times are the rows' ``base_epoch`` from now on."""
+        self.tables.ensure_deliveries(group_id, _last(runs))
+        pointer = runs_pointer(runs)
+        _check(lib.tw_apply_return(self.tables.native, group_id, pointer, len(runs), time_ms), "RETURNED")
+        for first, count in runs[["first", "count"]].tolist():
+            self.tables.failures.shift(group_id, first, count)
+
     def release(self, group_id: int, runs: Runs) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))
         _check(lib.tw_apply_release(self.tables.native, group_id, runs_pointer(runs), len(runs)), "RELEASE")
@@ -167,9 +189,12 @@ class Applier:
             self._remember(group_id, runs, error)
 
     def _remember(self, group_id: int, runs: Runs, error: str) -> None:
+        group = self.tables.groups[group_id]
+        arrivals = self.tables.topics[group.record.topic_id].arrivals
         for first, count, epoch, at_ms in runs.tolist():
-            for seq in range(first, first + count):
-                self.tables.failures.add(group_id, seq, Failure(epoch, at_ms, error))
+            for seq in range(first, min(first + count, arrivals.capacity)):
+                if arrivals.items["id"][seq]:  # else it was purged
+                    self.tables.failures.add(group_id, seq, Failure(epoch, at_ms, error))
 
     def redeliver(self, group_id: int, runs: Runs, *, reset_attempts: bool) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))
@@ -197,13 +222,13 @@ class Applier:
         result = lib.tw_apply_reschedule(self.tables.native, runs_pointer(runs), len(runs), priority)
         _check(result, "RESCHEDULE")
 
-    def topic(self, record: TopicRecord) -> None:
+    def topic(self, record: TopicRecord, first_seq: int = 0) -> None:
         if not 0 < record.topic_id < self.tables.native.topics_capacity:
             raise BadSettings(f"topic {record.name!r} has number {record.topic_id}: raise max_topics")
         if record.deleted:
             self.tables.remove_topic(record.topic_id)
         else:
-            self.tables.add_topic(record)
+            self.tables.add_topic(record, first_seq)
 
     def stored(self, sends: list[tuple[int, int]]) -> None:
         if any(self.transaction_id):
@@ -214,6 +239,40 @@ class Applier:
             self.tables.documents.pop(record.name, None)
         else:
             self.tables.documents[record.name] = record.content
+
+    def base(self, base: Base) -> None:
+        """Everything small, as it is at this point. On tables that hold what came before, it changes nothing."""
+        tables = self.tables
+        tables.start_rows(base.first_id, base.next_id)
+        for topic in base.topics:
+            self.topic(topic.record, topic.first_seq)
+            counts = tables.native.topics[topic.record.topic_id]
+            tables.ensure_arrivals(topic.record.topic_id, topic.count)
+            counts.count = max(int(counts.count), topic.count)
+            counts.purged_messages, counts.purged_cancelled = topic.purged_messages, topic.purged_cancelled
+        for group in base.groups:
+            self.group(group.record)
+            sums = tables.native.groups[group.record.group_id]
+            sums.purged_acked, sums.purged_dead = group.purged_acked, group.purged_dead
+            sums.purged_deliveries = group.purged_deliveries
+        tables.documents = dict(base.documents)
+        tables.failures.load(base.failures)
+        tables.transactions.load(base.transactions)
+        tables.last_topic_id = max(tables.last_topic_id, base.last_topic_id)
+        tables.last_group_id = max(tables.last_group_id, base.last_group_id)
+        self.tick_ms = max(self.tick_ms, base.tick_ms)
+
+    def purged(self, purged: Purged) -> None:
+        """Forgets what lay in a part of the log, if that is still there, and sets the counters that keep its sums."""
+        native = self.tables.native
+        if purged.start >= self.first_position and lib.tw_apply_purged(native, purged.start, purged.end):
+            raise StoreError("a PURGED record names a part of the log that holds no records")
+        for topic_id, messages, cancelled in purged.topics:
+            topic = native.topics[topic_id]
+            topic.purged_messages, topic.purged_cancelled = messages, cancelled
+        for group_id, acked, dead, deliveries in purged.groups:
+            group = native.groups[group_id]
+            group.purged_acked, group.purged_dead, group.purged_deliveries = acked, dead, deliveries
 
     def group(self, record: GroupRecord) -> None:
         if not 0 < record.group_id < self.tables.native.groups_capacity:

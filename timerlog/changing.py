@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from native import ffi, lib
 from timerlog.apply import AS_IT_IS, Runs, pack_redeliver, reschedule_aux
-from timerlog.core import MESSAGE_TIMER, UInt64Array, in_records
+from timerlog.core import INTERNAL, MESSAGE_TIMER, Control, UInt64Array, in_records
 from timerlog.errors import BadTime, UnknownGroup
 from timerlog.layout import (
     IN_RETRY,
@@ -23,6 +23,7 @@ from timerlog.layout import (
     RecordType,
 )
 from timerlog.settling import Settling
+from timerlog.transactions import JudgedSend
 
 UNKNOWN, SCHEDULED, READY, DELIVERED, DONE, CANCELLED, EXPIRED = range(7)
 _ANSWERS: Final = (
@@ -142,7 +143,10 @@ class Changing(Settling):
     def _end(self, ids: UInt64Array, record: RecordType, state: MessageState) -> None:
         self._append(record, 0, ids.tobytes())
         self._applier.end(ids, state)
-        # The next message of an ordering key may go.
+        self._wake_ordered(ids)
+
+    def _wake_ordered(self, ids: UInt64Array) -> None:
+        """The next message of an ordering key may go."""
         ordered = ids[self.tables.rows["flags"][ids] & _ORDERED != 0]
         for topic_id in np.unique(self.tables.rows["topic_id"][ordered]).tolist():
             self._woken.update(self.tables.topics[topic_id].groups.values())
@@ -330,12 +334,26 @@ class Changing(Settling):
 
     # -- documents --
 
-    def put_document(self, name: str, content: bytes | None) -> None:
-        """Keeps a small document under a name, or deletes it (``None``). It may be relied on once the log is durable.
-        Raises ``DiskFull``."""
-        record = DocumentRecord(name, content)
-        self._append(RecordType.DOCUMENT, 0, msgspec.msgpack.encode(record))
-        self._applier.document(record)
+    def put_document(
+        self,
+        name: str,
+        content: bytes | None,
+        now_ms: int,
+        *,
+        send: JudgedSend | None = None,
+        cancel: Sequence[int] = (),
+    ) -> None:
+        """Keeps a document under a name, or deletes it (``None``), together with a message that is stored and others
+        that are cancelled, if no subscriber was given them yet: all of it or nothing, also after a crash. It may be
+        relied on once the log is durable. Raises ``DiskFull``, ``TransactionTooLarge``."""
+        ids = np.unique(_as_ids(cancel))
+        ids = np.ascontiguousarray(ids[_is_undelivered(self._judge_ids(ids))])
+        document = msgspec.msgpack.encode(DocumentRecord(name, content))
+        controls: list[Control] = [(RecordType.DOCUMENT, 0, document)]
+        if len(ids):
+            controls.append((RecordType.CANCEL, 0, ids.tobytes()))
+        self.commit_records(INTERNAL, [send] if send is not None else [], controls, now_ms)
+        self._wake_ordered(ids)
 
 
 def _is_undelivered(verdicts: Verdicts) -> npt.NDArray[np.bool_]:

@@ -18,31 +18,26 @@ from typing import Final
 import msgspec
 
 from native import crc32c
+from timerlog.base import Base
 from timerlog.disk import Disk
-from timerlog.failures import Failure
-from timerlog.layout import FORMAT_VERSION, GroupRecord, TopicRecord
+from timerlog.layout import FORMAT_VERSION
 
 NAME: Final = "checkpoint"
 MAGIC: Final = b"TWCHECK1"
+#: Of the checkpoint alone: one that an older version wrote is not used, and the log is read instead.
+VERSION: Final = 2
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT_VERSION
+    version: int = VERSION
     log_id: int
     position: int  #: the tables hold every record before it
     durable_position: int
-    next_id: int
-    tick_ms: int
     clean: bool
     boot_id: str
-    topics: list[tuple[TopicRecord, int]]  #: with the number of messages that reached it
-    groups: list[GroupRecord]
+    base: Base
     segments: dict[int, int] = {}  #: base → size in bytes; files only grow, so a shorter one was damaged
-    documents: dict[str, bytes] = {}
-    failures: list[tuple[int, int, list[Failure]]] = []
-    transactions: list[tuple[bytes, list[tuple[int, int]]]] = []
-    last_topic_id: int = 0
-    last_group_id: int = 0
     tables: dict[str, int] = {}  #: file name → size in bytes, of the derived files
 
 
@@ -54,9 +49,14 @@ def boot_id() -> str:
         return ""
 
 
-def save(disk: Disk, checkpoint: Checkpoint, *, durable: bool) -> None:
+def pack(checkpoint: Checkpoint) -> bytes:
+    """The file's content."""
     body = msgspec.msgpack.encode(checkpoint)
-    disk.replace(NAME, MAGIC + struct.pack("<I", crc32c(body)) + body, durable=durable)
+    return MAGIC + struct.pack("<I", crc32c(body)) + body
+
+
+def save(disk: Disk, checkpoint: Checkpoint, *, durable: bool) -> None:
+    disk.replace(NAME, pack(checkpoint), durable=durable)
 
 
 def load(disk: Disk) -> Checkpoint | None:
@@ -71,7 +71,8 @@ def load(disk: Disk) -> Checkpoint | None:
         checkpoint = msgspec.msgpack.decode(body, type=Checkpoint)
     except msgspec.MsgspecError:
         return None
-    return checkpoint if checkpoint.format == FORMAT_VERSION else None
+    known = (checkpoint.format, checkpoint.version) == (FORMAT_VERSION, VERSION)
+    return checkpoint if known else None
 
 
 def is_trustworthy(checkpoint: Checkpoint) -> bool:

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from timerlog.combining import OpenTransaction
 from timerlog.core import check_transaction_id
-from timerlog.layout import MAX_TIME_MS, ROW
+from timerlog.layout import MAX_TIME_MS, ROW, MessageState
 from timerlog.prepared import Prepared
 from timerlog.reviving import Reviving
 from timerlog.selecting import Selecting
@@ -62,7 +63,9 @@ class Control(Prepared, Reviving, Selecting):
         }
 
     def disk_bytes(self) -> int:
-        return self.log.disk_bytes() + self.tables.disk_bytes() + self.wheel.disk_bytes()
+        return (
+            self.log.disk_bytes() + self.tables.disk_bytes() + self.wheel.disk_bytes() + self.spare.size_bytes
+        )
 
     def topics(self) -> list[dict[str, Any]]:
         """One entry a topic; see docs/protocol.md, TOPICS_OK."""
@@ -139,25 +142,44 @@ class Control(Prepared, Reviving, Selecting):
     def state_hash(self) -> str:
         """A SHA-256 over everything that the log determines: a replay of the log gives the same."""
         digest = hashlib.sha256()
-        for start in range(1, self.tables.next_id, _HASH_ROWS):
+        for start in range(int(self._native.first_id), self.tables.next_id, _HASH_ROWS):
             rows = self.tables.rows[start : min(start + _HASH_ROWS, self.tables.next_id)]
+            there = np.flatnonzero(rows["state"])
+            digest.update((there + start).data)
             for field in ROW.names or ():
-                digest.update(np.ascontiguousarray(rows[field]).data)
+                digest.update(np.ascontiguousarray(rows[field][there]).data)
         for name, content in sorted(self.tables.documents.items()):
             digest.update(name.encode() + b"\0" + content)
         for topic_id in sorted(self.tables.topics):
             topic, counts = self.tables.topics[topic_id], self._native.topics[topic_id]
             digest.update(f"{topic.record} {counts.count} {counts.messages} {counts.cancelled}".encode())
-            digest.update(np.ascontiguousarray(topic.arrivals.items["id"][: counts.count]).data)
+            first, end = int(counts.first_seq), int(counts.count)
+            seqs, ids = self._arrivals(topic_id, topic.arrivals.items["id"][first:end], first)
+            digest.update(seqs.data)
+            digest.update(ids.data)
         for group_id in sorted(self.tables.groups):
             self._hash_group(digest, group_id)
         return digest.hexdigest()
 
+    def _arrivals(
+        self, topic_id: int, ids: npt.NDArray[np.uint64], first_seq: int
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Number and id of what is in a topic: not of what was purged, or given another time and comes again."""
+        rows = self.tables.rows[ids]
+        seqs = np.arange(first_seq, first_seq + len(ids), dtype=np.uint64)
+        there = (
+            (rows["state"] == MessageState.READY)
+            & (rows["topic_seq"] == seqs)
+            & (rows["topic_id"] == topic_id)
+        )
+        return seqs[there], ids[there]
+
     def _hash_group(self, digest: Any, group_id: int) -> None:
         group, counts = self.tables.groups[group_id], self._native.groups[group_id]
         digest.update(f"{group.record} {counts.deliveries} {counts.acked}".encode())
-        rows = group.deliveries.items[: counts.high_seq]
+        first = int(self._native.topics[group.record.topic_id].first_seq)
+        rows = group.deliveries.items[first : counts.high_seq]
         touched = np.flatnonzero(rows["state"])
-        digest.update(touched.data)
+        digest.update((touched + first).data)
         for field in ("time_ms", "epoch", "base_epoch", "state"):
             digest.update(np.ascontiguousarray(rows[field][touched]).data)

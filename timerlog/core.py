@@ -18,6 +18,7 @@ from timerlog.errors import BadTransactionId, StoreError, TransactionTooLarge
 from timerlog.layout import MAX_BATCH, RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, RecordType
 from timerlog.log import CommitLog
 from timerlog.settings import StoreSettings
+from timerlog.spare import Spare
 from timerlog.tables import Tables
 from timerlog.wheel import TimerWheel
 
@@ -59,6 +60,7 @@ class Core:
     log: CommitLog
     tables: Tables
     wheel: TimerWheel
+    spare: Spare
     _applier: Applier
     _native: Any
     _runs_scratch: Runs

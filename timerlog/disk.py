@@ -52,6 +52,15 @@ class Disk(Protocol):
     def replace(self, name: str, data: bytes, *, durable: bool) -> None:
         """Replaces a small file as a whole: a reader sees the old one or the new one."""
 
+    def spare_bytes(self) -> int:
+        """The size of the spare: blocks that hold nothing."""
+
+    def resize_spare(self, size_bytes: int) -> None:
+        """Makes the spare larger or smaller. Raises ``DiskFull``: then it is as it was."""
+
+
+_SPARE = "spare"
+
 
 def _raise_allocation(error: int, what: object) -> None:
     if -error in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -97,6 +106,10 @@ class FileSegment:
         self.size_bytes = end
         self.allocate(size)
         os.fsync(self._fd)
+
+    def truncate(self, end: int) -> None:
+        os.ftruncate(self._fd, end)
+        self.size_bytes = end
 
     def map_into(self, base: Any, offset: int, span_bytes: int) -> None:
         result = lib.tw_map_file(base, offset, self._fd, 0, span_bytes, 0)
@@ -158,3 +171,23 @@ class FileDisk:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"the disk is full (writing {name})") from error
             raise
+
+    def spare_bytes(self) -> int:
+        try:
+            return (self.directory / _SPARE).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def resize_spare(self, size_bytes: int) -> None:
+        file = FileSegment(self.directory / _SPARE, create=True)
+        before_bytes = file.size_bytes
+        try:
+            if size_bytes > before_bytes:
+                file.allocate(size_bytes)
+            else:
+                file.truncate(size_bytes)
+        except DiskFull:
+            file.truncate(before_bytes)  # it may have got a part of it
+            raise
+        finally:
+            file.close()

@@ -29,6 +29,7 @@ EVENTS: Final[dict[int, str]] = {
     RecordType.ACK: "acked",
     RecordType.NACK: "nacked",
     RecordType.RELEASE: "released",
+    RecordType.RETURNED: "returned",
     RecordType.RESCHEDULE: "rescheduled",
     RecordType.REDELIVER: "redelivered",
     RecordType.CANCEL: "cancelled",
@@ -44,6 +45,7 @@ _RUNS_AT: Final[dict[int, int]] = {
     RecordType.ACK: 0,
     RecordType.NACK: 8,
     RecordType.RELEASE: 0,
+    RecordType.RETURNED: 8,
     RecordType.RESCHEDULE: 0,
     RecordType.REDELIVER: 8,
     RecordType.DEAD: 0,
@@ -266,7 +268,9 @@ def _in_runs(log: LogView, kind: int, positions: Int64Array, heads: Array) -> Ev
         events.ids, events.next_ms = values, times
         return events
     events.seqs, events.group_ids, events.epochs = values, aux, epochs
-    if kind in _HAPPENED:
+    if kind == RecordType.RETURNED:  # its runs have something else in the time's place
+        events.times_ms = log.word(positions + RECORD_HEAD_BYTES)[of_row]
+    elif kind in _HAPPENED:
         events.times_ms = times
     else:
         events.next_ms = times

@@ -59,14 +59,20 @@ class Failures:
 
     def done_range(self, group_id: int, first: int, count: int) -> None:
         """The group is done with all messages of a range."""
-        if count <= len(self._histories):
-            known = [seq for seq in range(first, first + count) if (group_id, seq) in self._histories]
-        else:
-            known = [
-                seq for group, seq in self._histories if group == group_id and first <= seq < first + count
-            ]
-        for seq in known:
+        for seq in self._known(group_id, first, count):
             self.done(group_id, seq)
+
+    def shift(self, group_id: int, first: int, count: int) -> None:
+        """The last delivery of each message of a range was no attempt: earlier ones keep their numbers as attempts when
+        their epochs are one higher."""
+        for seq in self._known(group_id, first, count):
+            history = self._histories[group_id, seq]
+            history[:] = [Failure(failure.epoch + 1, failure.at_ms, failure.error) for failure in history]
+
+    def _known(self, group_id: int, first: int, count: int) -> list[int]:
+        if count <= len(self._histories):
+            return [seq for seq in range(first, first + count) if (group_id, seq) in self._histories]
+        return [seq for group, seq in self._histories if group == group_id and first <= seq < first + count]
 
     def forget_group(self, group_id: int) -> None:
         """The group is gone."""

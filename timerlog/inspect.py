@@ -60,7 +60,7 @@ def inspect_directory(directory: Path) -> InspectReport:
     if found is not None:
         report.checkpoint = {
             "position": found.position,
-            "next_id": found.next_id,
+            "next_id": found.base.next_id,
             "clean": found.clean,
             "would_be_used": checkpoints.is_trustworthy(found),
         }

@@ -50,6 +50,7 @@ class RecordType(IntEnum):
     EXPIRED = 19  #: messages that were kept for as long as their topic keeps them
     MARK = 20  #: the log was on disk up to a position
     STORED = 21  #: inside a transaction: the first id and the count of each of its sends
+    RETURNED = 22  #: messages were given back that nobody had looked at: that delivery was no attempt
     END = 255  #: the log goes on in the next segment
 
 

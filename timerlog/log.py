@@ -5,14 +5,15 @@ with a 64-byte header. Records are staged in memory, handed to the operating sys
 ``SyncTicket`` has run: many appends share one fdatasync (group commit).
 
 Disk blocks are allocated *before* a message is accepted. The last part of what is allocated is kept for acks and other
-control records, so that these go on when the disk is full.
+control records, so that these go on when the disk is full; purging may spend the spare then.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from timerlog.layout import (
     SEGMENT_HEADER_BYTES,
     RecordType,
 )
+from timerlog.spare import Spare
 
 MAGIC: Final = b"TWCOMLOG"
 ADDRESS_SPACE_BYTES: Final = 1 << 44
@@ -91,11 +93,14 @@ class CommitLog:
     base_pointer: Any
     durable_position: int = 0
     syncs: int = 0
+    #: What the BASE record of a new segment says.
+    base_payload: Callable[[], bytes] | None = None
     _segments: dict[int, SegmentFile] = field(default_factory=dict)
     _staging: Any = None
     _unsynced: list[SegmentFile] = field(default_factory=list)
     _dirty: bool = False
     _failed: str = ""
+    _spare: Spare | None = None
 
     # -- opening --
 
@@ -126,11 +131,12 @@ class CommitLog:
         self.durable_position = position
         self._set_limits()
 
-    def create_segment(self, base: int) -> SegmentFile:
+    def create_segment(self, base: int, bytes_needed: int = 0) -> SegmentFile:
         """Creates a segment file with its header. On ``DiskFull`` nothing is left behind."""
         file = self.disk.open_segment(base, create=True)
+        wanted = min(self.segment_bytes, max(ALLOCATION_STEP_BYTES, bytes_needed))
         try:
-            file.allocate(min(self.segment_bytes, ALLOCATION_STEP_BYTES))
+            self._allocate(file, wanted, bytes_needed or wanted)
         except DiskFull:
             file.close()
             self.disk.remove_segment(base)
@@ -214,26 +220,78 @@ class CommitLog:
         needed = self.appended_position + bytes_needed + reserve + RECORD_HEAD_BYTES
         if needed <= base + self.segment_bytes:
             step = min(base + self.segment_bytes, max(needed, base + file.size_bytes + ALLOCATION_STEP_BYTES))
-            try:
-                file.allocate(step - base)
-            except DiskFull:
-                file.allocate(min(needed - base + 4096, self.segment_bytes))
+            self._allocate(file, step - base, min(needed - base + 4096, self.segment_bytes))
             self._set_limits()
             return
-        self._roll(base)
-        _, file = self._current()
-        in_segment = bytes_needed + reserve + RECORD_HEAD_BYTES + SEGMENT_HEADER_BYTES
-        if file.size_bytes < in_segment <= self.segment_bytes:  # a new segment is not allocated as a whole
-            self.make_room(bytes_needed, reserve)
+        self._roll(base, bytes_needed)
 
-    def _roll(self, base: int) -> None:
-        self.create_segment(base + self.segment_bytes)
+    def _allocate(self, file: SegmentFile, wanted_bytes: int, least_bytes: int) -> None:
+        """Makes a segment as long as it should be, or at least as long as it must be. Raises ``DiskFull``."""
+        try:
+            file.allocate(wanted_bytes)
+            return
+        except DiskFull:
+            with suppress(DiskFull):
+                file.allocate(least_bytes)
+                return
+            if self._spare is None or not self._spare.lend(max(0, least_bytes - file.size_bytes)):
+                raise
+        file.allocate(least_bytes)
+
+    @contextmanager
+    def spending(self, spare: Spare | None) -> Iterator[None]:
+        """Inside, the log grows out of the spare when the disk is full."""
+        self._spare = spare
+        try:
+            yield
+        finally:
+            self._spare = None
+
+    def roll(self) -> None:
+        """Goes on in a new segment. Raises ``DiskFull``."""
+        self.flush()
+        self._roll(self._current()[0], 0)
+
+    def _roll(self, base: int, bytes_needed: int) -> None:
+        payload = self.base_payload() if self.base_payload is not None else b""
+        rest = SEGMENT_HEADER_BYTES + bytes_needed + CONTROL_RESERVE_BYTES + 4 * RECORD_HEAD_BYTES
+        if rest + len(payload) > self.segment_bytes or len(payload) + 64 > self.native.staging_capacity:
+            payload = b""  # what is asked for must fit; the segment before cannot be purged then
+        self.create_segment(base + self.segment_bytes, rest + len(payload))
         self.native.segment_end += RECORD_HEAD_BYTES
         lib.tw_log_append(self.native, RecordType.END, 0, ffi.NULL, 0)
         self.flush()
         self.native.staging_position = base + self.segment_bytes + SEGMENT_HEADER_BYTES
         self.native.log_readable = self.native.staging_position
         self._set_limits()
+        self._write_base(payload)
+
+    def _write_base(self, payload: bytes) -> None:
+        if payload:
+            data = ffi.from_buffer("uint8_t[]", payload)
+            lib.tw_log_append(self.native, RecordType.BASE, 0, data, len(data))
+            self.flush()
+            self._dirty = True
+
+    def complete_roll(self) -> None:
+        """After a start: writes the BASE record that a segment should begin with, if a crash came just before it."""
+        position = self.appended_position
+        if position % self.segment_bytes == SEGMENT_HEADER_BYTES and position > self.segment_bytes:
+            payload = self.base_payload() if self.base_payload is not None else b""
+            if position + len(payload) + 2 * RECORD_HEAD_BYTES <= self.native.message_limit:
+                self._write_base(payload)
+
+    def begins_with_base(self, base: int) -> bool:
+        """Whether a segment can be understood without those before it."""
+        start = base + SEGMENT_HEADER_BYTES
+        if base not in self._segments or start + RECORD_HEAD_BYTES > self.native.staging_position:
+            return False
+        return bool(self.native.log[start + 8] == RecordType.BASE)
+
+    def detach(self, base: int) -> SegmentFile:
+        """Takes a segment out of the log, for its file to be deleted: nothing may refer to it any more."""
+        lib.tw_unmap_to_reserved(self.base_pointer, base, self.segment_bytes)
+        return self._segments.pop(base)
 
     def flush(self) -> int:
         """Hands what is staged to the operating system; returns the position reached."""

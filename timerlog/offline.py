@@ -167,9 +167,9 @@ class _State:
     @classmethod
     def of(cls, found: Checkpoint) -> _State:
         return cls(
-            topics={record.topic_id: record for record, _ in found.topics},
-            groups={group.group_id: group for group in found.groups},
-            next_id=found.next_id,
+            topics={topic.record.topic_id: topic.record for topic in found.base.topics},
+            groups={group.record.group_id: group.record for group in found.base.groups},
+            next_id=found.base.next_id,
             durable=found.durable_position,
         )
 

@@ -44,6 +44,7 @@ END_OF_RANGE, ZEROS, BAD_LENGTH, BAD_CHECKSUM, END_RECORD = range(5)
 REASONS: Final = ("end of file", "nothing written", "bad length", "bad checksum", "end of segment")
 NEED_ROWS: Final = 12
 NEED_KEYS: Final = 13
+NEED_DELIVERIES: Final = 15
 _MARK_BYTES: Final = RECORD_HEAD_BYTES + MARK_BODY_BYTES
 
 
@@ -159,13 +160,28 @@ def open_directory(
         undo.callback(lib.tw_release, base, ADDRESS_SPACE_BYTES)
         headers = {segment: read_segment_header(disk, base, segment) for segment in disk.segments()}
         if any(headers.values()):
-            opened = _Recovery(directory, disk, settings, base, headers, undo).run()
+            opened = _Recovery(directory, disk, settings, base, _without_purged(disk, headers), undo).run()
         elif len(headers) > 1 or not all(is_unused(disk, base, segment) for segment in headers):
             raise DamagedLog("no segment of the CommitLog has a whole header")
         else:
             opened = _create(directory, disk, settings, base, new_log_id, now_ms, undo)
         undo.pop_all()
         return opened
+
+
+def _without_purged(disk: Disk, headers: dict[int, SegmentHeader | None]) -> dict[int, SegmentHeader | None]:
+    """Deletes segments that a purge was done with when it was interrupted: a checkpoint without them is on the disk
+    only when nothing refers to them any more."""
+    found = checkpoints.load(disk)
+    log_ids = {header.log_id for header in headers.values() if header is not None}
+    if found is None or log_ids != {found.log_id} or not found.segments:
+        return headers
+    first = min(found.segments)
+    if headers.get(first) is None:
+        raise DamagedLog(f"segment {first:020d}.log is missing, or its header is damaged")
+    for base in [base for base in headers if base < first]:
+        disk.remove_segment(base)
+    return {base: header for base, header in headers.items() if base >= first}
 
 
 def _create(
@@ -223,12 +239,13 @@ class _Recovery:
         log.prepare(self.settings.max_frame_bytes)
         for segment, file in files.items():
             log.attach(segment, file)
-        applier = Applier(tables, self.settings)
+        applier = Applier(tables, self.settings, first_position=min(self.headers))
         position = self._start(trusted, tables, applier)
         reader = LogReader(self.base, self.segment_bytes, self.sizes)
         end = self._replay(reader, tables, applier, position)
         self._cut(reader, log, end, trusted)
-        log.sync_all(position // self.segment_bytes * self.segment_bytes)
+        synced = position if trusted is None else min(position, trusted.durable_position)
+        log.sync_all(synced // self.segment_bytes * self.segment_bytes)
         log.start_at(end)
         self._rebuild(tables)
         self.report.end_position = end
@@ -281,20 +298,17 @@ class _Recovery:
 
     def _start(self, trusted: Checkpoint | None, tables: Tables, applier: Applier) -> int:
         if trusted is None:
-            return min(self.headers) + SEGMENT_HEADER_BYTES
-        for record, count in trusted.topics:
-            applier.topic(record)
-            tables.ensure_arrivals(record.topic_id, count)
-            tables.native.topics[record.topic_id].count = count
-        for group in trusted.groups:
-            applier.group(group)
-        tables.documents.update(trusted.documents)
-        tables.failures.load(trusted.failures)
-        tables.transactions.load(trusted.transactions)
-        tables.last_topic_id, tables.last_group_id = trusted.last_topic_id, trusted.last_group_id
-        tables.native.next_id = trusted.next_id
-        applier.tick_ms = trusted.tick_ms
+            return self._first_record()
+        applier.base(trusted.base)
         return trusted.position
+
+    def _first_record(self) -> int:
+        first = min(self.headers) + SEGMENT_HEADER_BYTES
+        is_long_enough = self.sizes[min(self.headers)] >= SEGMENT_HEADER_BYTES + RECORD_HEAD_BYTES
+        kind = ffi.cast("uint8_t *", self.base)[first + 8] if is_long_enough else 0
+        if min(self.headers) > 0 and kind != RecordType.BASE:
+            raise DamagedLog(f"the start of the CommitLog, before {min(self.headers):020d}.log, is missing")
+        return first
 
     def _replay(self, reader: LogReader, tables: Tables, applier: Applier, position: int) -> int:
         """Verifies and applies segment after segment; returns where the log ends."""
@@ -317,6 +331,10 @@ class _Recovery:
             result = int(lib.tw_replay(tables.native, at, stop, need))
             if result == NEED_ROWS:
                 tables.ensure_rows(max(int(need[0]), tables.messages.capacity + 1))
+            elif result == NEED_DELIVERIES:
+                group_id = int(need[0])
+                topic_id = tables.groups[group_id].record.topic_id
+                tables.ensure_deliveries(group_id, int(tables.native.topics[topic_id].allocated))
             elif result < 0:
                 raise DamagedLog(f"the message record at position {at[0]} contradicts the records before it")
             elif result == 1:
@@ -374,6 +392,6 @@ class _Recovery:
         if self.report.was_clean and not self.report.replayed_bytes:
             return
         tables.clear_keys()
-        at, need = ffi.new("uint64_t *", 1), ffi.new("uint64_t *")
+        at, need = ffi.new("uint64_t *", int(native.first_id)), ffi.new("uint64_t *")
         while lib.tw_rebuild_keys(native, at, tables.next_id, need) == NEED_KEYS:
             tables.grow_keys(int(need[0]))

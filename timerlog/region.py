@@ -95,6 +95,26 @@ class Region:
             _check(lib.tw_allocate(fd, start, target - start), f"growing {self.path}")
             self._map(fd, start, target)
 
+    def start_at(self, offset: int) -> None:
+        """Begins to allocate disk blocks at ``offset``: what lies before and was not allocated yet reads as zeros, and
+        must never be written."""
+        start, offset = self.allocated_bytes, offset // PAGE_BYTES * PAGE_BYTES
+        if offset <= start:
+            return
+        if offset > self.reserve_bytes:
+            raise StoreError(f"{self.path} cannot grow beyond {self.reserve_bytes} bytes")
+        with self._file() as fd:
+            os.ftruncate(fd, offset)
+            self._map(fd, start, offset)
+
+    def clear(self) -> None:
+        """Gives everything back and starts anew with an empty file."""
+        if self.allocated_bytes:
+            _check(lib.tw_unmap_to_reserved(self._base, 0, self.allocated_bytes), f"clearing {self.path}")
+        with self._file() as fd:
+            os.ftruncate(fd, 0)
+        self.allocated_bytes = 0
+
     def array(self, dtype: npt.DTypeLike, offset_bytes: int, count: int) -> npt.NDArray[Any]:
         """A numpy array over ``count`` items at ``offset_bytes``; they must be allocated before they are touched."""
         itemsize = np.dtype(dtype).itemsize
@@ -102,9 +122,25 @@ class Region:
         return np.frombuffer(buffer, dtype=dtype)
 
     def free(self, start: int, end: int) -> None:
-        """Gives the disk blocks of ``[start, end)`` back; the range then reads as zeros."""
-        with self._file() as fd:
-            _check(lib.tw_punch_hole(fd, start, end - start), f"freeing part of {self.path}")
+        """Gives the disk blocks of ``[start, end)`` back; the range then reads as zeros. It may wait for the disk, and
+        is safe in another thread."""
+        if self.path is None:
+            if self.is_open:
+                self._punch_hole(self._memory_fd, start, end)
+            return
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # its topic was deleted
+        try:
+            self._punch_hole(fd, start, end)
+        finally:
+            os.close(fd)
+
+    def _punch_hole(self, fd: int, start: int, end: int) -> None:
+        result = lib.tw_punch_hole(fd, start, end - start)
+        if result != -errno.EOPNOTSUPP:  # a file system without holes keeps the space; nothing else is wrong
+            _check(result, f"freeing part of {self.path or 'memory'}")
 
     def sync(self) -> None:
         """Writes every change to the disk."""
@@ -117,6 +153,10 @@ class Region:
         if self.path is None:
             return os.fstat(self._memory_fd).st_blocks * 512
         return self.path.stat().st_blocks * 512
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._base != ffi.NULL)
 
     def delete(self) -> None:
         """Closes the region and deletes its file."""

@@ -199,12 +199,12 @@ class TimerServices(Settling):
             ffi.from_buffer("uint64_t[]", refs),
             ffi.from_buffer("uint32_t[]", epochs),
         )
-        at = ffi.new("uint64_t *", 1)
+        at = ffi.new("uint64_t *", int(self._native.first_id))
         while at[0] < self._enqueued_id:
             count = lib.tw_scheduled(self._native, at, self._enqueued_id, _SCAN, *pointers)
             self._link_scanned(times, refs, epochs, count, MESSAGE_TIMER)
         for group_id in self.tables.groups:
-            at[0] = self._native.groups[group_id].start_seq
+            at[0] = self._native.groups[group_id].floor_seq
             while at[0] < self._native.groups[group_id].high_seq:
                 count = lib.tw_leased(self._native, group_id, at, _SCAN, *pointers)
                 self._link_scanned(times, refs, epochs, count, group_id)

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from native import ffi, lib
-from timerlog.apply import Runs, pack_nack
-from timerlog.core import Int64Array, UInt32Array, UInt64Array, in_records
+from timerlog.apply import Runs, pack_nack, pack_returned
+from timerlog.core import Control, Int64Array, UInt32Array, UInt64Array, in_records
 from timerlog.dead_letters import DeadLetters
 from timerlog.failures import MAX_ERROR_CHARS
 from timerlog.layout import IN_RETRY, MAX_BATCH, DeliveryState, RecordType
@@ -33,20 +33,25 @@ class Receipts:
     epochs: UInt32Array
 
 
+def _returned(group_id: int, runs: Runs, now_ms: int) -> list[Control]:
+    return in_records(RecordType.RETURNED, group_id, runs, lambda piece: pack_returned(piece, now_ms))
+
+
 class Settling(DeadLetters):
     #: (message id, why) of the receipts that ``mark_acks`` refused last.
     last_refusals: list[tuple[int, str]]
 
-    def release_holder(self, holder: int, now_ms: int) -> int:
-        """The subscriber left in good order: what it holds is given back at once. Returns how many."""
+    def release_holder(self, holder: int, now_ms: int, *, is_attempt: bool = True) -> int:
+        """The subscriber left in good order: what it holds is given back at once. Returns how many. ``is_attempt``:
+        whether it was given these messages as far as the attempts that a message has are concerned."""
         released = 0
         for group_id in self._holder_groups.get(holder, ()):
             if group_id in self.tables.groups:
-                released += self._release(group_id, holder, now_ms)
+                released += self._release(group_id, holder, now_ms, is_attempt)
         self.drop_holder(holder)
         return released
 
-    def _release(self, group_id: int, holder: int, now_ms: int) -> int:
+    def _release(self, group_id: int, holder: int, now_ms: int, is_attempt: bool) -> int:
         released = 0
         self._out[0] = 0
         while self.outstanding(holder):
@@ -55,13 +60,36 @@ class Settling(DeadLetters):
             )
             if not count:
                 break
-            seqs, epochs = self._seqs[:count], self._epochs[:count]
-            self._times[:count] = now_ms
-            runs = self._runs(seqs, epochs, self._times[:count])
-            self._append_runs(RecordType.RELEASE, group_id, runs)
-            self._applier.release(group_id, runs)
-            released += self._expire(group_id, seqs.copy(), epochs.copy(), now_ms)
+            seqs, epochs = self._seqs[:count].copy(), self._epochs[:count].copy()
+            if is_attempt:
+                runs = self.runs_of(seqs, epochs, np.full(count, now_ms, np.int64))
+                self._append_all(in_records(RecordType.RELEASE, group_id, runs))
+                self._applier.release(group_id, runs)
+            else:
+                runs = self._unseen_runs(Receipts(group_id, seqs, epochs))
+                self._append_all(_returned(group_id, runs, now_ms))
+                self._applier.returned(group_id, runs, now_ms)
+            released += self._expire(group_id, seqs, epochs, now_ms)
         return released
+
+    def return_unseen(self, group_id: int, ids: Ints, epochs: Ints, now_ms: int) -> int:
+        """Gives messages back that a subscriber holds and has not looked at: their delivery is no attempt. Returns how
+        many; receipts that count no more are passed over. Raises ``UnknownGroup``, ``DiskFull``: then nothing was
+        changed."""
+        _, receipts = self._judge(group_id, ids, epochs, "returned")
+        with self._unmarked_on_error(receipts):
+            parts = [(part, self._unseen_runs(part)) for part in receipts]
+            self._append_all(
+                [record for part, runs in parts for record in _returned(part.group_id, runs, now_ms)]
+            )
+        for part, runs in parts:
+            self._applier.returned(part.group_id, runs, now_ms)
+            self._expire(part.group_id, part.seqs, part.epochs, now_ms)
+        return sum(len(part.seqs) for part, _ in parts)
+
+    def _unseen_runs(self, part: Receipts) -> Runs:
+        bases = self.tables.groups[part.group_id].deliveries.items["base_epoch"][part.seqs]
+        return self.runs_of(part.seqs, part.epochs, bases.astype(np.int64) + 1)
 
     def _expire(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> int:
         """Moves messages whose lease or wait has ended back to waiting, or to the dead letters after their last

@@ -3,7 +3,8 @@
 The tables and the log are memory-mapped files, so this sees them as they are at each moment. The broker says what
 cannot be seen from outside (``describe``): names, and where the tables end. Rows are copied in chunks before they are
 judged. Files only ever grow while a broker runs, so nothing that is mapped can vanish: a purged segment is unlinked,
-which keeps open mappings, and a hole reads as zeros, which is a message that is gone.
+which keeps open mappings, and a hole reads as zeros, which is a message that is gone. What purging moves is looked for
+again where its row says then.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ _WORDS: Final = np.arange(MESSAGE_HEAD_BYTES // 8)
 _HEAD_WORDS: Final = np.arange(RECORD_HEAD_BYTES // 8)
 _SCANNED: Final = 65_536
 _SCAN_FULL: Final = 5
+_LOOKS: Final = 5
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,9 +198,23 @@ class Snapshot:
                 wanted &= judge(np.arange(start, start + len(rows)), rows)
             kept = np.flatnonzero(wanted)
             if len(kept):
-                yield self._expand(
-                    kept + start, rows if len(kept) == len(rows) else _taken(rows, kept), with_deliveries
-                )
+                rows = rows if len(kept) == len(rows) else _taken(rows, kept)
+                yield self._without_purged(self._expand(kept + start, rows, with_deliveries))
+
+    def records(self, ids: Int64Array) -> Records:
+        """Where in the log messages are; what does not exist is not whole. Purging may move a message between a look at
+        its row and a look at its record, behind what is mapped even: then both are looked at again."""
+        known = (ids > 0) & (ids < len(self.rows))
+        places = np.where(known, ids, 0)
+        for _ in range(_LOOKS):
+            rows = _taken(self.rows, places)
+            found = self.log.records(ids, rows)
+            lost = np.flatnonzero(~found.is_whole & (self.rows["state"][places] != MessageState.NONE))
+            positions = self.rows["position"][places[lost]]
+            has_moved = bool((positions != rows["position"][lost]).any())
+            if not self.log.map_more(positions.astype(np.int64)) and not has_moved:
+                break
+        return found
 
     def ids_of(self, topic_id: int, seqs: Int64Array) -> Int64Array:
         """The message that has each number in a topic; 0 where that is not known any more."""
@@ -235,6 +251,17 @@ class Snapshot:
         )
         deliveries = np.concatenate([delivery for _, _, delivery in parts])
         return Chunk(ids[index], _taken(rows, index), groups, deliveries)
+
+    def _without_purged(self, chunk: Chunk) -> Chunk:
+        """What was purged since the rows were copied is left out: its deliveries may have been gone already, and an
+        acked message must not look like a new one. Purging removes the row first."""
+        is_there = self.rows["state"][chunk.ids] != MessageState.NONE
+        if is_there.all():
+            return chunk
+        kept = np.flatnonzero(is_there)
+        return Chunk(
+            chunk.ids[kept], _taken(chunk.rows, kept), chunk.groups[kept], _taken(chunk.deliveries, kept)
+        )
 
     def _of_topic(
         self, topic_id: int, part: Int64Array, ids: Int64Array, rows: Array, with_deliveries: bool
@@ -365,6 +392,16 @@ class LogView:
         is_whole &= heads["record_bytes"] == sizes
         is_whole &= MESSAGE_HEAD_BYTES + np.sum(lengths, axis=0) == sizes
         return Records(is_whole, positions, *lengths)
+
+    def map_more(self, positions: Int64Array) -> bool:
+        """Maps what the segments of some positions have grown by; whether there was any."""
+        has_grown = False
+        for number in np.unique(positions // self._segment_bytes).tolist():
+            base = number * self._segment_bytes
+            known = self._ends.get(base, 0)
+            self._ends[base] = max(known, self._map(base))
+            has_grown |= self._ends[base] > known
+        return has_grown
 
     def read(self, start: int, size_bytes: int) -> bytes:
         """Bytes that ``records`` or ``scan`` has found."""

@@ -10,7 +10,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
+
 from timerlog import checkpoint as checkpoints
+from timerlog.apply import Applier
+from timerlog.base import capture
 from timerlog.checkpoint import Checkpoint, boot_id
 from timerlog.control import Control
 from timerlog.disk import Disk, FileDisk
@@ -18,9 +22,11 @@ from timerlog.errors import DirectoryReadOnly, DiskFull
 from timerlog.lock import DirectoryLock
 from timerlog.log import SyncTicket
 from timerlog.producing import Ingested, Stop
+from timerlog.purge import DropTicket, FreeTicket, Purger, PurgeReport, WaitDurable
 from timerlog.recovery import Opened, RecoveryReport, open_directory
 from timerlog.services import DueBatch, ReadyBatch, TimerServices
 from timerlog.settings import StoreSettings
+from timerlog.spare import Spare
 
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 CHECKPOINT_MS = 10_000
@@ -30,6 +36,7 @@ class Store(TimerServices, Control):
     """Use ``Store.open``."""
 
     recovery: RecoveryReport
+    purger: Purger
     _lock: DirectoryLock | None
     _disk: Disk
     _checkpoint_position: int
@@ -85,6 +92,10 @@ class Store(TimerServices, Control):
         store._make_dead_letters()
         store._make_changing()
         store._new_wheel(min(opened.applier.tick_ms or now_ms, now_ms))
+        store.spare = Spare(disk)
+        store.purger = Purger(store)
+        store.log.base_payload = store._base_payload
+        store.log.complete_roll()
         store._checkpoint_position = 0
         store._checkpoint_ms = now_ms
         # From here on the tables change: a clean checkpoint must be gone from the disk before that.
@@ -131,6 +142,8 @@ class Store(TimerServices, Control):
         """To be called about once a second."""
         self.log.flush()
         self.wheel.free_space()
+        if self.purger.is_dropping:
+            return  # it writes a checkpoint
         grown = self.appended_position - self._checkpoint_position
         if grown > CHECKPOINT_BYTES or (grown and now_ms - self._checkpoint_ms > CHECKPOINT_MS):
             try:
@@ -139,30 +152,50 @@ class Store(TimerServices, Control):
                 return  # a start would replay a little more
             self._checkpoint_position, self._checkpoint_ms = self.appended_position, now_ms
 
-    def _save_checkpoint(self, *, clean: bool, durable: bool) -> None:
+    def _base_payload(self) -> bytes:
+        return msgspec.msgpack.encode(capture(self.tables, self._applier.tick_ms))
+
+    def _checkpoint(self, *, clean: bool) -> Checkpoint:
         tables = self.tables
-        checkpoint = Checkpoint(
+        return Checkpoint(
             log_id=tables.log_id,
             position=self.log.flush(),
             durable_position=self.durable_position,
-            next_id=tables.next_id,
-            tick_ms=min(self._applier.tick_ms, self.wheel.tick_ms),
             clean=clean,
             boot_id=boot_id(),
-            topics=[
-                (topic.record, int(self._native.topics[number].count))
-                for number, topic in tables.topics.items()
-            ],
-            groups=[group.record for group in tables.groups.values()],
-            documents=tables.documents,
-            failures=tables.failures.dump(),
-            transactions=tables.transactions.dump(),
-            last_topic_id=tables.last_topic_id,
-            last_group_id=tables.last_group_id,
+            base=capture(tables, min(self._applier.tick_ms, self.wheel.tick_ms)),
             segments=self.log.sizes(),
             tables=tables.sizes(),
         )
-        checkpoints.save(self._disk, checkpoint, durable=durable)
+
+    # -- for the purger --
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    @property
+    def applier(self) -> Applier:
+        return self._applier
+
+    def unclean_checkpoint(self) -> Checkpoint:
+        return self._checkpoint(clean=False)
+
+    def purge(self, now_ms: int, *, dry_run: bool = False) -> PurgeReport:
+        """Purges all that can go, in one go and in this thread. Raises ``DiskFull``, ``DamagedLog``."""
+        job = self.purger.start(dry_run=dry_run)
+        while not job.is_done:
+            match self.purger.step(now_ms):
+                case WaitDurable():
+                    self.sync()
+                case DropTicket() | FreeTicket() as ticket:
+                    ticket.run()
+        if job.error is not None:
+            raise job.error
+        return job.report
+
+    def _save_checkpoint(self, *, clean: bool, durable: bool) -> None:
+        checkpoints.save(self._disk, self._checkpoint(clean=clean), durable=durable)
 
     def close(self, *, clean: bool = True) -> None:
         """Syncs everything and closes the files. ``clean=False`` leaves them as a killed process would."""
@@ -172,6 +205,7 @@ class Store(TimerServices, Control):
                 self.tables.sync()
                 self._save_checkpoint(clean=True, durable=True)
         finally:
+            self.purger.close()
             self.wheel.close()
             self.tables.close()
             self.log.close()

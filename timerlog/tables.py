@@ -32,11 +32,12 @@ from timerlog.layout import (
     TopicRecord,
 )
 from timerlog.recent import RecentTransactions
-from timerlog.region import Region
+from timerlog.region import PAGE_BYTES, Region
 from timerlog.settings import DEFAULT_PRIORITY, FOREVER_MS, StoreSettings, effective_settings
 
 TIB: Final = 1 << 40
 GIB: Final = 1 << 30
+KEYS_BYTES: Final = 1 << 20  #: of the key index at first
 DEAD_SUFFIX: Final = ".dead"
 HEADER: Final = struct.Struct("<8sIIQ")  # magic, format, item_bytes, log_id
 _SCAN: Final = 1 << 20
@@ -83,6 +84,18 @@ class Table:
     def ensure(self, items: int) -> None:
         """Makes room for ``items``. Raises ``DiskFull``."""
         self.region.ensure(HEADER_BYTES + items * self.dtype.itemsize)
+
+    def start_at(self, item: int) -> None:
+        """In a new table: items below are gone for ever, and take no disk space."""
+        if self.is_new:
+            self.region.start_at(HEADER_BYTES + item * self.dtype.itemsize)
+
+    def pages_of(self, items: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """The numbers of the file's pages that hold these items."""
+        size = np.uint64(self.dtype.itemsize)
+        first = (items * size + np.uint64(HEADER_BYTES)) // np.uint64(PAGE_BYTES)
+        last = (items * size + np.uint64(HEADER_BYTES + self.dtype.itemsize - 1)) // np.uint64(PAGE_BYTES)
+        return np.unique(np.concatenate([first, last]))
 
 
 @dataclass(slots=True)
@@ -136,7 +149,7 @@ class Tables:
     def _fill_native(self, max_topics: int, max_groups: int) -> None:
         native = self.native
         native.rows = ffi.cast("tw_row *", self.messages.address)
-        native.next_id = 1
+        native.next_id = native.first_id = 1
         native.topics, native.topics_capacity = self._topic_structs, max_topics + 1
         native.groups, native.groups_capacity = self._group_structs, max_groups + 1
         native.outstanding = ffi.cast("uint32_t *", self._outstanding.ctypes.data)
@@ -160,18 +173,30 @@ class Tables:
         self.messages.ensure(rows)
         self.native.rows_allocated = self.messages.capacity
 
+    def start_rows(self, first_id: int, next_id: int) -> None:
+        """The table reaches up to ``next_id``, and nothing is there below ``first_id``."""
+        native = self.native
+        self.messages.start_at(first_id)
+        self.ensure_rows(next_id)
+        native.first_id = max(int(native.first_id), first_id)
+        native.next_id = max(int(native.next_id), next_id)
+
     # -- keys --
 
     def _open_keys(self) -> Region:
         region = Region(self._path("keys.index"), TIB)
         if region.allocated_bytes == 0:
-            region.ensure(1024 * 1024)
+            region.ensure(KEYS_BYTES)
             lib.tw_keys_init(ffi.cast("uint8_t *", region.pointer))
         self.native.keys = ffi.cast("uint8_t *", region.pointer)
         self.native.keys_allocated = region.allocated_bytes
         return region
 
     def clear_keys(self) -> None:
+        """An empty index, in a file that is allocated anew: parts of the old one were given back to the disk."""
+        self._keys.clear()
+        self._keys.ensure(KEYS_BYTES)
+        self.native.keys_allocated = self._keys.allocated_bytes
         lib.tw_keys_init(self.native.keys)
 
     def grow_keys(self, partition: int) -> None:
@@ -181,13 +206,28 @@ class Tables:
         freed = ffi.new("uint64_t[2]")
         if lib.tw_keys_grow(self.native, partition, freed, freed + 1):
             raise StoreError("the key index did not grow")
+        self._free_keys(freed)
+
+    def shrink_keys(self, partition: int) -> None:
+        """Makes a partition smaller if few entries are left in it. Raises ``DiskFull``."""
+        capacity = int(lib.tw_keys_fitting(self.native, partition))
+        if not capacity:
+            return
+        self._keys.ensure(int(lib.tw_keys_bytes_to_resize(self.native, capacity)))
+        self.native.keys_allocated = self._keys.allocated_bytes
+        freed = ffi.new("uint64_t[2]")
+        if lib.tw_keys_resize(self.native, partition, capacity, freed, freed + 1):
+            raise StoreError("the key index did not shrink")
+        self._free_keys(freed)
+
+    def _free_keys(self, freed: Any) -> None:
         start, end = -(-freed[0] // 4096) * 4096, (freed[0] + freed[1]) // 4096 * 4096
         if end > start:
             self._keys.free(start, end)
 
     # -- topics and groups --
 
-    def add_topic(self, record: TopicRecord) -> None:
+    def add_topic(self, record: TopicRecord, first_seq: int = 0) -> None:
         """Opens a topic's table, or takes what has changed of one that is there; adding it again changes nothing."""
         known = self.topics.get(record.topic_id)
         if known is not None:
@@ -197,12 +237,13 @@ class Tables:
         self.last_topic_id = max(self.last_topic_id, record.topic_id)
         path = self._path(f"topics/{record.topic_id}.arrivals")
         table = Table(path, b"TWARRIVE", ARRIVAL, self.log_id, self._arrivals_reserve)
+        table.start_at(first_seq)
         self.topics[record.topic_id] = Topic(record, table, {})
         self.topic_ids[record.name] = record.topic_id
         struct_ = self.native.topics[record.topic_id]
         struct_.arrivals = ffi.cast("tw_arrival *", table.address)
         struct_.allocated = table.capacity
-        struct_.exists = 1
+        struct_.exists, struct_.first_seq = 1, first_seq
         struct_.shards, struct_.parent = record.shards, record.parent
         if record.parent:
             first, end = shard_bytes(record.shard, self.topics[record.parent].record.shards)
@@ -217,6 +258,7 @@ class Tables:
         struct_.max_body_bytes = settings.max_body_bytes or 0
         struct_.spread_ms = settings.spread_ms or 0
         self.has_spread |= bool(settings.spread_ms)
+        struct_.purge_after_ms = int(effective_settings(settings, self.settings)["purge_after_ms"])
         struct_.default_priority = DEFAULT_PRIORITY if settings.priority is None else settings.priority
         for group_id in topic.groups.values():
             self._configure_group(group_id)
@@ -272,6 +314,7 @@ class Tables:
         self.last_group_id = max(self.last_group_id, record.group_id)
         path = self._path(f"topics/{record.topic_id}-{record.group_id}.deliveries")
         table = Table(path, b"TWDELIVR", DELIVERY, self.log_id, self._deliveries_reserve)
+        table.start_at(max(record.start_seq, int(self.native.topics[record.topic_id].first_seq)))
         self.groups[record.group_id] = Group(record, table)
         self.topics[record.topic_id].groups[record.name] = record.group_id
         struct_, topic = self.native.groups[record.group_id], self.native.topics[record.topic_id]

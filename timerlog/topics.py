@@ -55,13 +55,18 @@ class Topics(Core):
         return self.tables.topics[topic_id].record
 
     def create_topic(self, name: str, values: Mapping[str, Any], shards: int, now_ms: int) -> TopicRecord:
-        """Raises ``TopicExists``, ``BadName``, ``BadTopicSettings``, ``TooManyTopics``, ``DiskFull``."""
+        """Creating what is there with exactly these settings changes nothing: it is how a repeated request ends. Raises
+        ``TopicExists``, ``BadName``, ``BadTopicSettings``, ``TooManyTopics``, ``DiskFull``."""
         check_name(name)
-        if name in self.tables.topic_ids:
-            raise TopicExists(f"there is a topic {name!r} already")
         if shards != 0 and not 2 <= shards <= MAX_SHARDS:
             raise BadTopicSettings(f"{shards} shards are not possible: 2 to {MAX_SHARDS}, or none")
-        return self._create(name, check_topic_settings(dict(values)), shards, now_ms)
+        settings = check_topic_settings(dict(values))
+        if name not in self.tables.topic_ids:
+            return self._create(name, settings, shards, now_ms)
+        known = self.topic(name)
+        if (known.settings, known.shards, known.paused) != (settings, shards, False):
+            raise TopicExists(f"there is a topic {name!r} already, and it has other settings")
+        return known
 
     def set_topic(
         self,

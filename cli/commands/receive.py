@@ -37,6 +37,8 @@ class Wish:
     form: str  # "line", "json" or "raw"
     start: Any = "earliest"
     shard: str | None = None
+    nack_delay: timedelta | None = None
+    error: str = ""
     received: int = 0
 
     @property
@@ -62,6 +64,14 @@ class Wish:
 )
 @click.option("--no-ack", is_flag=True, help="Only look: give every message back, for others to receive.")
 @click.option(
+    "--nack",
+    "nack_delay",
+    metavar="DURATION",
+    callback=parsed_by(parse_duration),
+    help="Acknowledge nothing: give each message back, to be delivered again after so long.",
+)
+@click.option("--error", default="", help="With --nack: why. Kept for the dead letter.")
+@click.option(
     "--start",
     metavar="WHERE",
     default="earliest",
@@ -78,6 +88,8 @@ def receive(
     count: int | None,
     timeout: timedelta | None,
     no_ack: bool,
+    nack_delay: timedelta | None,
+    error: str,
     start: str | datetime,
     shard: str | None,
     raw: bool,
@@ -88,9 +100,10 @@ def receive(
     tickwheel receive reminders
     tickwheel receive reminders --group audit --json
     tickwheel receive reminders --count 10 --timeout 5s
+    tickwheel receive reminders --count 1 --nack 5m --error "nobody is there"
     tickwheel receive photos --count 1 --raw > cat.jpg
 
-    A message is acknowledged after it is printed. If this stops in between, it is delivered again.
+    A message is acknowledged after it is printed, or given back. If this stops in between, it is delivered again.
     A line shows when the message was due, its id, [its key], and its body. The exit code is 3 when --timeout
     ended the wait before --count messages had come.
     """
@@ -99,15 +112,21 @@ def receive(
     session = current_session()
     if raw and session.json:
         raise click.UsageError("--raw and --json exclude each other")
+    if nack_delay is not None and no_ack:
+        raise click.UsageError("--nack and --no-ack exclude each other")
+    if error and nack_delay is None:
+        raise click.UsageError("--error belongs to --nack")
     wish = Wish(
         topic,
         group,
         count,
         timeout.total_seconds() if timeout else None,
-        acks=not no_ack,
+        acks=not no_ack and nack_delay is None,
         form="json" if session.json else "raw" if raw else "line",
         start=start,
         shard=shard,
+        nack_delay=nack_delay,
+        error=error,
     )
     with session.address() as url:
         anyio.run(_receive, url, wish, backend="trio")
@@ -171,6 +190,8 @@ async def _print_all(subscription: Subscription[Message, Batch], wish: Wish) -> 
             wish.received += 1
             if wish.acks:
                 await message.ack()
+            elif wish.nack_delay is not None:
+                await message.nack(wish.nack_delay, error=wish.error)
         sys.stdout.flush()
     return False
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
 
+from broker.units import format_duration
 from cli.options import parse_header, parsed_by
 from cli.output import body_fields, print_json
 from cli.session import current_session, shared_options
-from cli.times import format_duration, parse_duration, parse_moment
+from cli.times import parse_duration, parse_moment
+from tickwheel.protocol.limits import MAX_TIME_MS
 
 if TYPE_CHECKING:
     from tickwheel import Schedule
@@ -25,84 +28,112 @@ def schedules() -> None:
     \b
     tickwheel schedules create standup --cron "0 9 * * MON-FRI" --tz Europe/Paris --topic chat --body "stand-up!"
     tickwheel schedules next standup
+    tickwheel schedules set standup --tz Europe/London
     tickwheel schedules trigger standup
     """
 
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_UNSETTABLE = ("until", "body", "header", "priority", "window")
+
+
+def _options(*, of_new: bool) -> Callable[[_Command], _Command]:
+    """What a schedule says: `create` has defaults, `set` leaves alone what is not given."""
+    moment, duration = parsed_by(parse_moment), parsed_by(parse_duration)
+    text = 'Five fields, such as "0 9 * * MON-FRI"; six, with seconds first.'
+    overlap, catch_up = click.Choice(["allow", "skip"]), click.Choice(["none", "last", "all"])
+    options = [
+        click.option("--topic", required=of_new, help="Where the messages go."),
+        click.option("--cron", help=text),
+        click.option("--tz", help="The zone of the cron expression. [default: UTC]"),
+        click.option("--every", metavar="DURATION", callback=duration, help="Instead of cron: 10m."),
+        click.option("--start", metavar="TIME", callback=moment, help="Not before this time."),
+        click.option("--until", metavar="TIME", callback=moment, help="Not after this time."),
+        click.option("--body", help="Of each message."),
+        click.option(
+            "--header",
+            "headers",
+            multiple=True,
+            metavar="NAME=VALUE",
+            callback=parsed_by(parse_header),
+            help="Repeatable.",
+        ),
+        click.option("--priority", type=click.IntRange(0, 255), help="Lower is first."),
+        click.option(
+            "--overlap", type=overlap, help="skip: not while the message before is not done. [default: allow]"
+        ),
+        click.option(
+            "--catch-up",
+            type=catch_up,
+            help="What to send of what was missed while the broker was down. [default: last]",
+        ),
+        click.option(
+            "--window",
+            metavar="DURATION",
+            callback=duration,
+            help="Each message is due somewhere in so long after its time.",
+        ),
+    ]
+
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were used, as the client takes them."""
+    used = {name: value for name, value in options.items() if value not in (None, ())}
+    if "body" in used:
+        used["body"] = used["body"].encode()
+    if "headers" in used:
+        used["headers"] = dict(used["headers"])
+    return used
+
+
 @schedules.command()
 @click.argument("name")
-@click.option("--topic", required=True, help="Where the messages go.")
-@click.option("--cron", help='Five fields, such as "0 9 * * MON-FRI"; six, with seconds first.')
-@click.option("--tz", default="UTC", show_default=True, help="The zone of the cron expression.")
-@click.option("--every", metavar="DURATION", callback=parsed_by(parse_duration), help="Instead of cron: 10m.")
-@click.option("--start", metavar="TIME", callback=parsed_by(parse_moment), help="Not before this time.")
-@click.option("--until", metavar="TIME", callback=parsed_by(parse_moment), help="Not after this time.")
-@click.option("--body", default="", help="Of each message.")
-@click.option(
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=parsed_by(parse_header),
-    help="Repeatable.",
-)
-@click.option("--priority", type=click.IntRange(0, 255), help="Lower is first.")
-@click.option(
-    "--overlap",
-    type=click.Choice(["allow", "skip"]),
-    default="allow",
-    show_default=True,
-    help="skip: not while the message before is not done.",
-)
-@click.option(
-    "--catch-up",
-    type=click.Choice(["none", "last", "all"]),
-    default="last",
-    show_default=True,
-    help="What to send of what was missed while the broker was down.",
-)
-@click.option(
-    "--window",
-    metavar="DURATION",
-    callback=parsed_by(parse_duration),
-    help="Each message is due somewhere in so long after its time.",
-)
+@_options(of_new=True)
 @shared_options
-def create(
-    name: str,
-    topic: str,
-    cron: str | None,
-    tz: str,
-    every: timedelta | None,
-    start: datetime | None,
-    until: datetime | None,
-    body: str,
-    headers: tuple[tuple[str, str], ...],
-    priority: int | None,
-    overlap: str,
-    catch_up: str,
-    window: timedelta | None,
-) -> None:
+def create(name: str, **options: Any) -> None:
     """Create a schedule, and print its next times."""
-    if (cron is None) == (every is None):
+    used = _given(options)
+    if ("cron" in used) == ("every" in used):
         raise click.UsageError("give either --cron or --every")
     with current_session().client() as client:
-        made = client.create_schedule(
-            name,
-            topic,
-            cron=cron,
-            tz=tz,
-            every=every,
-            start=start,
-            until=until,
-            body=body.encode(),
-            headers=dict(headers) or None,
-            priority=priority,
-            overlap=overlap,
-            catch_up=catch_up,
-            window=window or 0,
-        )
+        made = client.create_schedule(name, used.pop("topic"), **used)
     _print(made)
+
+
+@schedules.command("set")
+@click.argument("name")
+@click.option(
+    "--unset",
+    multiple=True,
+    type=click.Choice(_UNSETTABLE),
+    help="As if it had never been given; may be repeated.",
+)
+@_options(of_new=False)
+@shared_options
+def set_schedule(name: str, unset: tuple[str, ...], **options: Any) -> None:
+    """Change a schedule, all that is given or nothing, and print its next times.
+
+    It counts for times that have not come yet. --cron takes the place of --every, and the other way round.
+
+    \b
+    tickwheel schedules set standup --cron "30 9 * * MON-FRI" --unset until
+    """
+    used = _given(options)
+    if not used and not unset:
+        raise click.UsageError("nothing to change: give an option, or --unset")
+    if "cron" in used and "every" in used:
+        raise click.UsageError("give either --cron or --every")
+    names = ["headers" if one == "header" else one for one in unset]
+    with current_session().client() as client:
+        changed = client.set_schedule(name, unset=names, **used)
+    _print(changed)
 
 
 @schedules.command("list")
@@ -117,7 +148,8 @@ def list_schedules() -> None:
         click.echo("There are no schedules yet.")
     for one in found if not current_session().json else ():
         following = _moment(one, one.next_ms[0]) if one.next_ms else "paused" if one.paused else "ended"
-        click.echo(f"{one.name}  {_rhythm(one)}  to {one.topic}  next: {following}")
+        waits = f"  waits: {one.trouble}" if one.trouble else ""
+        click.echo(f"{one.name}  {_rhythm(one)}  to {one.topic}  next: {following}{waits}")
 
 
 @schedules.command()
@@ -131,11 +163,12 @@ def show(name: str) -> None:
 
 @schedules.command("next")
 @click.argument("name")
+@click.option("--count", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many times.")
 @shared_options
-def next_times(name: str) -> None:
-    """Print the next five times of a schedule, in its own zone."""
+def next_times(name: str, count: int) -> None:
+    """Print the next times of a schedule, in its own zone; none while it is paused."""
     with current_session().client() as client:
-        found = client.schedule(name)
+        found = client.schedule(name, count=count)
     if current_session().json:
         print_json(found.next_ms)
         return
@@ -193,8 +226,13 @@ def _print(schedule: Schedule) -> None:
         return
     click.echo(f"{schedule.name}{' (paused)' if schedule.paused else ''}")
     click.echo(f"  {_rhythm(schedule)}, to {schedule.topic}")
-    click.echo(f"  overlap {schedule.overlap}, catch-up {schedule.catch_up}")
+    window = f", window {format_duration(schedule.window_ms)}" if schedule.window_ms else ""
+    click.echo(f"  overlap {schedule.overlap}, catch-up {schedule.catch_up}{window}")
     click.echo(f"  sent {schedule.sent:,}, skipped {schedule.skipped:,}, missed {schedule.missed:,}")
+    if schedule.until_ms < MAX_TIME_MS:
+        click.echo(f"  until {_moment(schedule, schedule.until_ms)}")
+    if schedule.trouble:
+        click.echo(f"  waits: {schedule.trouble}")
     for slot_ms in schedule.next_ms:
         click.echo(f"  next {_moment(schedule, slot_ms)}")
 

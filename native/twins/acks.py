@@ -91,8 +91,10 @@ def _finish(store: TwinStore, group_id: int, of: Array, state: int) -> int:
         return -1
     for seq, _, time_ms in expanded(of):
         row = rows[seq]
-        row["flags"] &= ~np.uint8(ACKING)
         group["high_seq"] = max(int(group["high_seq"]), seq + 1)
+        if store.is_gone(group_id, seq):
+            continue
+        row["flags"] &= ~np.uint8(ACKING)
         if row["state"] == state:
             continue
         group["touched"] += row["state"] == UNTOUCHED
@@ -217,11 +219,24 @@ def held_by(
 
 def apply_release(store: TwinStore, group_id: int, of: Array) -> int:
     """0, or -1 when a run names a row that is not there: then nothing is changed."""
+    return _end_leases(store, group_id, of, None)
+
+
+def apply_return(store: TwinStore, group_id: int, of: Array, time_ms: int) -> int:
+    """As ``apply_release``, at one time; the runs' times are the rows' ``base_epoch``."""
+    return _end_leases(store, group_id, of, time_ms)
+
+
+def _end_leases(store: TwinStore, group_id: int, of: Array, at_ms: int | None) -> int:
     group, rows = store.groups[group_id], store.deliveries[group_id]
     if reach_beyond(of, int(group["allocated"])):
         return -1
-    for seq, epoch, time_ms in expanded(of):
-        if rows[seq]["state"] == LEASED and rows[seq]["epoch"] == epoch:
-            rows[seq]["time_ms"] = time_ms
-            rows[seq]["flags"] &= ~np.uint8(ACKING)
+    for seq, epoch, value in expanded(of):
+        row = rows[seq]
+        if row["state"] != LEASED or row["epoch"] != epoch:
+            continue
+        row["time_ms"] = value if at_ms is None else at_ms
+        if at_ms is not None:
+            row["base_epoch"] = value & 0xFFFFFFFF
+        row["flags"] &= ~np.uint8(ACKING)
     return 0

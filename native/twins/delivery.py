@@ -326,10 +326,12 @@ def apply_lease(store: TwinStore, group_id: int, holder: int, of: Array) -> int:
         return -1
     for seq, epoch, time_ms in expanded(of):
         row = rows[seq]
+        group["high_seq"] = max(int(group["high_seq"]), seq + 1)
+        if store.is_gone(group_id, seq):
+            continue
         group["touched"] += row["state"] == UNTOUCHED
         row["flags"] &= ~np.uint8(TAKEN)
         row["state"], row["epoch"], row["time_ms"], row["holder"] = LEASED, epoch, time_ms, holder
-        group["high_seq"] = max(int(group["high_seq"]), seq + 1)
         group["leased"] += 1
         group["deliveries"] += 1
         store.outstanding[holder] += 1

@@ -7,6 +7,7 @@ from native.twins.key_index import ENTRY_BYTES
 from native.twins.store import MESSAGE_HEAD_BYTES, TwinStore
 
 MASK = 0xFFFFFFFF
+SMALLEST_SHRUNK = 512
 
 
 def key_hash(topic_id: int, key: bytes) -> int:
@@ -43,6 +44,11 @@ def remove(store: TwinStore, message_id: int) -> int:
     return 0 if entries.pop(message_id, None) is None else 1
 
 
+def bytes_to_resize(store: TwinStore, capacity: int) -> int:
+    """How big the file must be before a partition can get a table of this capacity."""
+    return store.keys.end + capacity * ENTRY_BYTES
+
+
 def bytes_to_grow(store: TwinStore, partition: int) -> int:
     """How big the file must be before a partition can grow."""
     return store.keys.end + 2 * store.keys.partitions[partition].capacity * ENTRY_BYTES
@@ -50,14 +56,29 @@ def bytes_to_grow(store: TwinStore, partition: int) -> int:
 
 def grow(store: TwinStore, partition: int) -> tuple[int, int, int]:
     """Returns (0, the old table's offset, its bytes), or (-1, 0, 0) when the file is too small."""
-    needed = bytes_to_grow(store, partition)
-    if needed > store.keys_allocated:
+    return resize(store, partition, 2 * store.keys.partitions[partition].capacity)
+
+
+def resize(store: TwinStore, partition: int, capacity: int) -> tuple[int, int, int]:
+    """As ``grow``, for any capacity that has room for all entries."""
+    part, needed = store.keys.partitions[partition], bytes_to_resize(store, capacity)
+    if needed > store.keys_allocated or len(part.entries) >= capacity:
         return -1, 0, 0
-    part = store.keys.partitions[partition]
     freed = part.offset, part.capacity * ENTRY_BYTES
-    part.offset, part.capacity = store.keys.end, 2 * part.capacity
+    part.offset, part.capacity = store.keys.end, capacity
     store.keys.end = needed
     return 0, *freed
+
+
+def fitting(store: TwinStore, partition: int) -> int:
+    """The capacity to which a partition should shrink; 0: none."""
+    part = store.keys.partitions[partition]
+    if part.capacity <= SMALLEST_SHRUNK or 8 * len(part.entries) > part.capacity:
+        return 0
+    capacity = part.capacity
+    while capacity > SMALLEST_SHRUNK and 4 * len(part.entries) <= capacity:
+        capacity //= 2
+    return capacity
 
 
 def count(store: TwinStore) -> int:

@@ -12,7 +12,7 @@ from native.twins.store import MESSAGE_HEAD_BYTES, ORDERED, SCHEDULED, TwinStore
 HEAD: Final = struct.Struct("<IIBBHI")  # crc, record_bytes, type, flags, order_bytes, aux
 MESSAGE: Final = struct.Struct("<QqqHHI")  # id, deliver_at, created, and the lengths of key, headers, body
 END_OF_RANGE, ZEROS, BAD_LENGTH, BAD_CHECKSUM, END_RECORD = range(5)
-MESSAGE_TYPE, END_TYPE = 1, 255
+MESSAGE_TYPE, MOVED_TYPE, END_TYPE = 1, 13, 255
 MAX_ID: Final = (1 << 40) - 1
 REPLAYED, OTHER_RECORD, NEED_ROWS, NONSENSE = 0, 1, 12, -1
 
@@ -79,6 +79,14 @@ def replay(store: TwinStore, position: int, end: int) -> tuple[int, int, int]:
     while end - position >= HEAD.size:
         rest = store.log[position:end].tobytes()
         _, size, record_type, _, order_bytes, topic_id = HEAD.unpack_from(rest)
+        if record_type == MOVED_TYPE:
+            from native.twins.purge import apply_moved
+
+            stop, need = apply_moved(store, position)
+            if stop:
+                return stop, position, need
+            position += padded(size)
+            continue
         if record_type != MESSAGE_TYPE:
             return OTHER_RECORD, position, 0
         if size < MESSAGE_HEAD_BYTES or size > len(rest):

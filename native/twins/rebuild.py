@@ -58,11 +58,13 @@ def rebuild_topics(store: TwinStore) -> int:
         for name in ("lane_first", "lane_last", "lanes"):
             topic[name] = 0
         chain = lane_chain(store, topic_id)
-        for seq, message_id in enumerate(arrivals["id"][: int(topic["count"])].tolist()):
-            if not 0 < message_id < store.next_id:
+        for seq in range(int(topic["first_seq"]), int(topic["count"])):
+            message_id = int(arrivals[seq]["id"])
+            if message_id >= store.next_id:
                 return -1
-            chain.append(int(store.rows[message_id]["priority"]), seq)
-    for row in store.rows[1 : store.next_id]:
+            if message_id and store.rows[message_id]["state"] != NONE:
+                chain.append(int(store.rows[message_id]["priority"]), seq)
+    for row in store.rows[store.first_id : store.next_id]:
         if row["state"] != NONE and store.has_topic(int(row["topic_id"])):
             topic = store.topics[row["topic_id"]]
             topic["messages"] += 1
@@ -108,12 +110,13 @@ def rebuild_group(store: TwinStore, group_id: int) -> int:
         group[name] = 0
     for name in ("acked", "dead", "deliveries"):
         group[name] = group[f"purged_{name}"]
-    group["floor_seq"] = group["high_seq"] = group["start_seq"]
+    first_seq = int(store.topics[group["topic_id"]]["first_seq"])
+    group["floor_seq"] = group["high_seq"] = max(int(group["start_seq"]), first_seq)
     skip_to_start(store, group_id)
     end, is_held = min(int(group["allocated"]), count), False
-    for seq in range(end):
+    for seq in range(first_seq, end):
         is_held = _count_delivery(store, group_id, seq, is_held)
-    for seq in range(int(group["start_seq"]), count):
+    for seq in range(int(group["floor_seq"]), count):
         group["pending"] += store.is_open(group_id, seq) if seq < end else store.is_in_topic(group_id, seq)
     assert len(rows) >= end
     return 0

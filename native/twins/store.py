@@ -90,6 +90,7 @@ class TwinStore:
     segment_end: int = 0
     message_limit: int = 0
     next_id: int = 1
+    first_id: int = 1
     max_body_bytes: int = 0
     max_frame_bytes: int = 0
 
@@ -128,6 +129,12 @@ class TwinStore:
     def message_of(self, group_id: int, seq: int) -> Any:
         """The row of a message by its number in the group's topic."""
         return self.rows[self.arrivals[int(self.groups[group_id]["topic_id"])][seq]["id"]]
+
+    def is_gone(self, group_id: int, seq: int) -> bool:
+        """Whether nothing is known of a number of the group's topic: what was there was purged."""
+        topic_id = int(self.groups[group_id]["topic_id"])
+        in_table = seq < self.topics[topic_id]["allocated"] and self.arrivals[topic_id][seq]["id"]
+        return not in_table or bool(self.message_of(group_id, seq)["state"] == NONE)
 
     def is_in_topic(self, group_id: int, seq: int) -> bool:
         """Whether the message is in its topic under this number now."""

@@ -55,6 +55,14 @@ def test_topics(shell: Shell) -> None:
     assert b"unknown_topic" in shell.run("topics", "show", "bills", code=FAILED).stderr
 
 
+def test_receive_takes_no_attempt_of_what_it_does_not_print(shell: Shell) -> None:
+    shell.text("topics", "create", "few", "--max-attempts", "1")
+    shell.text("send", "few", "--from-file", "-", stdin=b'{"body": "a"}\n{"body": "b"}\n{"body": "c"}\n')
+    taken = [shell.text("receive", "few", "--count", "1", "--raw") for _ in range(3)]
+    assert sorted(text.strip() for text in taken) == ["a", "b", "c"]
+    assert "few.dead" not in shell.text("topics")
+
+
 def test_the_comment_of_a_vitess_table(shell: Shell) -> None:
     comment = "vitess_message,vt_ack_wait=30,vt_purge_after=86400,vt_batch_size=10,vt_cache_size=99"
     refused = shell.run("topics", "create", "vt", "--vitess", comment, code=FAILED)

@@ -94,6 +94,23 @@ async def test_after_its_last_attempt_a_message_is_a_dead_letter_with_its_histor
         assert (stats.groups[0].dead, stats.groups[0].backlog) == (1, 0)
 
 
+async def test_what_a_subscriber_fetched_ahead_and_nobody_saw_was_no_attempt(
+    daemon: Daemon, topic: str
+) -> None:
+    async with tickwheel.Client(daemon.url) as client:
+        await client.create_topic(topic, max_attempts=1)
+        await client.send_many(topic, [b"%d" % index for index in range(10)])
+        for index in range(9):
+            async with client.subscribe(topic) as subscription:
+                message = await get(subscription)
+                assert (message.body, message.epoch) == (b"%d" % index, index + 1)
+                await message.ack(confirm=True)
+        async with client.subscribe(topic) as subscription:
+            await get(subscription)  # seen and not acked: that was its one attempt
+        (letter,) = await client.browse(f"{topic}.dead")
+        assert letter.body == b"9"
+
+
 async def test_a_lease_that_ends_the_last_time_buries_the_message_too(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic, max_attempts=2, ack_wait=50, max_backoff=100)

@@ -97,6 +97,12 @@ class OrderingMachine(RuleBasedStateMachine):
         ids = self._some(data, list(self.held))
         self.store.nack(self.group, ids, [self.held[i] for i in ids], delay_ms, "no", self.now_ms)
 
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def return_unseen(self, data: st.DataObject) -> None:
+        ids = self._some(data, list(self.held))
+        self.store.return_unseen(self.group, ids, [self.held[i] for i in ids], self.now_ms)
+
     @precondition(lambda self: self.key_of)
     @rule(
         data=st.data(), acked=st.booleans(), reset=st.booleans(), delay_ms=st.sampled_from([None, 0, 2_000])

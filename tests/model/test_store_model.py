@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
+import msgspec
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.support.driver import MIB, NOW_MS, SMALL
+from tests.support.driver import MIB, NOW_MS
+from tests.support.driver import SMALL as SMALL_SETTINGS
 from tests.support.frames import ack_payload, delivered, send
 from timerlog import checkpoint
 from timerlog.errors import TransactionRefused
@@ -28,6 +30,8 @@ from timerlog.store import Store
 from timerlog.tables import remove_derived_files
 
 NOT_HELD = ("already_acked", "stale_receipt", "never_delivered", "cancelled")
+SMALL = msgspec.structs.replace(SMALL_SETTINGS, purge_after_ms=5_000)
+TOTALS = ("messages", "scheduled", "cancelled", "delivered", "acked", "leased")
 HOLD_MS = st.sampled_from([0, 1, 7, 900, 5_000, 20_000, 20_000_000])
 KEYS = st.one_of(st.just(b""), st.integers(0, 9).map(lambda number: b"key-%d" % number))
 
@@ -61,6 +65,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="tickwheel-model-"))
         self.now_ms = NOW_MS
         self.messages: dict[int, Expected] = {}
+        self.gone: list[Expected] = []  # purged
         self.flight = InFlight()
         self.store = Store.open(self.directory, SMALL, self.now_ms)
         self.topics = [self.store.open_topic(name, self.now_ms) for name in ("a", "b")]
@@ -312,7 +317,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(content=st.one_of(st.none(), st.binary(max_size=9)))
     def document(self, content: bytes | None) -> None:
-        self.store.put_document("note", content)
+        self.store.put_document("note", content, self.now_ms)
         assert self.store.tables.documents.get("note") == content
 
     @rule(topic=st.integers(0, 1), paused=st.booleans())
@@ -334,6 +339,20 @@ class StoreMachine(RuleBasedStateMachine):
         for message in self.messages.values():
             if message.deliveries and not message.acked:
                 message.lease_ends_ms = min(message.lease_ends_ms, self.now_ms)
+
+    # -- purging --
+
+    @rule(later_ms=st.sampled_from([0, 0, 10_000]))
+    def purge(self, later_ms: int) -> None:
+        before = self.store.stats(self.now_ms)
+        self.store.purge(self.now_ms + later_ms)
+        states = self.store.tables.rows["state"]
+        for message_id in [i for i in self.messages if states[i] == MessageState.NONE]:
+            message = self.messages.pop(message_id)
+            assert message.acked or message.state == "cancelled", "only what nobody needs is purged"
+            self.gone.append(message)
+        after = self.store.stats(self.now_ms)
+        assert [after[name] for name in TOTALS] == [before[name] for name in TOTALS]
 
     # -- crashes --
 
@@ -361,12 +380,13 @@ class StoreMachine(RuleBasedStateMachine):
             return
         stats = self.store.stats(self.now_ms)
         states = [message.state for message in self.messages.values()]
-        assert stats["messages"] == len(states)
+        ever = [*self.messages.values(), *self.gone]
+        assert stats["messages"] == len(ever)
         assert stats["scheduled"] == states.count("scheduled")
         assert stats["ready"] == states.count("ready")
-        assert stats["cancelled"] == states.count("cancelled")
-        assert stats["acked"] == sum(message.acked for message in self.messages.values())
-        assert stats["delivered"] == sum(message.deliveries for message in self.messages.values())
+        assert stats["cancelled"] == sum(message.state == "cancelled" for message in ever)
+        assert stats["acked"] == sum(message.acked for message in ever)
+        assert stats["delivered"] == sum(message.deliveries for message in ever)
 
     @invariant()
     def each_message_is_in_its_topic_at_most_once(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.support.driver import NOW_MS, SMALL, pump
+from tests.support.purging import LATER_MS, mixed
 from tests.support.queried import send_all
 from tests.support.reader import Reader
 from tickwheel.spark import PositionLost, SourceError, understood
@@ -178,6 +179,29 @@ def test_another_log_in_the_same_place(world: Any, fails: str) -> None:
     with pytest.raises(StreamingQueryException) as caught:
         here.run()
     assert isinstance(understood(caught.value), PositionLost)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_purge_that_went_further_than_the_query(world: Any, tmp_path: Path, fails: str) -> None:
+    here = world("none")
+    here.close()
+    here.stores, here.directories = [mixed(tmp_path / "data")], [tmp_path / "data"]
+    here.run()
+    before, position = here.seen(), describe_directory(here.directories[0], NOW_MS).end_position
+    assert before == here.there()
+    here.stores[0].purge(LATER_MS)
+    here.live(4)
+    assert describe_directory(here.directories[0], NOW_MS).first_position > position
+    if fails == "false":
+        here.run(failOnDataLoss="false")
+        assert here.seen() == sorted(before + here.there())
+        return
+    with pytest.raises(StreamingQueryException) as caught:
+        here.run()
+    error = understood(caught.value)
+    assert isinstance(error, PositionLost)
+    assert "was purged" in error.message
+    assert "startingOffsets=earliest" in error.message
 
 
 def test_a_position_that_is_not_there(world: Any) -> None:

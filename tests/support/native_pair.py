@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from native.twins import acks, change, delivery, ingest, keys, log, rebuild
+from native.twins import acks, change, delivery, ingest, keys, log, purge, rebuild
 from native.twins.key_index import PARTITIONS, KeyIndex
 from native.twins.store import ARRIVAL, DELIVERY, GROUP, ROW, TOPIC, Array, TwinStore, padded
 from tests.support.native_store import HOLDERS, NativeStore
@@ -25,17 +25,20 @@ _TWINS: Final = {
     for module, names in (
         (ingest, "ingest send_check unsend"),
         (log, "log_append replay"),
-        (keys, "find remove bytes_to_grow grow count"),
+        (keys, "find remove bytes_to_grow grow bytes_to_resize resize fitting count"),
         (delivery, "lookup due_times apply_put apply_lease select unselect deliver_frame"),
         (acks, "ack_check unmark_acks apply_ack apply_dead apply_nack apply_redeliver apply_release"),
+        (acks, "apply_return"),
         (acks, "expire requeue held_by"),
         (change, "judge_all apply_end apply_reschedule"),
+        (purge, "is_dead purge_plan apply_moved purge_count apply_purged purge_survey"),
+        (purge, "raise_first_seq raise_first_id"),
         (rebuild, "scheduled leased rebuild_topics rebuild_keys skip_to_start rebuild_group rebuild_orders"),
     )
     for name in names.split()
 }
 _STORE_NUMBERS: Final = (
-    "log_readable", "staging_bytes", "staging_position", "segment_end", "message_limit", "next_id",
+    "log_readable", "staging_bytes", "staging_position", "segment_end", "message_limit", "next_id", "first_id",
     "max_body_bytes", "max_frame_bytes",
 )  # fmt: skip
 _STORE_ARRAYS: Final = ("log", "staging", "rows", "outstanding")
@@ -79,6 +82,7 @@ class Pair:
             self._add_group(group_id, topic_id, start_seq)
         self.set(
             next_id=1,
+            first_id=1,
             max_body_bytes=sizes.max_body_bytes,
             max_frame_bytes=sizes.max_frame_bytes,
             staging_position=LOG_START,

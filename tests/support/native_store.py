@@ -10,6 +10,7 @@ import numpy as np
 
 from native import ffi, lib
 from native.twins.ingest import Ingested, Stop
+from native.twins.purge import Plan
 from native.twins.store import ARRIVAL, DELIVERY, GROUP, MAX_BATCH, ROW, RUN, TOPIC, Array, dtype_of
 
 ORDER: Final = dtype_of("tw_order")
@@ -184,6 +185,17 @@ class NativeStore:
         result = int(lib.tw_keys_grow(self.store, partition, freed, freed + 1))
         return result, int(freed[0]), int(freed[1])
 
+    def bytes_to_resize(self, capacity: int) -> int:
+        return int(lib.tw_keys_bytes_to_resize(self.store, capacity))
+
+    def resize(self, partition: int, capacity: int) -> tuple[int, int, int]:
+        freed = ffi.new("uint64_t[2]")
+        result = int(lib.tw_keys_resize(self.store, partition, capacity, freed, freed + 1))
+        return result, int(freed[0]), int(freed[1])
+
+    def fitting(self, partition: int) -> int:
+        return int(lib.tw_keys_fitting(self.store, partition))
+
     def count(self) -> int:
         return int(lib.tw_keys_count(self.store.keys))
 
@@ -220,6 +232,12 @@ class NativeStore:
 
     def apply_release(self, group_id: int, runs: Array) -> int:
         return self._runs(lib.tw_apply_release, group_id, (), runs)
+
+    def apply_return(self, group_id: int, runs: Array, time_ms: int) -> int:
+        def apply(store: Any, group: int, pointer_: Any, count: int) -> int:
+            return int(lib.tw_apply_return(store, group, pointer_, count, time_ms))
+
+        return self._runs(apply, group_id, (), runs)
 
     def select(
         self, group_id: int, limit: int, limit_bytes: int, now_ms: int
@@ -379,6 +397,58 @@ class NativeStore:
     def rebuild_orders(self, group_id: int, from_seq: int) -> tuple[bool, int]:
         at = ffi.new("uint64_t *", from_seq)
         return bool(lib.tw_rebuild_orders(self.store, group_id, at)), int(at[0])
+
+    # -- purge.c --
+
+    def is_dead(self, message_id: int, now_ms: int) -> bool:
+        return bool(lib.tw_is_dead(self.store, message_id, now_ms))
+
+    def purge_plan(self, at: int, limit: int, end: int, now_ms: int, capacity: int) -> Plan:
+        with Outputs() as out:
+            dead, damaged = (out.array(capacity, np.uint64) for _ in range(2))
+            position, result = ffi.new("uint64_t *", at), ffi.new("tw_purging *")
+            stop = lib.tw_purge_plan(
+                self.store, position, limit, end, now_ms, capacity,
+                pointer(dead, "uint64_t *"), pointer(damaged, "uint64_t *"), result,
+            )  # fmt: skip
+            return Plan(
+                int(stop), int(position[0]), dead[: result.dead].tolist(), damaged[: result.damaged].tolist(),
+                int(result.moved), int(result.moved_bytes), int(result.need),
+            )  # fmt: skip
+
+    def apply_moved(self, position: int) -> tuple[int, int]:
+        need = ffi.new("uint64_t *")
+        return int(lib.tw_apply_moved(self.store, position, need)), int(need[0])
+
+    def purge_count(self, ids: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
+        with Outputs() as out:
+            topics = out.array(2 * len(self.topics), np.uint64)
+            groups = out.array(3 * len(self.groups), np.uint64)
+            source = out.input(ids, np.uint64, "uint64_t *")
+            lib.tw_purge_count(
+                self.store, source, len(ids), pointer(topics, "uint64_t *"), pointer(groups, "uint64_t *")
+            )
+            return topics.reshape(-1, 2).tolist(), groups.reshape(-1, 3).tolist()
+
+    def apply_purged(self, start: int, end: int) -> int:
+        return int(lib.tw_apply_purged(self.store, start, end))
+
+    def purge_survey(
+        self, from_id: int, end_id: int, now_ms: int, first: int, segment_bytes: int, segments: int
+    ) -> list[list[int]]:
+        with Outputs() as out:
+            arrays = [out.array(segments, np.uint64) for _ in range(3)]
+            lib.tw_purge_survey(
+                self.store, from_id, end_id, now_ms, first, segment_bytes, segments,
+                *(pointer(array, "uint64_t *") for array in arrays),
+            )  # fmt: skip
+            return [list(row) for row in zip(*(array.tolist() for array in arrays), strict=True)]
+
+    def raise_first_seq(self, topic_id: int, limit: int) -> int:
+        return int(lib.tw_raise_first_seq(self.store, topic_id, limit))
+
+    def raise_first_id(self, limit: int) -> int:
+        return int(lib.tw_raise_first_id(self.store, limit))
 
     def keys_init(self) -> None:
         lib.tw_keys_init(self.store.keys)

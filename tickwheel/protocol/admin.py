@@ -90,12 +90,37 @@ class Browse(Request, frozen=True):
     max_body_bytes: U32 = 65_536
 
 
+class Purge(Request, frozen=True):
+    """PURGE: purges what is done, now; or waits on for the one with number ``run``. Answered when it is done, or after
+    ``wait_ms``."""
+
+    dry_run: bool = False
+    run: Id = 0
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 0
+
+
+class PurgeOk(Answer, frozen=True):
+    """PURGE_OK: what the run has done so far, or would do. ``freed_bytes``: of the log's segments, without what moved
+    messages take again."""
+
+    run: int
+    is_done: bool
+    segments: int
+    freed_bytes: int
+    purged_messages: int
+    moved_messages: int
+    moved_bytes: int
+    damaged_messages: int
+    kept_messages: int
+
+
 REQUESTS: Final[dict[FrameType, type[Request]]] = {
     FrameType.SET_TOPIC: SetTopic,
     FrameType.GET_TOPIC: GetTopic,
     FrameType.DELETE_TOPIC: DeleteTopic,
     FrameType.PREPARE: Prepare,
     FrameType.DECIDE: Decide,
+    FrameType.PURGE: Purge,
     FrameType.REPLAY_DEAD: ReplayDead,
     FrameType.BROWSE: Browse,
 }
@@ -104,4 +129,5 @@ ANSWERS: Final[dict[FrameType, type[Answer]]] = {
     FrameType.PREPARE_OK: PrepareOk,
     FrameType.DECIDE_OK: DecideOk,
     FrameType.REPLAY_DEAD_OK: ReplayDeadOk,
+    FrameType.PURGE_OK: PurgeOk,
 }

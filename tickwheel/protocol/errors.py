@@ -210,14 +210,14 @@ class BadTopicSettings(TickwheelError, ValueError):
 
 
 class TopicExists(TickwheelError):
-    """There is a topic of this name already."""
+    """There is a topic of this name already, and it has other settings."""
 
     code = "topic_exists"
     advice = "Use another name, or change the one that is there: `tickwheel topics set`."
 
 
 class TopicInUse(TickwheelError):
-    """The topic cannot be deleted while it has subscribers."""
+    """The topic cannot be deleted while it has subscribers, or schedules that send to it."""
 
     code = "topic_in_use"
     advice = "End its subscriptions first; `tickwheel topics` shows how many there are."
@@ -231,10 +231,10 @@ class BadSchedule(TickwheelError, ValueError):
 
 
 class ScheduleExists(TickwheelError):
-    """There is a schedule of this name already."""
+    """There is a schedule of this name already, and it has other settings."""
 
     code = "schedule_exists"
-    advice = "Use another name, or delete the one that is there."
+    advice = "Use another name, or change the one that is there: `tickwheel schedules set`."
 
 
 class UnknownSchedule(TickwheelError):

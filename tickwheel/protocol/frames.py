@@ -78,6 +78,8 @@ class FrameType(IntEnum):
     DELETE_SCHEDULE_OK = 65
     TRIGGER_SCHEDULE = 66
     TRIGGER_SCHEDULE_OK = 67
+    PURGE = 70
+    PURGE_OK = 71
     REPLAY_DEAD = 72
     REPLAY_DEAD_OK = 73
     DECIDE = 74
@@ -89,6 +91,8 @@ class FrameType(IntEnum):
     EXTEND_OK = 83
     BROWSE = 84
     BROWSE_OK = 85
+    RETURN = 86
+    RETURN_OK = 87
 
 
 ANSWER_OF: Final[dict[FrameType, FrameType]] = {
@@ -116,10 +120,12 @@ ANSWER_OF: Final[dict[FrameType, FrameType]] = {
     FrameType.SET_TOPIC: FrameType.SET_TOPIC_OK,
     FrameType.GET_TOPIC: FrameType.GET_TOPIC_OK,
     FrameType.DELETE_TOPIC: FrameType.DELETE_TOPIC_OK,
+    FrameType.PURGE: FrameType.PURGE_OK,
     FrameType.REPLAY_DEAD: FrameType.REPLAY_DEAD_OK,
     FrameType.DECIDE: FrameType.DECIDE_OK,
     FrameType.PREPARE: FrameType.PREPARE_OK,
     FrameType.EXTEND: FrameType.EXTEND_OK,
+    FrameType.RETURN: FrameType.RETURN_OK,
     FrameType.BROWSE: FrameType.BROWSE_OK,
 }
 """The type that answers each request (or ERROR does)."""

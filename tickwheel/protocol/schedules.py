@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from tickwheel.protocol.bodies import Answer, Name, Request
 from tickwheel.protocol.frames import FrameType
 
 
 class GetSchedules(Request, frozen=True):
-    """SCHEDULES: all of them, or the one of a name."""
+    """SCHEDULES: the one of a name, or by name as many as the broker likes of those that come ``after`` a name; with
+    ``count`` next slots each."""
 
     name: Name | None = None
+    after: Name = ""
+    count: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 5
 
 
 class SetSchedule(Request, frozen=True):
@@ -33,9 +38,10 @@ class DeleteScheduleOk(Answer, frozen=True):
 
 
 class TriggerSchedule(Request, frozen=True):
-    """TRIGGER_SCHEDULE: sends its message now."""
+    """TRIGGER_SCHEDULE: sends its message now; with a ``token``, once however often the request comes."""
 
     name: Name
+    token: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 class TriggerScheduleOk(Answer, frozen=True):

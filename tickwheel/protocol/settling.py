@@ -10,6 +10,7 @@ from tickwheel.protocol.bodies import (
     U32,
     Answer,
     Epochs,
+    Id,
     Ids,
     Keys,
     Name,
@@ -20,8 +21,11 @@ from tickwheel.protocol.bodies import (
     check_target,
 )
 from tickwheel.protocol.frames import FrameType
+from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
 
 _Error: TypeAlias = Annotated[str, msgspec.Meta(max_length=4096)]
+_SomeIds: TypeAlias = Annotated[list[Id], msgspec.Meta(max_length=MAX_IDS_A_REQUEST)]
+_SomeEpochs: TypeAlias = Annotated[list[U32], msgspec.Meta(max_length=MAX_IDS_A_REQUEST)]
 _Bytes: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=1 << 26)]
 _TransactionId: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 
@@ -39,6 +43,18 @@ class Nack(Request, frozen=True):
     epochs: Epochs
     delay_ms: TimeMs | None = None
     error: _Error = ""
+
+    def __post_init__(self) -> None:
+        _check_receipts(self.ids, self.epochs)
+
+
+class Return(Request, frozen=True):
+    """RETURN: deliver nothing more to this subscription. These messages of it were not looked at: they are
+    given back, and their delivery is no attempt."""
+
+    subscription: U32
+    ids: _SomeIds
+    epochs: _SomeEpochs
 
     def __post_init__(self) -> None:
         _check_receipts(self.ids, self.epochs)
@@ -152,6 +168,12 @@ class NackOk(Answer, frozen=True):
     results: list[str]
 
 
+class ReturnOk(Answer, frozen=True):
+    """RETURN_OK: how many were given back."""
+
+    returned: int
+
+
 class ExtendOk(Answer, frozen=True):
     """EXTEND_OK: one result for each message, in order, and when the extended leases end."""
 
@@ -190,6 +212,7 @@ class Revoke(Answer, frozen=True):
 REQUESTS: Final[dict[FrameType, type[Request]]] = {
     FrameType.NACK: Nack,
     FrameType.EXTEND: Extend,
+    FrameType.RETURN: Return,
     FrameType.REDELIVER: Redeliver,
     FrameType.CHANGE: Change,
     FrameType.TRANSACTION: Transaction,
@@ -197,6 +220,7 @@ REQUESTS: Final[dict[FrameType, type[Request]]] = {
 ANSWERS: Final[dict[FrameType, type[Answer]]] = {
     FrameType.NACK_OK: NackOk,
     FrameType.EXTEND_OK: ExtendOk,
+    FrameType.RETURN_OK: ReturnOk,
     FrameType.REDELIVER_OK: RedeliverOk,
     FrameType.CHANGE_OK: ChangeOk,
     FrameType.TRANSACTION_OK: TransactionOk,

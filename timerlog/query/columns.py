@@ -233,9 +233,7 @@ class LogColumns:
     def _records(self, ids: Int64Array) -> Records:
         # Several columns of the same messages are asked for one after the other.
         if self._last_records is None or not np.array_equal(ids, self._last_ids):
-            known = (ids > 0) & (ids < len(self._snapshot.rows))
-            rows = self._snapshot.rows[np.where(known, ids, 0)]
-            self._last_ids, self._last_records = ids, self._snapshot.log.records(ids, rows)
+            self._last_ids, self._last_records = ids, self._snapshot.records(ids)
         return self._last_records
 
 

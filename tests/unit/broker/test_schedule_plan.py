@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -14,13 +15,23 @@ from broker.schedule_plan import (
     LATE_MS,
     LEAD_MS,
     MOST_CAUGHT_UP,
+    MOST_COUNTED,
+    MOST_IN_WINDOW,
+    STEP,
+    WRONG_CLOCK_MS,
+    Decision,
     Schedule,
+    after_wrong_clock,
     check,
+    decide,
     due_ms,
-    due_slots,
+    handover_ms,
     key_of,
+    merged,
     slots,
+    trigger_key,
     upcoming,
+    waiting,
     wake_ms,
 )
 from tickwheel.protocol.errors import BadSchedule
@@ -48,6 +59,13 @@ def cron(expression: str, tz: str = "UTC", **fields: object) -> Schedule:
 
 def every(interval_ms: int, **fields: object) -> Schedule:
     return Schedule(name="s", topic="t", every_ms=interval_ms, **fields)  # type: ignore[arg-type]
+
+
+def decided(schedule: Schedule, now_ms: int) -> Decision:
+    """The decision, without the steps before it."""
+    *_, decision = decide(schedule, now_ms)
+    assert decision is not None
+    return decision
 
 
 def test_working_days() -> None:
@@ -91,6 +109,91 @@ def test_a_time_in_the_hour_that_is_repeated_comes_once(tz: str, before: str, ex
     assert local(cron(f"{minute_hour} * * *", tz), before, 2) == expected
 
 
+@pytest.mark.parametrize(
+    ("tz", "start", "expected"),
+    [
+        ("Europe/Paris", "2026-10-25T02:30+01:00", "2026-10-26T02:45+01:00"),
+        ("Europe/Paris", "2026-10-25T02:30+02:00", "2026-10-25T02:45+02:00"),
+        ("America/New_York", "2026-11-01T02:30-05:00", "2026-11-01T02:45-05:00"),
+    ],
+)
+def test_a_fixed_time_is_never_before_the_moment_it_is_asked_for(tz: str, start: str, expected: str) -> None:
+    assert local(cron("45 2 * * *", tz), start, 1) == [expected]
+
+
+EXPRESSIONS = [
+    "45 2 * * *",
+    "30 1 * * *",
+    "15,45 1-3 * * *",
+    "*/20 * * * *",
+    "*/30 2 * * *",
+    "0 * * * *",
+    "7 0 * * SUN",
+]
+ZONES = ["Europe/Paris", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Asia/Beirut", "UTC"]
+HALF_HOURS = st.integers(0, 24 * 365 * 2).map(lambda n: ms("2026-01-01T00:00+00:00") + n * HOUR_MS // 2 + 7)
+
+
+@given(st.sampled_from(EXPRESSIONS), st.sampled_from(ZONES), HALF_HOURS)
+def test_slots_come_in_order_and_after_the_start(expression: str, tz: str, after_ms: int) -> None:
+    found = [after_ms, *upcoming(cron(expression, tz), after_ms, 12)]
+    assert all(later > earlier for earlier, later in pairwise(found))
+
+
+FOLDS = ["2026-03-28T00:00+00:00", "2026-10-24T00:00+00:00"]
+
+
+@given(st.sampled_from(EXPRESSIONS), st.sampled_from(FOLDS), st.integers(0, 3 * 24 * 60))
+def test_the_slots_do_not_depend_on_where_one_starts_to_look(expression: str, day: str, minutes: int) -> None:
+    """A restart in the repeated hour neither loses a slot nor doubles one."""
+    schedule, begin_ms = cron(expression, "Europe/Paris"), ms(day)
+    middle_ms, end_ms = begin_ms + minutes * 60_000, begin_ms + 4 * 24 * HOUR_MS
+
+    def between(after_ms: int) -> list[int]:
+        return list(takewhile(lambda slot_ms: slot_ms <= end_ms, slots(schedule, after_ms)))
+
+    assert between(middle_ms) == [slot_ms for slot_ms in between(begin_ms) if slot_ms > middle_ms]
+
+
+def test_a_wildcard_minute_has_no_slot_in_the_hour_that_is_skipped() -> None:
+    """Debian cron's rule: `30 2` is a time of day and comes right after the gap, `*/30 2` is not and is left out."""
+    before = "2026-03-28T12:00+01:00"
+    assert local(cron("30 2 * * *", "Europe/Paris"), before, 1) == ["2026-03-29T03:00+02:00"]
+    assert local(cron("0,30 2 * * *", "Europe/Paris"), before, 2) == [
+        "2026-03-29T03:00+02:00",
+        "2026-03-30T02:00+02:00",
+    ]
+    assert local(cron("*/30 2 * * *", "Europe/Paris"), before, 1) == ["2026-03-30T02:00+02:00"]
+    assert local(cron("30 */2 * * *", "Europe/Paris"), "2026-03-29T00:45+01:00", 1) == [
+        "2026-03-29T04:30+02:00"
+    ]
+    assert local(cron("0 30 2 * * *", "Europe/Paris"), before, 1) == ["2026-03-30T02:30+02:00"]
+
+
+def test_a_wildcard_minute_comes_in_both_hours_when_one_is_repeated() -> None:
+    assert local(cron("*/30 2 * * *", "Europe/Paris"), "2026-10-24T12:00+02:00", 5) == [
+        "2026-10-25T02:00+02:00",
+        "2026-10-25T02:30+02:00",
+        "2026-10-25T02:00+01:00",
+        "2026-10-25T02:30+01:00",
+        "2026-10-26T02:00+01:00",
+    ]
+
+
+def test_with_seconds_a_time_comes_in_both_hours_when_one_is_repeated() -> None:
+    assert local(cron("0 30 2 * * *", "Europe/Paris"), "2026-10-24T12:00+02:00", 3) == [
+        "2026-10-25T02:30+02:00",
+        "2026-10-25T02:30+01:00",
+        "2026-10-26T02:30+01:00",
+    ]
+
+
+def test_the_slots_of_a_schedule_end_with_the_year_9999() -> None:
+    late_ms = ms("9999-12-31T22:30+00:00")
+    assert len(upcoming(cron("0 * * * *", "Europe/Paris"), late_ms, 5)) <= 1
+    assert upcoming(cron("0 * * * *"), late_ms, 5) == [ms("9999-12-31T23:00+00:00")]
+
+
 def test_steps_go_on_by_elapsed_time_when_clocks_change() -> None:
     for day in ("2026-03-29T00:00+01:00", "2026-10-25T00:00+02:00"):
         found = upcoming(cron("*/30 * * * *", "Europe/Paris"), ms(day), 12)
@@ -106,6 +209,8 @@ def test_steps_go_on_by_elapsed_time_when_clocks_change() -> None:
         {"cron": "0 9 * * *", "tz": "Mars/Olympus"},
         {"cron": "0 9 * * *", "tz": "../etc"},
         {"cron": "0 9 * * *", "every_ms": 5},
+        {"cron": "9" * 5_000 + " * * * *"},
+        {"every_ms": 1_000, "window_ms": (MOST_IN_WINDOW + 1) * 1_000},
         {},
     ],
 )
@@ -131,31 +236,142 @@ def test_it_ends() -> None:
 def test_a_message_is_sent_ahead_unless_the_one_before_decides() -> None:
     schedule = every(60_000, last_slot_ms=60_000)
     assert wake_ms(schedule) == 120_000 - LEAD_MS
-    assert due_slots(schedule, 120_000 - LEAD_MS) == ([120_000], 0, 120_000)
+    assert decided(schedule, 120_000 - LEAD_MS) == Decision([120_000], 0, 120_000)
     careful = every(60_000, last_slot_ms=60_000, overlap="skip")
     assert wake_ms(careful) == 120_000
-    assert due_slots(careful, 119_999) == ([], 0, 60_000)
+    assert decided(careful, 119_999) == Decision([], 0, 60_000)
+
+
+def test_a_paused_schedule_sends_nothing() -> None:
+    assert decided(every(60_000, last_slot_ms=60_000, paused=True), 600_000) == Decision([], 0, 60_000)
+
+
+def test_what_is_not_caught_up_is_not_sent_ahead() -> None:
+    """Else a message that lies in the wheel when the broker goes down would be delivered late when it comes back."""
+    schedule = every(60_000, last_slot_ms=60_000, catch_up="none")
+    assert wake_ms(schedule) == 120_000
+    assert decided(schedule, 119_999) == Decision([], 0, 60_000)
+    windowed = every(60_000, last_slot_ms=60_000, catch_up="none", window_ms=50_000)
+    place_ms = due_ms(windowed, 120_000)
+    assert place_ms > 120_000
+    assert wake_ms(windowed) == handover_ms(windowed, 120_000) == place_ms
+    assert decided(windowed, place_ms - 1) == Decision([], 0, 60_000)
+    assert decided(windowed, place_ms) == Decision([120_000], 0, 120_000)
+    assert decided(windowed, place_ms + LATE_MS + 1) == Decision([], 1, 120_000)
 
 
 @pytest.mark.parametrize(
     ("policy", "sent", "missed"),
     [("none", [], 3), ("last", [240_000], 2), ("all", [120_000, 180_000, 240_000], 0)],
 )
-def test_what_was_missed(policy: str, sent: list[int], missed: int) -> None:
-    schedule = every(60_000, last_slot_ms=60_000, catch_up=policy)
+@pytest.mark.parametrize("make", [lambda **f: every(60_000, **f), lambda **f: cron("* * * * *", **f)])
+def test_what_was_missed(make: Callable[..., Schedule], policy: str, sent: list[int], missed: int) -> None:
+    schedule = make(last_slot_ms=60_000, catch_up=policy)
     now_ms = 240_000 + LATE_MS + 1
-    assert due_slots(schedule, now_ms) == (sent, missed, 240_000)
+    assert decided(schedule, now_ms) == Decision(sent, missed, 240_000)
 
 
 def test_a_slot_in_time_takes_the_place_of_the_last_missed_one() -> None:
-    assert due_slots(every(60_000, last_slot_ms=60_000), 240_000) == ([240_000], 2, 240_000)
+    assert decided(every(60_000, last_slot_ms=60_000), 240_000) == Decision([240_000], 2, 240_000)
 
 
-def test_catching_up_is_bounded() -> None:
-    found, missed, reached_ms = due_slots(every(1_000, catch_up="all"), 10_000_000)
-    assert len(found) == MOST_CAUGHT_UP
-    assert missed + len(found) == len(range(0, reached_ms, 1_000))
-    assert found[-1] == reached_ms
+def test_a_slot_whose_place_in_the_window_has_not_come_is_not_late() -> None:
+    schedule = every(HOUR_MS, window_ms=HOUR_MS - 1, catch_up="last")
+    place_ms = due_ms(schedule, HOUR_MS)
+    assert HOUR_MS + LATE_MS < place_ms < 2 * HOUR_MS - LEAD_MS
+    assert decided(schedule, place_ms + LATE_MS) == Decision([HOUR_MS], 0, HOUR_MS)
+    none_missed = every(HOUR_MS, window_ms=HOUR_MS - 1, catch_up="all")
+    assert decided(none_missed, place_ms + LATE_MS + 1) == Decision([HOUR_MS], 0, HOUR_MS)
+
+
+@pytest.mark.parametrize("schedule", [every(1_000, catch_up="all"), cron("* * * * * *", catch_up="all")])
+def test_catching_up_is_bounded(schedule: Schedule) -> None:
+    decision = decided(schedule, 10_000_000)
+    in_time = (LATE_MS + LEAD_MS) // 1_000 + 1
+    assert len(decision.slots) == MOST_CAUGHT_UP + in_time
+    assert decision.missed + len(decision.slots) == decision.reached_ms // 1_000
+    assert decision.slots[-1] == decision.reached_ms
+
+
+YEAR_MS = 365 * 24 * HOUR_MS
+
+
+@pytest.mark.parametrize("policy", ["none", "last", "all"])
+def test_a_year_of_seconds_at_an_interval_is_arithmetic(policy: str) -> None:
+    schedule = every(1_000, last_slot_ms=0, catch_up=policy)
+    now_ms = YEAR_MS + LATE_MS + 1
+    decision = decided(schedule, now_ms)
+    assert decision.missed + len(decision.slots) == decision.reached_ms // 1_000
+    assert len(list(decide(schedule, now_ms))) == 2, "one step, and the decision"
+
+
+@pytest.mark.parametrize(("policy", "late"), [("none", 0), ("last", 0), ("all", MOST_CAUGHT_UP)])
+def test_a_year_of_seconds_by_cron_takes_short_steps_and_not_many(policy: str, late: int) -> None:
+    schedule = cron("* * * * * *", last_slot_ms=0, catch_up=policy)
+    now_ms = YEAR_MS + 500
+    *steps, decision = decide(schedule, now_ms)
+    assert decision is not None
+    assert len(steps) < 2 * MOST_COUNTED // STEP
+    lead_ms = 0 if policy == "none" else LEAD_MS
+    last_ms = YEAR_MS + lead_ms
+    in_time = range(YEAR_MS - LATE_MS + 1_000, last_ms + 1, 1_000)
+    assert decision.slots[-len(in_time) :] == list(in_time)
+    assert len(decision.slots) == len(in_time) + late
+    assert {later - earlier for earlier, later in pairwise(decision.slots)} == {1_000}
+    assert MOST_COUNTED - MOST_CAUGHT_UP <= decision.missed <= MOST_COUNTED, "no more than this are counted"
+
+
+@pytest.mark.parametrize("expression", ["* * * 1 *", "0 9 * * *", "*/7 3 * * SUN", "* 9 1 * *"])
+def test_the_last_slots_are_found_behind_a_gap(expression: str) -> None:
+    """Beyond what is counted one by one, the last slots are looked for from the end: it must find the same ones."""
+    schedule = cron(expression, "Europe/Paris", catch_up="all", last_slot_ms=ms("1986-01-01T00:00+00:00"))
+    now_ms = ms("1996-12-01T12:00+00:00")
+    every_one = list(takewhile(lambda slot_ms: slot_ms <= now_ms, slots(schedule, schedule.last_slot_ms)))
+    assert decided(schedule, now_ms).slots == every_one[-MOST_CAUGHT_UP:]
+
+
+@given(
+    st.integers(1, 10**6),
+    st.integers(0, 10**9),
+    st.integers(0, 10**9),
+    st.sampled_from(["none", "last", "all"]),
+)
+def test_arithmetic_and_walking_agree(every_ms: int, start_ms: int, down_ms: int, policy: str) -> None:
+    schedule = every(
+        every_ms * 1_000, start_ms=start_ms, last_slot_ms=start_ms, catch_up=policy, overlap="skip"
+    )
+    now_ms = start_ms + down_ms
+    come = list(takewhile(lambda slot_ms: slot_ms <= now_ms, slots(schedule, start_ms)))
+    late = [slot_ms for slot_ms in come if slot_ms < now_ms - LATE_MS]
+    in_time = come[len(late) :]
+    kept = {"none": [], "last": [] if in_time else late[-1:], "all": late[-MOST_CAUGHT_UP:]}[policy]
+    reached_ms = come[-1] if come else start_ms
+    assert decided(schedule, now_ms) == Decision([*kept, *in_time], len(late) - len(kept), reached_ms)
+
+
+def test_what_waits_can_be_named() -> None:
+    schedule = every(1_000, last_slot_ms=105_000)
+    assert waiting(schedule, 100_000, in_window=False) == [101_000, 102_000, 103_000, 104_000, 105_000]
+    windowed = every(1_000, last_slot_ms=100_000, window_ms=10_000)
+    assert waiting(windowed, 100_000, in_window=False) == []
+    come = [slot for slot in range(91_000, 100_001, 1_000) if due_ms(windowed, slot) > 100_000]
+    assert come
+    assert waiting(windowed, 100_000, in_window=True) == come
+
+
+def test_a_wrong_clock_does_not_silence_a_schedule() -> None:
+    schedule = every(60_000, last_slot_ms=10 * WRONG_CLOCK_MS)
+    assert after_wrong_clock(schedule, WRONG_CLOCK_MS).last_slot_ms == WRONG_CLOCK_MS
+    near = every(60_000, last_slot_ms=WRONG_CLOCK_MS)
+    assert after_wrong_clock(near, 0) is near, "a clock that is corrected must not repeat what was sent"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"sent": 5}, {"nothing": 1}, {"start_ms": -1}, {"until_ms": 1 << 62}, {"priority": 256}]
+)
+def test_fields_that_cannot_be_set(fields: dict[str, object]) -> None:
+    with pytest.raises(BadSchedule):
+        merged(every(1_000), fields)
 
 
 @given(st.integers(0, 10**12), st.integers(1, 10**7))
@@ -166,4 +382,6 @@ def test_the_place_in_the_window_is_always_the_same(slot_ms: int, window_ms: int
 
 
 def test_the_longest_name_makes_a_key() -> None:
-    assert len(key_of(Schedule(name="n" * 128, topic="t"), 253_402_300_799_999)) <= 255
+    longest = Schedule(name="n" * 128, topic="t")
+    assert len(key_of(longest, 253_402_300_799_999)) <= 255
+    assert len(trigger_key(longest, "t" * 64)) <= 255

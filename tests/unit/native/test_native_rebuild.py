@@ -124,7 +124,7 @@ def test_a_start_in_the_middle_follows_the_lanes_as_they_are() -> None:
     assert pair.twin.groups[1]["cursor"][5] == 2
 
 
-@given(seeds, st.sampled_from([0, MESSAGES + 1, 1 << 40, (1 << 64) - 1]))
+@given(seeds, st.sampled_from([MESSAGES + 1, 1 << 40, (1 << 64) - 1]))
 def test_an_arrival_of_no_message_is_refused(seed: int, message_id: int) -> None:
     pair = any_tables(seed)
     for side in pair.sides:

@@ -59,6 +59,7 @@ from tickwheel.protocol.requests import (
     encode_error,
     encode_map,
 )
+from tickwheel.protocol.settling import Return, ReturnOk
 
 LIMITS = HelloOk(
     protocol=1,
@@ -288,6 +289,13 @@ class FakeServer:
                 return FrameType.OPEN_TOPIC_OK, encode_body(OpenTopicOk(topic_id=self.topic_id(topic)))
             case Subscribe():
                 return FrameType.SUBSCRIBE_OK, encode_body(self.subscribe(connection, request))
+            case Return(subscription=number, ids=ids):
+                held = connection.subscriptions[number]
+                held.credit = 0
+                returned = [m for m in self.messages if m.id in ids]
+                for message in returned:
+                    message.holders[held.group] = None
+                return FrameType.RETURN_OK, encode_body(ReturnOk(returned=len(returned)))
             case Unsubscribe(subscription=number):
                 released = self.release(connection.subscriptions.pop(number))
                 return FrameType.UNSUBSCRIBE_OK, encode_body(UnsubscribeOk(released=released))
@@ -423,7 +431,7 @@ class FakeServer:
     def take(self, held: Held) -> list[DeliverItem]:
         mine = [m for m in self.messages if m.topic == held.topic and held.group not in m.acked]
         leased = sum(m.holders.get(held.group) is held.connection for m in mine)
-        room = min(held.batch, held.credit - leased)
+        room = max(0, min(held.batch, held.credit - leased))
         due = [m for m in mine if m.holders.get(held.group) is None and not m.time_ms and not m.cancelled]
         for message in due[:room]:
             message.holders[held.group] = held.connection
@@ -432,7 +440,7 @@ class FakeServer:
             DeliverItem(
                 m.id, 1000 + m.id, 500 + m.id, m.epochs[held.group], m.priority, m.key, m.headers, m.body
             )
-            for m in due[: max(room, 0)]
+            for m in due[:room]
         ]
 
 

@@ -15,6 +15,12 @@ SAYS = {
         "scheduled: 2, the next one later today or tomorrow",
         "waits longest: carol, 30 euros",
     ],
+    "purge.py": [
+        "purged within the hour: 0",
+        "would be purged: 10000, would be moved: 1",
+        "purged: 10000, space of the log is free again: True",
+        "still there: happy new year",
+    ],
     "reminders.py": ["bed: cancelled", "dentist: call the dentist", "tea: take the tea out"],
     "bulk.py": ["received 100,000 of 100,000"],
     "order_timeout.py": [
@@ -39,6 +45,15 @@ SAYS = {
         "shipped: order 17",
     ],
     "recurring_schedules.py": ["between beats: [250, 250]", "stand-up at 09:00 on a working day: True"],
+    "topic_settings.py": [
+        "priority 50, attempt 1",
+        "priority 50, attempt 2",
+        "while it is paused: None",
+        "afterwards: 18",
+        "refused: bad_topic_settings",
+        "what is set: ack_wait_ms max_attempts",
+        "from Vitess: 30000 ms, 10000 messages",
+    ],
     "sharded_consumers.py": ["shards: -80 80-", "every key once: True"],
 }
 

@@ -22,6 +22,7 @@ from tickwheel.errors import (
 )
 from tickwheel.protocol.machine import AckRequested, Requested
 from tickwheel.protocol.requests import Subscribe, Unsubscribe
+from tickwheel.protocol.settling import Return
 
 
 @asynccontextmanager
@@ -137,6 +138,32 @@ async def test_leaving_sends_acks_first_and_gives_the_rest_back() -> None:
             message = await sub.receive()
             assert message is not None
             assert (message.id, message.epoch) == (5, 2)
+
+
+@on_both
+async def test_leaving_says_which_messages_nobody_has_looked_at() -> None:
+    async with serving() as (server, client):
+        await client.send_many("tea", [b"x"] * 5)
+        async with client.subscribe("tea", batch=3) as sub:
+            message = await sub.receive()
+            assert message is not None
+        stop, *returned = server.seen(Return)
+        assert stop.ids == []
+        assert [(request.ids, request.epochs) for request in returned] == [([2, 3, 4, 5], [1, 1, 1, 1])]
+        with pytest.raises(StopAsyncIteration):
+            await anext(sub)
+
+
+@on_both
+async def test_leaving_after_an_error_says_it_too() -> None:
+    async with serving() as (server, client):
+        await client.send_many("tea", [b"x"] * 3)
+        subscription = client.subscribe("tea")
+        await subscription.__aenter__()
+        await anext(subscription)
+        await subscription.__aexit__(ZeroDivisionError, ZeroDivisionError(), None)
+        await client.ping()
+        assert [request.ids for request in server.seen(Return)] == [[2, 3]]
 
 
 @on_both

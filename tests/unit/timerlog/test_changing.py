@@ -263,7 +263,7 @@ def test_a_full_disk_changes_nothing_and_tells_nobody(store: Store, topic: int) 
             lambda: store.cancel([1], NOW_MS, stop=True),
             lambda: store.expire(np.array([1], np.uint64)),
             lambda: store.reschedule([3], NOW_MS + 5, NOW_MS),
-            lambda: store.put_document("name", b"content"),
+            lambda: store.put_document("name", b"content", NOW_MS),
         ):
             with pytest.raises(DiskFull):
                 act()
@@ -276,10 +276,10 @@ def test_a_full_disk_changes_nothing_and_tells_nobody(store: Store, topic: int) 
 
 
 def test_documents(store: Store) -> None:
-    store.put_document("a", b"one")
-    store.put_document("a", b"two")
-    store.put_document("b", b"")
+    store.put_document("a", b"one", NOW_MS)
+    store.put_document("a", b"two", NOW_MS)
+    store.put_document("b", b"", NOW_MS)
     assert store.tables.documents == {"a": b"two", "b": b""}
-    store.put_document("a", None)
-    store.put_document("never there", None)
+    store.put_document("a", None, NOW_MS)
+    store.put_document("never there", None, NOW_MS)
     assert store.tables.documents == {"b": b""}

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from timerlog import checkpoint
+from timerlog.base import Base, GroupBase, TopicBase
 from timerlog.checkpoint import Checkpoint
 from timerlog.disk import FileDisk
 from timerlog.layout import GroupRecord, TopicRecord
@@ -17,12 +18,20 @@ ONE = Checkpoint(
     log_id=1,
     position=2,
     durable_position=3,
-    next_id=4,
-    tick_ms=5,
     clean=False,
     boot_id="this boot",
-    topics=[(TopicRecord(1, "t", 6), 7)],
-    groups=[GroupRecord(1, 1, "g", 0, 8)],
+    base=Base(
+        next_id=4,
+        first_id=2,
+        tick_ms=5,
+        last_topic_id=1,
+        last_group_id=1,
+        topics=[TopicBase(TopicRecord(1, "t", 6), 7, 3, 1, 2)],
+        groups=[GroupBase(GroupRecord(1, 1, "g", 0, 8), 2, 0, 4)],
+        documents={"note": b"x"},
+        failures=[],
+        transactions=[],
+    ),
 )
 
 
@@ -51,6 +60,8 @@ def test_any_damage_means_none(disk: FileDisk) -> None:
 
 def test_another_format_means_none(disk: FileDisk) -> None:
     checkpoint.save(disk, msgspec.structs.replace(ONE, format=99), durable=False)
+    assert checkpoint.load(disk) is None
+    checkpoint.save(disk, msgspec.structs.replace(ONE, version=1), durable=False)
     assert checkpoint.load(disk) is None
 
 

@@ -37,6 +37,19 @@ def ready(store: Store, *messages: Outbound, name: str = "t", **settings: int) -
     return topic
 
 
+def test_a_delivery_that_nobody_looked_at_does_not_count(store: Store) -> None:
+    reader = Reader(store, ready(store, Outbound(b"body"), max_attempts=2))
+    reader.fetch()
+    assert reader.nack((1, 1), delay_ms=0, error="first") == ["nacked"]
+    reader.fetch()
+    assert store.return_unseen(reader.group, [1], [2], NOW_MS) == 1
+    assert reader.fetch() == [(1, 3)]
+    assert reader.nack((1, 3), error="second") == ["dead"]
+    story = story_of(letters(store)[0])
+    assert story["attempts"] == 2
+    assert [(attempt, error) for attempt, _, error in story["history"]] == [(1, "first"), (2, "second")]
+
+
 def test_a_letter_is_the_message_and_what_happened_to_it(store: Store) -> None:
     headers = msgspec.msgpack.encode({"own": 1})
     topic = ready(store, Outbound(b"body", b"key", headers, b"order", 50), max_attempts=3)

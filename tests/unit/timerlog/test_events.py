@@ -63,6 +63,10 @@ def _record(kind: int, aux: int, payload: bytes) -> Iterator[Row]:
     elif kind == 7:
         for value, _, time in _values(payload):
             yield -1, time, 0, 0, value, -1, 0
+    elif kind == 22:
+        (time,) = struct.unpack_from("<q", payload)
+        for value, epoch, _ in _values(payload[8:]):
+            yield time, -1, 0, aux, 0, value, epoch
     elif kind in (3, 4, 5, 9, 15, 18):
         given = struct.unpack_from("<q", payload, len(payload) - 8)[0] if kind == 3 else -1
         count = struct.unpack_from("<Q", payload)[0] if kind == 9 else (len(payload) - 8 * (kind == 15)) // 24
@@ -122,6 +126,7 @@ def busy(store: Store) -> Store:
     store.set_topic("orders", {"max_attempts": 1}, (), None, NOW_MS)
     reader.nack(receipts[24], delay_ms=None, error="last straw", now_ms=NOW_MS + 40)
     store.expire(np.array([39], np.uint64))
+    store.return_unseen(reader.group, [receipts[25][0]], [receipts[25][1]], NOW_MS + 50)
     other.store.release_holder(other.holder, NOW_MS + 60)
     store.sync()
     return store
@@ -152,6 +157,7 @@ def test_what_the_columns_say(log: Log) -> None:
     assert {row[4] for row in delivered} == {NOW_MS + 1_011, NOW_MS + 1_012}  # the lease's end
     assert {row[3] for row in rows if row[2] == "due"} == {NOW_MS + 10}
     assert [row[7] for row in rows if row[2] == "cancelled"] == [40]
+    assert [row[3] for row in rows if row[2] == "returned"] == [NOW_MS + 50]
     assert [row[4] for row in rows if row[2] == "rescheduled"] == [NOW_MS + 50_000]
     assert sorted(events.errors.values()) == ["card refused", "last straw"]
     assert {rows[i][2] for i in np.flatnonzero(np.isin(events.positions, list(events.errors)))} == {"nacked"}

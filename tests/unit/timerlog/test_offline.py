@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
+from tests.support.purging import LATER_MS, content, mixed
 from tests.support.queried import send_all
+from timerlog.apply import pack_lease, unpack_lease
 from timerlog.errors import BadDirectory, DamagedLog, PositionGone, TablesMissing
-from timerlog.layout import SEGMENT_HEADER_BYTES
+from timerlog.events import event_types, read_events
+from timerlog.layout import RUN, SEGMENT_HEADER_BYTES
 from timerlog.log import pack_segment_header
 from timerlog.offline import Offline, describe_directory
-from timerlog.snapshot import Snapshot, describe
+from timerlog.snapshot import LogView, Snapshot, describe
 from timerlog.store import Store
 
 
@@ -213,6 +216,33 @@ def test_a_segment_that_is_just_being_made(store: Store, tmp_path: Path) -> None
     assert (found.segments, found.description.next_id) == ([0], 4)
 
 
+def test_after_a_purge(tmp_path: Path) -> None:
+    """The log begins later, with a BASE record; what is left is found, also what was moved."""
+    store = mixed(tmp_path)
+    before = seen(store)
+    store.purge(LATER_MS)
+    store.sync()
+    found = seen(store)
+    assert found.description == describe(store, NOW_MS)
+    assert before.first_position < found.first_position == found.segments[0] + SEGMENT_HEADER_BYTES
+    with pytest.raises(PositionGone, match="purged"):
+        found.parts(before.first_position, found.end_position)
+    snapshot, there = Snapshot(found.description), content(store)
+    ids = np.concatenate([chunk.ids for chunk in snapshot.chunks(None)])
+    assert sorted(set(ids.tolist())) == sorted(there)
+    assert snapshot.records(ids).is_whole.all()
+    snapshot.close()
+    log = LogView(Path(found.description.directory) / "commitlog", found.description.segment_bytes)
+    sent = {
+        message_id
+        for events in read_events(log, found.first_position, found.end_position, event_types(["sent"]))
+        for message_id in events.ids.tolist()
+    }
+    log.close()
+    assert sent <= set(range(1, found.description.next_id))
+    store.close()
+
+
 def test_ranges_and_judges_of_a_snapshot(store: Store) -> None:
     send(store, 300)
     store.sync()
@@ -229,13 +259,9 @@ def test_ranges_and_judges_of_a_snapshot(store: Store) -> None:
 
 
 def test_a_lease_of_an_older_log_does_not_say_when_it_was_given() -> None:
-    from timerlog.apply import pack_lease, unpack_lease
-    from timerlog.layout import RUN
-
     runs = np.array([(7, 2, 1, 99)], RUN)
-    assert [(found.tolist(), given) for found, given in (unpack_lease(runs.tobytes()),)] == [
-        (runs.tolist(), 0)
-    ]
+    found, given_ms = unpack_lease(runs.tobytes())
+    assert (found.tolist(), given_ms) == (runs.tolist(), 0)
     found, given_ms = unpack_lease(pack_lease(runs, NOW_MS))
     assert (found.tolist(), given_ms) == (runs.tolist(), NOW_MS)
     assert pack_lease(runs, NOW_MS)[24:] == struct.pack("<q", NOW_MS)

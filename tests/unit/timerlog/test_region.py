@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from timerlog import region as region_module
 from timerlog.errors import DiskFull, StoreError
-from timerlog.region import Region
+from timerlog.region import PAGE_BYTES, Region
 
 MIB = 1024 * 1024
 
@@ -65,3 +66,29 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     small.ensure(MIB)
     small.close()
+
+
+class _NoHoles:
+    """The native library on a file system that cannot punch holes."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def tw_punch_hole(self, _fd: int, _start: int, _bytes: int) -> int:
+        return -self._code
+
+
+def test_a_file_system_without_holes_keeps_the_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    region = Region(tmp_path / "file", 1 << 20)
+    region.ensure(PAGE_BYTES)
+    region.array("u1", 0, PAGE_BYTES)[:] = 7
+    with monkeypatch.context() as patched:
+        patched.setattr("timerlog.region.lib", _NoHoles(errno.EOPNOTSUPP))
+        region.free(0, PAGE_BYTES)
+        assert (region.array("u1", 0, PAGE_BYTES) == 7).all()
+        patched.setattr("timerlog.region.lib", _NoHoles(errno.EIO))
+        with pytest.raises(OSError, match="freeing part of"):
+            region.free(0, PAGE_BYTES)
+    region.free(0, PAGE_BYTES)
+    assert not region.array("u1", 0, PAGE_BYTES).any()
+    region.close()

@@ -67,6 +67,27 @@ def test_leaving_with_the_last_attempt_buries(store: Store, topic: int) -> None:
     assert store.describe_topic("t.dead")["messages"] == 1
 
 
+def test_what_nobody_has_looked_at_was_no_attempt(store: Store, topic: int) -> None:
+    for epoch in range(1, 6):
+        reader = Reader(store, topic)
+        held = reader.fetch(5)
+        assert sorted(held) == [(message, epoch) for message in range(1, 6)]
+        ids, epochs = zip(*held, strict=True)
+        assert store.return_unseen(reader.group, ids[1:], epochs[1:], NOW_MS) == 4
+        assert store.outstanding(reader.holder) == 1
+        assert store.return_unseen(reader.group, ids, epochs, NOW_MS) == 1, "the others were returned"
+    assert {epoch for _, epoch in Reader(store, topic).fetch(5)} == {6}
+    assert "t.dead" not in store.tables.topic_ids
+
+
+def test_when_the_broker_stops_nothing_was_an_attempt(store: Store, topic: int) -> None:
+    for _ in range(3):
+        reader = Reader(store, topic)
+        reader.fetch(5)
+        assert store.release_holder(reader.holder, NOW_MS, is_attempt=False) == 5
+    assert Reader(store, topic).fetch(5) == [(message, 4) for message in range(1, 6)]
+
+
 # -- nack -----------------------------------------------------------------------------------------------------
 
 

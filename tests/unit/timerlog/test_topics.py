@@ -58,7 +58,7 @@ def test_open_makes_it_once(store: Store) -> None:
     assert store.open_topic("t", NOW_MS + 5, create=False) == number
     assert store.topic("t").created_ms == NOW_MS
     with pytest.raises(TopicExists):
-        store.create_topic("t", {}, 0, NOW_MS)
+        store.create_topic("t", {"rate": 5}, 0, NOW_MS)
     with pytest.raises(UnknownTopic):
         store.topic("other")
 

@@ -201,3 +201,30 @@ def test_as_large_as_may_be_wherever_the_log_stands(tmp_path: Path, is_last_in_s
     tx.close()
     assert store.log.segments == ([0, 64 * MIB] if is_last_in_segment else [0])
     store.close()
+
+
+def test_a_document_its_message_and_its_cancels_are_whole_or_absent(tmp_path: Path) -> None:
+    store, _, _ = prepared_store(tmp_path / "data")
+    start, before, before_hash = store.appended_position, summary(store), store.state_hash()
+    judged = store.judge_send(send_payload(2, [Outbound(b"x", key=b"k")]), NOW_MS)
+    store.put_document("d", b"content", NOW_MS, send=judged, cancel=[3, 1, 3, 99])
+    end, after, after_hash = store.appended_position, summary(store), store.state_hash()
+    store.close(clean=False)
+    (segment,) = (tmp_path / "data" / "commitlog").iterdir()
+    assert (before[0], before[2]) == (3, 0)
+    assert (after[0], after[2]) == (4, 1), "message 1 was delivered, and 99 never was"
+    kinds = set()
+    for cut in range(start, end + 1, 3):
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "data" / "commitlog", copy / "commitlog")
+        path = copy / "commitlog" / segment.name
+        os.truncate(path, cut)
+        os.truncate(path, segment.stat().st_size)
+        reopened = Store.open(copy, SMALL, NOW_MS)
+        is_whole = reopened.tables.documents.get("d") == b"content"
+        kinds.add(is_whole)
+        assert summary(reopened) == (after if is_whole else before)
+        assert reopened.state_hash() == (after_hash if is_whole else before_hash)
+        reopened.close(clean=False)
+        shutil.rmtree(copy)
+    assert kinds == {False, True}

@@ -1,0 +1,49 @@
+"""`tickwheel purge`: give the disk space of messages that are done back now."""
+
+from __future__ import annotations
+
+import click
+
+from cli.output import print_json, stdout_console
+from cli.session import current_session, shared_options
+from cli.sizes import format_bytes
+from tickwheel.stats import PurgeResult
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be purged.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is done.")
+@shared_options
+def purge(dry_run: bool, wait: bool) -> None:
+    """Purge messages that are done, now.
+
+    \b
+    tickwheel purge --dry-run
+    tickwheel purge --json | jq .freed_bytes
+
+    The broker purges by itself when it is worth it. This does not wait for that: all segments of the log that
+    hold something done are cleaned, oldest first. What was acknowledged less than `purge_after` ago stays.
+    """
+    with current_session().client() as client:
+        result = client.purge(dry_run=dry_run, wait=wait)
+    if current_session().json:
+        print_json(result)
+        return
+    console = stdout_console()
+    for line in purge_lines(result, dry_run=dry_run):
+        console.print(line, markup=False)
+
+
+def purge_lines(result: PurgeResult, *, dry_run: bool) -> list[str]:
+    """What happened, or would, in words."""
+    if not result.is_done:
+        return ["The purge has begun; `tickwheel stats` shows the disk space that is in use."]
+    would = "would be " if dry_run else ""
+    lines = [
+        f"{result.purged_messages:,} messages {would}purged, {result.moved_messages:,} {would}moved",
+        f"{result.segments:,} segments {would}deleted, {format_bytes(max(0, result.freed_bytes))} of log {would}freed",
+        f"{result.kept_messages:,} messages stay where they are",
+    ]
+    if result.damaged_messages:
+        lines.append(f"{result.damaged_messages:,} messages were damaged and are lost")
+    return lines

@@ -1,0 +1,79 @@
+"""The crash loop once more, while the log is purged all the time: kills hit every step of it."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+
+from tests.crash.test_kill_loop import GROUP, PATIENCE_S, TOPIC, Ledger, Load, crash_again_and_again
+from tests.integration.daemon_harness import Daemon
+from tickwheel import Client, TickwheelError
+from timerlog.layout import DeliveryState, MessageState
+from timerlog.store import Store, StoreSettings
+
+KILLS = 300 if os.environ.get("TICKWHEEL_SOAK") == "1" else 15
+SIZES = {"segment_bytes": "9MiB", "max_frame_bytes": "256KiB", "max_body_bytes": "64KiB"}
+
+
+async def purge_again_and_again(load: Load, purged: list[int]) -> None:
+    async with Client(load.url, timeout=PATIENCE_S, connect_timeout=PATIENCE_S) as client:
+        while not load.stopping:
+            try:
+                purged.append((await client.purge()).purged_messages)
+            except TickwheelError:
+                continue  # the broker was killed meanwhile, and knows nothing of this run any more
+            await trio.sleep(0.05)
+
+
+@pytest.mark.timeout(0 if KILLS > 50 else 240)
+async def test_a_purge_loses_nothing_that_is_needed(tmp_path: Path) -> None:
+    ledger, seed = Ledger(), random.randrange(1 << 32)
+    purged: list[int] = []
+    print(f"seed {seed}")
+    waits = {"ack_wait": "1s", "max_backoff": "2s", "purge_after": "1s"}
+    with Daemon(tmp_path / "data", log_level="info", **waits, **SIZES) as daemon:
+        load = Load(daemon.unix_url, ledger, is_purged=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load.produce_keyed, 1)
+            nursery.start_soon(load.produce_keyless)
+            nursery.start_soon(load.cancel_some)
+            nursery.start_soon(load.consume)
+            nursery.start_soon(purge_again_and_again, load, purged)
+            await crash_again_and_again(daemon, ledger, random.Random(seed), KILLS)
+            with trio.fail_after(PATIENCE_S):
+                while len(ledger.sent) <= 500 or not any(purged):
+                    await trio.sleep(0.05)
+            load.stopping = True
+        assert daemon.stop() == 0
+    assert ledger.received_after_confirmed_ack == []
+    assert not ledger.received.keys() & ledger.cancelled
+    check_directory(tmp_path / "data", ledger)
+
+
+def check_directory(directory: Path, ledger: Ledger) -> None:
+    """What is gone was received; what is there is as its clients know it."""
+    store = Store.open(directory, StoreSettings(max_frame_bytes=256 * 1024), 0)
+    try:
+        rows = store.tables.rows
+        group_id = store.tables.topics[store.tables.topic_ids[TOPIC]].groups[GROUP]
+        deliveries = store.tables.groups[group_id].deliveries.items
+        for message_id in sorted(set(ledger.sent.values()) | ledger.keyless):
+            # What was sent last may have been confirmed when the consumer had gone already: then it waits.
+            is_there = rows["state"][message_id] in (MessageState.SCHEDULED, MessageState.READY)
+            assert is_there or rows["state"][message_id] == MessageState.NONE
+            assert is_there or message_id in ledger.received, "it is lost"
+        acked = np.array(sorted(ledger.acked), np.uint64)
+        there = acked[rows["state"][acked] != MessageState.NONE]
+        assert len(there) < len(acked), "something was purged"
+        assert set(np.unique(deliveries["state"][rows["topic_seq"][there]])) <= {DeliveryState.ACKED}
+        state = store.state_hash()
+    finally:
+        store.close()
+    store = Store.open(directory, StoreSettings(max_frame_bytes=256 * 1024), 0)
+    assert store.state_hash() == state
+    store.close()

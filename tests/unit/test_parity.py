@@ -1,0 +1,86 @@
+"""The page on parity: every row is whole, and names a place and a test that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "parity.md"
+OPEN = "**open**"
+MAY_BE_OPEN = re.compile(r"\bgRPC\b")
+"""What the statement of an open row must be about."""
+
+
+class Row(NamedTuple):
+    """One statement."""
+
+    id: str
+    statement: str
+    here: str
+    where: str
+    test: str
+
+
+def rows() -> list[Row]:
+    """The rows of all tables, without their heads. Fails on one that has not all cells."""
+    found = []
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("|") or line.startswith(("| | statement |", "|---")):
+            continue
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert len(cells) == len(Row._fields), line
+        found.append(Row(*cells))
+    return found
+
+
+@cache
+def names_in(path: str) -> set[str]:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def problem_of(test: str) -> str | None:
+    """Why a cell does not name a test; None: it does."""
+    found = re.fullmatch(r"`(tests/[\w/]+\.py)::(test_\w+)`", test)
+    if found is None:
+        return f"{test!r} is not `tests/path.py::test_name`"
+    path, name = found.groups()
+    if not (ROOT / path).is_file():
+        return f"there is no {path}"
+    return None if name in names_in(path) else f"{path} has no {name}"
+
+
+def test_every_row_is_whole_and_its_number_is_its_own() -> None:
+    found = rows()
+    assert len(found) > 100
+    assert all(all(row) for row in found)
+    assert [row.id for row in found if not re.fullmatch(r"[VRS][1-9]\d*", row.id)] == []
+    for kind in "VRS":
+        numbers = [int(row.id[1:]) for row in found if row.id.startswith(kind)]
+        assert numbers == list(range(1, len(numbers) + 1)), kind
+
+
+def test_every_row_says_whether_it_holds() -> None:
+    unclear = [row.id for row in rows() if not re.match(r"holds$|differs: \w|\*\*open\*\*: \w", row.here)]
+    assert unclear == []
+
+
+def test_every_test_exists() -> None:
+    problems = [(row.id, problem_of(row.test)) for row in rows() if not row.here.startswith(OPEN)]
+    assert [f"{number}: {problem}" for number, problem in problems if problem] == []
+
+
+def test_every_place_exists() -> None:
+    named = [(row.id, place) for row in rows() for place in re.findall(r"`([^`]+)`", row.where)]
+    assert {number for number, _ in named} == {row.id for row in rows()}
+    assert [f"{number}: {place}" for number, place in named if not (ROOT / place).is_file()] == []
+
+
+def test_nothing_is_open_but_the_gateway() -> None:
+    still_open = [row for row in rows() if row.here.startswith(OPEN)]
+    assert [row.id for row in still_open if not MAY_BE_OPEN.search(row.statement)] == []
+    assert len(still_open) <= 1

@@ -12,7 +12,7 @@ from timerlog.apply import pack_redeliver
 from timerlog.changing import DELIVERED, READY, SCHEDULED, Changing
 from timerlog.core import INTERNAL
 from timerlog.dead_letters import HEADER
-from timerlog.layout import RUN, DeliveryState, MessageState, RecordType
+from timerlog.layout import RESET_ATTEMPTS, RUN, WERE_DONE, DeliveryState, MessageState, RecordType
 from timerlog.messages import MessageView, Outbound, send_payload
 
 
@@ -67,7 +67,7 @@ class Reviving(Changing):
         if delivery["state"] != DeliveryState.DEAD:
             return None
         runs = np.array([(seq, 1, int(delivery["epoch"]), now_ms)], RUN)
-        return RecordType.REDELIVER, group_id, pack_redeliver(runs, reset_attempts=True)
+        return RecordType.REDELIVER, group_id, pack_redeliver(runs, RESET_ATTEMPTS | WERE_DONE)
 
     def _wake_revived(self, group_id: int, payload: bytes, now_ms: int) -> None:
         run = np.frombuffer(payload, RUN, offset=8)

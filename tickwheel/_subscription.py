@@ -130,16 +130,26 @@ class Subscription(Generic[M, B]):
         return self
 
     async def __anext__(self) -> M:
+        message = self.next_in_hand()
+        return message if message is not None else await self._next_message()
+
+    def next_in_hand(self) -> M | None:
+        """The next message of the batch that was begun. Also for the blocking client, in its own thread."""
         for message in self._current:
             if not self._gone or (message.id, message.epoch) not in self._gone:
                 return message
-        return await self._next_message()
+        return None
+
+    def begin(self, batch: B) -> None:
+        """Its messages are the next ones."""
+        self._gone.clear()
+        self._current = iter(batch)
 
     async def _next_message(self) -> M:
         while (batch := await self._next_batch()) is not None:
-            self._current = iter(batch)
-            self._gone.clear()
-            for message in self._current:
+            self.begin(batch)
+            message = self.next_in_hand()
+            if message is not None:
                 return message
         raise StopAsyncIteration
 
@@ -158,9 +168,9 @@ class Subscription(Generic[M, B]):
 
     async def receive(self, timeout: float | None = None) -> M | None:  # noqa: ASYNC109
         """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
-        for message in self._current:
-            if not self._gone or (message.id, message.epoch) not in self._gone:
-                return message
+        message = self.next_in_hand()
+        if message is not None:
+            return message
         with anyio.move_on_after(timeout):
             try:
                 return await self._next_message()

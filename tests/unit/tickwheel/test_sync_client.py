@@ -77,6 +77,42 @@ def test_a_refused_ack_is_raised(client: sync.Client) -> None:
             message.ack(confirm=True)
 
 
+def test_what_was_fetched_ahead_and_not_seen_is_no_attempt(client: sync.Client) -> None:
+    client.create_topic("tea", max_attempts=1)
+    client.send_many("tea", [b"%d" % n for n in range(4)])
+    for number in range(4):
+        with client.subscribe("tea") as sub:
+            message = sub.receive(timeout=PATIENCE_S)
+            assert message is not None
+            assert message.body == b"%d" % number
+            message.ack(confirm=True)
+    assert [topic.name for topic in client.topics()] == ["tea"]
+
+
+def test_what_was_stopped_is_not_handed_out(client: sync.Client) -> None:
+    sent = client.send_many("tea", [b"a", b"b", b"c"])
+    with client.subscribe("tea") as sub:
+        first = sub.receive(timeout=PATIENCE_S)
+        assert first is not None
+        assert client.cancel(id=sent[1].id, stop=True) is CancelResult.STOPPED
+        client.ping()  # behind it, the subscription knows
+        second = sub.receive(timeout=PATIENCE_S)
+        assert second is not None
+        assert second.body == b"c"
+
+
+def test_closing_leaves_what_nobody_left(client: sync.Client) -> None:
+    client.send("tea", b"a")
+    client.subscribe("tea", group="never-entered")
+    sub = client.subscribe("tea").__enter__()
+    message = sub.receive(timeout=PATIENCE_S)
+    assert message is not None
+    message.ack()
+    client.close()
+    with pytest.raises(ClientClosed):
+        client.ping()
+
+
 def test_many_threads_share_a_client(client: sync.Client) -> None:
     with ThreadPoolExecutor(8) as pool:
         sent = list(pool.map(lambda n: client.send("tea", b"%d" % n).id, range(100)))

@@ -9,7 +9,7 @@ the log must grow for a message that was accepted, the file becomes smaller by a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from timerlog.disk import Disk
@@ -32,17 +32,14 @@ def allocate_lent(
     lenders: tuple[Lender | None, ...], bytes_needed: int, allocate: Callable[[], None]
 ) -> None:
     """Allocates on a full disk with what one of the lenders gives. Raises ``DiskFull``: then nothing was allocated."""
-    full = DiskFull("the disk is full, and so is what was kept for this")
     for lender in lenders:
         for extra_bytes in _EXTRA_BYTES:
             if lender is None or not lender.lend(bytes_needed + extra_bytes):
                 break
-            try:
+            with suppress(DiskFull):
                 allocate()
                 return
-            except DiskFull as error:
-                full = error
-    raise full
+    raise DiskFull("the disk is full, and what was kept for this is used up")
 
 
 def _in_pages(count: int) -> int:

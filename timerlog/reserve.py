@@ -71,7 +71,7 @@ class Reserve:
 
     @staticmethod
     def _step(bytes_needed: int) -> int:
-        return max(_STEP_BYTES, bytes_needed // 8)
+        return max(_STEP_BYTES, bytes_needed // 32)
 
     def _resize(self, size_bytes: int) -> None:
         size_bytes = _in_pages(size_bytes)

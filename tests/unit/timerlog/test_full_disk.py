@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
 from tests.support.purging import LATER_MS
 from tests.support.small_disk import limited_disk, small_tmpfs
+from timerlog.disk import Disk, FileDisk
 from timerlog.errors import DiskFull
 from timerlog.producing import Stop
 from timerlog.store import Store
@@ -44,16 +46,14 @@ def fill(store: Store, topic_ids: list[int], body_bytes: int = 8) -> None:
             pump(store, NOW_MS)
             store.housekeeping(NOW_MS)
     pump(store, NOW_MS)
-    take_the_rest(store)
+    take_the_rest(store.disk)
 
 
-def take_the_rest(store: Store) -> None:
-    directory = store.tables.directory
-    assert directory is not None
+def take_the_rest(disk: Disk) -> None:
     size_bytes, step_bytes = 0, MIB
     while step_bytes >= 4_096:
         try:
-            store.disk.resize_held("filler", size_bytes + step_bytes)
+            disk.resize_held("filler", size_bytes + step_bytes)
             size_bytes += step_bytes
         except DiskFull:
             step_bytes //= 2
@@ -147,23 +147,38 @@ def test_another_group_is_refused_when_it_could_not_be_served(disk: Path) -> Non
 
 
 def test_without_a_reserve_nothing_is_lost(disk: Path) -> None:
-    """A directory of an older version has none."""
+    """As in a directory of an older version, or when others took the space while the broker was down."""
     store = Store.open(disk / "data", SMALL, NOW_MS)
     topic_id, groups = topic_with_groups(store, "one", 1)
     fill(store, [topic_id])
     state = store.state_hash()
     store.close()
-    (disk / "data" / "reserve").unlink()
-    (disk / "data" / "timer.log").unlink()
-    filler = Store.open(disk / "data", SMALL, NOW_MS)
-    take_the_rest(filler)
-    filler.settle_reserve()
-    assert filler.state_hash() == state
-    assert offer(filler, topic_id, DUE_MS) is Stop.DISK_FULL
-    filler.close()
+    for name in ("reserve", "timer.log", "timer.wheel"):
+        (disk / "data" / name).unlink()
+    (disk / "data" / "filler").unlink(missing_ok=True)
+    take_the_rest(FileDisk(disk / "data"))
+    with pytest.raises(DiskFull):
+        Store.open(disk / "data", SMALL, NOW_MS)
     (disk / "data" / "filler").unlink()
     store = Store.open(disk / "data", SMALL, NOW_MS)
     assert store.state_hash() == state
     pump(store, DUE_MS * 2)
     assert consume(store, groups[0], DUE_MS * 2) == store.tables.next_id - 1
+    store.close()
+
+
+def test_a_start_leaves_no_clean_checkpoint_behind_that_it_could_not_replace(disk: Path) -> None:
+    store = Store.open(disk / "data", SMALL, NOW_MS)
+    topic_id, _ = topic_with_groups(store, "one", 1)
+    fill(store, [topic_id])
+    state = store.state_hash()
+    store.close()
+    with mock.patch.object(FileDisk, "prepare", side_effect=DiskFull("full")):
+        store = Store.open(disk / "data", SMALL, NOW_MS)
+        assert store.recovery.was_clean
+        assert not (disk / "data" / "checkpoint").exists()
+        store.close()
+    store = Store.open(disk / "data", SMALL, NOW_MS)
+    assert not store.recovery.from_checkpoint
+    assert store.state_hash() == state
     store.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from timerlog.errors import BadDirectory, DirectoryLocked, DirectoryReadOnly, DiskFull, StoreError
@@ -31,7 +32,8 @@ class DirectoryLock:
                 raise DirectoryLocked(f"{directory} is in use by process {pid}") from error
             raise
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # it is only told to others; a full disk is no reason not to start
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         if self._fd >= 0:

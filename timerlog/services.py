@@ -190,7 +190,7 @@ class TimerServices(Settling):
     def _new_wheel(self, tick_ms: int) -> None:
         """A wheel with every message that still waits, and every lease. What was due before ``tick_ms`` is due at it:
         the wheel stands one tick before, because a timer can only be linked ahead of it."""
-        self.wheel = TimerWheel(self.tables.directory, tick_ms - 1)
+        self.wheel = TimerWheel(self.tables.directory, tick_ms - 1, self.reserve)
         times = np.empty(_SCAN, np.int64)
         refs = np.empty(_SCAN, np.uint64)
         epochs = np.empty(_SCAN, np.uint32)

@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 
 from native import lib
-from timerlog.core import INTERNAL, MESSAGE_TIMER, Control, Core, group_room_bytes
+from timerlog.core import INTERNAL, MESSAGE_TIMER, Control, group_room_bytes
 from timerlog.errors import BadName, BadTopicSettings, TooManyTopics, TopicExists, UnknownTopic
 from timerlog.layout import MessageState, RecordType, TopicRecord
+from timerlog.reserving import Reserving
 from timerlog.settings import TopicSettings, check_topic_settings
 from timerlog.tables import shard_bytes
 
@@ -36,7 +37,7 @@ def shard_name(shard: int, shards: int) -> str:
     return f"{first:02x}-{end:02x}".removeprefix("00").removesuffix("100")
 
 
-class Topics(Core):
+class Topics(Reserving):
     def open_topic(self, name: str, now_ms: int, *, create: bool = True) -> int:
         """The topic's permanent number. Raises ``UnknownTopic``, ``BadName``, ``TooManyTopics``, ``DiskFull``."""
         known = self.tables.topic_ids.get(name)
@@ -140,6 +141,7 @@ class Topics(Core):
             )
             for i in range(shards)
         ]
+        self._promise_topics(1 + shards)
         self._write_topics([record, *parts])
         return record
 

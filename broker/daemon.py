@@ -138,6 +138,7 @@ def _open_store(settings: Settings, clock: Clock) -> Store:
 def _store_settings(settings: Settings) -> StoreSettings:
     return StoreSettings(
         segment_bytes=settings.segment_bytes,
+        disk_reserve_bytes=settings.disk_reserve_bytes,
         max_body_bytes=settings.max_body_bytes,
         max_frame_bytes=settings.max_frame_bytes,
         max_topics=settings.max_topics,

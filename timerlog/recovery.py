@@ -198,7 +198,7 @@ def _create(
     if directory is not None:
         remove_derived_files(directory)
         (directory / "topics").mkdir(mode=0o750, exist_ok=True)
-    reserve = Reserve(disk)
+    reserve = Reserve(disk, settings.disk_reserve_bytes)
     tables = Tables(directory, log_id, settings, reserve)
     undo.callback(tables.close)
     log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, base)
@@ -222,7 +222,7 @@ class _Recovery:
     ) -> None:
         self.directory, self.disk, self.settings, self.base = directory, disk, settings, base
         self.undo = undo
-        self.reserve = Reserve(disk)
+        self.reserve = Reserve(disk, settings.disk_reserve_bytes)
         self.headless = [segment for segment, header in headers.items() if header is None]
         self.headers = {segment: header for segment, header in headers.items() if header is not None}
         first = next(iter(self.headers.values()))

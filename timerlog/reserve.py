@@ -49,25 +49,33 @@ def _in_pages(count: int) -> int:
 class Reserve:
     """The reserve of one directory; nothing before the first ``cover``."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, limit_bytes: int) -> None:
+        """It never grows beyond ``limit_bytes``."""
         self._disk = disk
+        self._limit_bytes = _in_pages(limit_bytes)
         self._is_closed = False
         self.size_bytes = disk.held_bytes(NAME)
 
     def cover(self, bytes_needed: int) -> None:
-        """Holds at least so much from now on. Raises ``DiskFull``: then it is as it was."""
+        """Holds at least so much from now on, or its limit. Raises ``DiskFull``: then it is as it was."""
+        bytes_needed = min(bytes_needed, self._limit_bytes)
         if bytes_needed <= self.size_bytes:
             return
         try:
-            self._resize(bytes_needed + self._step(bytes_needed))
+            self._resize(min(bytes_needed + self._step(bytes_needed), self._limit_bytes))
         except DiskFull:
             self._resize(bytes_needed)
 
     def trim(self, bytes_needed: int) -> None:
         """Gives the disk back what is much more than needed."""
+        bytes_needed = min(bytes_needed, self._limit_bytes)
         step = self._step(bytes_needed)
         if self.size_bytes > bytes_needed + 3 * step:
-            self._resize(bytes_needed + step)
+            self._resize(min(bytes_needed + step, self._limit_bytes))
+
+    @property
+    def is_at_limit(self) -> bool:
+        return self.size_bytes >= self._limit_bytes
 
     @staticmethod
     def _step(bytes_needed: int) -> int:

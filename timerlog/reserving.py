@@ -37,7 +37,7 @@ class Reserving(Core):
     def _promise(self, bytes_needed: int) -> None:
         """Holds so much on top of what is needed already. Raises ``DiskFull``."""
         self._promised_bytes += bytes_needed
-        if self._promised_bytes > self.reserve.size_bytes:
+        if self._promised_bytes > self.reserve.size_bytes and not self.reserve.is_at_limit:
             self._promised_bytes = self.needed_bytes + bytes_needed
             self.reserve.cover(self._promised_bytes)
 
@@ -46,7 +46,7 @@ class Reserving(Core):
         more. Raises ``DiskFull``."""
         each = self._needs.of_a_message()
         count = rows - self.tables.next_id
-        more = min(MAX_BATCH, _AHEAD_BYTES // each)
+        more = MAX_BATCH if self.reserve.is_at_limit else min(MAX_BATCH, _AHEAD_BYTES // each)
         try:
             self._promise((count + more) * each)
         except DiskFull:

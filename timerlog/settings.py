@@ -19,11 +19,13 @@ DEFAULT_PRIORITY: Final = 50
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in bytes, times in milliseconds.
 
-    ``segment_bytes`` holds for new directories; an existing one keeps what it was made with. From ``ack_wait_ms`` on:
+    ``segment_bytes`` holds for new directories; an existing one keeps what it was made with.
+    ``disk_reserve_bytes``: at most so much is kept for what accepted messages will need. From ``ack_wait_ms`` on:
     what holds for topics that do not say otherwise.
     """
 
     segment_bytes: int = 64 * MIB
+    disk_reserve_bytes: int = 16 * MIB
     max_body_bytes: int = 4 * MIB
     max_frame_bytes: int = 8 * MIB
     max_topics: int = 1_000

@@ -103,7 +103,7 @@ async def consume(client: tickwheel.Client, group: str, count: int) -> None:
 async def test_not_a_block_is_left(tmp_path: Path) -> None:
     """On a real file system, and through a kill."""
     with small_tmpfs(tmp_path / "data", TMPFS_BYTES) as disk:
-        with Daemon(disk, segment_bytes="64MiB") as daemon:
+        with Daemon(disk, segment_bytes="64MiB", disk_reserve_bytes="1GiB") as daemon:
             async with tickwheel.Client(daemon.url) as client:
                 await client.create_topic("t", purge_after=0)
                 await client.create_topic("other", purge_after=0)
@@ -111,7 +111,7 @@ async def test_not_a_block_is_left(tmp_path: Path) -> None:
                 assert sent > 10_000
                 take_the_rest(disk)
                 daemon.kill()
-        with Daemon(disk, segment_bytes="64MiB") as daemon:
+        with Daemon(disk, segment_bytes="64MiB", disk_reserve_bytes="1GiB") as daemon:
             async with tickwheel.Client(daemon.url) as client:
                 sent += await send_until_full(client, "t")  # a start may win a little
                 take_the_rest(disk)

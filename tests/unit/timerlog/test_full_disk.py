@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+import msgspec
 import pytest
 
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
@@ -18,6 +19,8 @@ from timerlog.producing import Stop
 from timerlog.store import Store
 
 DUE_MS = NOW_MS + 60_000
+#: Space for all messages, whatever becomes of them.
+WHOLE = msgspec.structs.replace(SMALL, disk_reserve_bytes=1 << 40)
 BATCH = 50
 SIZE_BYTES = 32 * MIB
 
@@ -65,7 +68,7 @@ def killed(store: Store, now_ms: int = NOW_MS) -> Store:
     directory, state = store.tables.directory, store.state_hash()
     assert directory is not None
     store.close(clean=False)
-    store = Store.open(directory, SMALL, now_ms)
+    store = Store.open(directory, WHOLE, now_ms)
     assert store.state_hash() == state
     return store
 
@@ -87,7 +90,7 @@ def topic_with_groups(store: Store, name: str, groups: int) -> tuple[int, list[i
 
 
 def test_everything_but_sends_goes_on(disk: Path) -> None:
-    store = Store.open(disk / "data", SMALL, NOW_MS)
+    store = Store.open(disk / "data", WHOLE, NOW_MS)
     (one, groups), (other, _) = topic_with_groups(store, "one", 2), topic_with_groups(store, "other", 0)
     fill(store, [one, other])
     sent = store.tables.next_id - 1
@@ -121,7 +124,7 @@ def test_everything_but_sends_goes_on(disk: Path) -> None:
 
 def test_one_message_at_a_time(disk: Path) -> None:
     """The reserve is for the worst: each message has records of its own."""
-    store = Store.open(disk / "data", SMALL, NOW_MS)
+    store = Store.open(disk / "data", WHOLE, NOW_MS)
     topic_id, groups = topic_with_groups(store, "one", 1)
     fill(store, [topic_id], 1_000)
     sent = store.tables.next_id - 1
@@ -134,7 +137,7 @@ def test_one_message_at_a_time(disk: Path) -> None:
 
 
 def test_another_group_is_refused_when_it_could_not_be_served(disk: Path) -> None:
-    store = Store.open(disk / "data", SMALL, NOW_MS)
+    store = Store.open(disk / "data", WHOLE, NOW_MS)
     topic_id, _ = topic_with_groups(store, "one", 1)
     fill(store, [topic_id])
     state = store.state_hash()
@@ -148,7 +151,7 @@ def test_another_group_is_refused_when_it_could_not_be_served(disk: Path) -> Non
 
 def test_without_a_reserve_nothing_is_lost(disk: Path) -> None:
     """As in a directory of an older version, or when others took the space while the broker was down."""
-    store = Store.open(disk / "data", SMALL, NOW_MS)
+    store = Store.open(disk / "data", WHOLE, NOW_MS)
     topic_id, groups = topic_with_groups(store, "one", 1)
     fill(store, [topic_id])
     state = store.state_hash()
@@ -158,9 +161,9 @@ def test_without_a_reserve_nothing_is_lost(disk: Path) -> None:
     (disk / "data" / "filler").unlink(missing_ok=True)
     take_the_rest(FileDisk(disk / "data"))
     with pytest.raises(DiskFull):
-        Store.open(disk / "data", SMALL, NOW_MS)
+        Store.open(disk / "data", WHOLE, NOW_MS)
     (disk / "data" / "filler").unlink()
-    store = Store.open(disk / "data", SMALL, NOW_MS)
+    store = Store.open(disk / "data", WHOLE, NOW_MS)
     assert store.state_hash() == state
     pump(store, DUE_MS * 2)
     assert consume(store, groups[0], DUE_MS * 2) == store.tables.next_id - 1
@@ -168,17 +171,17 @@ def test_without_a_reserve_nothing_is_lost(disk: Path) -> None:
 
 
 def test_a_start_leaves_no_clean_checkpoint_behind_that_it_could_not_replace(disk: Path) -> None:
-    store = Store.open(disk / "data", SMALL, NOW_MS)
+    store = Store.open(disk / "data", WHOLE, NOW_MS)
     topic_id, _ = topic_with_groups(store, "one", 1)
     fill(store, [topic_id])
     state = store.state_hash()
     store.close()
     with mock.patch.object(FileDisk, "prepare", side_effect=DiskFull("full")):
-        store = Store.open(disk / "data", SMALL, NOW_MS)
+        store = Store.open(disk / "data", WHOLE, NOW_MS)
         assert store.recovery.was_clean
         assert not (disk / "data" / "checkpoint").exists()
         store.close()
-    store = Store.open(disk / "data", SMALL, NOW_MS)
+    store = Store.open(disk / "data", WHOLE, NOW_MS)
     assert not store.recovery.from_checkpoint
     assert store.state_hash() == state
     store.close()

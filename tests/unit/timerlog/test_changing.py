@@ -129,7 +129,9 @@ def test_expired_messages_are_taken_from_who_holds_them(store: Store, topic: int
     assert store.cancel([1, 2], NOW_MS) == ["expired", "expired"]
 
 
-def test_what_was_rescheduled_or_acked_since_it_was_selected_does_not_expire(store: Store, topic: int) -> None:
+def test_what_was_rescheduled_or_acked_since_it_was_selected_does_not_expire(
+    store: Store, topic: int
+) -> None:
     store.reschedule([3, 4], NOW_MS, NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)

@@ -24,6 +24,9 @@ from tickwheel.protocol.settling import Revoke
 from timerlog.store import Store
 
 HOUSEKEEPING_S = 1.0
+MAX_BULK_AT_ONCE = 4
+"""So many requests that change many messages work beside each other; the others wait for their turn."""
+
 _STEP_BACK_MS = 1_000
 
 _log = logs.get_logger("core")
@@ -53,6 +56,7 @@ class Broker:
         self.held_subscriptions = 0
         self.is_draining = False
         self.topics_changed = Bell()
+        self.bulk = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
         self._started_s = trio.current_time()
         self.commit = GroupCommit(
             store,

@@ -108,7 +108,8 @@ def replay_dead(caller: Caller, correlation: int, request: ReplayDead) -> None:
     dead_id = broker.store.topic(dead_topic(request.topic)).topic_id
 
     async def work() -> ReplayDeadOk:
-        return await _replay_all(broker, dead_id, request)
+        async with broker.bulk:
+            return await _replay_all(broker, dead_id, request)
 
     caller.answer_later(correlation, request, work)
 

@@ -21,9 +21,13 @@ from broker.wake import Bell
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import encode_body
 from tickwheel.protocol.settling import Revoke
+from timerlog.errors import DiskFull
 from timerlog.store import Store
 
 HOUSEKEEPING_S = 1.0
+MAX_BULK_AT_ONCE = 4
+"""So many requests that change many messages work beside each other; the others wait for their turn."""
+
 _STEP_BACK_MS = 1_000
 
 _log = logs.get_logger("core")
@@ -53,6 +57,7 @@ class Broker:
         self.held_subscriptions = 0
         self.is_draining = False
         self.topics_changed = Bell()
+        self.bulk = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
         self._started_s = trio.current_time()
         self.commit = GroupCommit(
             store,
@@ -160,10 +165,19 @@ class Broker:
             back_ms = self.clock.take_step_back_ms()
             if back_ms > _STEP_BACK_MS:
                 _log.warning("the wall clock was set back", by_ms=back_ms)
-                self.store.clock_went_back(now_ms)
-                self.services.timers_changed()
+                self._turn_back(now_ms, back_ms)
             self.store.housekeeping(now_ms)
             self._tell_of_unburied()
+
+    def _turn_back(self, now_ms: int, back_ms: int) -> None:
+        try:
+            moved = self.store.clock_went_back(now_ms, back_ms)
+        except DiskFull as error:
+            _log.error("leases given out meanwhile last too long: the disk is full", advice=error.advice)
+        else:
+            if moved:
+                _log.warning("leases and waits from before were turned back as well", messages=moved)
+        self.services.timers_changed()
 
     def _tell_of_unburied(self) -> None:
         """Once a second at most for each group and reason: the same may happen to many messages again and again."""

@@ -134,16 +134,21 @@ class Changing(Settling):
         self._end(ids, RecordType.CANCEL, MessageState.CANCELLED)
         self._revoked.extend(revoked)
 
-    def expire(self, ids: UInt64Array) -> None:
-        """Ends messages that were kept for as long as their topic keeps what nobody acks; those of a topic that was
-        deleted meanwhile are passed over. Raises ``DiskFull``: then those before the full disk have ended."""
-        there = np.isin(self.tables.rows["topic_id"][ids], list(self.tables.topics))
-        ids = ids[there]
+    def expire(self, ids: UInt64Array, due_until_ms: int) -> int:
+        """Ends messages that were kept for as long as their topic keeps what nobody acks, and returns how many. Those
+        that are not in their topic any more, were due at ``due_until_ms`` or later, or that every group is done with
+        are passed over: that may have come to be since they were selected. Raises ``DiskFull``: then those before the
+        full disk have ended."""
+        verdicts = self._judge_ids(ids)
+        unacked = (verdicts == READY) | (verdicts == DELIVERED)
+        old = self.tables.rows["deliver_at_ms"][ids] < due_until_ms
+        ids = np.ascontiguousarray(ids[unacked & old])
         for start in range(0, len(ids), _CHUNK):
             part = ids[start : start + _CHUNK]
             revoked = self._holders_of_messages(part)
             self._end(part, RecordType.EXPIRED, MessageState.EXPIRED)
             self._revoked.extend(revoked)
+        return len(ids)
 
     def _end(self, ids: UInt64Array, record: RecordType, state: MessageState) -> None:
         self._append(record, 0, ids.tobytes())

@@ -15,10 +15,12 @@ from timerlog.errors import BadName, BadTopicSettings, TooManyTopics, TopicExist
 from timerlog.layout import MessageState, RecordType, TopicRecord
 from timerlog.reserving import Reserving
 from timerlog.settings import TopicSettings, check_topic_settings
-from timerlog.tables import shard_bytes
+from timerlog.tables import DEAD_SUFFIX, shard_bytes
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MAX_SHARDS: Final = 256
+#: A topic's name has room for that of its dead letters' topic.
+MAX_NAME_CHARS_WITH_LETTERS: Final = 128 - len(DEAD_SUFFIX)
 _CHUNK: Final = 65_536
 
 
@@ -124,6 +126,11 @@ class Topics(Reserving):
         ]
 
     def _create(self, name: str, settings: TopicSettings, shards: int, now_ms: int) -> TopicRecord:
+        if len(name) > MAX_NAME_CHARS_WITH_LETTERS and not name.endswith(DEAD_SUFFIX):
+            raise BadName(
+                f"{name!r} is too long: a topic's name has at most {MAX_NAME_CHARS_WITH_LETTERS} characters, "
+                f"so that {DEAD_SUFFIX!r} fits behind it for its dead letters"
+            )
         topic_id = self.tables.last_topic_id + 1
         if topic_id + shards > self.settings.max_topics:
             raise TooManyTopics(

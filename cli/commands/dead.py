@@ -11,6 +11,7 @@ from cli.filters import report_counts
 from cli.output import body_fields, print_json, printable
 from cli.session import current_session, shared_options
 from cli.times import format_moment
+from tickwheel.protocol.limits import dead_topic
 
 if TYPE_CHECKING:
     from tickwheel import BrowsedMessage
@@ -38,7 +39,7 @@ def dead() -> None:
 def list_dead(topic: str, limit: int) -> None:
     """List the dead letters of TOPIC: id, group, attempts, the last error, and the body."""
     with current_session().client() as client:
-        letters = client.browse(f"{topic}.dead", limit=limit)
+        letters = client.browse(dead_topic(topic), limit=limit)
     if current_session().json:
         print_json([_fields(letter) for letter in letters])
         return
@@ -77,7 +78,7 @@ def purge(topic: str, yes: bool, dry_run: bool) -> None:
     if not yes and not dry_run:
         click.confirm(f"Drop all dead letters of {topic}?", abort=True, err=True)
     with current_session().client() as client:
-        report_counts(client.cancel_where(f"{topic}.dead", stop=True, dry_run=dry_run))
+        report_counts(client.cancel_where(dead_topic(topic), stop=True, dry_run=dry_run))
 
 
 @click.command()

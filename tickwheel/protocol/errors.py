@@ -120,7 +120,7 @@ class BadTopicName(TickwheelError, ValueError):
     """The name of a topic or group is not allowed."""
 
     code = "bad_topic_name"
-    advice = "Use 1 to 128 letters, digits, dots, underscores and hyphens, starting with a letter or digit."
+    advice = "Use 1 to 128 (a topic: 123) letters, digits, dots, underscores and hyphens; the first a letter or digit."
 
 
 class TooManyTopics(TickwheelError):

@@ -23,6 +23,7 @@ from tickwheel.protocol.admin import (
 from tickwheel.protocol.errors import BadArgument, TopicInUse
 from tickwheel.protocol.messages import SendColumns, decode_send, encode_send, pack_column
 from tickwheel.protocol.requests import encode_map
+from timerlog.errors import UnknownTopic
 from timerlog.prepared import HEADER
 from timerlog.selecting import Filter
 
@@ -101,15 +102,23 @@ def _size(entry: dict[str, Any]) -> int:
 def replay_dead(caller: Caller, correlation: int, request: ReplayDead) -> None:
     """REPLAY_DEAD."""
     broker, now_ms = caller.broker, caller.broker.clock.now_ms()
-    dead_id = broker.store.topic(request.topic + _DEAD).topic_id
-    ids = request.ids
-    if ids is None:
-        ids = []
-        for part in broker.store.select(dead_id, Filter(), now_ms):
-            ids += part[: request.limit - len(ids)].tolist()
+    ids = request.ids if request.ids is not None else _letters(broker, request, now_ms)
     results = broker.store.replay_dead(request.topic, ids, now_ms)
     broker.after_change()
     when_durable(caller, correlation, request, ReplayDeadOk(results))
+
+
+def _letters(broker: Broker, request: ReplayDead, now_ms: int) -> list[int]:
+    """The ids of a topic's dead letters; none if it never had any. Raises UnknownTopic."""
+    try:
+        dead_id = broker.store.topic(request.topic + _DEAD).topic_id
+    except UnknownTopic:
+        broker.store.topic(request.topic)
+        return []
+    ids: list[int] = []
+    for part in broker.store.select(dead_id, Filter(), now_ms):
+        ids += part[: request.limit - len(ids)].tolist()
+    return ids
 
 
 # Prepared messages ----------------------------------------------------------------------------------------

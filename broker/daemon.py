@@ -77,11 +77,18 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     `log_failed`.
     """
     clock = clock or SystemClock()
-    store = _open_store(settings, clock)
+    # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
+    listeners = await open_listeners(settings) if _listens_first(settings) else None
+    try:
+        store = _open_store(settings, clock)
+    except TickwheelError:
+        for listener in listeners or ():
+            listener.close()
+        raise
     is_clean = False
     try:
         try:
-            await _serve_store(settings, store, clock, ready)
+            await _serve_store(settings, store, clock, ready, listeners)
         except* (SyncFailed, StoreError, OSError) as group:
             raise _explain(_first(group)) from group
         is_clean = True
@@ -149,8 +156,17 @@ def _store_settings(settings: Settings) -> StoreSettings:
     )
 
 
-async def _serve_store(settings: Settings, store: Store, clock: Clock, ready: Ready | None) -> None:
-    listeners = await open_listeners(settings)
+def _listens_first(settings: Settings) -> bool:
+    directory = Path(settings.data_dir).absolute()
+    is_socket_inside = directory in Path(settings.unix_socket).absolute().parents
+    return not directory.exists() and not is_socket_inside
+
+
+async def _serve_store(
+    settings: Settings, store: Store, clock: Clock, ready: Ready | None, listeners: list[Listener] | None
+) -> None:
+    if listeners is None:
+        listeners = await open_listeners(settings)
     with SyncThread() as sync_thread:
         async with trio.open_nursery() as nursery:
             broker = Broker(settings, store, clock, sync_thread, nursery)

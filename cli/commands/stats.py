@@ -41,7 +41,7 @@ def stat_sections(found: Stats) -> list[tuple[str, list[tuple[str, str]]]]:
             "Messages now",
             [
                 ("scheduled", f"{found.scheduled:,}"),
-                ("in their topics", f"{found.ready:,}, done and not purged ones too"),
+                ("in their topics", f"{found.ready:,} (also done and not purged)"),
                 ("leased", f"{found.leased:,}"),
             ],
         ),
@@ -52,7 +52,7 @@ def stat_sections(found: Stats) -> list[tuple[str, list[tuple[str, str]]]]:
                 ("cancelled", f"{found.cancelled:,}"),
                 ("delivered", f"{found.delivered:,}"),
                 ("acknowledged", f"{found.acked:,}"),
-                ("written to the log", f"{format_bytes(found.appended_bytes)}, purged bytes too"),
+                ("written to the log", f"{format_bytes(found.appended_bytes)} (also what was purged)"),
             ],
         ),
         (

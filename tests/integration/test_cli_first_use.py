@@ -163,6 +163,12 @@ def test_a_port_in_use_leaves_nothing_behind(tmp_path: Path) -> None:
         assert not (tmp_path / "other").exists()
 
 
+def test_a_socket_inside_of_a_new_directory(tmp_path: Path) -> None:
+    with Serve(tmp_path, "--unix-socket", "data/inside.sock") as serve:
+        assert any(url.endswith("/data/inside.sock") for url in serve.urls)
+        assert (tmp_path / "data" / "inside.sock").is_socket()
+
+
 def test_inspect_says_who_has_the_directory_open(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     with Serve(tmp_path):

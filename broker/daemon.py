@@ -7,6 +7,7 @@ alone, as `tickwheel.embedded` and `tickwheel.testing` run it in a thread of the
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -159,7 +160,13 @@ def _store_settings(settings: Settings) -> StoreSettings:
 def _listens_first(settings: Settings) -> bool:
     directory = Path(settings.data_dir).absolute()
     is_socket_inside = directory in Path(settings.unix_socket).absolute().parents
-    return not directory.exists() and not is_socket_inside
+    try:
+        os.stat(directory)
+    except FileNotFoundError:
+        return not is_socket_inside
+    except OSError:
+        pass  # opening it says what is wrong
+    return False
 
 
 async def _serve_store(

@@ -26,6 +26,7 @@ from tickwheel.protocol.errors import BadArgument, TopicInUse
 from tickwheel.protocol.messages import SendColumns, decode_send, encode_send, pack_column
 from tickwheel.protocol.requests import encode_map
 from timerlog.dead_letters import dead_topic
+from timerlog.errors import UnknownTopic
 from timerlog.prepared import HEADER
 from timerlog.selecting import Filter
 
@@ -105,13 +106,24 @@ def _size(entry: dict[str, Any]) -> int:
 def replay_dead(caller: Caller, correlation: int, request: ReplayDead) -> None:
     """REPLAY_DEAD: in steps, beside everything else; the answer comes after the last one."""
     broker = caller.broker
-    dead_id = broker.store.topic(dead_topic(request.topic)).topic_id
+    dead_id = _dead_topic_id(broker, request.topic)
 
     async def work() -> ReplayDeadOk:
+        if dead_id is None:
+            return ReplayDeadOk({})
         async with broker.bulk:
             return await _replay_all(broker, dead_id, request)
 
     caller.answer_later(correlation, request, work)
+
+
+def _dead_topic_id(broker: Broker, topic: str) -> int | None:
+    """None when the topic never had a dead letter. Raises UnknownTopic."""
+    try:
+        return broker.store.topic(dead_topic(topic)).topic_id
+    except UnknownTopic:
+        broker.store.topic(topic)
+        return None
 
 
 async def _replay_all(broker: Broker, dead_id: int, request: ReplayDead) -> ReplayDeadOk:

@@ -221,6 +221,11 @@ class Subscription:
         batch.outbox = self._outbox
         return batch
 
+    def stop(self) -> None:
+        """See ``tickwheel.Subscription.stop``."""
+        self._outbox.carry()
+        self._portal.call(self._subscription.stop)
+
     def flush(self) -> None:
         """Waits until every ack so far is on the broker's disk. Raises AckRefused if one of them did not count."""
         self._outbox.carry()

@@ -70,7 +70,7 @@ class UnknownTopic(StoreError):
     """There is no such topic."""
 
     code = "unknown_topic"
-    advice = "Create the topic first, or set auto_create_topics = true."
+    advice = "Check its name: `tickwheel topics` lists them all."
 
 
 class UnknownGroup(StoreError):

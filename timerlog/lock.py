@@ -41,6 +41,21 @@ class DirectoryLock:
             self._fd = -1
 
 
+def owner_of(directory: Path) -> str | None:
+    """The process that has the directory open, as far as it is known; None when none has."""
+    try:
+        fd = os.open(directory / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+    finally:
+        os.close(fd)
+    return None
+
+
 def _as_store_error(directory: Path, error: OSError) -> StoreError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return DirectoryReadOnly(f"{directory} cannot be written: {error.strerror}")

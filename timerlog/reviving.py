@@ -12,7 +12,7 @@ from timerlog.apply import pack_redeliver
 from timerlog.changing import DELIVERED, READY, SCHEDULED, Changing
 from timerlog.core import INTERNAL, Control, UInt64Array
 from timerlog.dead_letters import HEADER
-from timerlog.layout import RUN, DeliveryState, MessageState, RecordType
+from timerlog.layout import RESET_ATTEMPTS, RUN, WERE_DONE, DeliveryState, MessageState, RecordType
 from timerlog.messages import MessageView, Outbound, send_payload
 
 _GONE, _DEAD, _NOT_DEAD, _ENDED = range(4)

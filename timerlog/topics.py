@@ -47,7 +47,11 @@ class Topics(Reserving):
             return known
         check_name(name)
         if not create:
-            raise UnknownTopic(f"there is no topic {name!r}")
+            error = UnknownTopic(f"there is no topic {name!r}")
+            error.advice = (
+                "Create it first (`tickwheel topics create`), or set auto_create_topics = true on the broker."
+            )
+            raise error
         return self._create(name, TopicSettings(), 0, now_ms).topic_id
 
     def topic(self, name: str) -> TopicRecord:

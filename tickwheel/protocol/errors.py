@@ -113,7 +113,7 @@ class UnknownTopic(TickwheelError):
     """The topic does not exist."""
 
     code = "unknown_topic"
-    advice = "Check its name, or set auto_create_topics = true on the broker so that first use creates it."
+    advice = "Check its name: `tickwheel topics` lists them all."
 
 
 class BadTopicName(TickwheelError, ValueError):
@@ -450,7 +450,7 @@ class ConfigError(TickwheelError, ValueError):
     """The configuration is not valid."""
 
     code = "bad_config"
-    advice = "Run `tickwheel config check` to see every problem."
+    advice = "Correct each line; `tickwheel serve --help` explains all settings."
 
 
 # To and from the wire -----------------------------------------------------------------------------

@@ -56,6 +56,17 @@ def test_receive_and_ack_by_batches(client: sync.Client) -> None:
     assert topic.groups[0].acked == 50
 
 
+def test_a_stopped_subscription_takes_nothing_more(client: sync.Client) -> None:
+    ids = client.send_many("tea", [b"a", b"b", b"c"]).ids()
+    with client.subscribe("tea", credit=2, batch=1) as sub:
+        first = sub.receive(PATIENCE_S)
+        assert first is not None
+        sub.stop()
+        first.ack()
+        assert 1 <= len([message.ack() for message in sub]) + 1 <= 2
+    assert client.cancel(id=list(ids)[2]) == "cancelled"
+
+
 def test_an_ack_does_not_wait_for_the_next_one(client: sync.Client) -> None:
     client.send("tea", b"a")
     with client.subscribe("tea") as sub:

@@ -14,8 +14,9 @@ from native import ffi, lib
 from timerlog.apply import Runs, pack_nack, pack_returned
 from timerlog.core import Control, Int64Array, UInt32Array, UInt64Array, in_records
 from timerlog.dead_letters import DeadLetters
+from timerlog.errors import BadTime
 from timerlog.failures import MAX_ERROR_CHARS
-from timerlog.layout import IN_RETRY, MAX_BATCH, DeliveryState, RecordType
+from timerlog.layout import IN_RETRY, MAX_BATCH, MAX_TIME_MS, DeliveryState, RecordType
 
 #: What became of a receipt that could not be used, by the code of an ACK.
 REFUSALS: Final = ("", "already_acked", "stale_receipt", "not_found", "never_delivered", "cancelled")
@@ -35,6 +36,11 @@ class Receipts:
 
 def _returned(group_id: int, runs: Runs, now_ms: int) -> list[Control]:
     return in_records(RecordType.RETURNED, group_id, runs, lambda piece: pack_returned(piece, now_ms))
+
+
+def _check_time(time_ms: int) -> None:
+    if not 0 <= time_ms <= MAX_TIME_MS:
+        raise BadTime(f"{time_ms} is not between 0 and {MAX_TIME_MS}")
 
 
 class Settling(DeadLetters):
@@ -144,7 +150,9 @@ class Settling(DeadLetters):
     ) -> list[str]:
         """Gives messages back: they are delivered again after ``delay_ms`` (None: the backoff of their attempt), or
         become dead letters after their last attempt, if they can. An answer for each: ``nacked``, ``dead``,
-        ``lease_ended``, or why the receipt counts no more. Raises ``DiskFull``: then nothing was changed."""
+        ``lease_ended``, or why the receipt counts no more. Raises ``BadTime``, ``DiskFull``: then nothing was
+        changed."""
+        _check_time(now_ms + (delay_ms or 0))
         error = error[:MAX_ERROR_CHARS]
         results, receipts = self._judge(group_id, ids, epochs, "nacked")
         with self._unmarked_on_error(receipts):
@@ -187,7 +195,8 @@ class Settling(DeadLetters):
 
     def extend(self, group_id: int, ids: Ints, epochs: Ints, until_ms: int) -> list[str]:
         """Moves the end of leases to ``until_ms``. An answer for each: ``extended``, ``lease_ended``, or why the
-        receipt counts no more. Raises ``DiskFull``: then nothing was changed."""
+        receipt counts no more. Raises ``BadTime``, ``DiskFull``: then nothing was changed."""
+        _check_time(until_ms)
         results, receipts = self._judge(group_id, ids, epochs, "extended")
         with self._unmarked_on_error(receipts):
             parts = [(part.group_id, self._extend_runs(part, until_ms)) for part in receipts]

@@ -13,9 +13,9 @@ from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.full_disk import full_disk
 from tests.support.reader import Reader
-from timerlog.errors import DiskFull, LogFailed, UnknownGroup
+from timerlog.errors import BadTime, DiskFull, LogFailed, UnknownGroup
 from timerlog.failures import MAX_ERROR_CHARS
-from timerlog.layout import HOLDERS
+from timerlog.layout import HOLDERS, MAX_TIME_MS
 from timerlog.log import CommitLog
 from timerlog.messages import Outbound, send_payload
 from timerlog.settling import REFUSALS
@@ -81,6 +81,17 @@ def test_what_nobody_has_looked_at_was_no_attempt(store: Store, topic: int) -> N
         )
     assert {epoch for _, epoch in Reader(store, topic).fetch(5)} == {6}
     assert "t.dead" not in store.tables.topic_ids
+
+
+def test_times_after_the_year_9999_are_refused(store: Store, topic: int) -> None:
+    reader = Reader(store, topic)
+    held = reader.fetch(1)
+    with pytest.raises(BadTime):
+        reader.nack(*held, delay_ms=MAX_TIME_MS - NOW_MS + 1)
+    with pytest.raises(BadTime):
+        reader.extend(*held, until_ms=MAX_TIME_MS + 1)
+    assert reader.extend(*held, until_ms=MAX_TIME_MS) == ["extended"]
+    assert reader.nack(*held, delay_ms=MAX_TIME_MS - NOW_MS) == ["nacked"]
 
 
 def test_what_others_hold_is_not_given_back(store: Store, topic: int) -> None:

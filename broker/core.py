@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -25,6 +25,9 @@ from timerlog.errors import DiskFull
 from timerlog.store import Store
 
 HOUSEKEEPING_S = 1.0
+RELEASE_STEP = 1_024
+"""As many messages are given back at once; each may become a dead letter."""
+
 MAX_BULK_AT_ONCE = 4
 """So many requests that change many messages work beside each other; the others wait for their turn."""
 
@@ -105,10 +108,47 @@ class Broker:
         stopping, that they were delivered is no attempt: it is not for the subscriber's sake."""
         self._forget(subscription)
         is_attempt = not self.is_draining
-        released = self.store.release_holder(subscription.holder, self.clock.now_ms(), is_attempt=is_attempt)
+        released = 0
+        try:
+            released = self.store.release_holder(
+                subscription.holder, self.clock.now_ms(), is_attempt=is_attempt
+            )
+        except DiskFull as error:
+            self._tell_of_kept(subscription, error)
         self.delivery.wake_group(subscription.group_id)
         self.commit.mark_dirty()
         return released
+
+    def give_back_in_steps(self, subscription: Subscription) -> Callable[[], Awaitable[int]]:
+        """Like `give_back`, for so many messages that others should have their turn meanwhile: at once nothing more is
+        delivered to the subscription; what is returned gives its messages back."""
+        self._forget(subscription)
+        holder, released = subscription.holder, 0
+
+        async def work() -> int:
+            nonlocal released
+            try:
+                while some := self.store.release_some(
+                    holder, self.clock.now_ms(), RELEASE_STEP, is_attempt=not self.is_draining
+                ):
+                    released += some
+                    self.delivery.wake_group(subscription.group_id)
+                    self.commit.mark_dirty()
+                    await trio.lowlevel.checkpoint()
+            except DiskFull as error:
+                self._tell_of_kept(subscription, error)
+            finally:
+                self.store.drop_holder(holder)
+            return released
+
+        return work
+
+    def _tell_of_kept(self, subscription: Subscription, error: DiskFull) -> None:
+        _log.error(
+            "messages of a subscriber that left stay leased: the disk is full",
+            group_id=subscription.group_id,
+            advice=error.advice,
+        )
 
     def lose(self, subscription: Subscription) -> None:
         """The connection is gone: what the subscriber holds stays leased, because it may still be at work."""
@@ -121,10 +161,13 @@ class Broker:
     def return_unseen(self, subscription: Subscription, ids: Sequence[int], epochs: Sequence[int]) -> int:
         """Deliver nothing more to a subscription that is about to leave, and take back what it has not looked at; how
         many messages."""
+        subscription.is_leaving = True
         self.delivery.remove(subscription)
         if not ids:
             return 0
-        returned = self.store.return_unseen(subscription.group_id, ids, epochs, self.clock.now_ms())
+        returned = self.store.return_unseen(
+            subscription.group_id, subscription.holder, ids, epochs, self.clock.now_ms()
+        )
         self.delivery.wake_group(subscription.group_id)
         self.commit.mark_dirty()
         return returned

@@ -37,7 +37,17 @@ _log = logs.get_logger("delivery")
 class Subscription:
     """One subscription of one connection."""
 
-    __slots__ = ("batch", "credit", "group_id", "group_ids", "holder", "is_started", "number", "outgoing")
+    __slots__ = (
+        "batch",
+        "credit",
+        "group_id",
+        "group_ids",
+        "holder",
+        "is_leaving",
+        "is_started",
+        "number",
+        "outgoing",
+    )
 
     def __init__(
         self,
@@ -61,6 +71,7 @@ class Subscription:
         self.batch = min(batch, credit)
         self.outgoing = outgoing
         self.is_started = False
+        self.is_leaving = False
 
 
 class Dispatcher:

@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
 from broker import changes
 from broker.clock import TrioClock
 from broker.connection import MAX_SLOW_REQUESTS, Connection
-from broker.core import MAX_BULK_AT_ONCE, Broker
+from broker.core import MAX_BULK_AT_ONCE, RELEASE_STEP, Broker
 from broker.settings import Settings
 from broker.sync import InPlace
 from tests.support.driver import NOW_MS, SMALL
@@ -20,8 +21,16 @@ from tests.support.frames import send
 from tests.unit.broker.test_outgoing import Pipe
 from tickwheel.protocol.admin import DeleteTopic
 from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
-from tickwheel.protocol.requests import FRAME_TYPE_OF_REQUEST, Ping, Request, encode_body, hello
-from tickwheel.protocol.settling import Change, ChangeOk
+from tickwheel.protocol.requests import (
+    FRAME_TYPE_OF_REQUEST,
+    Ping,
+    Request,
+    Subscribe,
+    Unsubscribe,
+    encode_body,
+    hello,
+)
+from tickwheel.protocol.settling import Change, ChangeOk, Return
 from timerlog.store import Store
 
 PATIENCE_S = 20
@@ -93,6 +102,50 @@ async def connected(store: Store, clients: int = 1) -> AsyncIterator[list[Wire]]
             await wire.wait_answers(0)
         yield wires
         nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_delivered_to_who_leaves_before_it_has_begun(store: Store) -> None:
+    store.ingest(send(store.open_topic("t", NOW_MS), [b"x"] * 5), NOW_MS)
+    async with connected(store) as (wire,):
+        wire.write(
+            Subscribe(topic="t", group="g", credit=10, batch=10),
+            Return(subscription=1, ids=[], epochs=[]),
+            Ping(),
+        )
+        await wire.wait_answers(3)
+        await trio.testing.wait_all_tasks_blocked()
+        answers = wire.answers[1:]
+    assert {answer.type for answer in answers} == {
+        FrameType.SUBSCRIBE_OK,
+        FrameType.RETURN_OK,
+        FrameType.PONG,
+    }
+
+
+async def test_who_leaves_with_much_gives_it_back_between_other_requests(store: Store) -> None:
+    count = 3 * RELEASE_STEP
+    topic = store.create_topic("t", {"max_attempts": 1}, 0, NOW_MS).topic_id
+    store.ingest(send(topic, [b"x"] * count), NOW_MS)
+    async with connected(store, 2) as (wire, other):
+        wire.write(Subscribe(topic="t", group="g", credit=count, batch=count))
+        with trio.fail_after(PATIENCE_S):
+            while store.stats(NOW_MS)["leased"] < count:
+                await trio.sleep(0.001)
+        wire.answers.clear()
+        wire.write(Unsubscribe(subscription=1))
+        with trio.fail_after(PATIENCE_S):
+            while not store.tables.topic_ids.get("t.dead"):
+                await trio.lowlevel.checkpoint()
+        assert 0 < store.stats(NOW_MS)["leased"] < count, "a part of it, and then others"
+        other.write(Ping())
+        await other.wait_answers(1)
+        with trio.fail_after(PATIENCE_S):
+            while not wire.answers:
+                await trio.sleep(0.001)
+        (answer,) = wire.answers
+        assert msgspec.msgpack.decode(answer.payload) == {"released": count}
+    assert store.describe_topic("t.dead")["messages"] == count
+    assert store.holders_of(store.groups_of("t")) == 0
 
 
 def dry_run() -> Change:

@@ -44,7 +44,7 @@ def test_a_delivery_that_nobody_looked_at_does_not_count(store: Store) -> None:
     reader.fetch()
     assert reader.nack((1, 1), delay_ms=0, error="first") == ["nacked"]
     reader.fetch()
-    assert store.return_unseen(reader.group, [1], [2], NOW_MS) == 1
+    assert store.return_unseen(reader.group, reader.holder, [1], [2], NOW_MS) == 1
     assert reader.fetch() == [(1, 3)]
     assert reader.nack((1, 3), error="second") == ["dead"]
     story = story_of(letters(store)[0])

@@ -45,7 +45,13 @@ class Disk(Protocol):
 
     def remove_segment(self, base: int) -> None: ...
 
+    def adopt_segment(self, base: int, source: Path) -> None:
+        """Gives a file, which stays where it is, a second name as a segment. Raises ``OSError``."""
+
     def sync_directory(self) -> None: ...
+
+    def remove(self, name: str) -> None:
+        """Deletes a small file, if it is there."""
 
     def read(self, name: str) -> bytes | None: ...
 
@@ -141,6 +147,12 @@ class FileDisk:
 
     def remove_segment(self, base: int) -> None:
         self._path(base).unlink()
+
+    def adopt_segment(self, base: int, source: Path) -> None:
+        os.link(source, self._path(base))
+
+    def remove(self, name: str) -> None:
+        (self.directory / name).unlink(missing_ok=True)
 
     def sync_directory(self) -> None:
         for path in (self._log_directory, self.directory):

@@ -1,0 +1,520 @@
+"""Bulk scheduling, the side that takes in: segments that ``timerlog.bulk`` has written become a part of the log.
+
+All of a job or nothing, while everything else goes on. A generator of small steps, as for purging:
+
+1. What the job says is checked, and every record of it, checksum included; rows are filled in, which nobody sees yet.
+2. Its keys go into the index. Those that somebody has already are the job's rejects; too many end the job.
+3. Rejected records are overwritten with FILL, headers say where the segments will lie; then all of it is on the disk.
+4. One record, ADOPTED, and the segments have their names in the log. From here on a start reads them like any other.
+5. When that is on the disk, the rows become visible and their timers go onto the wheel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+
+from native import crc32c, ffi, lib
+from timerlog.bulk import MANIFEST, Manifest, Segment
+from timerlog.core import MESSAGE_TIMER, UInt64Array
+from timerlog.errors import BadJob, DiskFull
+from timerlog.layout import (
+    RECORD_HEAD_BYTES,
+    ROW,
+    SEGMENT_HEADER_BYTES,
+    TRANSACTION_ID_BYTES,
+    AdoptedRecord,
+    MessageState,
+    RecordType,
+)
+from timerlog.log import pack_segment_header, unpack_segment_header
+from timerlog.purge import WaitDurable
+from timerlog.recovery import ADOPTING
+
+if TYPE_CHECKING:
+    from timerlog.store import Store
+
+FOREIGN: Final = 1 << 46
+STEP_MESSAGES: Final = 4_096
+SAMPLES: Final = 100
+_ROUNDS: Final = 3
+_NO_PARTITION: Final = 1_024
+_WHY: Final = (
+    "",
+    "a record is damaged",
+    "a message has a number that is not its own",
+    "a message cannot be stored",
+)
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """A message of a job whose key another message has."""
+
+    key: str
+    topic: str
+    earlier_id: int
+
+
+class AdoptReport(msgspec.Struct, kw_only=True):
+    """What became of a job. ``samples``: some of the rejected messages. ``repeated``: it had been taken in before."""
+
+    messages: int = 0
+    rejected: int = 0
+    samples: list[Reject] = []
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InThread:
+    """The job goes on when ``work`` has been called, in another thread as a rule."""
+
+    work: Callable[[], None]
+
+
+Pause: TypeAlias = InThread | WaitDurable | None
+Steps: TypeAlias = Generator[Pause, None, None]
+
+
+@dataclass(slots=True)
+class AdoptJob:
+    directory: Path
+    max_rejects: int
+    report: AdoptReport = field(default_factory=AdoptReport)
+    is_done: bool = False
+    error: Exception | None = None
+
+
+class Adopter:
+    """Call ``step`` again and again while it is not idle; ``start`` gives it a job."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._jobs: deque[AdoptJob] = deque()
+        self._job: AdoptJob | None = None
+        self._steps: Steps | None = None
+        self._adoption: _Adoption | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self._steps is None and not self._jobs
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether the log holds messages that the tables do not show yet: no checkpoint may be made meanwhile."""
+        return self._adoption is not None and self._adoption.is_committed
+
+    def start(self, directory: Path, max_rejects: int) -> AdoptJob:
+        """Takes the job in this directory in, after those that wait. ``job.error`` says why it was not."""
+        job = AdoptJob(directory, max_rejects)
+        self._jobs.append(job)
+        return job
+
+    def step(self, now_ms: int) -> Pause:
+        """A little of the work. Raises ``DiskFull`` once the job counts: call it again when there is room."""
+        if self._steps is None:
+            if not self._jobs:
+                return None
+            self._job = self._jobs.popleft()
+            self._adoption = _Adoption(self._store, self._job)
+            self._steps = self._adoption.steps()
+        assert self._job is not None
+        assert self._adoption is not None
+        self._adoption.now_ms = now_ms
+        try:
+            return next(self._steps)
+        except StopIteration:
+            self._finish(None)
+        except Exception as error:
+            self._finish(error)
+        return None
+
+    def _finish(self, error: Exception | None) -> None:
+        assert self._job is not None
+        assert self._adoption is not None
+        self._adoption.close()
+        self._job.error, self._job.is_done = error, True
+        self._job = self._steps = self._adoption = None
+
+    def close(self) -> None:
+        if self._adoption is not None:
+            self._adoption.close()
+
+
+class _Adoption:
+    def __init__(self, store: Store, job: AdoptJob) -> None:
+        self.now_ms = 0
+        self.is_committed = False
+        self._store, self._job, self._native = store, job, store.tables.native
+        self._base = ffi.NULL
+        self._mapped_bytes = 0
+        self._files: list[int] = []
+        self._manifest: Manifest
+        self._rejects: dict[int, int] = {}
+        self._rejected_ids = np.empty(0, np.uint64)
+        self._rejected_before = 0
+        self._racers_from = 0
+        self._bases: list[int] = []
+        self._failure: Exception | None = None
+
+    def steps(self) -> Steps:
+        yield self._in_thread(self._read_manifest)
+        if self._is_repeated():
+            return
+        self._check_plan()
+        yield self._in_thread(self._map)
+        try:
+            yield from self._prepare()
+        except BaseException:
+            yield from self._forget_all()
+            raise
+        yield WaitDurable(self._store.appended_position)
+        yield from self._make_visible()
+        yield self._in_thread(self._clean_up)
+
+    def close(self) -> None:
+        self._native.adopted_first_id = self._native.adopted_end_id = 0
+        self._native.foreign = ffi.NULL
+        if self._mapped_bytes:
+            lib.tw_release(self._base, self._mapped_bytes)
+            self._mapped_bytes = 0
+        for fd in self._files:
+            os.close(fd)
+        self._files.clear()
+
+    # -- what the job says --
+
+    def _in_thread(self, work: Callable[[], None]) -> InThread:
+        """An error in the thread is raised where the steps go on."""
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._failure = error
+
+        return InThread(run)
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if isinstance(failure, OSError):
+            raise BadJob(f"the job's files cannot be used: {failure}") from failure
+        if failure is not None:
+            raise failure
+
+    def _read_manifest(self) -> None:
+        try:
+            data = (self._job.directory / MANIFEST).read_bytes()
+        except FileNotFoundError:
+            raise BadJob(
+                f"there is no {MANIFEST}: the job is not complete, or was taken in and cleared away"
+            ) from None
+        try:
+            self._manifest = msgspec.json.decode(data, type=Manifest)
+        except msgspec.MsgspecError as error:
+            raise BadJob(f"{MANIFEST} cannot be read: {error}") from error
+
+    @property
+    def _segments(self) -> list[Segment]:
+        return self._manifest.segments
+
+    def _job_id(self) -> bytes:
+        try:
+            job_id = bytes.fromhex(self._manifest.plan.job)
+        except ValueError:
+            job_id = b""
+        if len(job_id) != TRANSACTION_ID_BYTES:
+            raise BadJob("the job's number is not 32 hexadecimal digits")
+        return job_id
+
+    def _is_repeated(self) -> bool:
+        self._raise_failure()
+        known = self._store.committed(self._job_id())
+        if known is None:
+            return False
+        self._job.report = AdoptReport(messages=known[0][0], rejected=known[0][1], repeated=True)
+        return True
+
+    def _check_plan(self) -> None:
+        plan, store = self._manifest.plan, self._store
+        if (plan.log_id, plan.segment_bytes) != (store.log.log_id, store.log.segment_bytes):
+            raise BadJob("the job was made for another broker")
+        ranges = sorted((segment.first_id, segment.messages) for segment in self._segments)
+        end = 1
+        for first_id, count in ranges:
+            if first_id < end or count <= 0:
+                raise BadJob("the job's message numbers overlap")
+            end = first_id + count
+        if end > store.tables.next_id:
+            raise BadJob("the job has message numbers that were never given to it")
+        for segment in self._segments:
+            if "/" in segment.file or not segment.file.endswith(".log"):
+                raise BadJob(f"{segment.file!r} is no name of a segment")
+
+    def _map(self) -> None:
+        size = self._manifest.plan.segment_bytes
+        base = lib.tw_reserve(size * len(self._segments))
+        if base == ffi.NULL:
+            raise BadJob("there is no address space for a job of this size")
+        self._base, self._mapped_bytes = base, size * len(self._segments)
+        for number, segment in enumerate(self._segments):
+            fd = os.open(self._job.directory / segment.file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self._files.append(fd)
+            if os.fstat(fd).st_size != segment.bytes or not self._least_bytes <= segment.bytes <= size:
+                raise BadJob(f"{segment.file} has not the {segment.bytes} bytes that the job says")
+            if lib.tw_map_file(self._base, number * size, fd, 0, size, 0):
+                raise BadJob(f"{segment.file} cannot be mapped")
+            header = unpack_segment_header(os.pread(fd, SEGMENT_HEADER_BYTES, 0))
+            if header is None or (header.segment_bytes, header.log_id) != (size, self._manifest.plan.log_id):
+                raise BadJob(f"{segment.file} does not belong to this job")
+
+    _least_bytes: Final = SEGMENT_HEADER_BYTES + RECORD_HEAD_BYTES
+
+    # -- 1, 2, 3: everything that may fail --
+
+    def _prepare(self) -> Steps:
+        self._raise_failure()
+        self._native.foreign = ffi.cast("const uint8_t *", self._base)
+        self._racers_from = self._store.tables.next_id
+        yield from self._check_free()
+        for number, segment in enumerate(self._segments):
+            ids = np.empty(segment.messages, np.uint64)
+            count = ffi.new("uint64_t *")
+            yield self._in_thread(lambda n=number, i=ids, c=count: self._check_segment(n, i, c))  # type: ignore[misc]
+            self._raise_failure()
+            yield from self._enter(ids[: int(count[0])])
+        yield from self._settle()
+        self._commit()
+
+    def _settle(self) -> Steps:
+        """Meanwhile the log may have gone on in another segment, or others were sent with keys of the job. Then it is
+        done again, and at last without giving anybody the time for it."""
+        for _ in range(_ROUNDS):
+            end_id = self._store.tables.next_id
+            while self._racers_from < end_id:
+                self._find_racers()
+                yield None
+            self._check_rejects()
+            yield self._in_thread(self._settle_files)
+            self._raise_failure()
+            if self._bases == self._next_bases() and not self._find_all_racers():
+                return
+        self._find_all_racers()
+        self._check_rejects()
+        self._settle_files()
+
+    def _next_bases(self) -> list[int]:
+        return self._store.log.following_bases(len(self._segments))
+
+    def _check_free(self) -> Steps:
+        """Nobody may have a message with one of the job's numbers."""
+        rows = self._store.tables.rows
+        for segment in self._segments:
+            for start in range(segment.first_id, segment.first_id + segment.messages, 16 * STEP_MESSAGES):
+                end = min(start + 16 * STEP_MESSAGES, segment.first_id + segment.messages)
+                if (rows["state"][start:end] != MessageState.NONE).any():
+                    raise BadJob("the job's message numbers are in use")
+                yield None
+
+    def _check_segment(self, number: int, ids: UInt64Array, count: Any) -> None:
+        segment, size = self._segments[number], self._manifest.plan.segment_bytes
+        start = FOREIGN + number * size
+        at = ffi.new("uint64_t *", start + SEGMENT_HEADER_BYTES)
+        next_id = ffi.new("uint64_t *", segment.first_id)
+        end = start + segment.bytes - RECORD_HEAD_BYTES
+        end_id = segment.first_id + segment.messages
+        filled = ffi.new("uint64_t *")
+        why = lib.tw_bulk_check(self._native, at, end, next_id, end_id, segment.messages, filled)
+        self._rejected_before += int(filled[0])
+        if why:
+            raise BadJob(f"{segment.file}, offset {int(at[0]) - start}: {_WHY[why]}")
+        last = os.pread(self._files[number], RECORD_HEAD_BYTES, segment.bytes - RECORD_HEAD_BYTES)
+        is_end = last[8] == RecordType.END and crc32c(last[4:]) == int.from_bytes(last[:4], "little")
+        if int(at[0]) != end or int(next_id[0]) != end_id or not is_end:
+            raise BadJob(f"{segment.file} does not hold the {segment.messages} messages that the job says")
+        pointer = ffi.from_buffer("uint64_t[]", ids)
+        lib.tw_bulk_order(self._native, segment.first_id, segment.messages, pointer, count)
+
+    def _enter(self, ids: UInt64Array) -> Steps:
+        found = [np.empty(STEP_MESSAGES, np.uint64) for _ in range(2)]
+        pointers = [ffi.from_buffer("uint64_t[]", array) for array in found]
+        out = ffi.new("uint64_t[2]")
+        start = 0
+        while start < len(ids):
+            step = np.ascontiguousarray(ids[start : start + STEP_MESSAGES])
+            start += int(
+                lib.tw_bulk_enter(
+                    self._native, ffi.from_buffer("uint64_t[]", step), len(step), *pointers, out, out + 1
+                )
+            )
+            self._note_rejects(found, int(out[0]))
+            if out[1] != _NO_PARTITION:
+                self._store.tables.grow_keys(int(out[1]))
+            yield None
+
+    def _note_rejects(self, found: Sequence[UInt64Array], count: int) -> None:
+        rejected, earlier = (array[:count].tolist() for array in found)
+        self._rejects.update(zip(rejected, earlier, strict=True))
+
+    def _find_racers(self) -> bool:
+        """Looks at some of the messages that were sent since the job began: one with a key of the job was first.
+        Whether there was such a one."""
+        count = min(self._store.tables.next_id - self._racers_from, STEP_MESSAGES)
+        found = [np.empty(count, np.uint64) for _ in range(2)]
+        first, end = self._id_range()
+        rejected = lib.tw_bulk_racers(
+            self._native, self._racers_from, count, first, end,
+            *(ffi.from_buffer("uint64_t[]", array) for array in found),
+        )  # fmt: skip
+        self._racers_from += count
+        before = len(self._rejects)
+        self._note_rejects(found, int(rejected))
+        return len(self._rejects) > before
+
+    def _find_all_racers(self) -> bool:
+        is_new = False
+        while self._racers_from < self._store.tables.next_id:
+            is_new |= self._find_racers()
+        return is_new
+
+    def _id_range(self) -> tuple[int, int]:
+        return (
+            min(segment.first_id for segment in self._segments),
+            max(segment.first_id + segment.messages for segment in self._segments),
+        )
+
+    def _check_rejects(self) -> None:
+        report = self._job.report
+        report.rejected = len(self._rejects) + self._rejected_before
+        report.messages = sum(segment.messages for segment in self._segments) - report.rejected
+        report.samples = [self._sample(i, earlier) for i, earlier in list(self._rejects.items())[:SAMPLES]]
+        if report.rejected > self._job.max_rejects:
+            raise BadJob(
+                f"{report.rejected} messages have a key that another one has; "
+                f"{self._job.max_rejects} may be rejected"
+            )
+
+    def _sample(self, message_id: int, earlier_id: int) -> Reject:
+        row = self._store.tables.rows[message_id]
+        topic = self._store.tables.topics[int(row["topic_id"])].record
+        if topic.parent:
+            topic = self._store.tables.topics[topic.parent].record
+        number, offset = divmod(int(row["position"]) - FOREIGN, self._manifest.plan.segment_bytes)
+        key_bytes = int.from_bytes(os.pread(self._files[number], 2, offset + 40), "little")
+        key = os.pread(self._files[number], key_bytes, offset + 48)
+        return Reject(key.decode(errors="replace"), topic.name, earlier_id)
+
+    def _settle_files(self) -> None:
+        """Rejected records mean nothing any more, and the headers say where the segments will lie; on the disk."""
+        for message_id in self._rejects:
+            self._fill(message_id)
+        self._bases = self._next_bases()
+        for fd, base in zip(self._files, self._bases, strict=True):
+            os.pwrite(
+                fd,
+                pack_segment_header(base, self._manifest.plan.segment_bytes, self._manifest.plan.log_id),
+                0,
+            )
+            os.fdatasync(fd)
+        self._store.disk.replace(ADOPTING, msgspec.json.encode(self._bases), durable=True)
+
+    def _fill(self, message_id: int) -> None:
+        row = self._store.tables.rows[message_id]
+        number, offset = divmod(int(row["position"]) - FOREIGN, self._manifest.plan.segment_bytes)
+        record = bytearray(os.pread(self._files[number], int(row["record_bytes"]), offset))
+        record[8] = RecordType.FILL
+        record[:4] = crc32c(bytes(record[4:])).to_bytes(4, "little")
+        os.pwrite(self._files[number], record, offset)
+
+    # -- 4: all or nothing --
+
+    def _commit(self) -> None:
+        tables, log = self._store.tables, self._store.log
+        topic_ids = {topic_id for segment in self._segments for topic_id, _, _ in segment.hours}
+        if not topic_ids <= tables.topics.keys():
+            raise BadJob("a topic of the job was deleted")
+        job_id, report = self._job_id(), self._job.report
+        record = AdoptedRecord(job_id, len(self._segments), report.messages, report.rejected)
+        tables.transactions.add(job_id, [(report.messages, report.rejected)])
+        try:
+            base = log.adopt(
+                [self._job.directory / segment.file for segment in self._segments],
+                msgspec.msgpack.encode(record),
+            )
+        except BaseException:
+            tables.transactions.discard(job_id)
+            raise
+        assert base == self._bases[0]
+        log.touched()
+        self._rejected_ids = np.array(sorted(self._rejects), np.uint64)
+        self.is_committed = True
+        self._native.adopted_first_id, self._native.adopted_end_id = self._id_range()
+
+    # -- 5: visible --
+
+    def _make_visible(self) -> Steps:
+        for segment in self._segments:
+            for start in range(segment.first_id, segment.first_id + segment.messages, STEP_MESSAGES):
+                count = min(STEP_MESSAGES, segment.first_id + segment.messages - start)
+                self._drop_rejected(start, count)
+                lib.tw_bulk_adopt(self._native, start, count, self._bases[0])
+                yield from self._set_timers(start, count)
+                yield None
+        self._native.first_id = min(int(self._native.first_id), self._id_range()[0])
+        self.is_committed = False
+
+    def _drop_rejected(self, start: int, count: int) -> None:
+        first, end = np.searchsorted(self._rejected_ids, [start, start + count]).tolist()
+        ids = np.ascontiguousarray(self._rejected_ids[first:end])
+        if len(ids):
+            lib.tw_bulk_forget(self._native, ffi.from_buffer("uint64_t[]", ids), len(ids), 1)
+
+    def _set_timers(self, start: int, count: int) -> Steps:
+        """EnqueueGet has passed these numbers long ago, as a rule; what lies before it, it takes itself."""
+        end = min(start + count, self._store.enqueued_id)
+        if start >= end:
+            return
+        due, ids, versions = np.empty(count, np.int64), np.empty(count, np.uint64), np.empty(count, np.uint32)
+        at = ffi.new("uint64_t *", start)
+        found = lib.tw_scheduled(
+            self._native, at, end, count, ffi.from_buffer("int64_t[]", due),
+            ffi.from_buffer("uint64_t[]", ids), ffi.from_buffer("uint32_t[]", versions),
+        )  # fmt: skip
+        while found:
+            try:
+                self._store.wheel.advance(self.now_ms)
+                self._store.wheel.link(
+                    due[:found], ids[:found], versions[:found], np.full(found, MESSAGE_TIMER, np.uint32)
+                )
+                return
+            except DiskFull:
+                yield None  # the job counts: its timers are set as soon as there is room
+
+    # -- after it --
+
+    def _forget_all(self) -> Steps:
+        """The job is over, and nothing of it stays behind."""
+        if not self._mapped_bytes:
+            return
+        for segment in self._segments:
+            for start in range(segment.first_id, segment.first_id + segment.messages, STEP_MESSAGES):
+                end = min(start + STEP_MESSAGES, segment.first_id + segment.messages)
+                rows = self._store.tables.rows[start:end]
+                own = (rows["state"] == MessageState.NONE) & (rows["position"] >= FOREIGN)
+                ids = (np.flatnonzero(own) + start).astype(np.uint64)
+                lib.tw_bulk_forget(self._native, ffi.from_buffer("uint64_t[]", ids), len(ids), 1)
+                yield None
+
+    def _clean_up(self) -> None:
+        self._store.disk.remove(ADOPTING)
+        for segment in self._segments:
+            (self._job.directory / segment.file).unlink(missing_ok=True)
+
+
+assert ROW.itemsize == 48

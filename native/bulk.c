@@ -8,6 +8,8 @@
 #include "crc32c.h"
 #include "store.h"
 
+enum { AHEAD = 16 };
+
 /* ---- making ---- */
 
 typedef struct {
@@ -136,30 +138,43 @@ int tw_bulk_check(tw_store *store, uint64_t *at, uint64_t end, uint64_t *next_id
     return 0;
 }
 
-void tw_bulk_order(const tw_store *store, uint64_t first_id, uint64_t n, uint64_t *ids, uint64_t *count) {
+void tw_bulk_order(const tw_store *store, uint64_t first_id, uint64_t n, uint64_t *ids, uint32_t *hashes,
+                   uint64_t *count) {
     uint64_t starts[TW_KEY_PARTITIONS + 1] = {0};
     for (uint64_t id = first_id; id < first_id + n; id++)
         if (store->rows[id].key_hash) starts[tw_key_partition(store->rows[id].key_hash) + 1]++;
     for (uint32_t p = 0; p < TW_KEY_PARTITIONS; p++) starts[p + 1] += starts[p];
     *count = starts[TW_KEY_PARTITIONS];
-    for (uint64_t id = first_id; id < first_id + n; id++)
-        if (store->rows[id].key_hash) ids[starts[tw_key_partition(store->rows[id].key_hash)]++] = id;
+    for (uint64_t id = first_id; id < first_id + n; id++) {
+        uint32_t hash = store->rows[id].key_hash;
+        if (!hash) continue;
+        uint64_t place = starts[tw_key_partition(hash)]++;
+        ids[place] = id;
+        hashes[place] = hash;
+    }
 }
 
-static uint64_t same_key(const tw_store *store, uint64_t id) {
+void tw_bulk_count_keys(const uint32_t *hashes, uint64_t n, uint64_t *counts) {
+    for (uint64_t i = 0; i < n; i++) counts[tw_key_partition(hashes[i])]++;
+}
+
+/* The message that has the key of this one; 0: none. The message itself is looked at only if its hash is there. */
+static uint64_t same_key(const tw_store *store, uint64_t id, uint32_t hash) {
+    if (!tw_keys_may_hold(store, hash)) return 0;
     const tw_row  *row = &store->rows[id];
     const uint8_t *record = tw_at(store, row->position);
-    return tw_keys_find_any(store, tw_key_topic(store, row->topic_id), row->key_hash, record + sizeof(tw_message),
+    return tw_keys_find_any(store, tw_key_topic(store, row->topic_id), hash, record + sizeof(tw_message),
                             tw_load16(record + 40));
 }
 
-uint64_t tw_bulk_enter(tw_store *store, const uint64_t *ids, uint64_t n, uint64_t *duplicates, uint64_t *earlier,
-                       uint64_t *count, uint64_t *need) {
+uint64_t tw_bulk_enter(tw_store *store, const uint64_t *ids, const uint32_t *hashes, uint64_t n, uint64_t *duplicates,
+                       uint64_t *earlier, uint64_t *count, uint64_t *need) {
     *count = 0;
     *need = TW_KEY_PARTITIONS;
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t hash = store->rows[ids[i]].key_hash;
-        uint64_t known = same_key(store, ids[i]);
+        if (i + AHEAD < n) tw_keys_prefetch(store, hashes[i + AHEAD]);
+        uint32_t hash = hashes[i];
+        uint64_t known = same_key(store, ids[i], hash);
         if (known) {
             duplicates[*count] = ids[i];
             earlier[(*count)++] = known;

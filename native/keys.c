@@ -52,6 +52,20 @@ uint32_t tw_key_hash(uint32_t topic_id, const uint8_t *key, uint64_t bytes) {
     return hash ? hash : 1;
 }
 
+void tw_keys_prefetch(const tw_store *store, uint32_t hash) {
+    const partition_t *part = &((const header_t *)store->keys)->partition[tw_key_partition(hash)];
+    __builtin_prefetch((const uint64_t *)(store->keys + part->offset) + (hash & (part->capacity - 1)), 1);
+}
+
+int tw_keys_may_hold(const tw_store *store, uint32_t hash) {
+    const partition_t *part = &((const header_t *)store->keys)->partition[tw_key_partition(hash)];
+    const uint64_t    *table = (const uint64_t *)(store->keys + part->offset);
+    uint32_t           mask = part->capacity - 1;
+    for (uint32_t i = hash & mask, probes = 0; table[i] && probes <= mask; i = (i + 1) & mask, probes++)
+        if ((table[i] & 0xffffffu) == fingerprint(hash)) return 1;
+    return 0;
+}
+
 /* Of the messages with an id from first_id to below end_id; visible: only those that requests may see. */
 static uint64_t find_among(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key, uint64_t bytes,
                            uint64_t first_id, uint64_t end_id, int visible) {
@@ -174,6 +188,13 @@ uint32_t tw_keys_fitting(const tw_store *store, uint32_t partition) {
     if (capacity <= SMALLEST_SHRUNK || (uint64_t)part->count * 8 > capacity) return 0;
     while (capacity > SMALLEST_SHRUNK && (uint64_t)part->count * 4 <= capacity) capacity /= 2;
     return capacity;
+}
+
+uint32_t tw_keys_capacity_for(const tw_store *store, uint32_t partition, uint64_t more) {
+    const partition_t *part = &((const header_t *)store->keys)->partition[partition];
+    uint64_t           capacity = part->capacity;
+    while ((part->count + more) * 4 > capacity * 3 && capacity < (UINT64_C(1) << 31)) capacity *= 2;
+    return capacity == part->capacity ? 0 : (uint32_t)capacity;
 }
 
 uint64_t tw_keys_count(const uint8_t *keys) {

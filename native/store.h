@@ -313,6 +313,10 @@ int      tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *
 void     tw_keys_init(uint8_t *keys);
 uint32_t tw_key_hash(uint32_t topic_id, const uint8_t *key, uint64_t bytes);
 uint64_t tw_keys_find(const tw_store *store, uint32_t topic_id, const uint8_t *key, uint64_t bytes);
+/* Asks for the place of a hash before it is needed. */
+void     tw_keys_prefetch(const tw_store *store, uint32_t hash);
+/* 0: nobody has a key with this hash. */
+int      tw_keys_may_hold(const tw_store *store, uint32_t hash);
 /* Also messages that are not visible yet. */
 uint64_t tw_keys_find_any(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key, uint64_t bytes);
 /* Only messages with an id from first_id to below end_id. */
@@ -333,6 +337,8 @@ int      tw_keys_resize(tw_store *store, uint32_t partition, uint32_t capacity, 
                         uint64_t *freed_bytes);
 /* The capacity to which a partition should shrink; 0: none. */
 uint32_t tw_keys_fitting(const tw_store *store, uint32_t partition);
+/* The capacity with which a partition has room for so many keys more; 0: the one that it has. */
+uint32_t tw_keys_capacity_for(const tw_store *store, uint32_t partition, uint64_t more);
 uint64_t tw_keys_count(const uint8_t *keys);
 static inline uint32_t tw_key_partition(uint32_t hash) { return hash >> 22; }
 
@@ -458,12 +464,15 @@ void     tw_bulk_hash(const int64_t *at, const uint8_t *data, uint64_t n, uint32
  * before: *filled counts those. 0, or why it stopped at *at. */
 int      tw_bulk_check(tw_store *store, uint64_t *at, uint64_t end, uint64_t *next_id, uint64_t end_id, uint64_t limit,
                        uint64_t *filled);
-/* Lists the ids that have a key, by partition of the key index: entering them so is fast. */
-void     tw_bulk_order(const tw_store *store, uint64_t first_id, uint64_t n, uint64_t *ids, uint64_t *count);
+/* Lists the ids that have a key, and its hash, by partition of the key index: entering them so is fast. */
+void     tw_bulk_order(const tw_store *store, uint64_t first_id, uint64_t n, uint64_t *ids, uint32_t *hashes,
+                       uint64_t *count);
+/* Adds to counts[TW_KEY_PARTITIONS] how many of them each partition gets. */
+void     tw_bulk_count_keys(const uint32_t *hashes, uint64_t n, uint64_t *counts);
 /* Enters keys. Returns how many ids were looked at: fewer than n when partition *need must grow first. Those whose key is
  * there already are listed, with the message that has it. */
-uint64_t tw_bulk_enter(tw_store *store, const uint64_t *ids, uint64_t n, uint64_t *duplicates, uint64_t *earlier,
-                       uint64_t *count, uint64_t *need);
+uint64_t tw_bulk_enter(tw_store *store, const uint64_t *ids, const uint32_t *hashes, uint64_t n, uint64_t *duplicates,
+                       uint64_t *earlier, uint64_t *count, uint64_t *need);
 /* Which of the invisible messages [first_id, end_id) have a key that a message from from_id on was sent with meanwhile.
  * Returns how many. */
 uint64_t tw_bulk_racers(const tw_store *store, uint64_t from_id, uint64_t n, uint64_t first_id, uint64_t end_id,

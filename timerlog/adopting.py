@@ -26,6 +26,7 @@ from timerlog.bulk import MANIFEST, Manifest, Segment
 from timerlog.core import MESSAGE_TIMER, UInt64Array
 from timerlog.errors import BadJob, DiskFull
 from timerlog.layout import (
+    KEY_PARTITIONS,
     RECORD_HEAD_BYTES,
     ROW,
     SEGMENT_HEADER_BYTES,
@@ -45,7 +46,7 @@ FOREIGN: Final = 1 << 46
 STEP_MESSAGES: Final = 4_096
 SAMPLES: Final = 100
 _ROUNDS: Final = 3
-_NO_PARTITION: Final = 1_024
+_PARTITIONS_A_STEP: Final = 16
 _WHY: Final = (
     "",
     "a record is damaged",
@@ -145,6 +146,26 @@ class Adopter:
     def close(self) -> None:
         if self._adoption is not None:
             self._adoption.close()
+
+
+class _Keyed:
+    """The messages of a segment that have a key, and its hash, by partition of the key index."""
+
+    def __init__(self, capacity: int) -> None:
+        self._ids, self._hashes = np.empty(capacity, np.uint64), np.empty(capacity, np.uint32)
+        self.count = 0
+
+    def fill(self, native: Any, segment: Segment) -> None:
+        count = ffi.new("uint64_t *")
+        ids, hashes = self.id_pointer(0), self.hash_pointer(0)
+        lib.tw_bulk_order(native, segment.first_id, segment.messages, ids, hashes, count)
+        self.count = int(count[0])
+
+    def id_pointer(self, start: int) -> Any:
+        return ffi.cast("uint64_t *", self._ids.ctypes.data) + start
+
+    def hash_pointer(self, start: int) -> Any:
+        return ffi.cast("uint32_t *", self._hashes.ctypes.data) + start
 
 
 class _Adoption:
@@ -283,12 +304,16 @@ class _Adoption:
         self._native.foreign = ffi.cast("const uint8_t *", self._base)
         self._racers_from = self._store.tables.next_id
         yield from self._check_free()
-        for number, segment in enumerate(self._segments):
-            ids = np.empty(segment.messages, np.uint64)
-            count = ffi.new("uint64_t *")
-            yield self._in_thread(lambda n=number, i=ids, c=count: self._check_segment(n, i, c))  # type: ignore[misc]
+        counts = np.zeros(KEY_PARTITIONS, np.uint64)
+        for number in range(len(self._segments)):
+            yield self._in_thread(lambda number=number: self._check_segment(number, counts))  # type: ignore[misc]
             self._raise_failure()
-            yield from self._enter(ids[: int(count[0])])
+        yield from self._expect_keys(counts)
+        for segment in self._segments:
+            keyed = _Keyed(segment.messages)
+            yield self._in_thread(lambda segment=segment, keyed=keyed: keyed.fill(self._native, segment))  # type: ignore[misc]
+            self._raise_failure()
+            yield from self._enter(keyed)
         yield from self._settle()
         self._commit()
 
@@ -322,7 +347,7 @@ class _Adoption:
                     raise BadJob("the job's message numbers are in use")
                 yield None
 
-    def _check_segment(self, number: int, ids: UInt64Array, count: Any) -> None:
+    def _check_segment(self, number: int, counts: UInt64Array) -> None:
         segment, size = self._segments[number], self._manifest.plan.segment_bytes
         start = FOREIGN + number * size
         at = ffi.new("uint64_t *", start + SEGMENT_HEADER_BYTES)
@@ -338,23 +363,27 @@ class _Adoption:
         is_end = last[8] == RecordType.END and crc32c(last[4:]) == int.from_bytes(last[:4], "little")
         if int(at[0]) != end or int(next_id[0]) != end_id or not is_end:
             raise BadJob(f"{segment.file} does not hold the {segment.messages} messages that the job says")
-        pointer = ffi.from_buffer("uint64_t[]", ids)
-        lib.tw_bulk_order(self._native, segment.first_id, segment.messages, pointer, count)
+        keyed = _Keyed(segment.messages)
+        keyed.fill(self._native, segment)
+        lib.tw_bulk_count_keys(keyed.hash_pointer(0), keyed.count, ffi.from_buffer("uint64_t[]", counts))
 
-    def _enter(self, ids: UInt64Array) -> Steps:
+    def _expect_keys(self, counts: UInt64Array) -> Steps:
+        for partition, count in enumerate(counts.tolist()):
+            self._store.tables.expect_keys(partition, count)
+            if partition % _PARTITIONS_A_STEP == 0:
+                yield None
+
+    def _enter(self, keyed: _Keyed) -> Steps:
         found = [np.empty(STEP_MESSAGES, np.uint64) for _ in range(2)]
         pointers = [ffi.from_buffer("uint64_t[]", array) for array in found]
         out = ffi.new("uint64_t[2]")
         start = 0
-        while start < len(ids):
-            step = np.ascontiguousarray(ids[start : start + STEP_MESSAGES])
-            start += int(
-                lib.tw_bulk_enter(
-                    self._native, ffi.from_buffer("uint64_t[]", step), len(step), *pointers, out, out + 1
-                )
-            )
+        while start < keyed.count:
+            step = min(STEP_MESSAGES, keyed.count - start)
+            ids, hashes = keyed.id_pointer(start), keyed.hash_pointer(start)
+            start += int(lib.tw_bulk_enter(self._native, ids, hashes, step, *pointers, out, out + 1))
             self._note_rejects(found, int(out[0]))
-            if out[1] != _NO_PARTITION:
+            if out[1] != KEY_PARTITIONS:
                 self._store.tables.grow_keys(int(out[1]))
             yield None
 

@@ -11,7 +11,6 @@ All of a job or nothing, while everything else goes on. A generator of small ste
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -21,21 +20,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 import numpy as np
 
-from native import crc32c, ffi, lib
-from timerlog.bulk import MANIFEST, Manifest, Segment
+from native import ffi, lib
+from timerlog.bulk import Segment
 from timerlog.core import MESSAGE_TIMER, UInt64Array
 from timerlog.errors import BadJob, DiskFull
+from timerlog.job_files import JobFiles
 from timerlog.layout import (
     KEY_PARTITIONS,
     RECORD_HEAD_BYTES,
-    ROW,
     SEGMENT_HEADER_BYTES,
-    TRANSACTION_ID_BYTES,
     AdoptedRecord,
     MessageState,
-    RecordType,
 )
-from timerlog.log import pack_segment_header, unpack_segment_header
 from timerlog.purge import WaitDurable
 from timerlog.recovery import ADOPTING
 
@@ -173,10 +169,7 @@ class _Adoption:
         self.now_ms = 0
         self.is_committed = False
         self._store, self._job, self._native = store, job, store.tables.native
-        self._base = ffi.NULL
-        self._mapped_bytes = 0
-        self._files: list[int] = []
-        self._manifest: Manifest
+        self._opened: JobFiles | None = None
         self._rejects: dict[int, int] = {}
         self._rejected_ids = np.empty(0, np.uint64)
         self._rejected_before = 0
@@ -185,11 +178,11 @@ class _Adoption:
         self._failure: Exception | None = None
 
     def steps(self) -> Steps:
-        yield self._in_thread(self._read_manifest)
-        if self._is_repeated():
+        yield self._in_thread(self._open)
+        if self._is_repeated() or not self._segments:
             return
         self._check_plan()
-        yield self._in_thread(self._map)
+        yield self._in_thread(self._files.map)
         try:
             yield from self._prepare()
         except BaseException:
@@ -202,12 +195,8 @@ class _Adoption:
     def close(self) -> None:
         self._native.adopted_first_id = self._native.adopted_end_id = 0
         self._native.foreign = ffi.NULL
-        if self._mapped_bytes:
-            lib.tw_release(self._base, self._mapped_bytes)
-            self._mapped_bytes = 0
-        for fd in self._files:
-            os.close(fd)
-        self._files.clear()
+        if self._opened is not None:
+            self._opened.close()
 
     # -- what the job says --
 
@@ -229,79 +218,39 @@ class _Adoption:
         if failure is not None:
             raise failure
 
-    def _read_manifest(self) -> None:
-        try:
-            data = (self._job.directory / MANIFEST).read_bytes()
-        except FileNotFoundError:
-            raise BadJob(
-                f"there is no {MANIFEST}: the job is not complete, or was taken in and cleared away"
-            ) from None
-        try:
-            self._manifest = msgspec.json.decode(data, type=Manifest)
-        except msgspec.MsgspecError as error:
-            raise BadJob(f"{MANIFEST} cannot be read: {error}") from error
+    def _open(self) -> None:
+        self._opened = JobFiles(self._job.directory)
+
+    @property
+    def _files(self) -> JobFiles:
+        assert self._opened is not None
+        return self._opened
 
     @property
     def _segments(self) -> list[Segment]:
-        return self._manifest.segments
-
-    def _job_id(self) -> bytes:
-        try:
-            job_id = bytes.fromhex(self._manifest.plan.job)
-        except ValueError:
-            job_id = b""
-        if len(job_id) != TRANSACTION_ID_BYTES:
-            raise BadJob("the job's number is not 32 hexadecimal digits")
-        return job_id
+        return self._files.segments
 
     def _is_repeated(self) -> bool:
         self._raise_failure()
-        known = self._store.committed(self._job_id())
+        known = self._store.committed(self._files.job_id)
         if known is None:
             return False
         self._job.report = AdoptReport(messages=known[0][0], rejected=known[0][1], repeated=True)
         return True
 
     def _check_plan(self) -> None:
-        plan, store = self._manifest.plan, self._store
+        plan, store = self._files.manifest.plan, self._store
         if (plan.log_id, plan.segment_bytes) != (store.log.log_id, store.log.segment_bytes):
             raise BadJob("the job was made for another broker")
-        ranges = sorted((segment.first_id, segment.messages) for segment in self._segments)
-        end = 1
-        for first_id, count in ranges:
-            if first_id < end or count <= 0:
-                raise BadJob("the job's message numbers overlap")
-            end = first_id + count
-        if end > store.tables.next_id:
+        self._files.check_names()
+        if self._files.id_range[1] > store.tables.next_id:
             raise BadJob("the job has message numbers that were never given to it")
-        for segment in self._segments:
-            if "/" in segment.file or not segment.file.endswith(".log"):
-                raise BadJob(f"{segment.file!r} is no name of a segment")
-
-    def _map(self) -> None:
-        size = self._manifest.plan.segment_bytes
-        base = lib.tw_reserve(size * len(self._segments))
-        if base == ffi.NULL:
-            raise BadJob("there is no address space for a job of this size")
-        self._base, self._mapped_bytes = base, size * len(self._segments)
-        for number, segment in enumerate(self._segments):
-            fd = os.open(self._job.directory / segment.file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            self._files.append(fd)
-            if os.fstat(fd).st_size != segment.bytes or not self._least_bytes <= segment.bytes <= size:
-                raise BadJob(f"{segment.file} has not the {segment.bytes} bytes that the job says")
-            if lib.tw_map_file(self._base, number * size, fd, 0, size, 0):
-                raise BadJob(f"{segment.file} cannot be mapped")
-            header = unpack_segment_header(os.pread(fd, SEGMENT_HEADER_BYTES, 0))
-            if header is None or (header.segment_bytes, header.log_id) != (size, self._manifest.plan.log_id):
-                raise BadJob(f"{segment.file} does not belong to this job")
-
-    _least_bytes: Final = SEGMENT_HEADER_BYTES + RECORD_HEAD_BYTES
 
     # -- 1, 2, 3: everything that may fail --
 
     def _prepare(self) -> Steps:
         self._raise_failure()
-        self._native.foreign = ffi.cast("const uint8_t *", self._base)
+        self._native.foreign = ffi.cast("const uint8_t *", self._files.base)
         self._racers_from = self._store.tables.next_id
         yield from self._check_free()
         counts = np.zeros(KEY_PARTITIONS, np.uint64)
@@ -348,7 +297,7 @@ class _Adoption:
                 yield None
 
     def _check_segment(self, number: int, counts: UInt64Array) -> None:
-        segment, size = self._segments[number], self._manifest.plan.segment_bytes
+        segment, size = self._segments[number], self._files.segment_bytes
         start = FOREIGN + number * size
         at = ffi.new("uint64_t *", start + SEGMENT_HEADER_BYTES)
         next_id = ffi.new("uint64_t *", segment.first_id)
@@ -359,9 +308,7 @@ class _Adoption:
         self._rejected_before += int(filled[0])
         if why:
             raise BadJob(f"{segment.file}, offset {int(at[0]) - start}: {_WHY[why]}")
-        last = os.pread(self._files[number], RECORD_HEAD_BYTES, segment.bytes - RECORD_HEAD_BYTES)
-        is_end = last[8] == RecordType.END and crc32c(last[4:]) == int.from_bytes(last[:4], "little")
-        if int(at[0]) != end or int(next_id[0]) != end_id or not is_end:
+        if int(at[0]) != end or int(next_id[0]) != end_id:
             raise BadJob(f"{segment.file} does not hold the {segment.messages} messages that the job says")
         keyed = _Keyed(segment.messages)
         keyed.fill(self._native, segment)
@@ -396,7 +343,7 @@ class _Adoption:
         Whether there was such a one."""
         count = min(self._store.tables.next_id - self._racers_from, STEP_MESSAGES)
         found = [np.empty(count, np.uint64) for _ in range(2)]
-        first, end = self._id_range()
+        first, end = self._files.id_range
         rejected = lib.tw_bulk_racers(
             self._native, self._racers_from, count, first, end,
             *(ffi.from_buffer("uint64_t[]", array) for array in found),
@@ -411,12 +358,6 @@ class _Adoption:
         while self._racers_from < self._store.tables.next_id:
             is_new |= self._find_racers()
         return is_new
-
-    def _id_range(self) -> tuple[int, int]:
-        return (
-            min(segment.first_id for segment in self._segments),
-            max(segment.first_id + segment.messages for segment in self._segments),
-        )
 
     def _check_rejects(self) -> None:
         report = self._job.report
@@ -434,32 +375,17 @@ class _Adoption:
         topic = self._store.tables.topics[int(row["topic_id"])].record
         if topic.parent:
             topic = self._store.tables.topics[topic.parent].record
-        number, offset = divmod(int(row["position"]) - FOREIGN, self._manifest.plan.segment_bytes)
-        key_bytes = int.from_bytes(os.pread(self._files[number], 2, offset + 40), "little")
-        key = os.pread(self._files[number], key_bytes, offset + 48)
+        key = self._files.key_at(int(row["position"]) - FOREIGN)
         return Reject(key.decode(errors="replace"), topic.name, earlier_id)
 
     def _settle_files(self) -> None:
         """Rejected records mean nothing any more, and the headers say where the segments will lie; on the disk."""
         for message_id in self._rejects:
-            self._fill(message_id)
+            row = self._store.tables.rows[message_id]
+            self._files.fill(int(row["position"]) - FOREIGN, int(row["record_bytes"]))
         self._bases = self._next_bases()
-        for fd, base in zip(self._files, self._bases, strict=True):
-            os.pwrite(
-                fd,
-                pack_segment_header(base, self._manifest.plan.segment_bytes, self._manifest.plan.log_id),
-                0,
-            )
-            os.fdatasync(fd)
+        self._files.settle(self._bases)
         self._store.disk.replace(ADOPTING, msgspec.json.encode(self._bases), durable=True)
-
-    def _fill(self, message_id: int) -> None:
-        row = self._store.tables.rows[message_id]
-        number, offset = divmod(int(row["position"]) - FOREIGN, self._manifest.plan.segment_bytes)
-        record = bytearray(os.pread(self._files[number], int(row["record_bytes"]), offset))
-        record[8] = RecordType.FILL
-        record[:4] = crc32c(bytes(record[4:])).to_bytes(4, "little")
-        os.pwrite(self._files[number], record, offset)
 
     # -- 4: all or nothing --
 
@@ -468,7 +394,7 @@ class _Adoption:
         topic_ids = {topic_id for segment in self._segments for topic_id, _, _ in segment.hours}
         if not topic_ids <= tables.topics.keys():
             raise BadJob("a topic of the job was deleted")
-        job_id, report = self._job_id(), self._job.report
+        job_id, report = self._files.job_id, self._job.report
         record = AdoptedRecord(job_id, len(self._segments), report.messages, report.rejected)
         tables.transactions.add(job_id, [(report.messages, report.rejected)])
         try:
@@ -483,7 +409,7 @@ class _Adoption:
         log.touched()
         self._rejected_ids = np.array(sorted(self._rejects), np.uint64)
         self.is_committed = True
-        self._native.adopted_first_id, self._native.adopted_end_id = self._id_range()
+        self._native.adopted_first_id, self._native.adopted_end_id = self._files.id_range
 
     # -- 5: visible --
 
@@ -495,7 +421,7 @@ class _Adoption:
                 lib.tw_bulk_adopt(self._native, start, count, self._bases[0])
                 yield from self._set_timers(start, count)
                 yield None
-        self._native.first_id = min(int(self._native.first_id), self._id_range()[0])
+        self._native.first_id = min(int(self._native.first_id), self._files.id_range[0])
         self.is_committed = False
 
     def _drop_rejected(self, start: int, count: int) -> None:
@@ -529,7 +455,7 @@ class _Adoption:
 
     def _forget_all(self) -> Steps:
         """The job is over, and nothing of it stays behind."""
-        if not self._mapped_bytes:
+        if not self._files.is_mapped:
             return
         for segment in self._segments:
             for start in range(segment.first_id, segment.first_id + segment.messages, STEP_MESSAGES):
@@ -542,8 +468,4 @@ class _Adoption:
 
     def _clean_up(self) -> None:
         self._store.disk.remove(ADOPTING)
-        for segment in self._segments:
-            (self._job.directory / segment.file).unlink(missing_ok=True)
-
-
-assert ROW.itemsize == 48
+        self._files.clean_up()

@@ -51,7 +51,8 @@ typedef struct {
     uint32_t epoch;
     uint32_t base_epoch;
     uint8_t  state;
-    uint8_t  unused[3];
+    uint8_t  flags; /* TW_CALLED */
+    uint8_t  unused[2];
     int64_t  time_ms;
 } tw_moved_group;
 
@@ -102,8 +103,12 @@ typedef struct {
 /* WAITING: given back with a delay, or called for again: nobody holds it, and time_ms says when it goes on. */
 enum { TW_UNTOUCHED = 0, TW_LEASED = 1, TW_ACKED = 2, TW_WAITING = 3, TW_DEAD = 4 };
 /* PARKED: an earlier message of its ordering key is not done. TAKEN: selected, and its lease not applied yet.
- * POSTPONED: it is in the retry chain or parked, and was given a time since: not the chain brings it, but its timer. */
-enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4, TW_TAKEN = 8, TW_POSTPONED = 16 };
+ * POSTPONED: it is in the retry chain or parked, and was given a time since: not the chain brings it, but its timer.
+ * CALLED: the group was done with it, and it is called for again; until its time comes it stands in nobody's way. This
+ * one is kept over a restart. */
+enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4, TW_TAKEN = 8, TW_POSTPONED = 16, TW_CALLED = 32 };
+/* How messages are redelivered: their attempts count from 0 again; the group was done with them. */
+enum { TW_RESET_ATTEMPTS = 1, TW_WERE_DONE = 2 };
 
 typedef struct {
     tw_arrival *arrivals;
@@ -394,8 +399,8 @@ int      tw_apply_ack(tw_store *store, uint32_t group_id, const tw_run *runs, ui
 int      tw_apply_dead(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
 /* Nobody holds them any more; they go on at the runs' time. */
 int      tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
-/* As a nack, whatever became of them; reset_attempts: backoff and max_attempts start anew. */
-int      tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int reset_attempts);
+/* As a nack, whatever became of them. `how`: TW_RESET_ATTEMPTS (backoff and max_attempts start anew), TW_WERE_DONE. */
+int      tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int how);
 /* Moves messages whose lease (or wait) of that epoch has ended to the retry chain; those that had all their attempts
  * are listed instead. Returns how many were moved. */
 int64_t  tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n,

@@ -75,8 +75,8 @@ def pack_returned(runs: Runs, time_ms: int) -> bytes:
     return time_ms.to_bytes(8, "little") + runs.tobytes()
 
 
-def pack_redeliver(runs: Runs, *, reset_attempts: bool) -> bytes:
-    return int(reset_attempts).to_bytes(8, "little") + runs.tobytes()
+def pack_redeliver(runs: Runs, how: int) -> bytes:
+    return how.to_bytes(8, "little") + runs.tobytes()
 
 
 @dataclass(slots=True)
@@ -110,8 +110,8 @@ class Applier:
                 runs, error = unpack_nack(payload)
                 self.nack(aux, runs, error)
             case RecordType.REDELIVER:
-                reset = int.from_bytes(payload[:8], "little")
-                self.redeliver(aux, np.frombuffer(payload, RUN, offset=8), reset_attempts=bool(reset))
+                how = int.from_bytes(payload[:8], "little")
+                self.redeliver(aux, np.frombuffer(payload, RUN, offset=8), how)
             case RecordType.DEAD:
                 self.dead(aux, np.frombuffer(payload, RUN))
             case RecordType.CANCEL:
@@ -195,10 +195,11 @@ class Applier:
                 if arrivals.items["id"][seq]:  # else it was purged
                     self.tables.failures.add(group_id, seq, Failure(epoch, at_ms, error))
 
-    def redeliver(self, group_id: int, runs: Runs, *, reset_attempts: bool) -> None:
+    def redeliver(self, group_id: int, runs: Runs, how: int) -> None:
+        """``how``: RESET_ATTEMPTS, WERE_DONE."""
         self.tables.ensure_deliveries(group_id, _last(runs))
         pointer = runs_pointer(runs)
-        result = lib.tw_apply_redeliver(self.tables.native, group_id, pointer, len(runs), reset_attempts)
+        result = lib.tw_apply_redeliver(self.tables.native, group_id, pointer, len(runs), how)
         _check(result, "REDELIVER")
 
     def dead(self, group_id: int, runs: Runs) -> None:

@@ -76,6 +76,12 @@ class DeliveryState(IntEnum):
 
 #: A flag of a delivery: its lease or wait has ended, and it stands in the chain of those that wait for redelivery.
 IN_RETRY: Final = 1
+#: Besides, it was given a time since it came there: its timer brings it.
+POSTPONED: Final = 16
+#: The group was done with it, and it is called for again.
+CALLED: Final = 32
+#: How messages are redelivered: their attempts count from 0 again; the group was done with them.
+RESET_ATTEMPTS, WERE_DONE = 1, 2
 
 ROW = np.dtype(
     [

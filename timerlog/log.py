@@ -31,12 +31,14 @@ from timerlog.layout import (
     SEGMENT_HEADER_BYTES,
     RecordType,
 )
-from timerlog.spare import Spare
+from timerlog.reserve import Lender, allocate_lent
 
 MAGIC: Final = b"TWCOMLOG"
 ADDRESS_SPACE_BYTES: Final = 1 << 44
 ALLOCATION_STEP_BYTES: Final = 16 * 1024 * 1024
 CONTROL_RESERVE_BYTES: Final = 1024 * 1024
+#: On a full disk not every sync is marked.
+_MARK_STEP_BYTES: Final = 4096
 _HEADER = struct.Struct("<8sIIQQQ")  # magic, format, 0, base, segment_bytes, log_id; then CRC-32C at byte 60
 
 
@@ -101,7 +103,10 @@ class CommitLog:
     _unsynced: list[SegmentFile] = field(default_factory=list)
     _dirty: bool = False
     _failed: str = ""
-    _spare: Spare | None = None
+    #: Who helps out when the disk is full.
+    lender: Lender | None = None
+    _is_lent: bool = False
+    _marked_position: int = 0
 
     # -- opening --
 
@@ -158,6 +163,11 @@ class CommitLog:
     @property
     def appended_position(self) -> int:
         return int(self.native.staging_position + self.native.staging_bytes)
+
+    @property
+    def room_bytes(self) -> int:
+        """What can be appended before the log must grow."""
+        return max(0, int(self.native.segment_end) - self.appended_position)
 
     @property
     def segments(self) -> list[int]:
@@ -228,25 +238,23 @@ class CommitLog:
 
     def _allocate(self, file: SegmentFile, wanted_bytes: int, least_bytes: int) -> None:
         """Makes a segment as long as it should be, or at least as long as it must be. Raises ``DiskFull``."""
-        try:
-            file.allocate(wanted_bytes)
-            return
-        except DiskFull:
+        for size_bytes in (wanted_bytes, least_bytes):
             with suppress(DiskFull):
-                file.allocate(least_bytes)
+                file.allocate(size_bytes)
+                self._is_lent = False
                 return
-            if self._spare is None or not self._spare.lend(max(0, least_bytes - file.size_bytes)):
-                raise
-        file.allocate(least_bytes)
+        missing_bytes = max(0, least_bytes - file.size_bytes)
+        allocate_lent((self.lender,), missing_bytes, lambda: file.allocate(least_bytes))
+        self._is_lent = True
 
     @contextmanager
-    def spending(self, spare: Spare | None) -> Iterator[None]:
-        """Inside, the log grows out of the spare when the disk is full."""
-        self._spare = spare
+    def spending(self, lender: Lender | None) -> Iterator[None]:
+        """Inside, the log grows out of this when the disk is full."""
+        usual, self.lender = self.lender, lender
         try:
             yield
         finally:
-            self._spare = None
+            self.lender = usual
 
     def roll(self) -> None:
         """Goes on in a new segment. Raises ``DiskFull``."""
@@ -366,12 +374,16 @@ class CommitLog:
         """
         self.syncs += 1
         self.durable_position = max(self.durable_position, ticket.position)
-        mark = struct.pack("<Q", self.durable_position)
-        was_dirty = self._dirty
-        with suppress(DiskFull):  # the mark helps recovery, but nothing depends on it
-            self.append(RecordType.MARK, 0, mark)
-        self._dirty = was_dirty
+        if not self._is_lent or self.durable_position >= self._marked_position + _MARK_STEP_BYTES:
+            self._mark()
         return self.durable_position
+
+    def _mark(self) -> None:
+        self._marked_position = self.durable_position
+        was_dirty = self._dirty
+        with suppress(DiskFull), self.spending(None):  # it helps recovery, but nothing depends on it
+            self.append(RecordType.MARK, 0, struct.pack("<Q", self.durable_position))
+        self._dirty = was_dirty
 
     def drop(self, base: int) -> None:
         """Removes a segment that holds nothing that was ever synced."""

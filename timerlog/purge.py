@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -424,11 +425,16 @@ class Purger:
         yield from self._raise_first()
         while store.durable_position < self._written:
             yield WaitDurable(self._written)
+        self._make_room_to_save()
         sizes = store.log.sizes()
         segments = {base: store.log.detach(base) for base in bases}
         yield from self._save(segments)
         report.segments += len(bases)
         report.freed_bytes += sum(sizes[base] for base in bases)
+
+    def _make_room_to_save(self) -> None:
+        with suppress(DiskFull):  # then it is tried again until there is some
+            self._store.make_checkpoint_room()
 
     def _save(self, segments: dict[int, SegmentFile]) -> Steps:
         """A checkpoint on the disk, then segments deleted."""
@@ -456,12 +462,17 @@ class Purger:
         if not self._reclaim.is_needed:
             return
         if self._covered < self._written:
+            self._make_room_to_save()
             yield from self._save({})
         for pieces in self._reclaim.steps():
             yield FreeTicket(pieces) if pieces else None
 
     def _shrink_keys(self) -> Steps:
         for start in range(0, KEY_PARTITIONS, _PARTITIONS_A_STEP):
-            for partition in range(start, start + _PARTITIONS_A_STEP):
-                self._store.tables.shrink_keys(partition)
+            try:
+                with self._store.reserve.closed():
+                    for partition in range(start, start + _PARTITIONS_A_STEP):
+                        self._store.tables.shrink_keys(partition)
+            except DiskFull:
+                return  # the next run tries again
             yield None

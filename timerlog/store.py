@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -28,6 +29,8 @@ from timerlog.log import SyncTicket
 from timerlog.producing import Ingested, Stop
 from timerlog.purge import DropTicket, FreeTicket, Purger, PurgeReport, WaitDurable
 from timerlog.recovery import Opened, RecoveryReport, open_directory
+from timerlog.region import PAGE_BYTES
+from timerlog.reserve import allocate_lent
 from timerlog.services import DueBatch, ReadyBatch, TimerServices
 from timerlog.settings import StoreSettings
 from timerlog.spare import Spare
@@ -96,8 +99,10 @@ class Store(TimerServices, Control):
         store._make_delivering()
         store._make_dead_letters()
         store._make_changing()
+        store.spare, store.reserve = Spare(disk), opened.reserve
+        store.log.lender = store.reserve
         store._new_wheel(min(opened.applier.tick_ms or now_ms, now_ms))
-        store.spare = Spare(disk)
+        store._make_reserving()
         store.purger = Purger(store)
         store.adopter = Adopter(store)
         store.log.base_payload = store._base_payload
@@ -105,7 +110,7 @@ class Store(TimerServices, Control):
         store._checkpoint_position = 0
         store._checkpoint_ms = now_ms
         # From here on the tables change: a clean checkpoint must be gone from the disk before that.
-        store._save_checkpoint(clean=False, durable=True)
+        store._begin_changes()
         return store
 
     # -- durability --
@@ -148,6 +153,7 @@ class Store(TimerServices, Control):
         """To be called about once a second."""
         self.log.flush()
         self.wheel.free_space()
+        self.settle_reserve()
         if self.purger.is_dropping or self.adopter.is_committing:
             return  # the one writes a checkpoint itself, with the other the tables do not say yet what the log says
         grown = self.appended_position - self._checkpoint_position
@@ -248,8 +254,34 @@ class Store(TimerServices, Control):
             raise job.error
         return job.report
 
+    def make_checkpoint_room(self) -> None:
+        """Prepares for writing a checkpoint, also on a full disk. Raises ``DiskFull``."""
+        self._prepare_checkpoint(len(checkpoints.pack(self._checkpoint(clean=False))) + PAGE_BYTES)
+
+    def _prepare_checkpoint(self, size_bytes: int) -> None:
+        self._small_bytes = size_bytes
+
+        def prepare() -> None:
+            self._disk.prepare(checkpoints.NAME, size_bytes)
+
+        try:
+            prepare()
+        except DiskFull:
+            allocate_lent((self.reserve, self.spare), size_bytes, prepare)
+
     def _save_checkpoint(self, *, clean: bool, durable: bool) -> None:
-        checkpoints.save(self._disk, self._checkpoint(clean=clean), durable=durable)
+        checkpoint = checkpoints.pack(self._checkpoint(clean=clean))
+        self._prepare_checkpoint(len(checkpoint))
+        self._disk.replace(checkpoints.NAME, checkpoint, durable=durable)
+
+    def _begin_changes(self) -> None:
+        try:
+            self._save_checkpoint(clean=False, durable=True)
+        except DiskFull:
+            # One that is not clean may stay; without any, a start reads the whole log.
+            found = checkpoints.load(self._disk)
+            if found is not None and found.clean:
+                self._disk.remove(checkpoints.NAME)
 
     def close(self, *, clean: bool = True) -> None:
         """Syncs everything and closes the files. ``clean=False`` leaves them as a killed process would."""
@@ -258,7 +290,8 @@ class Store(TimerServices, Control):
                 self.sync()
             if clean and not self.adopter.is_committing:
                 self.tables.sync()
-                self._save_checkpoint(clean=True, durable=True)
+                with suppress(DiskFull):  # then the next start replays the end of the log
+                    self._save_checkpoint(clean=True, durable=True)
         finally:
             self.purger.close()
             self.adopter.close()

@@ -293,10 +293,10 @@ class NativeStore:
     def apply_nack(self, group_id: int, runs: Array) -> int:
         return self._runs(lib.tw_apply_nack, group_id, (), runs)
 
-    def apply_redeliver(self, group_id: int, runs: Array, reset_attempts: int) -> int:
+    def apply_redeliver(self, group_id: int, runs: Array, how: int) -> int:
         with Outputs() as out:
             source = out.input(runs, RUN, "tw_run *")
-            return int(lib.tw_apply_redeliver(self.store, group_id, source, len(runs), reset_attempts))
+            return int(lib.tw_apply_redeliver(self.store, group_id, source, len(runs), how))
 
     def expire(
         self, group_id: int, receipts: Sequence[tuple[int, int]], now_ms: int

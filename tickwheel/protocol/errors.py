@@ -114,14 +114,14 @@ class UnknownTopic(TickwheelError):
     """The topic does not exist."""
 
     code = "unknown_topic"
-    advice = "Check its name, or set auto_create_topics = true on the broker so that first use creates it."
+    advice = "Check its name: `tickwheel topics` lists them all."
 
 
 class BadTopicName(TickwheelError, ValueError):
     """The name of a topic or group is not allowed."""
 
     code = "bad_topic_name"
-    advice = "Use 1 to 128 letters, digits, dots, underscores and hyphens, starting with a letter or digit."
+    advice = "Use 1 to 128 (a topic: 123) letters, digits, dots, underscores and hyphens; the first a letter or digit."
 
 
 class TooManyTopics(TickwheelError):
@@ -460,7 +460,7 @@ class ConfigError(TickwheelError, ValueError):
     """The configuration is not valid."""
 
     code = "bad_config"
-    advice = "Run `tickwheel config check` to see every problem."
+    advice = "Correct each line; `tickwheel serve --help` explains all settings."
 
 
 # To and from the wire -----------------------------------------------------------------------------

@@ -293,6 +293,11 @@ class Connection:
             self._refuse(correlation, from_store(error))
         except TickwheelError as error:
             self._refuse(correlation, error)
+        except Exception as error:
+            if ends_the_broker(error):
+                raise
+            self._log.exception("defect", error=str(error))
+            self._refuse(correlation, InternalError())
         finally:
             self._slow_requests -= 1
             self._slow_ended.ring()

@@ -167,7 +167,10 @@ class Purger:
                 file.close()
 
     def start(self, *, dry_run: bool = False) -> Job:
-        """A purge of all that can go now; it is done when ``is_done``."""
+        """A purge of all that can go now; it is done when ``is_done``. One that has not begun serves all who ask."""
+        for job in self._jobs:
+            if job.dry_run == dry_run:
+                return job
         job = Job(force=True, dry_run=dry_run)
         self._jobs.append(job)
         return job

@@ -110,7 +110,7 @@ def replay_dead(caller: Caller, correlation: int, request: ReplayDead) -> None:
 
     async def work() -> ReplayDeadOk:
         if dead_id is None:
-            return ReplayDeadOk({})
+            return ReplayDeadOk({"not_found": len(request.ids)} if request.ids else {})
         async with broker.bulk:
             return await _replay_all(broker, dead_id, request)
 

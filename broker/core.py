@@ -9,6 +9,7 @@ from typing import Any
 import trio
 
 from broker import logs, retention
+from broker.adopting import Adopting
 from broker.clock import Clock
 from broker.delivery import Delivery, Subscription
 from broker.purging import Purging
@@ -80,6 +81,7 @@ class Broker:
         )
         self.schedules = Schedules(self)
         self.purging = Purging(self, runner)
+        self.adopting = Adopting(self, runner)
 
     async def run(self) -> None:
         """Group commit, the five services and the housekeeping. Raises SyncFailed when the disk fails."""
@@ -90,6 +92,7 @@ class Broker:
             nursery.start_soon(retention.keep, self)
             nursery.start_soon(self.schedules.run)
             nursery.start_soon(self.purging.run)
+            nursery.start_soon(self.adopting.run)
 
     def after_change(self) -> None:
         """Messages were changed: timers may be earlier, and subscribers may hold what is no longer theirs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker import changes, purging, schedule_requests, topics
+from broker import adopting, changes, purging, schedule_requests, topics
 from broker.core import RELEASE_STEP
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
@@ -23,6 +23,7 @@ from tickwheel.protocol.admin import (
     SetTopic,
 )
 from tickwheel.protocol.bodies import Request
+from tickwheel.protocol.bulk import AdoptJob, PlanJob, ReserveIds
 from tickwheel.protocol.errors import BadRequest, TooManySubscriptions, UnknownShard
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import (
@@ -174,6 +175,9 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     Browse: topics.browse,
     ReplayDead: topics.replay_dead,
     Purge: purging.purge,
+    PlanJob: adopting.plan_job,
+    ReserveIds: adopting.reserve_ids,
+    AdoptJob: adopting.adopt_job,
     Prepare: topics.prepare,
     Decide: topics.decide,
     GetSchedules: schedule_requests.list_schedules,

@@ -22,6 +22,7 @@ from timerlog.failures import Failure
 from timerlog.layout import (
     PUT_HEAD,
     RUN,
+    AdoptedRecord,
     DocumentRecord,
     GroupRecord,
     MessageState,
@@ -134,7 +135,11 @@ class Applier:
                 self.base(msgspec.msgpack.decode(payload, type=Base))
             case RecordType.PURGED:
                 self.purged(msgspec.msgpack.decode(payload, type=Purged))
-            case RecordType.MARK | RecordType.END:
+            case RecordType.RESERVED:
+                self.reserved(int.from_bytes(payload, "little"))
+            case RecordType.ADOPTED:
+                self.adopted(msgspec.msgpack.decode(payload, type=AdoptedRecord))
+            case RecordType.MARK | RecordType.END | RecordType.FILL:
                 pass
             case _:
                 raise StoreError(f"a record of unknown type {record}")
@@ -162,6 +167,15 @@ class Applier:
         _check(lib.tw_apply_return(self.tables.native, group_id, pointer, len(runs), time_ms), "RETURNED")
         for first, count in runs[["first", "count"]].tolist():
             self.tables.failures.shift(group_id, first, count)
+
+    def reserved(self, next_id: int) -> None:
+        """Messages of others may have numbers below ``next_id``."""
+        self.tables.ensure_rows(next_id)
+        self.tables.native.next_id = max(int(self.tables.native.next_id), next_id)
+
+    def adopted(self, record: AdoptedRecord) -> None:
+        """The messages themselves lie in the segments that follow."""
+        self.tables.transactions.add(record.job, [(record.messages, record.rejected)])
 
     def release(self, group_id: int, runs: Runs) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))

@@ -45,6 +45,9 @@ class Disk(Protocol):
 
     def remove_segment(self, base: int) -> None: ...
 
+    def adopt_segment(self, base: int, source: Path) -> None:
+        """Gives a file, which stays where it is, a second name as a segment. Raises ``OSError``."""
+
     def sync_directory(self) -> None: ...
 
     def read(self, name: str) -> bytes | None: ...
@@ -144,6 +147,9 @@ class FileDisk:
 
     def remove_segment(self, base: int) -> None:
         self._path(base).unlink()
+
+    def adopt_segment(self, base: int, source: Path) -> None:
+        os.link(source, self._path(base))
 
     def sync_directory(self) -> None:
         for path in (self._log_directory, self.directory):

@@ -148,3 +148,12 @@ class TransactionTooLarge(StoreError):
 
     code = "transaction_too_large"
     advice = "Split it, or raise max_frame_bytes and segment_bytes (the latter for new directories)."
+
+
+class BadJob(StoreError):
+    """Segments that were prepared for bulk scheduling cannot be taken in; nothing of them was."""
+
+    code = "bad_job"
+    advice = (
+        "Prepare the job again with this broker's plan; its messages can be prepared as often as it takes."
+    )

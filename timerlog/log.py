@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -260,12 +261,44 @@ class CommitLog:
         self.flush()
         self._roll(self._current()[0], 0)
 
-    def _roll(self, base: int, bytes_needed: int) -> None:
+    def following_bases(self, count: int) -> list[int]:
+        """Where the next segments will lie."""
+        base, _ = self._current()
+        return [base + self.segment_bytes * (number + 1) for number in range(count)]
+
+    def adopt(self, sources: Sequence[Path], payload: bytes) -> int:
+        """Makes files the next segments, whose headers say so already, and goes on behind them; returns where the first
+        one lies. All of it counts as soon as the log is on the disk up to here, and none of it before: the ADOPTED
+        record with ``payload`` says it. Raises ``DiskFull``, ``OSError``: then nothing has changed."""
+        self.ensure_room(len(payload) + 4 * RECORD_HEAD_BYTES)
+        self.flush()
+        bases = self.following_bases(len(sources))
+        linked: list[int] = []
+        try:
+            for base, source in zip(bases, sources, strict=True):
+                self.disk.adopt_segment(base, source)
+                linked.append(base)
+            self.disk.sync_directory()
+            self._roll(bases[-1], 0, before_end=lambda: self._take_over(bases, payload))
+        except (DiskFull, OSError):
+            for base in linked:
+                self.disk.remove_segment(base)
+            raise
+        return bases[0]
+
+    def _take_over(self, bases: Sequence[int], payload: bytes) -> None:
+        for base in bases:
+            self.attach(base, self.disk.open_segment(base, create=False))
+        data = ffi.from_buffer("uint8_t[]", payload)
+        lib.tw_log_append(self.native, RecordType.ADOPTED, 0, data, len(data))
+
+    def _roll(self, base: int, bytes_needed: int, before_end: Callable[[], None] = lambda: None) -> None:
         payload = self.base_payload() if self.base_payload is not None else b""
         rest = SEGMENT_HEADER_BYTES + bytes_needed + CONTROL_RESERVE_BYTES + 4 * RECORD_HEAD_BYTES
         if rest + len(payload) > self.segment_bytes or len(payload) + 64 > self.native.staging_capacity:
             payload = b""  # what is asked for must fit; the segment before cannot be purged then
         self.create_segment(base + self.segment_bytes, rest + len(payload))
+        before_end()
         self.native.segment_end += RECORD_HEAD_BYTES
         lib.tw_log_append(self.native, RecordType.END, 0, ffi.NULL, 0)
         self.flush()

@@ -177,6 +177,8 @@ class Purger:
 
     def is_idle(self, now_ms: int) -> bool:
         """Whether ``step`` would do nothing. After the clock went back, there is something to do."""
+        if self._store.adopter.is_committing:
+            return True  # messages of the log would look as if they were gone
         waits = self._now_ms <= now_ms < self._next_survey_ms
         return self._steps is None and not self._jobs and waits
 
@@ -184,9 +186,9 @@ class Purger:
         """A little of the work, well under a millisecond or two. Raises ``DiskFull``, ``DamagedLog``: this run is over,
         and another one begins later."""
         self._now_ms = now_ms
+        if self.is_idle(now_ms):
+            return None
         if self._steps is None:
-            if self.is_idle(now_ms):
-                return None
             self._job = self._jobs.popleft() if self._jobs else Job()
             self._steps = self._run(self._job)
         job = self._job

@@ -46,6 +46,8 @@ REASONS: Final = ("end of file", "nothing written", "bad length", "bad checksum"
 NEED_ROWS: Final = 12
 NEED_KEYS: Final = 13
 NEED_DELIVERIES: Final = 15
+#: Lists the segments that are being taken into the log, while that lasts.
+ADOPTING: Final = "adopting"
 _MARK_BYTES: Final = RECORD_HEAD_BYTES + MARK_BODY_BYTES
 
 
@@ -263,12 +265,21 @@ class _Recovery:
                 self.log_id,
             ):
                 raise DamagedLog(f"segment {segment:020d}.log belongs to another log")
-        bases = list(self.headers)
+        bases = sorted({*self.headers, *self._being_adopted()})
         if bases != list(range(bases[0], bases[-1] + 1, self.segment_bytes)):
             raise DamagedLog("a segment is missing from the middle of the CommitLog")
         for segment in self.headless:
             if segment < bases[-1] or not is_unused(self.disk, self.base, segment):
                 raise DamagedLog(f"segment {segment:020d}.log has a damaged header")
+
+    def _being_adopted(self) -> list[int]:
+        """Segments that were being taken into the log: some may be there and others not. If the log does not lead to
+        them, they are no part of it, and are dropped like everything behind its end."""
+        noted = self.disk.read(ADOPTING)
+        if noted is None:
+            return []
+        first = min(self.headers)
+        return [base for base in msgspec.json.decode(noted, type=list[int]) if base > first]
 
     def _trusted_checkpoint(self) -> Checkpoint | None:
         found = checkpoints.load(self.disk)

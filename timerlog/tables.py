@@ -223,11 +223,20 @@ class Tables:
         capacity = int(lib.tw_keys_fitting(self.native, partition))
         if not capacity:
             return
+        self._resize_keys(partition, capacity)
+
+    def expect_keys(self, partition: int, more: int) -> None:
+        """Makes a partition large enough for so many keys more, at once. Raises ``DiskFull``."""
+        capacity = int(lib.tw_keys_capacity_for(self.native, partition, more))
+        if capacity:
+            self._resize_keys(partition, capacity)
+
+    def _resize_keys(self, partition: int, capacity: int) -> None:
         self._keys.ensure(int(lib.tw_keys_bytes_to_resize(self.native, capacity)))
         self.native.keys_allocated = self._keys.allocated_bytes
         freed = ffi.new("uint64_t[2]")
         if lib.tw_keys_resize(self.native, partition, capacity, freed, freed + 1):
-            raise StoreError("the key index did not shrink")
+            raise StoreError("a part of the key index could not be made larger or smaller")
         self._free_keys(freed)
 
     def _free_keys(self, freed: Any) -> None:

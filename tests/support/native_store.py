@@ -398,6 +398,21 @@ class NativeStore:
         at = ffi.new("uint64_t *", from_seq)
         return bool(lib.tw_rebuild_orders(self.store, group_id, at)), int(at[0])
 
+    # -- bulk.c --
+
+    def check(
+        self, foreign: bytes, at: int, end: int, next_id: int, end_id: int, limit: int
+    ) -> tuple[int, int, int, int]:
+        with Outputs() as out:
+            self.store.foreign = out.bytes(foreign)
+            position, number, filled = (ffi.new("uint64_t *", value) for value in (at, next_id, 0))
+            why = lib.tw_bulk_check(self.store, position, end, number, end_id, limit, filled)
+            self.store.foreign = ffi.NULL
+            return int(why), int(position[0]), int(number[0]), int(filled[0])
+
+    def adopt(self, first_id: int, n: int, base: int) -> int:
+        return int(lib.tw_bulk_adopt(self.store, first_id, n, base))
+
     # -- purge.c --
 
     def is_dead(self, message_id: int, now_ms: int) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tickwheel.protocol.error_base import TickwheelError as TickwheelError
+from tickwheel.protocol.error_base import to_wire as to_wire
 
 # The stream itself --------------------------------------------------------------------------------
 
@@ -221,6 +222,15 @@ class TopicInUse(TickwheelError):
 
     code = "topic_in_use"
     advice = "End its subscriptions first; `tickwheel topics` shows how many there are."
+
+
+class BadJob(TickwheelError):
+    """What was prepared for bulk scheduling cannot be taken in; nothing of it was."""
+
+    code = "bad_job"
+    advice = (
+        "Prepare the job again with this broker's plan; its messages can be prepared as often as it takes."
+    )
 
 
 class BadSchedule(TickwheelError, ValueError):
@@ -479,13 +489,3 @@ def error_from_wire(fields: Mapping[str, Any]) -> TickwheelError:
         error.code = str(fields["code"])
     error.retryable = bool(fields["retryable"])
     return error
-
-
-def to_wire(error: TickwheelError) -> dict[str, Any]:
-    """The ERROR body of an exception."""
-    return {
-        "code": error.code,
-        "message": error.message,
-        "advice": error.advice,
-        "retryable": error.retryable,
-    }

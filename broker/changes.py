@@ -99,7 +99,8 @@ def change(caller: Caller, correlation: int, request: Change) -> None:
     topic_id = broker.store.topic(request.topic).topic_id
 
     async def work() -> ChangeOk:
-        return await _change_all(broker, topic_id, request)
+        async with broker.bulk:
+            return await _change_all(broker, topic_id, request)
 
     caller.answer_later(correlation, request, work)
 

@@ -8,14 +8,14 @@ import difflib
 import ipaddress
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from broker.settings import FIELDS, SettingField, Settings
-from broker.units import delay_levels_ms, parse_duration_ms, parse_size_bytes
+from broker.units import delay_levels_ms, format_duration, format_size, parse_duration_ms, parse_size_bytes
 from tickwheel.protocol.errors import ConfigError
 from tickwheel.protocol.frames import HEADER_BYTES
 from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_KEY_BYTES
@@ -62,67 +62,106 @@ def load(
     `environment` defaults to the process's. `flags` maps outward names (`ack_wait`) to values; None means
     "not given". Raises ConfigError, which names the origin of the bad value.
     """
-    values: dict[str, int | str | bool] = {}
-    origins = dict.fromkeys(FIELDS, "default")
+    reading = _Reading()
     if file is not None:
-        _take(_read_file(file), f"{file}", values, origins)
-    _take_environment(os.environ if environment is None else environment, values, origins)
-    given = {name: value for name, value in (flags or {}).items() if value is not None}
-    _refuse_unknown(given, "flags")
-    for name, value in given.items():
-        _set(name, value, FIELDS[name].flag, values, origins)
-    settings = Settings(**values)  # type: ignore[arg-type]
-    check_together(settings, origins)
-    return Loaded(settings, origins)
+        reading.take(_read_file(file), f"{file}")
+    reading.take_environment(os.environ if environment is None else environment)
+    for name, value in (flags or {}).items():
+        if value is not None and reading.knows(name, "flags"):
+            reading.set(name, value, FIELDS[name].flag)
+    return reading.result()
 
 
 def from_arguments(**arguments: Any) -> Settings:
     """Settings from Python keyword arguments by their outward names, without file or environment."""
-    values: dict[str, int | str | bool] = {}
-    origins = dict.fromkeys(FIELDS, "default")
-    _refuse_unknown(arguments, "keyword arguments")
+    reading = _Reading()
     for name, value in arguments.items():
-        _set(name, value, f"{name}=", values, origins)
-    settings = Settings(**values)  # type: ignore[arg-type]
-    check_together(settings, origins)
-    return settings
+        if reading.knows(name, "keyword arguments"):
+            reading.set(name, value, f"{name}=")
+    return reading.result().settings
 
 
-def check_together(settings: Settings, origins: Mapping[str, str]) -> None:
-    """Refuse values that are each fine but not with one another. Raises ConfigError."""
+class _Reading:
+    """Values from all sources; what is wrong with them is told at once."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, int | str | bool] = {}
+        self._origins = dict.fromkeys(FIELDS, "default")
+        self._problems: list[str] = []
+
+    def take(self, table: Mapping[str, Any], where: str) -> None:
+        for name, value in table.items():
+            if self.knows(name, where):
+                self.set(name, value, f"{where}: {name}")
+
+    def take_environment(self, environment: Mapping[str, str]) -> None:
+        for variable, text in environment.items():
+            if not variable.startswith(ENVIRONMENT_PREFIX):
+                continue
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+            if name in FIELDS:
+                self.set(name, text, variable)
+                continue
+            near = difflib.get_close_matches(name, list(FIELDS), n=1, cutoff=_TYPING_MISTAKE)
+            if near:
+                meant = FIELDS[near[0]].variable
+                self._problems.append(f"environment: unknown variable {variable}; did you mean {meant}?")
+
+    def knows(self, name: str, where: str) -> bool:
+        if name not in FIELDS:
+            self._problems.append(f"{where}: unknown setting {name!r}{_did_you_mean(name, FIELDS)}")
+        return name in FIELDS
+
+    def set(self, name: str, raw: Any, origin: str) -> None:
+        field = FIELDS[name]
+        try:
+            self._values[field.attribute] = msgspec.convert(_plain_value(field, raw), field.annotation)
+        except (ValueError, msgspec.ValidationError) as error:
+            self._problems.append(f"{origin}: {_explain(field, raw, error)}")
+        self._origins[name] = origin
+
+    def result(self) -> Loaded:
+        """Raises ConfigError with all problems; whether values fit together is asked when each is fine by itself."""
+        settings = Settings(**self._values)  # type: ignore[arg-type]
+        problems = self._problems or list(_conflicts(settings, self._origins))
+        if problems:
+            raise ConfigError("\n".join(problems))
+        return Loaded(settings, self._origins)
+
+
+def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    """Values that are each fine but not with one another."""
     if not settings.listen_tcp and not settings.unix_socket:
-        raise ConfigError(
+        yield (
             f"listen_tcp is false ({origins['listen_tcp']}) and unix_socket is empty: nothing to listen on"
         )
     if settings.listen_tcp and not settings.insecure and not _is_loopback(settings.listen_host):
-        raise ConfigError(
+        yield (
             f"listen_host is {settings.listen_host!r} ({origins['listen_host']}), which other machines "
             "may reach; this version has no TLS and no logins. Listen on 127.0.0.1, or set insecure = true"
         )
     if len(os.fsencode(settings.unix_socket)) > MAX_UNIX_PATH_BYTES:
-        raise ConfigError(
+        yield (
             f"unix_socket ({origins['unix_socket']}) is longer than {MAX_UNIX_PATH_BYTES} bytes: "
             "the system cannot bind such a path"
         )
     try:
         delay_levels_ms(settings.delay_levels)
     except ValueError as error:
-        raise ConfigError(f"delay_levels ({origins['delay_levels']}): {error}") from None
+        yield f"delay_levels ({origins['delay_levels']}): {error}"
     if settings.max_backoff_ms < settings.min_backoff_ms:
-        raise ConfigError(
-            f"max_backoff ({origins['max_backoff']}) is below min_backoff ({origins['min_backoff']})"
-        )
+        yield f"max_backoff ({origins['max_backoff']}) is below min_backoff ({origins['min_backoff']})"
     if settings.max_backoff_ms < settings.ack_wait_ms:
-        raise ConfigError(f"max_backoff ({origins['max_backoff']}) is below ack_wait ({origins['ack_wait']})")
+        yield f"max_backoff ({origins['max_backoff']}) is below ack_wait ({origins['ack_wait']})"
     needed_bytes = settings.max_body_bytes + _LARGEST_ENVELOPE_BYTES
     if settings.max_frame_bytes < needed_bytes:
-        raise ConfigError(
+        yield (
             f"max_frame_bytes ({origins['max_frame_bytes']}) must be at least {needed_bytes} to hold one "
             f"message of max_body_bytes ({origins['max_body_bytes']})"
         )
     staging_bytes = settings.max_frame_bytes + _LOG_MARGIN_BYTES
     if settings.segment_bytes < staging_bytes:
-        raise ConfigError(
+        yield (
             f"segment_bytes ({origins['segment_bytes']}) must be at least {staging_bytes} to hold a frame of "
             f"max_frame_bytes ({origins['max_frame_bytes']})"
         )
@@ -148,50 +187,9 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from error
 
 
-def _take(
-    table: Mapping[str, Any], where: str, values: dict[str, int | str | bool], origins: dict[str, str]
-) -> None:
-    _refuse_unknown(table, where)
-    for name, value in table.items():
-        _set(name, value, f"{where}: {name}", values, origins)
-
-
-def _take_environment(
-    environment: Mapping[str, str], values: dict[str, int | str | bool], origins: dict[str, str]
-) -> None:
-    for variable, text in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX):
-            continue
-        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if name in FIELDS:
-            _set(name, text, variable, values, origins)
-            continue
-        near = difflib.get_close_matches(name, list(FIELDS), n=1, cutoff=_TYPING_MISTAKE)
-        if near:
-            meant = FIELDS[near[0]].variable
-            raise ConfigError(f"environment: unknown variable {variable}; did you mean {meant}?")
-
-
-def _refuse_unknown(names: Iterable[str], where: str) -> None:
-    for name in names:
-        if name not in FIELDS:
-            raise ConfigError(f"{where}: unknown setting {name!r}{_did_you_mean(name, FIELDS)}")
-
-
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else "; `tickwheel config show` lists all settings"
-
-
-def _set(
-    name: str, raw: Any, origin: str, values: dict[str, int | str | bool], origins: dict[str, str]
-) -> None:
-    field = FIELDS[name]
-    try:
-        values[field.attribute] = msgspec.convert(_plain_value(field, raw), field.annotation)
-    except (ValueError, msgspec.ValidationError) as error:
-        raise ConfigError(f"{origin}: {_explain(field, raw, error)}") from error
-    origins[name] = origin
 
 
 def _plain_value(field: SettingField, raw: Any) -> Any:
@@ -215,10 +213,24 @@ def _plain_value(field: SettingField, raw: Any) -> Any:
     return raw
 
 
+def _passed_limit(field: SettingField, value: Any) -> str:
+    """`at most 365d`; empty when the value is within its limits, or no number."""
+    meta = field.annotation.__metadata__[0]
+    if type(value) is not int or meta.ge is None:
+        return ""
+    text = {"duration": format_duration, "size": format_size}.get(field.unit, str)
+    if value < meta.ge:
+        return f"at least {text(meta.ge)}"
+    return f"at most {text(meta.le)}" if value > meta.le else ""
+
+
 def _explain(field: SettingField, raw: Any, error: Exception) -> str:
     if field.choices:
         return f"{raw!r} is not one of {', '.join(field.choices)}"
     if isinstance(error, msgspec.ValidationError):
+        limit = _passed_limit(field, _plain_value(field, raw))
+        if limit:
+            return f"{raw!r} is not possible: {limit}"
         return f"{raw!r} is not possible: {str(error)[0].lower()}{str(error)[1:]}"
     if field.unit == "count":
         return f"{raw!r} is not a whole number"

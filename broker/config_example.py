@@ -26,13 +26,19 @@ def example_toml() -> str:
 
 def format_value(field: SettingField, value: int | str | bool) -> str:
     """A value as it is written in the file."""
+    plain = plain_value(field, value)
+    if isinstance(plain, bool):
+        return "true" if plain else "false"
+    return f'"{plain}"' if isinstance(plain, str) else str(plain)
+
+
+def plain_value(field: SettingField, value: int | str | bool) -> int | str | bool:
+    """A value as the file has it once it is read: durations, and sizes from 1 KiB on, are texts."""
     if field.unit == "duration":
-        return f'"{format_duration(int(value))}"'
+        return format_duration(int(value))
     if field.unit == "size" and int(value) >= 1024:
-        return f'"{format_size(int(value))}"'
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+        return format_size(int(value))
+    return value
 
 
 def _entry(field: SettingField) -> str:

@@ -20,6 +20,7 @@ from broker.outgoing import Outgoing
 from broker.replying import when_durable
 from broker.transport import Transport
 from broker.units import delay_levels_ms
+from broker.wake import Bell
 from native import crc32c
 from tickwheel.protocol.bodies import Answer, Request
 from tickwheel.protocol.errors import (
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from broker.core import Broker
 
 _TYPE_OFFSET = 8
+MAX_SLOW_REQUESTS = 16
+"""So many requests of one connection may be at work beside each other; until one ends, it is not read from."""
+
 _LINGER_S = 1.0
 _LINGER_BYTES = 64 << 20
 
@@ -69,6 +73,8 @@ class Connection:
         self._last_subscription = 0
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
+        self._slow_requests = 0
+        self._slow_ended = Bell()
         self._log = _log.bind(connection=number, peer=transport.peer)
 
     # -- life -----------------------------------------------------------------------------------------------
@@ -213,6 +219,8 @@ class Connection:
                     await outgoing.wait_not_full()
                 if broker.services.is_behind:
                     await broker.services.wait_for_room()
+                while self._slow_requests >= MAX_SLOW_REQUESTS:
+                    await self._slow_ended.wait()
             if not await self._receive():
                 return
 
@@ -273,6 +281,7 @@ class Connection:
 
     def answer_later(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
         """See `replying.Caller`."""
+        self._slow_requests += 1
         self.start_soon(self._work, correlation, request, work)
 
     async def _work(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
@@ -284,6 +293,14 @@ class Connection:
             self._refuse(correlation, from_store(error))
         except TickwheelError as error:
             self._refuse(correlation, error)
+        except Exception as error:
+            if ends_the_broker(error):
+                raise
+            self._log.exception("defect", error=str(error))
+            self._refuse(correlation, InternalError())
+        finally:
+            self._slow_requests -= 1
+            self._slow_ended.ring()
 
     def _refuse(self, correlation: int, error: TickwheelError) -> None:
         """Answer one request with its error; the connection goes on."""

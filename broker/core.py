@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
 import trio
 
 from broker import logs, retention
+from broker.adopting import Adopting
 from broker.clock import Clock
 from broker.delivery import Delivery, Subscription
 from broker.purging import Purging
@@ -21,9 +22,16 @@ from broker.wake import Bell
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import encode_body
 from tickwheel.protocol.settling import Revoke
+from timerlog.errors import DiskFull
 from timerlog.store import Store
 
 HOUSEKEEPING_S = 1.0
+RELEASE_STEP = 1_024
+"""As many messages are given back at once; each may become a dead letter."""
+
+MAX_BULK_AT_ONCE = 4
+"""So many requests that change many messages work beside each other; the others wait for their turn."""
+
 _STEP_BACK_MS = 1_000
 
 _log = logs.get_logger("core")
@@ -53,6 +61,7 @@ class Broker:
         self.held_subscriptions = 0
         self.is_draining = False
         self.topics_changed = Bell()
+        self.bulk = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
         self._started_s = trio.current_time()
         self.commit = GroupCommit(
             store,
@@ -72,6 +81,7 @@ class Broker:
         )
         self.schedules = Schedules(self)
         self.purging = Purging(self, runner)
+        self.adopting = Adopting(self, runner)
 
     async def run(self) -> None:
         """Group commit, the five services and the housekeeping. Raises SyncFailed when the disk fails."""
@@ -82,6 +92,7 @@ class Broker:
             nursery.start_soon(retention.keep, self)
             nursery.start_soon(self.schedules.run)
             nursery.start_soon(self.purging.run)
+            nursery.start_soon(self.adopting.run)
 
     def after_change(self) -> None:
         """Messages were changed: timers may be earlier, and subscribers may hold what is no longer theirs."""
@@ -100,10 +111,47 @@ class Broker:
         stopping, that they were delivered is no attempt: it is not for the subscriber's sake."""
         self._forget(subscription)
         is_attempt = not self.is_draining
-        released = self.store.release_holder(subscription.holder, self.clock.now_ms(), is_attempt=is_attempt)
+        released = 0
+        try:
+            released = self.store.release_holder(
+                subscription.holder, self.clock.now_ms(), is_attempt=is_attempt
+            )
+        except DiskFull as error:
+            self._tell_of_kept(subscription, error)
         self.delivery.wake_group(subscription.group_id)
         self.commit.mark_dirty()
         return released
+
+    def give_back_in_steps(self, subscription: Subscription) -> Callable[[], Awaitable[int]]:
+        """Like `give_back`, for so many messages that others should have their turn meanwhile: at once nothing more is
+        delivered to the subscription; what is returned gives its messages back."""
+        self._forget(subscription)
+        holder, released = subscription.holder, 0
+
+        async def work() -> int:
+            nonlocal released
+            try:
+                while some := self.store.release_some(
+                    holder, self.clock.now_ms(), RELEASE_STEP, is_attempt=not self.is_draining
+                ):
+                    released += some
+                    self.delivery.wake_group(subscription.group_id)
+                    self.commit.mark_dirty()
+                    await trio.lowlevel.checkpoint()
+            except DiskFull as error:
+                self._tell_of_kept(subscription, error)
+            finally:
+                self.store.drop_holder(holder)
+            return released
+
+        return work
+
+    def _tell_of_kept(self, subscription: Subscription, error: DiskFull) -> None:
+        _log.error(
+            "messages of a subscriber that left stay leased: the disk is full",
+            group_id=subscription.group_id,
+            advice=error.advice,
+        )
 
     def lose(self, subscription: Subscription) -> None:
         """The connection is gone: what the subscriber holds stays leased, because it may still be at work."""
@@ -116,10 +164,13 @@ class Broker:
     def return_unseen(self, subscription: Subscription, ids: Sequence[int], epochs: Sequence[int]) -> int:
         """Deliver nothing more to a subscription that is about to leave, and take back what it has not looked at; how
         many messages."""
+        subscription.is_leaving = True
         self.delivery.remove(subscription)
         if not ids:
             return 0
-        returned = self.store.return_unseen(subscription.group_id, ids, epochs, self.clock.now_ms())
+        returned = self.store.return_unseen(
+            subscription.group_id, subscription.holder, ids, epochs, self.clock.now_ms()
+        )
         self.delivery.wake_group(subscription.group_id)
         self.commit.mark_dirty()
         return returned
@@ -160,10 +211,19 @@ class Broker:
             back_ms = self.clock.take_step_back_ms()
             if back_ms > _STEP_BACK_MS:
                 _log.warning("the wall clock was set back", by_ms=back_ms)
-                self.store.clock_went_back(now_ms)
-                self.services.timers_changed()
+                self._turn_back(now_ms, back_ms)
             self.store.housekeeping(now_ms)
             self._tell_of_unburied()
+
+    def _turn_back(self, now_ms: int, back_ms: int) -> None:
+        try:
+            moved = self.store.clock_went_back(now_ms, back_ms)
+        except DiskFull as error:
+            _log.error("leases given out meanwhile last too long: the disk is full", advice=error.advice)
+        else:
+            if moved:
+                _log.warning("leases and waits from before were turned back as well", messages=moved)
+        self.services.timers_changed()
 
     def _tell_of_unburied(self) -> None:
         """Once a second at most for each group and reason: the same may happen to many messages again and again."""

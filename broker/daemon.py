@@ -7,6 +7,7 @@ alone, as `tickwheel.embedded` and `tickwheel.testing` run it in a thread of the
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -77,11 +78,18 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     `log_failed`.
     """
     clock = clock or SystemClock()
-    store = _open_store(settings, clock)
+    # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
+    listeners = await open_listeners(settings) if _listens_first(settings) else None
+    try:
+        store = _open_store(settings, clock)
+    except TickwheelError:
+        for listener in listeners or ():
+            listener.close()
+        raise
     is_clean = False
     try:
         try:
-            await _serve_store(settings, store, clock, ready)
+            await _serve_store(settings, store, clock, ready, listeners)
         except* (SyncFailed, StoreError, OSError) as group:
             raise _explain(_first(group)) from group
         is_clean = True
@@ -138,6 +146,7 @@ def _open_store(settings: Settings, clock: Clock) -> Store:
 def _store_settings(settings: Settings) -> StoreSettings:
     return StoreSettings(
         segment_bytes=settings.segment_bytes,
+        disk_reserve_bytes=settings.disk_reserve_bytes,
         max_body_bytes=settings.max_body_bytes,
         max_frame_bytes=settings.max_frame_bytes,
         max_topics=settings.max_topics,
@@ -149,8 +158,23 @@ def _store_settings(settings: Settings) -> StoreSettings:
     )
 
 
-async def _serve_store(settings: Settings, store: Store, clock: Clock, ready: Ready | None) -> None:
-    listeners = await open_listeners(settings)
+def _listens_first(settings: Settings) -> bool:
+    directory = Path(settings.data_dir).absolute()
+    is_socket_inside = directory in Path(settings.unix_socket).absolute().parents
+    try:
+        os.stat(directory)
+    except FileNotFoundError:
+        return not is_socket_inside
+    except OSError:
+        pass  # opening it says what is wrong
+    return False
+
+
+async def _serve_store(
+    settings: Settings, store: Store, clock: Clock, ready: Ready | None, listeners: list[Listener] | None
+) -> None:
+    if listeners is None:
+        listeners = await open_listeners(settings)
     with SyncThread() as sync_thread:
         async with trio.open_nursery() as nursery:
             broker = Broker(settings, store, clock, sync_thread, nursery)

@@ -37,7 +37,17 @@ _log = logs.get_logger("delivery")
 class Subscription:
     """One subscription of one connection."""
 
-    __slots__ = ("batch", "credit", "group_id", "group_ids", "holder", "is_started", "number", "outgoing")
+    __slots__ = (
+        "batch",
+        "credit",
+        "group_id",
+        "group_ids",
+        "holder",
+        "is_leaving",
+        "is_started",
+        "number",
+        "outgoing",
+    )
 
     def __init__(
         self,
@@ -61,6 +71,7 @@ class Subscription:
         self.batch = min(batch, credit)
         self.outgoing = outgoing
         self.is_started = False
+        self.is_leaving = False
 
 
 class Dispatcher:
@@ -82,6 +93,7 @@ class Dispatcher:
         self._limiter = limiter
         self._rotation: deque[Subscription] = deque()
         self._bell = Bell()
+        self._pause_over = Bell()
         self._is_stopped = False
         self._pause_s = 0.0
 
@@ -91,8 +103,13 @@ class Dispatcher:
         return len(self._rotation)
 
     def wake(self) -> None:
-        """There may be something to hand out: new work, new credit, room in a queue, other settings."""
+        """There may be something to hand out: new work, new credit, room in a queue. It does not cut a pause short."""
         self._bell.ring()
+
+    def settings_changed(self) -> None:
+        """There may be something to hand out, also before a pause is over that was made for what held before."""
+        self._bell.ring()
+        self._pause_over.ring()
 
     def add(self, subscription: Subscription) -> None:
         """A subscription joins; it is the next to be served."""
@@ -103,11 +120,14 @@ class Dispatcher:
         """A subscription leaves."""
         self._rotation.remove(subscription)
         self._bell.ring()
+        if not self._rotation:
+            self._pause_over.ring()
 
     def stop(self) -> None:
         """Hand out nothing more."""
         self._is_stopped = True
         self._bell.ring()
+        self._pause_over.ring()
 
     async def run(self) -> None:
         """Dispatch until the last subscription has left."""
@@ -116,7 +136,8 @@ class Dispatcher:
             if self.turn():
                 await trio.lowlevel.checkpoint()
             elif self._pause_s:
-                await trio.sleep(self._pause_s)
+                with trio.move_on_after(self._pause_s):
+                    await self._pause_over.wait()
             else:
                 await self._bell.wait()
 
@@ -187,6 +208,7 @@ class Delivery:
         self._mark_dirty = mark_dirty
         self._dispatchers: dict[int, Dispatcher] = {}
         self._limiters: dict[tuple[int, str], RateLimiter] = {}
+        self._rate_owners: dict[int, tuple[int, str]] = {}
         self._holders: dict[int, Subscription] = {}
         self._is_stopped = False
         self.subscribers = 0
@@ -213,7 +235,8 @@ class Delivery:
         if dispatcher is not None:
             dispatcher.add(subscription)
             return
-        limiter = partial(self._limiter, *self._store.rate_owner(group_id))
+        owner = self._rate_owners[group_id] = self._store.rate_owner(group_id)
+        limiter = partial(self._limiter, *owner)
         dispatcher = Dispatcher(self._store, self._clock, group_id, self._mark_dirty, limiter)
         dispatcher.add(subscription)
         self._dispatchers[group_id] = dispatcher
@@ -240,6 +263,13 @@ class Delivery:
             dispatcher.remove(subscription)
             if not dispatcher.subscribers:
                 del self._dispatchers[group_id]
+                self._forget_rate(group_id)
+
+    def _forget_rate(self, group_id: int) -> None:
+        """The next bucket begins empty, so that to leave and to come back brings nobody more than the rate."""
+        owner = self._rate_owners.pop(group_id)
+        if owner not in self._rate_owners.values():
+            self._limiters.pop(owner, None)
 
     def wake(self, group_ids: Iterable[int]) -> None:
         """These groups have new work."""
@@ -262,7 +292,7 @@ class Delivery:
     def wake_all(self) -> None:
         """Settings have changed."""
         for dispatcher in self._dispatchers.values():
-            dispatcher.wake()
+            dispatcher.settings_changed()
 
     def stop(self) -> None:
         """Hand out nothing more."""

@@ -68,22 +68,13 @@ class Purging:
         self._moved.unpark_all()
         match pause:
             case WaitDurable():
-                await self._wait_durable(pause.position)
+                await self._broker.commit.wait_on_disk(pause.position)
             case DropTicket() | FreeTicket():
                 await self._carry_out(pause)
         full = self._is_nearly_full()
         if not full:
             await self._broker.services.wait_for_room()
         await trio.sleep(0 if full else REST * took_s)
-
-    async def _wait_durable(self, position: int) -> None:
-        broker = self._broker
-        broker.commit.mark_dirty()
-        if broker.settings.durability == "always":
-            await broker.commit.wait_durable(position)
-            return
-        while broker.store.durable_position < position:
-            await broker.commit.sync_once()
 
     async def _carry_out(self, ticket: DropTicket | FreeTicket) -> None:
         """In a thread of its own: it waits for the disk, and group commit must not wait for it."""

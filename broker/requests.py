@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker import changes, purging, schedule_requests, topics
+from broker import adopting, changes, purging, schedule_requests, topics
+from broker.core import RELEASE_STEP
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
 from tickwheel.protocol.admin import (
@@ -22,6 +23,7 @@ from tickwheel.protocol.admin import (
     SetTopic,
 )
 from tickwheel.protocol.bodies import Request
+from tickwheel.protocol.bulk import AdoptJob, PlanJob, ReserveIds
 from tickwheel.protocol.errors import BadRequest, TooManySubscriptions, UnknownShard
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import (
@@ -93,7 +95,8 @@ def _subscribe(caller: Caller, correlation: int, request: Subscribe) -> None:
         """Deliver only after SUBSCRIBE_OK: the client cannot know the number before."""
         if caller.subscriptions.get(subscription.number) is subscription:
             caller.outgoing.put(reply)
-            broker.delivery.add(subscription)
+            if not subscription.is_leaving:
+                broker.delivery.add(subscription)
 
     broker.commit.when_durable(broker.store.appended_position, start, frame)
 
@@ -116,8 +119,16 @@ def _unsubscribe(caller: Caller, correlation: int, request: Unsubscribe) -> None
     subscription = caller.subscriptions.pop(request.subscription, None)
     if subscription is None:
         raise BadRequest(f"This connection has no subscription {request.subscription}.")
-    released = caller.broker.give_back(subscription)
-    when_durable(caller, correlation, request, UnsubscribeOk(released))
+    broker = caller.broker
+    if broker.store.outstanding(subscription.holder) <= RELEASE_STEP:
+        when_durable(caller, correlation, request, UnsubscribeOk(broker.give_back(subscription)))
+        return
+    give_back = broker.give_back_in_steps(subscription)
+
+    async def work() -> UnsubscribeOk:
+        return UnsubscribeOk(await give_back())
+
+    caller.answer_later(correlation, request, work)
 
 
 def _return(caller: Caller, correlation: int, request: Return) -> None:
@@ -164,6 +175,9 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     Browse: topics.browse,
     ReplayDead: topics.replay_dead,
     Purge: purging.purge,
+    PlanJob: adopting.plan_job,
+    ReserveIds: adopting.reserve_ids,
+    AdoptJob: adopting.adopt_job,
     Prepare: topics.prepare,
     Decide: topics.decide,
     GetSchedules: schedule_requests.list_schedules,

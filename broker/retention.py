@@ -54,15 +54,13 @@ async def _expire(broker: Broker, topic_id: int, age_ms: int) -> None:
     if topic is None:
         return
     now_ms = broker.clock.now_ms()
+    until_ms = max(0, now_ms - age_ms)
     expired = 0
-    for ids in broker.store.select(
-        topic_id, Filter(states=_UNACKED, due_until_ms=max(0, now_ms - age_ms)), now_ms
-    ):
+    for ids in broker.store.select(topic_id, Filter(states=_UNACKED, due_until_ms=until_ms), now_ms):
         for start in range(0, len(ids), _STEP):
-            broker.store.expire(ids[start : start + _STEP])
+            expired += broker.store.expire(ids[start : start + _STEP], until_ms)
             broker.after_change()
             await trio.lowlevel.checkpoint()
-        expired += len(ids)
         await trio.lowlevel.checkpoint()
     if expired:
         _log.info("messages expired", topic=topic.record.name, messages=expired)

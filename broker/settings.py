@@ -82,6 +82,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = 64 * MIB
 
+    disk_reserve_bytes: Annotated[
+        int,
+        _size(
+            _STORAGE,
+            "How much disk space to keep, at most, for what accepted messages still need when the disk is full: "
+            "about 200 bytes each, less in batches.",
+            0,
+            1024 * GIB,
+        ),
+    ] = 16 * MIB
+
     durability: Annotated[
         Literal["always", "interval", "os"],
         _plain(

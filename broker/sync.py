@@ -134,6 +134,15 @@ class GroupCommit:
         self.when_durable(position, lambda _: done.set(), b"")
         await done.wait()
 
+    async def wait_on_disk(self, position: int) -> None:
+        """Return once the log is on the disk up to `position`, also where replies do not wait for that."""
+        self.mark_dirty()
+        if self._durability == "always":
+            await self.wait_durable(position)
+            return
+        while self._store.durable_position < position:
+            await self.sync_once()
+
     async def run(self) -> None:
         """Sync for ever. Raises SyncFailed when the disk does."""
         if self._durability == "always":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import trio
 
 from broker.replying import Caller, at_once, check_name, when_durable
 from tickwheel.protocol.admin import (
@@ -23,13 +25,16 @@ from tickwheel.protocol.admin import (
 from tickwheel.protocol.errors import BadArgument, TopicInUse
 from tickwheel.protocol.messages import SendColumns, decode_send, encode_send, pack_column
 from tickwheel.protocol.requests import encode_map
+from timerlog.dead_letters import dead_topic
+from timerlog.errors import UnknownTopic
 from timerlog.prepared import HEADER
 from timerlog.selecting import Filter
 
 if TYPE_CHECKING:
     from broker.core import Broker
 
-_DEAD = ".dead"
+_REPLAY_STEP = 64
+"""As many letters are replayed at once: each is a record of its own."""
 
 
 def set_topic(caller: Caller, correlation: int, request: SetTopic) -> None:
@@ -99,17 +104,47 @@ def _size(entry: dict[str, Any]) -> int:
 
 
 def replay_dead(caller: Caller, correlation: int, request: ReplayDead) -> None:
-    """REPLAY_DEAD."""
-    broker, now_ms = caller.broker, caller.broker.clock.now_ms()
-    dead_id = broker.store.topic(request.topic + _DEAD).topic_id
-    ids = request.ids
-    if ids is None:
-        ids = []
-        for part in broker.store.select(dead_id, Filter(), now_ms):
-            ids += part[: request.limit - len(ids)].tolist()
-    results = broker.store.replay_dead(request.topic, ids, now_ms)
-    broker.after_change()
-    when_durable(caller, correlation, request, ReplayDeadOk(results))
+    """REPLAY_DEAD: in steps, beside everything else; the answer comes after the last one."""
+    broker = caller.broker
+    dead_id = _dead_topic_id(broker, request.topic)
+
+    async def work() -> ReplayDeadOk:
+        if dead_id is None:
+            return ReplayDeadOk({"not_found": len(request.ids)} if request.ids else {})
+        async with broker.bulk:
+            return await _replay_all(broker, dead_id, request)
+
+    caller.answer_later(correlation, request, work)
+
+
+def _dead_topic_id(broker: Broker, topic: str) -> int | None:
+    """None when the topic never had a dead letter. Raises UnknownTopic."""
+    try:
+        return broker.store.topic(dead_topic(topic)).topic_id
+    except UnknownTopic:
+        broker.store.topic(topic)
+        return None
+
+
+async def _replay_all(broker: Broker, dead_id: int, request: ReplayDead) -> ReplayDeadOk:
+    ids = request.ids if request.ids is not None else await _letters(broker, dead_id, request.limit)
+    results = Counter[str]()
+    for start in range(0, len(ids), _REPLAY_STEP):
+        part = ids[start : start + _REPLAY_STEP]
+        results.update(broker.store.replay_dead(request.topic, part, broker.clock.now_ms()))
+        broker.after_change()
+        await trio.lowlevel.checkpoint()
+    return ReplayDeadOk(dict(results))
+
+
+async def _letters(broker: Broker, dead_id: int, limit: int) -> list[int]:
+    ids: list[int] = []
+    for part in broker.store.select(dead_id, Filter(), broker.clock.now_ms()):
+        ids += part[: limit - len(ids)].tolist()
+        if len(ids) >= limit:
+            break
+        await trio.lowlevel.checkpoint()
+    return ids
 
 
 # Prepared messages ----------------------------------------------------------------------------------------

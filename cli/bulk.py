@@ -29,13 +29,15 @@ class BulkLine(msgspec.Struct, forbid_unknown_fields=True):
     at: str | None = None
     delay: str | None = msgspec.field(default=None, name="in")
     deliver_at_ms: int | None = None
+    delay_level: int | None = None
+    order_key: str | None = None
     priority: int = 50
     headers: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BulkMessage:
-    """A valid line. Either `delay` is given, or `deliver_at_ms` is (0 = now)."""
+    """A valid line. One of `delay`, `delay_level` and `deliver_at_ms` (0 = now) counts."""
 
     line: int
     topic: str
@@ -45,6 +47,8 @@ class BulkMessage:
     delay: timedelta | None
     priority: int
     headers: dict[str, str] | None
+    order_key: str | None = None
+    delay_level: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +61,11 @@ class BadLine:
 
 @dataclass(slots=True)
 class Batch:
-    """Messages that can go in one `send_many`: one topic, and all with a delay or all with a time."""
+    """Messages that can go in one `send_many`: one topic, and all with a delay, one delay level, or a time."""
 
     topic: str
     is_delay: bool
+    delay_level: int | None = None
     messages: list[BulkMessage] = field(default_factory=list)
     body_bytes: int = 0
 
@@ -92,7 +97,16 @@ def _message(number: int, line: BulkLine, default_topic: str | None) -> BulkMess
         raise ValueError(f"priority {line.priority} is not within 0 (first) to 255 (last)")
     deliver_at_ms, delay = _due(line)
     return BulkMessage(
-        number, topic, _body(line), line.key or None, deliver_at_ms, delay, line.priority, line.headers
+        number,
+        topic,
+        _body(line),
+        line.key or None,
+        deliver_at_ms,
+        delay,
+        line.priority,
+        line.headers,
+        line.order_key or None,
+        line.delay_level,
     )
 
 
@@ -108,9 +122,11 @@ def _body(line: BulkLine) -> bytes:
 
 
 def _due(line: BulkLine) -> tuple[int, timedelta | None]:
-    given = [name for name in ("at", "delay", "deliver_at_ms") if getattr(line, name) is not None]
-    if len(given) > 1:
-        raise ValueError('at most one of "at", "in" and "deliver_at_ms" can be given')
+    times = ("at", "delay", "delay_level", "deliver_at_ms")
+    if sum(getattr(line, name) is not None for name in times) > 1:
+        raise ValueError('at most one of "at", "in", "delay_level" and "deliver_at_ms" can be given')
+    if line.delay_level is not None and not 1 <= line.delay_level <= 255:
+        raise ValueError(f"delay_level {line.delay_level} is not within 1 and 255")
     if line.delay is not None:
         return 0, parse_duration(line.delay)
     if line.at is not None:
@@ -131,9 +147,9 @@ def parse_lines(
 
 def batches(messages: Iterable[BulkMessage]) -> Iterator[Batch]:
     """Group messages for `send_many`; those of one kind and topic keep their order."""
-    open_batches: dict[tuple[str, bool], Batch] = {}
+    open_batches: dict[tuple[str, bool, int | None], Batch] = {}
     for message in messages:
-        kind = (message.topic, message.delay is not None)
+        kind = (message.topic, message.delay is not None, message.delay_level)
         batch = open_batches.setdefault(kind, Batch(*kind))
         if batch.add(message):
             yield open_batches.pop(kind)
@@ -146,11 +162,15 @@ def send_many_arguments(batch: Batch) -> dict[str, Any]:
     arguments: dict[str, Any] = {"bodies": [m.body for m in messages]}
     if any(m.key for m in messages):
         arguments["keys"] = [m.key for m in messages]
+    if any(m.order_key for m in messages):
+        arguments["order_keys"] = [m.order_key for m in messages]
     if any(m.headers for m in messages):
         arguments["headers"] = [m.headers for m in messages]
     if any(m.priority != 50 for m in messages):
         arguments["priority"] = [m.priority for m in messages]
-    if batch.is_delay:
+    if batch.delay_level is not None:
+        arguments["delay_level"] = batch.delay_level
+    elif batch.is_delay:
         arguments["delay"] = [m.delay or _DURATION_0 for m in messages]
     else:
         arguments["deliver_at"] = [m.deliver_at_ms for m in messages]

@@ -55,7 +55,7 @@ def send_file(session: Session, file: BinaryIO, topic: str | None, *, skip_bad: 
         if report.problems and not skip_bad:
             return report
         source.seek(0)
-        with session.client() as client:
+        with session.client(may_create=True) as client:
             _send_all(client, batches(_good_messages(source, topic, send_progress)), report)
     report.problems.sort(key=lambda problem: problem.line)
     return report

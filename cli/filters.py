@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from cli.options import parsed_by
-from cli.output import print_json
+from cli.output import counted, print_json
 from cli.session import current_session
 from cli.times import parse_moment
 from tickwheel import ChangeResult
@@ -77,11 +77,12 @@ def filter_arguments(
     return Filtered(topics[0], used)
 
 
-def report_counts(result: ChangeResult) -> None:
+def report_counts(result: ChangeResult, *, dry_run: bool = False) -> None:
     """How many messages were meant, and what became of them."""
     if current_session().json:
         print_json(result._asdict())
         return
-    click.echo(f"{result.matched:,} messages are meant")
+    if dry_run or not result.matched:
+        click.echo(f"{counted(result.matched, 'message')} {'matches' if result.matched == 1 else 'match'}")
     for name, count in sorted(result.results.items()):
         click.echo(f"{name.replace('_', ' ')}: {count:,}")

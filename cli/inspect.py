@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from broker.exit_codes import ExitCode
-from cli.failures import CommandError, CommandFailed
-from cli.output import print_json, stdout_console
-from cli.session import current_session, json_option
+from cli.failures import CommandFailed
+from cli.output import counted, print_json, stdout_console
+from cli.session import check_directory, current_session, json_option
 from cli.sizes import format_bytes
 
 if TYPE_CHECKING:
@@ -31,20 +32,19 @@ def inspect(directory: Path) -> None:
     Any other damage keeps a broker from starting, and the exit code is 65.
     """
     from timerlog.inspect import inspect_directory
+    from timerlog.lock import owner_of
 
-    if not (directory / "commitlog").is_dir():
-        raise CommandError(
-            "no_data_directory",
-            f"{directory} is not a data directory: it has no commitlog/ in it",
-            "name the directory that a broker was given with --data",
-        )
+    check_directory(directory)
+    owner = owner_of(directory)
     report = inspect_directory(directory)
     if current_session().json:
-        print_json(report)
+        print_json({**msgspec.structs.asdict(report), "owner": owner})
     else:
         console = stdout_console()
         for label, value in report_rows(report):
             console.print(f"{label:<12}{value}", markup=False)
+        if owner is not None:
+            console.print(f"process {owner} has it open: what it writes now may look torn", style="yellow")
         for line in damage_lines(report):
             console.print(line, style="red" if not report.ok else "yellow", markup=False)
         console.print(verdict(report), style="bold green" if report.ok else "bold red", markup=False)
@@ -54,11 +54,10 @@ def inspect(directory: Path) -> None:
 
 def report_rows(report: InspectReport) -> list[tuple[str, str]]:
     """Labels and values, as they are printed."""
-    plural = "" if report.segments == 1 else "s"
     kinds = ", ".join(f"{count:,} {name}" for name, count in report.records_by_type.items())
     return [
         ("directory", report.directory),
-        ("log", f"{format_bytes(report.log_bytes)} in {report.segments:,} segment{plural}"),
+        ("log", f"{format_bytes(report.log_bytes)} in {counted(report.segments, 'segment')}"),
         ("messages", f"{report.messages:,}"),
         ("records", kinds or "none"),
         ("checkpoint", _checkpoint(report)),

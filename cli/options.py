@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import click
 
+from cli.session import current_session
 from cli.times import parse_duration, parse_moment
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
+_SELECT = (
+    "Name the messages by their ids, or name a topic and which of its messages: one or more --key, --all, "
+    "or a filter such as --state, --due-until or --priority-min"
+)
 
 
 def parsed_by(parse: Callable[[str], _Value]) -> Callable[..., _Value | tuple[_Value, ...] | None]:
@@ -28,6 +34,13 @@ def parsed_by(parse: Callable[[str], _Value]) -> Callable[..., _Value | tuple[_V
             raise click.BadParameter(str(error)) from None
 
     return callback
+
+
+def confirm(question: str) -> None:
+    """Ask on the terminal; a no ends the command. Where nobody can answer it is a usage error."""
+    if current_session().json or not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here whether that is meant: give --yes")
+    click.confirm(question, abort=True, err=True)
 
 
 def parse_header(text: str) -> tuple[str, str]:
@@ -86,8 +99,8 @@ def selected_messages(names: Sequence[str], topic: str | None, keys: Sequence[st
             )
         return {"topic": topics[0], "keys": list(keys)}
     if topic or not names:
-        raise click.UsageError("name the messages by their ids, or by a topic and one or more --key")
+        raise click.UsageError(_SELECT)
     wrong = [name for name in names if not (name.isascii() and name.isdecimal()) or int(name) == 0]
     if wrong:
-        raise click.UsageError(f"{wrong[0]!r} is not the id of a message; a topic needs one or more --key")
+        raise click.UsageError(f"{wrong[0]!r} is not the id of a message. {_SELECT}")
     return {"ids": [int(name) for name in names]}

@@ -1,15 +1,14 @@
-"""Printing: JSON by msgspec, tables and pictures by rich; colour only where somebody sees it."""
+"""Printing: JSON by msgspec, pictures by rich; colour only where somebody sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 
 def print_json(value: Any) -> None:
@@ -20,12 +19,12 @@ def print_json(value: Any) -> None:
 
 
 def stdout_console() -> Console:
-    """The terminal, or plain text of at least 100 columns when the output is a pipe or a file."""
+    """The terminal; or, when the output is a pipe or a file, plain text whose lines are never broken or cut."""
     from rich.console import Console
 
     console = Console(highlight=False, emoji=False)
     if not console.is_terminal:
-        console = Console(highlight=False, emoji=False, width=max(100, console.width))
+        console = Console(highlight=False, emoji=False, width=max(100, console.width), soft_wrap=True)
     return console
 
 
@@ -36,17 +35,9 @@ def stderr_console() -> Console:
     return Console(stderr=True, highlight=False, emoji=False)
 
 
-def plain_table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Table:
-    """A table without frames. Columns are (title, "left" | "right"); cells are plain text."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title, side in columns:
-        table.add_column(title, justify="right" if side == "right" else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+def counted(number: int, noun: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def body_fields(body: bytes) -> Mapping[str, str]:

@@ -28,25 +28,47 @@ class Session:
     json: bool = False
 
     @contextmanager
-    def address(self) -> Iterator[str | None]:
-        """The broker's URL (None: the client's default); with `--data`, that of one in this process."""
+    def address(self, *, may_create: bool = False) -> Iterator[str | None]:
+        """The broker's URL (None: the client's default); with `--data`, that of one in this process.
+
+        Only a command that puts something in makes a data directory that is not there.
+        """
         if self.data is None:
             yield self.url
             return
         if self.url is not None:
             raise click.UsageError("--data runs a broker of its own; it cannot be used together with --url")
+        if not may_create:
+            check_directory(self.data)
         import tickwheel
 
         with tickwheel.embedded(self.data) as broker:
             yield broker.url
 
     @contextmanager
-    def client(self) -> Iterator[sync.Client]:
+    def client(self, *, may_create: bool = False) -> Iterator[sync.Client]:
         """A connected client that blocks; errors are those of `tickwheel.errors`."""
         from tickwheel import sync
 
-        with self.address() as url, sync.Client(url, connect_timeout=CONNECT_TIMEOUT_S) as client:
+        with (
+            self.address(may_create=may_create) as url,
+            sync.Client(url, connect_timeout=CONNECT_TIMEOUT_S) as client,
+        ):
             yield client
+
+
+def check_directory(directory: Path) -> None:
+    """Raises CommandError unless it is a data directory."""
+    if (directory / "commitlog").is_dir():
+        return
+    from cli.failures import CommandError
+
+    what = "has no commitlog/ in it" if directory.is_dir() else "does not exist"
+    raise CommandError(
+        "no_data_directory",
+        f"{directory} is not a data directory: it {what}",
+        "Name the directory that a broker was given with --data; the first send, or `serve`, makes one.",
+    )
 
 
 def current_session() -> Session:

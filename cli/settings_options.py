@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from broker.config_example import format_value
 from broker.settings import FIELDS, SettingField
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -40,12 +41,12 @@ def _option(field: SettingField) -> Callable[[_Command], _Command]:
         field.name,
         default=None,
         metavar=None if field.is_switch else _metavar(field),
-        help=field.help_text,
+        help=f"{field.help_text}  [default: {format_value(field, field.default)}]",
     )
 
 
 def _metavar(field: SettingField) -> str:
     return (
         "|".join(field.choices)
-        or {"duration": "30s", "size": "4MiB", "count": "N", "plain": "TEXT"}[field.unit]
+        or {"duration": "DURATION", "size": "SIZE", "count": "N", "plain": "TEXT"}[field.unit]
     )

@@ -17,7 +17,7 @@ _DURATIONS: Final = {
     "ack_wait": "A message not acknowledged for so long is delivered again.",
     "min_backoff": "The n-th redelivery waits so long times 2^(n-1) …",
     "max_backoff": "… but not longer than this. 0: without a limit.",
-    "purge_after": "Acknowledged messages stay for so long.",
+    "purge_after": "Acknowledged messages stay for so long. 0s: they may be purged at once.",
     "retention": "Messages that nobody acknowledges stay for so long. 0: for ever.",
     "spread": "A message is due up to so much after its time: makes a ramp of a herd.",
 }
@@ -28,6 +28,14 @@ _NUMBERS: Final[dict[str, tuple[Any, str]]] = {
     "priority": (click.IntRange(0, 255), "Of messages that are sent without one. Lower is first."),
     "rate": (click.FloatRange(0), "Deliveries a second to each group. 0: any."),
 }
+BROKER_SETTINGS: Final = (
+    "ack_wait_ms",
+    "min_backoff_ms",
+    "max_backoff_ms",
+    "purge_after_ms",
+    "max_body_bytes",
+)
+"""By wire name: for these the broker's configuration has a value, for topics that do not say otherwise."""
 _SIZES: Final = {"max_body_bytes": "The largest body, such as 64KiB."}
 
 
@@ -58,6 +66,8 @@ def given(settings: dict[str, Any]) -> dict[str, Any]:
 
 def setting_text(name: str, value: float) -> str:
     """A setting's value as a person writes it; `name` is that of the wire."""
+    if name == "purge_after_ms" and not value:
+        return "0s"
     if name.endswith("_ms"):
         return format_duration(int(value)) if value else "none"
     if name.endswith("_bytes"):

@@ -91,11 +91,13 @@ def wheel_picture(picture: Wheel, width: int = 100) -> RenderableType:
     """The whole picture for a terminal of `width` columns."""
     total = sum(level.timers for level in picture.levels)
     title = Text.assemble(
-        ("the wheel", "bold"), f"  {total:,} timers  ", (format_moment(picture.now_ms), "dim")
+        ("the wheel", "bold"),
+        f"  {total:,} timers  ",
+        (format_moment(picture.now_ms), "dim"),
     )
     return Group(
         title,
-        Text("\ndue in the (each row without those above)", "bold"),
+        Text("\ndue in the (each row without those above; messages that are gone count too)", "bold"),
         forecast_table(picture.forecast, width),
         Text("\noccupied slots by level", "bold"),
         level_table(picture.levels, width),

@@ -47,7 +47,7 @@ void tw_let_go(tw_store *store, tw_group *group, tw_delivery *row) {
 /* The group is done with a message: acked, or dead. */
 static void finish(tw_store *store, tw_group *group, uint64_t seq, uint8_t state, int64_t time_ms) {
     tw_delivery *row = &group->rows[seq];
-    row->flags &= (uint8_t)~TW_ACKING;
+    row->flags &= (uint8_t)~(TW_ACKING | TW_CALLED);
     if (row->state == state) return;
     group->touched += row->state == TW_UNTOUCHED;
     tw_let_go(store, group, row);
@@ -85,6 +85,7 @@ int tw_apply_dead(tw_store *store, uint32_t group_id, const tw_run *runs, uint64
 static void wait_until(tw_delivery *row, int64_t time_ms) {
     row->state = TW_WAITING;
     row->time_ms = time_ms;
+    row->flags &= (uint8_t)~TW_CALLED;
     if (row->flags & TW_IN_A_CHAIN) row->flags |= TW_POSTPONED;
 }
 
@@ -103,7 +104,7 @@ int tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64
     return 0;
 }
 
-int tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int reset_attempts) {
+int tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int how) {
     tw_group *group = &store->groups[group_id];
     if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
@@ -116,7 +117,8 @@ int tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, u
             if (row->state == TW_ACKED || row->state == TW_DEAD) group->pending++;
             wait_until(row, runs[r].time_ms);
             /* As it was when the record was written: replay may see a row of a later time. */
-            if (reset_attempts) row->base_epoch = runs[r].epoch;
+            if (how & TW_WERE_DONE) row->flags |= TW_CALLED;
+            if (how & TW_RESET_ATTEMPTS) row->base_epoch = runs[r].epoch;
         }
         if (runs[r].first < group->floor_seq) group->floor_seq = runs[r].first;
     }

@@ -203,16 +203,13 @@ static uint64_t retry_head(picker_t *picker, uint32_t priority) {
     return 0;
 }
 
-/* Called for again, as if it was new: only when its time comes it asks for its ordering key. */
-static int waits_without_key(const tw_delivery *row) { return row->state == TW_WAITING && row->epoch == row->base_epoch; }
-
 /* Whether a new message may be delivered now: it is there, and no earlier one of its ordering key is open. Others are
  * looked at too, since after a start the table of busy keys is made again on the way. */
 static int is_its_turn(picker_t *picker, uint64_t seq) {
     tw_group *group = picker->group;
     if (seq < group->start_seq || !tw_is_open(picker->store, group, seq)) return 0;
     const tw_delivery *row = &group->rows[seq];
-    if ((row->flags & (TW_PARKED | TW_TAKEN)) || waits_without_key(row)) return 0;
+    if (row->flags & (TW_PARKED | TW_TAKEN | TW_CALLED)) return 0;
     int is_new = row->state == TW_UNTOUCHED && !(row->flags & TW_IN_RETRY);
     if (has_its_key(picker, seq)) return is_new;
     if (is_new && !picker->need) tw_order_park(group, seq);
@@ -340,7 +337,7 @@ int tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw
             tw_delivery *row = &group->rows[seq];
             if (tw_is_gone(store, group, seq)) { leased--; continue; }
             if (row->state == TW_UNTOUCHED) group->touched++;
-            row->flags &= (uint8_t)~TW_TAKEN;
+            row->flags &= (uint8_t)~(TW_TAKEN | TW_CALLED);
             row->state = TW_LEASED;
             row->epoch = runs[r].epoch;
             row->time_ms = runs[r].time_ms;

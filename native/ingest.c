@@ -129,7 +129,9 @@ void tw_apply_message(tw_store *store, const tw_message *message, uint64_t posit
         .flags = message->head.order_bytes ? TW_ORDERED : 0,
         .priority = message->head.flags,
     };
-    store->next_id = id + 1;
+    /* What was taken in as a whole has numbers that were set aside before, and may lie below others. */
+    if (id >= store->next_id) store->next_id = id + 1;
+    if (id < store->first_id) store->first_id = id;
     store->topics[message->head.aux].messages++;
     store->topics[message->head.aux].scheduled++;
 }

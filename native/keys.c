@@ -52,22 +52,53 @@ uint32_t tw_key_hash(uint32_t topic_id, const uint8_t *key, uint64_t bytes) {
     return hash ? hash : 1;
 }
 
-uint64_t tw_keys_find_hashed(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key,
-                             uint64_t bytes) {
+void tw_keys_prefetch(const tw_store *store, uint32_t hash) {
+    const partition_t *part = &((const header_t *)store->keys)->partition[tw_key_partition(hash)];
+    __builtin_prefetch((const uint64_t *)(store->keys + part->offset) + (hash & (part->capacity - 1)), 1);
+}
+
+int tw_keys_may_hold(const tw_store *store, uint32_t hash) {
+    const partition_t *part = &((const header_t *)store->keys)->partition[tw_key_partition(hash)];
+    const uint64_t    *table = (const uint64_t *)(store->keys + part->offset);
+    uint32_t           mask = part->capacity - 1;
+    for (uint32_t i = hash & mask, probes = 0; table[i] && probes <= mask; i = (i + 1) & mask, probes++)
+        if ((table[i] & 0xffffffu) == fingerprint(hash)) return 1;
+    return 0;
+}
+
+/* Of the messages with an id from first_id to below end_id; visible: only those that requests may see. */
+static uint64_t find_among(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key, uint64_t bytes,
+                           uint64_t first_id, uint64_t end_id, int visible) {
     const partition_t *part = &((const header_t *)store->keys)->partition[tw_key_partition(hash)];
     const uint64_t    *table = (const uint64_t *)(store->keys + part->offset);
     uint32_t           mask = part->capacity - 1;
     for (uint32_t i = hash & mask, probes = 0; table[i] && probes <= mask; i = (i + 1) & mask, probes++) {
         if ((table[i] & 0xffffffu) != fingerprint(hash)) continue;
         uint64_t id = table[i] >> 24;
-        if (id >= store->next_id) continue;
+        if (id >= store->next_id || id < first_id || id >= end_id) continue;
         const tw_row *row = &store->rows[id];
         if (row->key_hash != hash || tw_key_topic(store, row->topic_id) != topic_id) continue;
+        /* Between the record that says it and the last of its steps, what was taken in has its keys already. */
+        if (visible && row->state == TW_NONE && !(id >= store->adopted_first_id && id < store->adopted_end_id)) continue;
         const uint8_t *record = tw_at(store, row->position);
         if (sizeof(tw_message) + bytes > row->record_bytes) continue;
         if (tw_load16(record + 40) == bytes && memcmp(record + sizeof(tw_message), key, bytes) == 0) return id;
     }
     return 0;
+}
+
+uint64_t tw_keys_find_hashed(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key,
+                             uint64_t bytes) {
+    return find_among(store, topic_id, hash, key, bytes, 0, UINT64_MAX, 1);
+}
+
+uint64_t tw_keys_find_any(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key, uint64_t bytes) {
+    return find_among(store, topic_id, hash, key, bytes, 0, UINT64_MAX, 0);
+}
+
+uint64_t tw_keys_find_among(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key, uint64_t bytes,
+                            uint64_t first_id, uint64_t end_id) {
+    return find_among(store, topic_id, hash, key, bytes, first_id, end_id, 0);
 }
 
 uint64_t tw_keys_find(const tw_store *store, uint32_t topic_id, const uint8_t *key, uint64_t bytes) {
@@ -157,6 +188,13 @@ uint32_t tw_keys_fitting(const tw_store *store, uint32_t partition) {
     if (capacity <= SMALLEST_SHRUNK || (uint64_t)part->count * 8 > capacity) return 0;
     while (capacity > SMALLEST_SHRUNK && (uint64_t)part->count * 4 <= capacity) capacity /= 2;
     return capacity;
+}
+
+uint32_t tw_keys_capacity_for(const tw_store *store, uint32_t partition, uint64_t more) {
+    const partition_t *part = &((const header_t *)store->keys)->partition[partition];
+    uint64_t           capacity = part->capacity;
+    while ((part->count + more) * 4 > capacity * 3 && capacity < (UINT64_C(1) << 31)) capacity *= 2;
+    return capacity == part->capacity ? 0 : (uint32_t)capacity;
 }
 
 uint64_t tw_keys_count(const uint8_t *keys) {

@@ -113,7 +113,8 @@ static uint8_t *put_groups(const tw_store *store, const tw_row *row, uint8_t *to
         const tw_delivery *delivery = delivery_of(&store->groups[g], row);
         if (!delivery || delivery->state == TW_UNTOUCHED) continue;
         tw_moved_group entry = {.group_id = g, .epoch = delivery->epoch, .base_epoch = delivery->base_epoch,
-                                .state = delivery->state, .time_ms = delivery->time_ms};
+                                .state = delivery->state, .flags = delivery->flags & TW_CALLED,
+                                .time_ms = delivery->time_ms};
         memcpy(to, &entry, sizeof entry);
         to += sizeof entry;
     }
@@ -198,6 +199,7 @@ static void set_groups(tw_store *store, const tw_moved *moved, const uint8_t *en
         tw_group    *group = &store->groups[entry.group_id];
         tw_delivery *delivery = &group->rows[moved->topic_seq];
         delivery->state = entry.state;
+        delivery->flags = (uint8_t)((delivery->flags & ~TW_CALLED) | (entry.flags & TW_CALLED));
         delivery->epoch = entry.epoch;
         delivery->base_epoch = entry.base_epoch;
         delivery->time_ms = entry.time_ms;

@@ -93,9 +93,9 @@ static void reset_group(tw_group *group, uint64_t first_seq) {
 static void count_delivery(tw_store *store, tw_group *group, uint64_t seq, int *held) {
     tw_delivery  *row = &group->rows[seq];
     const tw_row *message = tw_row_of(store, group, seq);
-    if (row->holder || row->flags || row->retry_next || row->order_hash) { /* no write where disk space was given back */
+    if (row->holder || (row->flags & ~TW_CALLED) || row->retry_next || row->order_hash) { /* no write where disk space was given back */
         row->holder = 0;
-        row->flags = 0;
+        row->flags &= TW_CALLED;
         row->retry_next = 0;
         row->order_hash = 0;
     }

@@ -31,7 +31,7 @@ typedef struct {
     uint32_t body_bytes;
 } tw_message; /* 48 bytes, then key, headers, ordering key, body */
 
-enum { TW_RECORD_MESSAGE = 1, TW_RECORD_TRANSACTION = 12, TW_RECORD_MOVED = 13, TW_RECORD_END = 255 };
+enum { TW_RECORD_MESSAGE = 1, TW_RECORD_TRANSACTION = 12, TW_RECORD_MOVED = 13, TW_RECORD_FILL = 25, TW_RECORD_END = 255 };
 
 /* MOVED: a head (aux: the topic id), this, an entry for each group that was given the message, then its complete
  * MESSAGE record. */
@@ -51,7 +51,8 @@ typedef struct {
     uint32_t epoch;
     uint32_t base_epoch;
     uint8_t  state;
-    uint8_t  unused[3];
+    uint8_t  flags; /* TW_CALLED */
+    uint8_t  unused[2];
     int64_t  time_ms;
 } tw_moved_group;
 
@@ -102,8 +103,12 @@ typedef struct {
 /* WAITING: given back with a delay, or called for again: nobody holds it, and time_ms says when it goes on. */
 enum { TW_UNTOUCHED = 0, TW_LEASED = 1, TW_ACKED = 2, TW_WAITING = 3, TW_DEAD = 4 };
 /* PARKED: an earlier message of its ordering key is not done. TAKEN: selected, and its lease not applied yet.
- * POSTPONED: it is in the retry chain or parked, and was given a time since: not the chain brings it, but its timer. */
-enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4, TW_TAKEN = 8, TW_POSTPONED = 16 };
+ * POSTPONED: it is in the retry chain or parked, and was given a time since: not the chain brings it, but its timer.
+ * CALLED: the group was done with it, and it is called for again; until its time comes it stands in nobody's way. This
+ * one is kept over a restart. */
+enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4, TW_TAKEN = 8, TW_POSTPONED = 16, TW_CALLED = 32 };
+/* How messages are redelivered: their attempts count from 0 again; the group was done with them. */
+enum { TW_RESET_ATTEMPTS = 1, TW_WERE_DONE = 2 };
 
 typedef struct {
     tw_arrival *arrivals;
@@ -198,6 +203,9 @@ typedef struct {
     uint32_t *key_hashes; /* scratch, TW_MAX_BATCH */
     uint16_t *key_counts; /* scratch, TW_KEY_PARTITIONS, zero between calls */
     uint64_t first_id;    /* everything below is gone */
+    const uint8_t *foreign; /* what is being taken in: position TW_FOREIGN + p is at foreign + p */
+    uint64_t adopted_first_id; /* these messages are in the log, and are made visible step by step */
+    uint64_t adopted_end_id;
 } tw_store;
 
 enum {
@@ -209,6 +217,8 @@ enum {
     TW_ORDERED_PRIORITY = 50, /* of every message with an ordering key: one lane keeps their order */
     TW_RESERVED_SHARE = 8,    /* one of so many deliveries goes to the message that waits longest */
 };
+/* Positions from here on are not in the log yet: see bulk.c. */
+#define TW_FOREIGN (UINT64_C(1) << 46)
 #define TW_NEED_ORDERS UINT64_MAX
 #define TW_NEED_MORE_TIME (UINT64_MAX - 1)
 #define TW_MAX_TIME_MS INT64_C(253402300799999)
@@ -252,6 +262,7 @@ static inline uint64_t tw_padded(uint64_t bytes) { return (bytes + 7) & ~UINT64_
 
 /* The bytes of the log at a position, written or still staged. */
 static inline const uint8_t *tw_at(const tw_store *store, uint64_t position) {
+    if (position >= TW_FOREIGN) return store->foreign + (position - TW_FOREIGN);
     if (position >= store->staging_position) return store->staging + (position - store->staging_position);
     return store->log + position;
 }
@@ -309,6 +320,15 @@ int      tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *
 void     tw_keys_init(uint8_t *keys);
 uint32_t tw_key_hash(uint32_t topic_id, const uint8_t *key, uint64_t bytes);
 uint64_t tw_keys_find(const tw_store *store, uint32_t topic_id, const uint8_t *key, uint64_t bytes);
+/* Asks for the place of a hash before it is needed. */
+void     tw_keys_prefetch(const tw_store *store, uint32_t hash);
+/* 0: nobody has a key with this hash. */
+int      tw_keys_may_hold(const tw_store *store, uint32_t hash);
+/* Also messages that are not visible yet. */
+uint64_t tw_keys_find_any(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key, uint64_t bytes);
+/* Only messages with an id from first_id to below end_id. */
+uint64_t tw_keys_find_among(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key, uint64_t bytes,
+                            uint64_t first_id, uint64_t end_id);
 uint64_t tw_keys_find_hashed(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key,
                              uint64_t bytes);
 int      tw_keys_has_room(const tw_store *store, uint32_t partition, uint64_t more);
@@ -324,6 +344,8 @@ int      tw_keys_resize(tw_store *store, uint32_t partition, uint32_t capacity, 
                         uint64_t *freed_bytes);
 /* The capacity to which a partition should shrink; 0: none. */
 uint32_t tw_keys_fitting(const tw_store *store, uint32_t partition);
+/* The capacity with which a partition has room for so many keys more; 0: the one that it has. */
+uint32_t tw_keys_capacity_for(const tw_store *store, uint32_t partition, uint64_t more);
 uint64_t tw_keys_count(const uint8_t *keys);
 static inline uint32_t tw_key_partition(uint32_t hash) { return hash >> 22; }
 
@@ -379,8 +401,8 @@ int      tw_apply_ack(tw_store *store, uint32_t group_id, const tw_run *runs, ui
 int      tw_apply_dead(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
 /* Nobody holds them any more; they go on at the runs' time. */
 int      tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
-/* As a nack, whatever became of them; reset_attempts: backoff and max_attempts start anew. */
-int      tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int reset_attempts);
+/* As a nack, whatever became of them. `how`: TW_RESET_ATTEMPTS (backoff and max_attempts start anew), TW_WERE_DONE. */
+int      tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int how);
 /* Moves messages whose lease (or wait) of that epoch has ended to the retry chain; those that had all their attempts
  * are listed instead. Returns how many were moved. */
 int64_t  tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n,
@@ -424,6 +446,48 @@ void     tw_judge_all(const tw_store *store, const uint64_t *ids, uint64_t n, ui
 int      tw_apply_end(tw_store *store, const uint64_t *ids, uint64_t n, uint8_t state);
 /* Gives messages another time, also those that are in their topic already; priority 256: as it is. Runs of one. */
 int      tw_apply_reschedule(tw_store *store, const tw_run *runs, uint64_t n, uint32_t priority);
+
+/* ---- bulk.c: messages that others have written as whole segments ---- */
+/* The columns of messages, by index. Each text is data[at[i]] to below data[at[i + 1]]; NULL: nobody has one. */
+typedef struct {
+    const uint16_t *topic_ids;
+    const int64_t  *deliver_at_ms;
+    const uint8_t  *priorities;
+    const int64_t  *key_at, *headers_at, *order_at, *body_at;
+    const uint8_t  *keys, *headers, *orders, *bodies;
+    int64_t         created_ms;
+} tw_bulk;
+
+enum { TW_BULK_BAD_RECORD = 1, TW_BULK_BAD_ID = 2, TW_BULK_BAD_MESSAGE = 3 };
+
+/* Writes the records of order[0..n) with ids from first_id on, as many as fit; returns how many, and their bytes. What
+ * is too long for its field must not be handed in. */
+uint64_t tw_bulk_build(const tw_bulk *bulk, const uint32_t *order, uint64_t n, uint64_t first_id, uint8_t *out,
+                       uint64_t capacity, uint64_t *bytes);
+/* The hashes by which a topic with shards spreads its messages; 0 where there is no text. */
+void     tw_bulk_hash(const int64_t *at, const uint8_t *data, uint64_t n, uint32_t *hashes);
+/* Checks up to `limit` records from *at (which moves; foreign positions) to `end`, with ids that go on at *next_id (which
+ * moves) and stay below end_id, and fills in their rows, which stay invisible. A FILL was a message that was rejected
+ * before: *filled counts those. 0, or why it stopped at *at. */
+int      tw_bulk_check(tw_store *store, uint64_t *at, uint64_t end, uint64_t *next_id, uint64_t end_id, uint64_t limit,
+                       uint64_t *filled);
+/* Lists the ids that have a key, and its hash, by partition of the key index: entering them so is fast. */
+void     tw_bulk_order(const tw_store *store, uint64_t first_id, uint64_t n, uint64_t *ids, uint32_t *hashes,
+                       uint64_t *count);
+/* Adds to counts[TW_KEY_PARTITIONS] how many of them each partition gets. */
+void     tw_bulk_count_keys(const uint32_t *hashes, uint64_t n, uint64_t *counts);
+/* Enters keys. Returns how many ids were looked at: fewer than n when partition *need must grow first. Those whose key is
+ * there already are listed, with the message that has it. */
+uint64_t tw_bulk_enter(tw_store *store, const uint64_t *ids, const uint32_t *hashes, uint64_t n, uint64_t *duplicates,
+                       uint64_t *earlier, uint64_t *count, uint64_t *need);
+/* Which of the invisible messages [first_id, end_id) have a key that a message from from_id on was sent with meanwhile.
+ * Returns how many. */
+uint64_t tw_bulk_racers(const tw_store *store, uint64_t from_id, uint64_t n, uint64_t first_id, uint64_t end_id,
+                        uint64_t *duplicates, uint64_t *earlier);
+/* Takes invisible messages out again, and their keys if they are in the index. */
+void     tw_bulk_forget(tw_store *store, const uint64_t *ids, uint64_t n, int with_keys);
+/* Makes rows visible, whose foreign position 0 is the log's `base` now. Returns how many. */
+uint64_t tw_bulk_adopt(tw_store *store, uint64_t first_id, uint64_t n, uint64_t base);
 
 /* Fills in a frame's 16-byte head in front of its payload. */
 int      tw_finish_frame(uint8_t *frame, uint64_t payload_bytes, uint32_t type, uint32_t correlation);

@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tickwheel import errors, stats, sync
+from tickwheel._bulk import AdoptResult, JobPlan
 from tickwheel._client import Client, connect
 from tickwheel._message import Batch, Message
 from tickwheel._prepared import CheckedMessage
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AckRefused",
+    "AdoptResult",
     "BadArgument",
     "BadTime",
     "Batch",
@@ -68,6 +70,7 @@ __all__ = [
     "Client",
     "ClientClosed",
     "DiskFull",
+    "JobPlan",
     "Message",
     "NaiveDatetime",
     "NotConnected",

@@ -104,7 +104,7 @@ class RequestCall(Call):
 class SendCall(Call):
     """A SEND of one or many messages to one topic."""
 
-    __slots__ = ("answer", "keyed", "topic")
+    __slots__ = ("answer", "keyed", "topic", "topic_gone")
 
     frame_type = FrameType.SEND
 
@@ -112,6 +112,8 @@ class SendCall(Call):
         super().__init__(cost_bytes, deadline)
         self.topic = topic
         self.keyed = keyed
+        self.topic_gone = False
+        """The number of its topic was no longer known once."""
         self.answer: SendOk | None = None
 
     @property

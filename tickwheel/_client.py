@@ -12,6 +12,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from tickwheel._backoff import Backoff
+from tickwheel._bulk import BulkRequests
 from tickwheel._calls import BulkSend
 from tickwheel._changes import Changes
 from tickwheel._columns import Batch as ColumnBatch
@@ -45,7 +46,9 @@ CLOSE_TIMEOUT_S = 2.0
 B = TypeVar("B", bound=BaseBatch[Any])
 
 
-class Client(Changes, TopicRequests, TransactionRequests, CheckRequests, ScheduleRequests, QueryRequests):
+class Client(
+    Changes, TopicRequests, TransactionRequests, CheckRequests, ScheduleRequests, QueryRequests, BulkRequests
+):
     """A connection to a broker that renews itself. One client serves any number of tasks of one event loop::
 
         async with tickwheel.Client("tickwheel://127.0.0.1:7411") as client:

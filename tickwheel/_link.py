@@ -89,6 +89,15 @@ class Link:
         """The server does not know the number any more: ask again at the next send."""
         self._topic_ids.pop(topic, None)
 
+    def ask_again(self, call: SendCall) -> bool:
+        """Nothing of a send was stored, because its topic was deleted: it waits, once, for the number of the one that
+        the server makes or has made since. False if it must fail."""
+        if call.topic_gone or call.abandoned:
+            return False
+        call.topic_gone, call.written = True, False
+        self.topic_id(call)
+        return True
+
     def take_parked(self) -> list[SendCall]:
         """Gives up the sends that wait for the number of their topic, in order."""
         parked, self._parked = self._parked, {}

@@ -428,6 +428,8 @@ class Session:
             return
         if isinstance(event.error, UnknownTopic) and isinstance(call, SendCall):
             link.forget_topic(call.topic)
+            if link.ask_again(call):
+                return
         self.fail(call, event.error)
 
     def _established(self, link: Link, hello: HelloOk) -> None:

@@ -103,6 +103,7 @@ class Subscription(Generic[M, B]):
         self._arrived = anyio.Event()
         self._error: TickwheelError | None = None
         self._left = False
+        self._stopped = False
 
     # The user's side -----------------------------------------------------------------------------
 
@@ -130,16 +131,26 @@ class Subscription(Generic[M, B]):
         return self
 
     async def __anext__(self) -> M:
+        message = self.next_in_hand()
+        return message if message is not None else await self._next_message()
+
+    def next_in_hand(self) -> M | None:
+        """The next message of the batch that was begun. Also for the blocking client, in its own thread."""
         for message in self._current:
             if not self._gone or (message.id, message.epoch) not in self._gone:
                 return message
-        return await self._next_message()
+        return None
+
+    def begin(self, batch: B) -> None:
+        """Its messages are the next ones."""
+        self._gone.clear()
+        self._current = iter(batch)
 
     async def _next_message(self) -> M:
         while (batch := await self._next_batch()) is not None:
-            self._current = iter(batch)
-            self._gone.clear()
-            for message in self._current:
+            self.begin(batch)
+            message = self.next_in_hand()
+            if message is not None:
                 return message
         raise StopAsyncIteration
 
@@ -148,7 +159,7 @@ class Subscription(Generic[M, B]):
         while self._left or not self._buffer:
             if self._error is not None:
                 raise self._error.copy()
-            if self._left:
+            if self._left or self._stopped:
                 return None
             self._arrived = anyio.Event()
             await self._arrived.wait()
@@ -158,9 +169,9 @@ class Subscription(Generic[M, B]):
 
     async def receive(self, timeout: float | None = None) -> M | None:  # noqa: ASYNC109
         """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
-        for message in self._current:
-            if not self._gone or (message.id, message.epoch) not in self._gone:
-                return message
+        message = self.next_in_hand()
+        if message is not None:
+            return message
         with anyio.move_on_after(timeout):
             try:
                 return await self._next_message()
@@ -188,6 +199,13 @@ class Subscription(Generic[M, B]):
             return
         raise RequestTimeout(f"The acks were not confirmed within {self._session.timeout_s:g} s.")
 
+    async def stop(self) -> None:
+        """Asks the broker for no more messages. What has come can still be read and acked."""
+        self._session.subscriptions.pop(self, None)
+        await self._stop_deliveries()
+        self._stopped = True
+        self._arrived.set()
+
     # Leaving -------------------------------------------------------------------------------------
 
     def _leave(self) -> None:
@@ -202,13 +220,16 @@ class Subscription(Generic[M, B]):
             logger.warning("%s", error)
         except TickwheelError as error:
             logger.warning("acks of %r may be lost, then the messages come again: %s", self.topic, error)
-        if self._number is not None:
-            # Behind its answer nothing more arrives, so it is known then what nobody has looked at.
-            stopped = self._session.submit_bound(Return(subscription=self._number, ids=[], epochs=[]))
-            await stopped.done.wait()
+        await self._stop_deliveries()
         call = self._unsubscribe()
         if call is not None:
             await call.done.wait()
+
+    async def _stop_deliveries(self) -> None:
+        """Behind the answer nothing more arrives, so it is known then what nobody has looked at."""
+        if self._number is not None and not self._stopped:
+            stopped = self._session.submit_bound(Return(subscription=self._number, ids=[], epochs=[]))
+            await stopped.done.wait()
 
     def _unsubscribe(self) -> RequestCall | None:
         number, self._number = self._number, None

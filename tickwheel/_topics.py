@@ -151,7 +151,9 @@ class TopicRequests(Requests):
         self, topic: str, *, ids: Sequence[int] | None = None, limit: int = 10_000
     ) -> dict[str, int]:
         """Gives dead letters of ``topic`` back to the groups that gave them up: all, or those with these ``ids`` (in
-        ``<topic>.dead``). Counts of ``replayed``, ``sent_again`` (the original was purged) and ``not_found``.
+        ``<topic>.dead``). Counts of ``replayed``, ``sent_again`` (the original was purged), ``not_dead`` (its group has
+        it again, or is done with it: only the letter goes), ``ended`` (it was cancelled or has expired: the letter
+        stays) and ``not_found``.
         """
         chosen = None if ids is None else list(ids)
         return (await self._answer(ReplayDead(topic=topic, ids=chosen, limit=limit), ReplayDeadOk)).results

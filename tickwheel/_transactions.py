@@ -20,7 +20,13 @@ from tickwheel._columns import (
 from tickwheel._requests import Requests, targets, when
 from tickwheel._times import Delay, Delays, Moment, Moments
 from tickwheel.protocol.admin import Decide, DecideOk, Prepare, PrepareOk
-from tickwheel.protocol.errors import BadArgument, BadTime, ClientClosed, TransactionTooLarge
+from tickwheel.protocol.errors import (
+    BadArgument,
+    BadTime,
+    ClientClosed,
+    TransactionRefused,
+    TransactionTooLarge,
+)
 from tickwheel.protocol.messages import encode_send, retarget_send
 from tickwheel.protocol.requests import OpenTopic, OpenTopicOk
 from tickwheel.protocol.settling import Transaction as TransactionRequest
@@ -215,12 +221,26 @@ class Prepared:
         """Its id while it waits; the message that is delivered has another."""
 
     async def commit(self) -> int:
-        """Lets it be delivered at its time; the id of the message that it becomes."""
-        return (await self._requests.commit_prepared([self.id]))[0][1]
+        """Lets it be delivered at its time; the id of the message that it becomes, 0 when that one is gone already.
+        Raises TransactionRefused when it was rolled back, or nobody decided about it for too long."""
+        ((result, message_id),) = await self._requests.commit_prepared([self.id])
+        if result not in ("committed", "already_committed"):
+            raise _undecidable(self.id, "committed", result)
+        return message_id
 
     async def rollback(self) -> None:
-        """Drops it."""
-        await self._requests.rollback_prepared([self.id])
+        """Drops it. Raises TransactionRefused when it was committed, or nobody decided about it for too long."""
+        (result,) = await self._requests.rollback_prepared([self.id])
+        if result not in ("rolled_back", "already_rolled_back"):
+            raise _undecidable(self.id, "rolled back", result)
+
+
+def _undecidable(message_id: int, what: str, result: str) -> TransactionRefused:
+    advice = {
+        "already_committed": "It was committed before: whoever did that knows why.",
+        "already_rolled_back": "It was rolled back before; send the message anew if it is wanted.",
+    }.get(result, "It was never there, or is a dead letter since the last check-back; send the message anew.")
+    return TransactionRefused(f"Prepared message {message_id} cannot be {what}: {result}.", advice=advice)
 
 
 class TransactionRequests(Requests):

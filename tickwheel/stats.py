@@ -18,10 +18,11 @@ class Stats(msgspec.Struct, frozen=True):
     tick_ms: int
     """How far the wheel has turned; ``now_ms - tick_ms`` is what it still has to catch up with."""
     messages: int
+    """All that ever came."""
     scheduled: int
     """Waiting for their time."""
     ready: int
-    """Due, and not yet delivered to every group."""
+    """In their topics: due, also what is done and not purged yet. What a group still has to do is its ``backlog``."""
     cancelled: int
     delivered: int
     acked: int
@@ -63,8 +64,10 @@ class TopicStats(msgspec.Struct, frozen=True):
     name: str
     topic_id: int
     messages: int
+    """All that ever came."""
     scheduled: int
     ready: int
+    """In the topic: due, also what is done and not purged yet."""
     groups: list[GroupStats]
     cancelled: int = 0
     paused: bool = False
@@ -81,13 +84,14 @@ class TopicInfo(msgspec.Struct, frozen=True):
     paused: bool
     shards: list[str]
     """The key ranges of its shards; empty: it has none."""
-    settings: dict[str, float]
+    settings: dict[str, int | float]
     """What was set for this topic."""
-    effective: dict[str, float]
+    effective: dict[str, int | float]
     """What holds: that, or the broker's settings."""
     messages: int
     scheduled: int
     ready: int
+    """As in ``TopicStats``."""
 
 
 class PurgeResult(msgspec.Struct, frozen=True):
@@ -125,7 +129,7 @@ class WheelLevel(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """How many timers are due before ``until_ms``."""
+    """How many timers are due before ``until_ms``: those of earlier rows are among them."""
 
     label: str
     until_ms: int
@@ -133,7 +137,8 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 class Wheel(msgspec.Struct, frozen=True):
-    """A picture of the wheel."""
+    """A picture of the wheel. Its timers may also be those of messages that were cancelled or acked meanwhile: they
+    stay until their time and do nothing then."""
 
     tick_ms: int
     now_ms: int

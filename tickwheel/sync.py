@@ -156,12 +156,18 @@ class _AckOutbox:
 class Subscription:
     """Use it as ``with client.subscribe("topic") as sub``, then iterate over it, or over ``sub.batches()``."""
 
-    def __init__(self, portal: BlockingPortal, subscription: AsyncSubscription[Message, Batch]) -> None:
+    def __init__(
+        self,
+        portal: BlockingPortal,
+        subscription: AsyncSubscription[Message, Batch],
+        left: Callable[[Subscription], None],
+    ) -> None:
+        """``left`` is called when it was left."""
         self._portal = portal
         self._subscription = subscription
         self._outbox = _AckOutbox(portal, subscription.acks)
-        self._current: Iterator[Message] = iter(())
         self._open = ExitStack()
+        self._left = left
 
     @property
     def topic(self) -> str:
@@ -185,6 +191,7 @@ class Subscription:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._left(self)
         self._outbox.carry()
         self._open.__exit__(kind, error, trace)
 
@@ -194,13 +201,12 @@ class Subscription:
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
-        for message in self._current:
-            return message
-        batch = self._next_batch(timeout)
-        if batch is None:
-            return None
-        self._current = iter(batch)
-        return next(self._current)
+        while (message := self._subscription.next_in_hand()) is None:
+            batch = self._next_batch(timeout)
+            if batch is None:
+                return None
+            self._subscription.begin(batch)
+        return message
 
     def batches(self) -> Iterator[Batch]:
         """Iterates over batches as they arrive. Do not mix it with iterating over messages."""
@@ -214,6 +220,11 @@ class Subscription:
         assert isinstance(batch, Batch)
         batch.outbox = self._outbox
         return batch
+
+    def stop(self) -> None:
+        """See ``tickwheel.Subscription.stop``."""
+        self._outbox.carry()
+        self._portal.call(self._subscription.stop)
 
     def flush(self) -> None:
         """Waits until every ack so far is on the broker's disk. Raises AckRefused if one of them did not count."""
@@ -240,6 +251,7 @@ class Client:
         self._client = _client.Client(url, **options)
         self._portal: BlockingPortal | None = None
         self._open = ExitStack()
+        self._subscriptions: set[Subscription] = set()
 
     @property
     def url(self) -> str:
@@ -267,6 +279,8 @@ class Client:
 
     def close(self) -> None:
         """Writes what is on its way and closes. Only needed after ``connect``."""
+        for subscription in list(self._subscriptions):  # which nobody has left
+            subscription.__exit__(None, None, None)
         self._portal = None
         self._open.close()
 
@@ -295,7 +309,9 @@ class Client:
         async def make() -> AsyncSubscription[Message, Batch]:
             return self._client.subscribe_as(Batch, topic, group, options)
 
-        return Subscription(self._running, self._call(make))
+        subscription = Subscription(self._running, self._call(make), self._subscriptions.discard)
+        self._subscriptions.add(subscription)
+        return subscription
 
     def transaction(self) -> Transaction:
         """See ``tickwheel.Client.transaction``; used with ``with``."""
@@ -378,6 +394,9 @@ class Client:
     browse = _blocking(_client.Client.browse)
     replay_dead = _blocking(_client.Client.replay_dead)
     purge = _blocking(_client.Client.purge)
+    plan_job = _blocking(_client.Client.plan_job)
+    reserve_ids = _blocking(_client.Client.reserve_ids)
+    adopt_job = _blocking(_client.Client.adopt_job)
     commit_prepared = _blocking(_client.Client.commit_prepared)
     rollback_prepared = _blocking(_client.Client.rollback_prepared)
     query = _blocking(_client.Client.query)

@@ -22,6 +22,7 @@ from timerlog.failures import Failure
 from timerlog.layout import (
     PUT_HEAD,
     RUN,
+    AdoptedRecord,
     DocumentRecord,
     GroupRecord,
     MessageState,
@@ -89,8 +90,8 @@ def pack_returned(runs: Runs, time_ms: int) -> bytes:
     return time_ms.to_bytes(8, "little") + runs.tobytes()
 
 
-def pack_redeliver(runs: Runs, *, reset_attempts: bool) -> bytes:
-    return int(reset_attempts).to_bytes(8, "little") + runs.tobytes()
+def pack_redeliver(runs: Runs, how: int) -> bytes:
+    return how.to_bytes(8, "little") + runs.tobytes()
 
 
 @dataclass(slots=True)
@@ -124,8 +125,8 @@ class Applier:
                 runs, error = unpack_nack(payload)
                 self.nack(aux, runs, error)
             case RecordType.REDELIVER:
-                reset = int.from_bytes(payload[:8], "little")
-                self.redeliver(aux, np.frombuffer(payload, RUN, offset=8), reset_attempts=bool(reset))
+                how = int.from_bytes(payload[:8], "little")
+                self.redeliver(aux, np.frombuffer(payload, RUN, offset=8), how)
             case RecordType.DEAD:
                 self.dead(aux, np.frombuffer(payload, RUN))
             case RecordType.CANCEL:
@@ -149,7 +150,11 @@ class Applier:
                 self.base(msgspec.msgpack.decode(payload, type=Base))
             case RecordType.PURGED:
                 self.purged(msgspec.msgpack.decode(payload, type=Purged))
-            case RecordType.MARK | RecordType.END:
+            case RecordType.RESERVED:
+                self.reserved(int.from_bytes(payload, "little"))
+            case RecordType.ADOPTED:
+                self.adopted(msgspec.msgpack.decode(payload, type=AdoptedRecord))
+            case RecordType.MARK | RecordType.END | RecordType.FILL:
                 pass
             case _:
                 raise StoreError(f"a record of unknown type {record}")
@@ -178,6 +183,15 @@ class Applier:
         for first, count in runs[["first", "count"]].tolist():
             self.tables.failures.shift(group_id, first, count)
 
+    def reserved(self, next_id: int) -> None:
+        """Messages of others may have numbers below ``next_id``."""
+        self.tables.ensure_rows(next_id)
+        self.tables.native.next_id = max(int(self.tables.native.next_id), next_id)
+
+    def adopted(self, record: AdoptedRecord) -> None:
+        """The messages themselves lie in the segments that follow."""
+        self.tables.transactions.add(record.job, [(record.messages, record.rejected)])
+
     def release(self, group_id: int, runs: Runs) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))
         _check(lib.tw_apply_release(self.tables.native, group_id, runs_pointer(runs), len(runs)), "RELEASE")
@@ -196,10 +210,11 @@ class Applier:
                 if arrivals.items["id"][seq]:  # else it was purged
                     self.tables.failures.add(group_id, seq, Failure(epoch, at_ms, error))
 
-    def redeliver(self, group_id: int, runs: Runs, *, reset_attempts: bool) -> None:
+    def redeliver(self, group_id: int, runs: Runs, how: int) -> None:
+        """``how``: RESET_ATTEMPTS, WERE_DONE."""
         self.tables.ensure_deliveries(group_id, _last(runs))
         pointer = runs_pointer(runs)
-        result = lib.tw_apply_redeliver(self.tables.native, group_id, pointer, len(runs), reset_attempts)
+        result = lib.tw_apply_redeliver(self.tables.native, group_id, pointer, len(runs), how)
         _check(result, "REDELIVER")
 
     def dead(self, group_id: int, runs: Runs) -> None:

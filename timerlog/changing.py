@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,9 +15,13 @@ from timerlog.apply import AS_IT_IS, Runs, pack_redeliver, reschedule_aux
 from timerlog.core import INTERNAL, MESSAGE_TIMER, Control, UInt64Array, in_records
 from timerlog.errors import BadTime, UnknownGroup
 from timerlog.layout import (
+    CALLED,
     IN_RETRY,
     MAX_TIME_MS,
+    POSTPONED,
+    RESET_ATTEMPTS,
     RUN,
+    WERE_DONE,
     DeliveryState,
     DocumentRecord,
     MessageState,
@@ -129,16 +134,21 @@ class Changing(Settling):
         self._end(ids, RecordType.CANCEL, MessageState.CANCELLED)
         self._revoked.extend(revoked)
 
-    def expire(self, ids: UInt64Array) -> None:
-        """Ends messages that were kept for as long as their topic keeps what nobody acks; those of a topic that was
-        deleted meanwhile are passed over. Raises ``DiskFull``: then those before the full disk have ended."""
-        there = np.isin(self.tables.rows["topic_id"][ids], list(self.tables.topics))
-        ids = ids[there]
+    def expire(self, ids: UInt64Array, due_until_ms: int) -> int:
+        """Ends messages that were kept for as long as their topic keeps what nobody acks, and returns how many. Those
+        that are not in their topic any more, were due at ``due_until_ms`` or later, or that every group is done with
+        are passed over: that may have come to be since they were selected. Raises ``DiskFull``: then those before the
+        full disk have ended."""
+        verdicts = self._judge_ids(ids)
+        unacked = (verdicts == READY) | (verdicts == DELIVERED)
+        old = self.tables.rows["deliver_at_ms"][ids] < due_until_ms
+        ids = np.ascontiguousarray(ids[unacked & old])
         for start in range(0, len(ids), _CHUNK):
             part = ids[start : start + _CHUNK]
             revoked = self._holders_of_messages(part)
             self._end(part, RecordType.EXPIRED, MessageState.EXPIRED)
             self._revoked.extend(revoked)
+        return len(ids)
 
     def _end(self, ids: UInt64Array, record: RecordType, state: MessageState) -> None:
         self._append(record, 0, ids.tobytes())
@@ -269,7 +279,7 @@ class Changing(Settling):
         states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED)
         is_acked, is_dead = states == DeliveryState.ACKED, states == DeliveryState.DEAD
         # What was acked while it stood in the chain of redeliveries stands there still, and is passed over there.
-        waits = (rows["flags"] & IN_RETRY != 0) & ~is_acked & ~is_dead
+        waits = (rows["flags"] & (IN_RETRY | POSTPONED) == IN_RETRY) & ~is_acked & ~is_dead
         untouched = states == DeliveryState.UNTOUCHED
         again = ~untouched & ~waits & (acked | ~is_acked)
         idle = (untouched | waits) & (seqs >= group.record.start_seq)
@@ -280,21 +290,32 @@ class Changing(Settling):
     ) -> None:
         """Makes messages of a group wait for ``time_ms``, whatever became of them. Raises ``DiskFull``: then nothing
         was changed."""
-        epochs = self.tables.groups[group_id].deliveries.items["epoch"][seqs]
+        rows = self.tables.groups[group_id].deliveries.items[seqs]
+        epochs = rows["epoch"].copy()
         times = np.full(len(seqs), time_ms, np.int64)
         revoked = self._holders_of(group_id, seqs)
         if time_ms > now_ms:
             self._set_timers(group_id, seqs, epochs, times)
-        runs = self.runs_of(seqs, epochs, times)
-        self._append_all(
-            in_records(
-                RecordType.REDELIVER,
-                group_id,
-                runs,
-                lambda piece: pack_redeliver(piece, reset_attempts=reset_attempts),
-            )
+        done = np.isin(rows["state"], (DeliveryState.ACKED, DeliveryState.DEAD)) | (
+            rows["flags"] & CALLED != 0
         )
-        self._applier.redeliver(group_id, runs, reset_attempts=reset_attempts)
+        reset = RESET_ATTEMPTS if reset_attempts else 0
+        parts = [
+            (self.runs_of(seqs[which], epochs[which], times[which]), reset | how)
+            for which, how in ((~done, 0), (done, WERE_DONE))
+            if which.any()
+        ]
+        self._append_all(
+            [
+                record
+                for runs, how in parts
+                for record in in_records(
+                    RecordType.REDELIVER, group_id, runs, partial(pack_redeliver, how=how)
+                )
+            ]
+        )
+        for runs, how in parts:
+            self._applier.redeliver(group_id, runs, how)
         self._revoked.extend(revoked)
         self._woken.add(group_id)
         if time_ms <= now_ms:

@@ -55,10 +55,6 @@ def pack(checkpoint: Checkpoint) -> bytes:
     return MAGIC + struct.pack("<I", crc32c(body)) + body
 
 
-def save(disk: Disk, checkpoint: Checkpoint, *, durable: bool) -> None:
-    disk.replace(NAME, pack(checkpoint), durable=durable)
-
-
 def load(disk: Disk) -> Checkpoint | None:
     """The last checkpoint; None when there is none or it is damaged (it is never needed, only useful)."""
     data = disk.read(NAME)

@@ -63,9 +63,8 @@ class Control(Prepared, Reviving, Selecting):
         }
 
     def disk_bytes(self) -> int:
-        return (
-            self.log.disk_bytes() + self.tables.disk_bytes() + self.wheel.disk_bytes() + self.spare.size_bytes
-        )
+        held = self.spare.size_bytes + self.reserve.size_bytes
+        return self.log.disk_bytes() + self.tables.disk_bytes() + self.wheel.disk_bytes() + held
 
     def topics(self) -> list[dict[str, Any]]:
         """One entry a topic; see docs/protocol.md, TOPICS_OK."""

@@ -17,6 +17,7 @@ from timerlog.apply import Applier, Runs, runs_pointer
 from timerlog.errors import BadTransactionId, StoreError, TransactionTooLarge
 from timerlog.layout import MAX_BATCH, RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, RecordType
 from timerlog.log import CommitLog
+from timerlog.reserve import Reserve
 from timerlog.settings import StoreSettings
 from timerlog.spare import Spare
 from timerlog.tables import Tables
@@ -61,6 +62,7 @@ class Core:
     tables: Tables
     wheel: TimerWheel
     spare: Spare
+    reserve: Reserve
     _applier: Applier
     _native: Any
     _runs_scratch: Runs

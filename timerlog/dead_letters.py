@@ -18,10 +18,10 @@ from timerlog.errors import DiskFull, LogFailed, StoreError, TooManyTopics
 from timerlog.layout import MAX_HEADERS_BYTES, RUN, RecordType
 from timerlog.messages import MessageView, Outbound
 from timerlog.tables import DEAD_SUFFIX
+from timerlog.topics import MAX_NAME_CHARS_WITH_LETTERS
 from timerlog.transactions import Transactions
 
 HEADER: Final = "tickwheel-dead"
-_MAX_NAME: Final = 128
 #: Letters of about so many bytes go into one record, or half of what a frame may have, if that is less.
 _BATCH_BYTES: Final = 1024 * 1024
 _STORY_BYTES: Final = 1024
@@ -36,6 +36,16 @@ class Unburied:
     group: str
     messages: int
     error: StoreError
+
+
+def dead_topic(topic: str) -> str:
+    """The name of the topic that gets a topic's dead letters. It is cut for names that are longer than those that new
+    topics may have.
+
+    >>> dead_topic("mails")
+    'mails.dead'
+    """
+    return f"{topic[:MAX_NAME_CHARS_WITH_LETTERS]}{DEAD_SUFFIX}"
 
 
 class DeadLetters(Transactions):
@@ -85,7 +95,7 @@ class DeadLetters(Transactions):
 
     def _commit_letters(self, group_id: int, seqs: UInt64Array, now_ms: int) -> None:
         group, topic = self.tables.groups[group_id].record.name, self._topic_name(group_id)
-        dead_id = self.open_topic(f"{topic[: _MAX_NAME - len(DEAD_SUFFIX)]}{DEAD_SUFFIX}", now_ms)
+        dead_id = self.open_topic(dead_topic(topic), now_ms)
         letters = [self._letter(group_id, group, topic, seq, now_ms) for seq in seqs.tolist()]
         runs = np.zeros(len(seqs), RUN)
         runs["first"], runs["count"], runs["time_ms"] = seqs, 1, now_ms

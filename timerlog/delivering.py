@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -104,10 +104,18 @@ class Delivering(Topics):
             GroupRecord(group_id + i, part, name, self._start_seq(part, start), now_ms)
             for i, part in enumerate(topics)
         ]
+        self._promise_groups(records)
         self._write_together(
             [(RecordType.GROUP, record.group_id, msgspec.msgpack.encode(record)) for record in records]
         )
         return group_id
+
+    def _promise_groups(self, records: Sequence[GroupRecord]) -> None:
+        """Makes room for what groups will need. That of a topic's first one was promised with the messages. Raises
+        ``DiskFull``."""
+        others = [record for record in records if self.tables.topics[record.topic_id].groups]
+        if others:
+            self._promise(sum(self._needs.of_another_group(r.topic_id, r.start_seq) for r in others))
 
     def _is_sharded(self, topic_id: int) -> bool:
         return bool(self.tables.topics[topic_id].record.shards)
@@ -264,7 +272,11 @@ class Delivering(Topics):
             if out[1] == _NEED_ORDERS:
                 self.tables.grow_orders(group_id)
             else:
-                self.tables.ensure_deliveries(group_id, int(out[1]) + _ROWS_AHEAD)
+                least, reached = (
+                    int(out[1]),
+                    int(self._native.topics[self._native.groups[group_id].topic_id].count),
+                )
+                self.tables.ensure_deliveries(group_id, max(least, min(least + _ROWS_AHEAD, reached)))
 
     # -- acks --
 

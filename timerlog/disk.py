@@ -45,6 +45,9 @@ class Disk(Protocol):
 
     def remove_segment(self, base: int) -> None: ...
 
+    def adopt_segment(self, base: int, source: Path) -> None:
+        """Gives a file, which stays where it is, a second name as a segment. Raises ``OSError``."""
+
     def sync_directory(self) -> None: ...
 
     def read(self, name: str) -> bytes | None: ...
@@ -52,14 +55,17 @@ class Disk(Protocol):
     def replace(self, name: str, data: bytes, *, durable: bool) -> None:
         """Replaces a small file as a whole: a reader sees the old one or the new one."""
 
-    def spare_bytes(self) -> int:
-        """The size of the spare: blocks that hold nothing."""
+    def prepare(self, name: str, size_bytes: int) -> None:
+        """Makes room for ``replace``. Raises ``DiskFull``."""
 
-    def resize_spare(self, size_bytes: int) -> None:
-        """Makes the spare larger or smaller. Raises ``DiskFull``: then it is as it was."""
+    def remove(self, name: str) -> None:
+        """Deletes a small file, durably."""
 
+    def held_bytes(self, name: str) -> int:
+        """The size of a file of blocks that hold nothing."""
 
-_SPARE = "spare"
+    def resize_held(self, name: str, size_bytes: int) -> None:
+        """Makes such a file larger or smaller. Raises ``DiskFull``: then it is as it was."""
 
 
 def _raise_allocation(error: int, what: object) -> None:
@@ -142,6 +148,9 @@ class FileDisk:
     def remove_segment(self, base: int) -> None:
         self._path(base).unlink()
 
+    def adopt_segment(self, base: int, source: Path) -> None:
+        os.link(source, self._path(base))
+
     def sync_directory(self) -> None:
         for path in (self._log_directory, self.directory):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -157,10 +166,12 @@ class FileDisk:
             return None
 
     def replace(self, name: str, data: bytes, *, durable: bool) -> None:
-        temporary = self.directory / f"{name}.new"
+        temporary = self._new(name)
         try:
-            with open(temporary, "wb") as file:
+            # Not cut before it is written: there may be room in it already.
+            with open(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640), "wb") as file:
                 file.write(data)
+                file.truncate()
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
@@ -169,17 +180,32 @@ class FileDisk:
                 self.sync_directory()
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                temporary.unlink(missing_ok=True)  # half a file would only take space
                 raise DiskFull(f"the disk is full (writing {name})") from error
             raise
 
-    def spare_bytes(self) -> int:
+    def _new(self, name: str) -> Path:
+        return self.directory / f"{name}.new"
+
+    def prepare(self, name: str, size_bytes: int) -> None:
+        file = FileSegment(self._new(name), create=True)
         try:
-            return (self.directory / _SPARE).stat().st_size
+            file.allocate(size_bytes)
+        finally:
+            file.close()
+
+    def remove(self, name: str) -> None:
+        (self.directory / name).unlink(missing_ok=True)
+        self.sync_directory()
+
+    def held_bytes(self, name: str) -> int:
+        try:
+            return (self.directory / name).stat().st_size
         except FileNotFoundError:
             return 0
 
-    def resize_spare(self, size_bytes: int) -> None:
-        file = FileSegment(self.directory / _SPARE, create=True)
+    def resize_held(self, name: str, size_bytes: int) -> None:
+        file = FileSegment(self.directory / name, create=True)
         before_bytes = file.size_bytes
         try:
             if size_bytes > before_bytes:

@@ -84,7 +84,7 @@ class UnknownTopic(StoreError):
     """There is no such topic."""
 
     code = "unknown_topic"
-    advice = "Create the topic first, or set auto_create_topics = true."
+    advice = "Check its name: `tickwheel topics` lists them all."
 
 
 class UnknownGroup(StoreError):
@@ -98,7 +98,7 @@ class BadName(StoreError):
     """A topic or group name must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}."""
 
     code = "bad_topic_name"
-    advice = "Use letters, digits, dots, underscores and dashes; at most 128 characters."
+    advice = "Use letters, digits, dots, underscores and dashes; at most 128 characters, 123 for a topic."
 
 
 class TooManyTopics(StoreError):
@@ -162,3 +162,12 @@ class TransactionTooLarge(StoreError):
 
     code = "transaction_too_large"
     advice = "Split it, or raise max_frame_bytes and segment_bytes (the latter for new directories)."
+
+
+class BadJob(StoreError):
+    """Segments that were prepared for bulk scheduling cannot be taken in; nothing of them was."""
+
+    code = "bad_job"
+    advice = (
+        "Prepare the job again with this broker's plan; its messages can be prepared as often as it takes."
+    )

@@ -51,6 +51,9 @@ class RecordType(IntEnum):
     MARK = 20  #: the log was on disk up to a position
     STORED = 21  #: inside a transaction: the first id and the count of each of its sends
     RETURNED = 22  #: messages were given back that nobody had looked at: that delivery was no attempt
+    RESERVED = 23  #: message numbers below this one belong to somebody already
+    ADOPTED = 24  #: the next segments were written by others, and belong to the log from here on
+    FILL = 25  #: bytes that mean nothing
     END = 255  #: the log goes on in the next segment
 
 
@@ -73,6 +76,12 @@ class DeliveryState(IntEnum):
 
 #: A flag of a delivery: its lease or wait has ended, and it stands in the chain of those that wait for redelivery.
 IN_RETRY: Final = 1
+#: Besides, it was given a time since it came there: its timer brings it.
+POSTPONED: Final = 16
+#: The group was done with it, and it is called for again.
+CALLED: Final = 32
+#: How messages are redelivered: their attempts count from 0 again; the group was done with them.
+RESET_ATTEMPTS, WERE_DONE = 1, 2
 
 ROW = np.dtype(
     [
@@ -119,6 +128,13 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     shards: int = 0  #: this topic's messages lie in so many others
     parent: int = 0  #: of a shard: the topic that it is a part of
     shard: int = 0  #: of a shard: which one
+
+
+class AdoptedRecord(msgspec.Struct, frozen=True, array_like=True):
+    job: bytes  #: 16 bytes
+    segments: int
+    messages: int
+    rejected: int
 
 
 class DocumentRecord(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from timerlog.errors import BadDirectory, DirectoryLocked, DirectoryReadOnly, DiskFull, StoreError
@@ -31,12 +32,28 @@ class DirectoryLock:
                 raise DirectoryLocked(f"{directory} is in use by process {pid}") from error
             raise
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # it is only told to others; a full disk is no reason not to start
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def owner_of(directory: Path) -> str | None:
+    """The process that has the directory open, as far as it is known; None when none has."""
+    try:
+        fd = os.open(directory / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+    finally:
+        os.close(fd)
+    return None
 
 
 def _as_store_error(directory: Path, error: OSError) -> StoreError:

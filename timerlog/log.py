@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -30,12 +31,14 @@ from timerlog.layout import (
     SEGMENT_HEADER_BYTES,
     RecordType,
 )
-from timerlog.spare import Spare
+from timerlog.reserve import Lender, allocate_lent
 
 MAGIC: Final = b"TWCOMLOG"
 ADDRESS_SPACE_BYTES: Final = 1 << 44
 ALLOCATION_STEP_BYTES: Final = 16 * 1024 * 1024
 CONTROL_RESERVE_BYTES: Final = 1024 * 1024
+#: On a full disk not every sync is marked.
+_MARK_STEP_BYTES: Final = 4096
 _HEADER = struct.Struct("<8sIIQQQ")  # magic, format, 0, base, segment_bytes, log_id; then CRC-32C at byte 60
 
 
@@ -100,7 +103,10 @@ class CommitLog:
     _unsynced: list[SegmentFile] = field(default_factory=list)
     _dirty: bool = False
     _failed: str = ""
-    _spare: Spare | None = None
+    #: Who helps out when the disk is full.
+    lender: Lender | None = None
+    _is_lent: bool = False
+    _marked_position: int = 0
 
     # -- opening --
 
@@ -157,6 +163,11 @@ class CommitLog:
     @property
     def appended_position(self) -> int:
         return int(self.native.staging_position + self.native.staging_bytes)
+
+    @property
+    def room_bytes(self) -> int:
+        """What can be appended before the log must grow."""
+        return max(0, int(self.native.segment_end) - self.appended_position)
 
     @property
     def segments(self) -> list[int]:
@@ -227,37 +238,67 @@ class CommitLog:
 
     def _allocate(self, file: SegmentFile, wanted_bytes: int, least_bytes: int) -> None:
         """Makes a segment as long as it should be, or at least as long as it must be. Raises ``DiskFull``."""
-        try:
-            file.allocate(wanted_bytes)
-            return
-        except DiskFull:
+        for size_bytes in (wanted_bytes, least_bytes):
             with suppress(DiskFull):
-                file.allocate(least_bytes)
+                file.allocate(size_bytes)
+                self._is_lent = False
                 return
-            if self._spare is None or not self._spare.lend(max(0, least_bytes - file.size_bytes)):
-                raise
-        file.allocate(least_bytes)
+        missing_bytes = max(0, least_bytes - file.size_bytes)
+        allocate_lent((self.lender,), missing_bytes, lambda: file.allocate(least_bytes))
+        self._is_lent = True
 
     @contextmanager
-    def spending(self, spare: Spare | None) -> Iterator[None]:
-        """Inside, the log grows out of the spare when the disk is full."""
-        self._spare = spare
+    def spending(self, lender: Lender | None) -> Iterator[None]:
+        """Inside, the log grows out of this when the disk is full."""
+        usual, self.lender = self.lender, lender
         try:
             yield
         finally:
-            self._spare = None
+            self.lender = usual
 
     def roll(self) -> None:
         """Goes on in a new segment. Raises ``DiskFull``."""
         self.flush()
         self._roll(self._current()[0], 0)
 
-    def _roll(self, base: int, bytes_needed: int) -> None:
+    def following_bases(self, count: int) -> list[int]:
+        """Where the next segments will lie."""
+        base, _ = self._current()
+        return [base + self.segment_bytes * (number + 1) for number in range(count)]
+
+    def adopt(self, sources: Sequence[Path], payload: bytes) -> int:
+        """Makes files the next segments, whose headers say so already, and goes on behind them; returns where the first
+        one lies. All of it counts as soon as the log is on the disk up to here, and none of it before: the ADOPTED
+        record with ``payload`` says it. Raises ``DiskFull``, ``OSError``: then nothing has changed."""
+        self.ensure_room(len(payload) + 4 * RECORD_HEAD_BYTES)
+        self.flush()
+        bases = self.following_bases(len(sources))
+        linked: list[int] = []
+        try:
+            for base, source in zip(bases, sources, strict=True):
+                self.disk.adopt_segment(base, source)
+                linked.append(base)
+            self.disk.sync_directory()
+            self._roll(bases[-1], 0, before_end=lambda: self._take_over(bases, payload))
+        except (DiskFull, OSError):
+            for base in linked:
+                self.disk.remove_segment(base)
+            raise
+        return bases[0]
+
+    def _take_over(self, bases: Sequence[int], payload: bytes) -> None:
+        for base in bases:
+            self.attach(base, self.disk.open_segment(base, create=False))
+        data = ffi.from_buffer("uint8_t[]", payload)
+        lib.tw_log_append(self.native, RecordType.ADOPTED, 0, data, len(data))
+
+    def _roll(self, base: int, bytes_needed: int, before_end: Callable[[], None] = lambda: None) -> None:
         payload = self.base_payload() if self.base_payload is not None else b""
         rest = SEGMENT_HEADER_BYTES + bytes_needed + CONTROL_RESERVE_BYTES + 4 * RECORD_HEAD_BYTES
         if rest + len(payload) > self.segment_bytes or len(payload) + 64 > self.native.staging_capacity:
             payload = b""  # what is asked for must fit; the segment before cannot be purged then
         self.create_segment(base + self.segment_bytes, rest + len(payload))
+        before_end()
         self.native.segment_end += RECORD_HEAD_BYTES
         lib.tw_log_append(self.native, RecordType.END, 0, ffi.NULL, 0)
         self.flush()
@@ -333,14 +374,18 @@ class CommitLog:
         """
         self.syncs += 1
         self.durable_position = max(self.durable_position, ticket.position)
-        mark = struct.pack("<Q", self.durable_position)
-        was_dirty = self._dirty
-        with suppress(DiskFull):  # the mark helps recovery, but nothing depends on it
-            self.append(RecordType.MARK, 0, mark)
-        self._dirty = was_dirty
+        if not self._is_lent or self.durable_position >= self._marked_position + _MARK_STEP_BYTES:
+            self._mark()
         # Before anybody is told: who reads the files from outside then sees at once what was acknowledged.
         self.flush()
         return self.durable_position
+
+    def _mark(self) -> None:
+        self._marked_position = self.durable_position
+        was_dirty = self._dirty
+        with suppress(DiskFull), self.spending(None):  # it helps recovery, but nothing depends on it
+            self.append(RecordType.MARK, 0, struct.pack("<Q", self.durable_position))
+        self._dirty = was_dirty
 
     def drop(self, base: int) -> None:
         """Removes a segment that holds nothing that was ever synced."""

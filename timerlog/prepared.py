@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from timerlog.changing import CANCELLED, DELIVERED, READY, SCHEDULED, Changing
+from timerlog.changing import CANCELLED, DELIVERED, EXPIRED, READY, SCHEDULED, Changing
 from timerlog.core import INTERNAL
 from timerlog.errors import UnknownTopic
-from timerlog.layout import RecordType
+from timerlog.layout import MessageState, RecordType
 from timerlog.messages import MessageView, Outbound, send_payload
 
 SUFFIX: Final = ".prepared"
@@ -46,7 +46,7 @@ class Prepared(Changing):
 
     def _decide(self, message_id: int, commit: bool, now_ms: int) -> tuple[str, int]:
         state = int(self._judge_ids(np.array([message_id], np.uint64))[0])
-        if state not in (SCHEDULED, READY, DELIVERED, CANCELLED):
+        if state not in (SCHEDULED, READY, DELIVERED, CANCELLED, EXPIRED):
             return "not_found", 0
         view = MessageView.read(self._native, message_id)
         name = self.tables.topics[view.topic_id].record.name
@@ -54,9 +54,12 @@ class Prepared(Changing):
             return "not_found", 0
         topic = name.removesuffix(SUFFIX)
         key = view.key or f"{name}:{message_id}".encode()
+        # One that was committed ends as expired, one that was rolled back as cancelled: then each can say so again,
+        # whatever became of the message meanwhile.
+        if state == EXPIRED:
+            return "already_committed", self._find(self.tables.topic_ids.get(topic, 0), key)
         if state == CANCELLED:
-            earlier = self._find(self.tables.topic_ids.get(topic, 0), key)
-            return ("already_committed", earlier) if earlier else ("already_rolled_back", 0)
+            return "already_rolled_back", 0
         if not commit:
             self._stop(np.array([message_id], np.uint64))
             return "rolled_back", 0
@@ -71,14 +74,16 @@ class Prepared(Changing):
             raise UnknownTopic(f"the topic {topic!r} of a prepared message was deleted")
         earlier = self._find(topic_id, key)
         if earlier:  # a message of this key was sent in the meantime: it counts once, as it would with send
-            self._stop(ids)
+            revoked = self._holders_of_messages(ids)
+            self._end(ids, RecordType.EXPIRED, MessageState.EXPIRED)
+            self._revoked.extend(revoked)
             return "already_committed", earlier
         fields: dict[str, Any] = msgspec.msgpack.decode(view.headers)
         deliver_at_ms = int(fields.pop(HEADER)["deliver_at_ms"])
         headers = msgspec.msgpack.encode(fields) if fields else b""
         message = Outbound(view.body, key, headers, view.order, view.priority)
         send = self.judge_send(send_payload(topic_id, [message], deliver_at_ms), now_ms)
-        ending = (RecordType.CANCEL, 0, ids.tobytes())
+        ending = (RecordType.EXPIRED, 0, ids.tobytes())
         revoked = self._holders_of_messages(ids)
         new_id = self.commit_records(INTERNAL, [send], [ending], now_ms)[0][0]
         self._revoked.extend(revoked)

@@ -82,7 +82,8 @@ class Producing(Topics):
             if stop < Need.FLUSH:
                 break
             try:
-                self._provide(stop, int(result.need))
+                with self.reserve.closed():
+                    self._provide(stop, int(result.need))
             except DiskFull:
                 stop = Stop.DISK_FULL
                 consumed += FRAME_HEAD_BYTES + int(result.stop_payload_bytes)
@@ -104,7 +105,7 @@ class Producing(Topics):
                 self.log.flush()
                 self.log.make_room(amount)
             case Need.ROWS:
-                self.tables.ensure_rows(amount)
+                self._promise_rows(amount)
             case Need.KEYS:
                 self.tables.grow_keys(amount)
             case Need.REPLIES:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -166,13 +167,18 @@ class Purger:
                 file.close()
 
     def start(self, *, dry_run: bool = False) -> Job:
-        """A purge of all that can go now; it is done when ``is_done``."""
+        """A purge of all that can go now; it is done when ``is_done``. One that has not begun serves all who ask."""
+        for job in self._jobs:
+            if job.dry_run == dry_run:
+                return job
         job = Job(force=True, dry_run=dry_run)
         self._jobs.append(job)
         return job
 
     def is_idle(self, now_ms: int) -> bool:
         """Whether ``step`` would do nothing. After the clock went back, there is something to do."""
+        if self._store.adopter.is_committing:
+            return True  # messages of the log would look as if they were gone
         waits = self._now_ms <= now_ms < self._next_survey_ms
         return self._steps is None and not self._jobs and waits
 
@@ -180,9 +186,9 @@ class Purger:
         """A little of the work, well under a millisecond or two. Raises ``DiskFull``, ``DamagedLog``: this run is over,
         and another one begins later."""
         self._now_ms = now_ms
+        if self.is_idle(now_ms):
+            return None
         if self._steps is None:
-            if self.is_idle(now_ms):
-                return None
             self._job = self._jobs.popleft() if self._jobs else Job()
             self._steps = self._run(self._job)
         job = self._job
@@ -422,11 +428,16 @@ class Purger:
         yield from self._raise_first()
         while store.durable_position < self._written:
             yield WaitDurable(self._written)
+        self._make_room_to_save()
         sizes = store.log.sizes()
         segments = {base: store.log.detach(base) for base in bases}
         yield from self._save(segments)
         report.segments += len(bases)
         report.freed_bytes += sum(sizes[base] for base in bases)
+
+    def _make_room_to_save(self) -> None:
+        with suppress(DiskFull):  # then it is tried again until there is some
+            self._store.make_checkpoint_room()
 
     def _save(self, segments: dict[int, SegmentFile]) -> Steps:
         """A checkpoint on the disk, then segments deleted."""
@@ -454,12 +465,17 @@ class Purger:
         if not self._reclaim.is_needed:
             return
         if self._covered < self._written:
+            self._make_room_to_save()
             yield from self._save({})
         for pieces in self._reclaim.steps():
             yield FreeTicket(pieces) if pieces else None
 
     def _shrink_keys(self) -> Steps:
         for start in range(0, KEY_PARTITIONS, _PARTITIONS_A_STEP):
-            for partition in range(start, start + _PARTITIONS_A_STEP):
-                self._store.tables.shrink_keys(partition)
+            try:
+                with self._store.reserve.closed():
+                    for partition in range(start, start + _PARTITIONS_A_STEP):
+                        self._store.tables.shrink_keys(partition)
+            except DiskFull:
+                return  # the next run tries again
             yield None

@@ -24,6 +24,10 @@ class RecentTransactions:
         if len(self._results) > CAPACITY:
             del self._results[next(iter(self._results))]
 
+    def discard(self, transaction_id: bytes) -> None:
+        """It was not committed after all."""
+        self._results.pop(transaction_id, None)
+
     def dump(self) -> list[tuple[bytes, list[tuple[int, int]]]]:
         """Everything, for a checkpoint."""
         return list(self._results.items())

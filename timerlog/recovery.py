@@ -37,6 +37,7 @@ from timerlog.log import (
     reserve_log_address_space,
     unpack_segment_header,
 )
+from timerlog.reserve import Reserve
 from timerlog.settings import StoreSettings
 from timerlog.tables import Tables, remove_derived_files
 
@@ -45,6 +46,8 @@ REASONS: Final = ("end of file", "nothing written", "bad length", "bad checksum"
 NEED_ROWS: Final = 12
 NEED_KEYS: Final = 13
 NEED_DELIVERIES: Final = 15
+#: Lists the segments that are being taken into the log, while that lasts.
+ADOPTING: Final = "adopting"
 _MARK_BYTES: Final = RECORD_HEAD_BYTES + MARK_BODY_BYTES
 
 
@@ -69,6 +72,7 @@ class Opened:
     tables: Tables
     applier: Applier
     report: RecoveryReport
+    reserve: Reserve
 
 
 def read_segment_header(disk: Disk, base_pointer: Any, base: int) -> SegmentHeader | None:
@@ -196,7 +200,8 @@ def _create(
     if directory is not None:
         remove_derived_files(directory)
         (directory / "topics").mkdir(mode=0o750, exist_ok=True)
-    tables = Tables(directory, log_id, settings)
+    reserve = Reserve(disk, settings.disk_reserve_bytes)
+    tables = Tables(directory, log_id, settings, reserve)
     undo.callback(tables.close)
     log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, base)
     undo.callback(log.close_files)
@@ -204,7 +209,7 @@ def _create(
     log.create_segment(0)
     log.start_at(SEGMENT_HEADER_BYTES)
     report = RecoveryReport(is_new=True, end_position=SEGMENT_HEADER_BYTES)
-    return Opened(log, tables, Applier(tables, settings, tick_ms=now_ms), report)
+    return Opened(log, tables, Applier(tables, settings, tick_ms=now_ms), report, reserve)
 
 
 class _Recovery:
@@ -219,6 +224,7 @@ class _Recovery:
     ) -> None:
         self.directory, self.disk, self.settings, self.base = directory, disk, settings, base
         self.undo = undo
+        self.reserve = Reserve(disk, settings.disk_reserve_bytes)
         self.headless = [segment for segment, header in headers.items() if header is None]
         self.headers = {segment: header for segment, header in headers.items() if header is not None}
         first = next(iter(self.headers.values()))
@@ -249,7 +255,7 @@ class _Recovery:
         log.start_at(end)
         self._rebuild(tables)
         self.report.end_position = end
-        return Opened(log, tables, applier, self.report)
+        return Opened(log, tables, applier, self.report, self.reserve)
 
     def _check_headers(self) -> None:
         for segment, header in self.headers.items():
@@ -259,12 +265,21 @@ class _Recovery:
                 self.log_id,
             ):
                 raise DamagedLog(f"segment {segment:020d}.log belongs to another log")
-        bases = list(self.headers)
+        bases = sorted({*self.headers, *self._being_adopted()})
         if bases != list(range(bases[0], bases[-1] + 1, self.segment_bytes)):
             raise DamagedLog("a segment is missing from the middle of the CommitLog")
         for segment in self.headless:
             if segment < bases[-1] or not is_unused(self.disk, self.base, segment):
                 raise DamagedLog(f"segment {segment:020d}.log has a damaged header")
+
+    def _being_adopted(self) -> list[int]:
+        """Segments that were being taken into the log: some may be there and others not. If the log does not lead to
+        them, they are no part of it, and are dropped like everything behind its end."""
+        noted = self.disk.read(ADOPTING)
+        if noted is None:
+            return []
+        first = min(self.headers)
+        return [base for base in msgspec.json.decode(noted, type=list[int]) if base > first]
 
     def _trusted_checkpoint(self) -> Checkpoint | None:
         found = checkpoints.load(self.disk)
@@ -294,7 +309,7 @@ class _Recovery:
             if trusted is None:
                 remove_derived_files(self.directory)
             (self.directory / "topics").mkdir(mode=0o750, exist_ok=True)
-        return Tables(self.directory, self.log_id, self.settings)
+        return Tables(self.directory, self.log_id, self.settings, self.reserve)
 
     def _start(self, trusted: Checkpoint | None, tables: Tables, applier: Applier) -> int:
         if trusted is None:
@@ -333,8 +348,7 @@ class _Recovery:
                 tables.ensure_rows(max(int(need[0]), tables.messages.capacity + 1))
             elif result == NEED_DELIVERIES:
                 group_id = int(need[0])
-                topic_id = tables.groups[group_id].record.topic_id
-                tables.ensure_deliveries(group_id, int(tables.native.topics[topic_id].allocated))
+                tables.ensure_deliveries(group_id, tables.groups[group_id].deliveries.capacity + 1)
             elif result < 0:
                 raise DamagedLog(f"the message record at position {at[0]} contradicts the records before it")
             elif result == 1:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from native import ffi, lib
 from timerlog.errors import DiskFull, StoreError
+from timerlog.reserve import Lender, allocate_lent
 
 PAGE_BYTES = 4096
 SMALLEST_STEP_BYTES = 64 * 1024
@@ -28,7 +29,7 @@ LARGEST_STEP_BYTES = 8 * 1024 * 1024
 def _check(result: int, what: str) -> None:
     if result == 0:
         return
-    if -result in (errno.ENOSPC, errno.EDQUOT):
+    if -result in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         raise DiskFull(f"the disk is full ({what})")
     raise OSError(-result, f"{os.strerror(-result)} ({what})")
 
@@ -36,8 +37,10 @@ def _check(result: int, what: str) -> None:
 class Region:
     """``allocated_bytes`` of a file, mapped at a fixed address inside ``reserve_bytes`` of address space."""
 
-    def __init__(self, path: Path | None, reserve_bytes: int) -> None:
+    def __init__(self, path: Path | None, reserve_bytes: int, lender: Lender | None = None) -> None:
+        """``lender`` helps out when the disk is full."""
         self.path = path
+        self._lender = lender
         self.reserve_bytes = reserve_bytes
         self.allocated_bytes = 0
         # Without a path: an unlinked file in memory; the same calls, no disk.
@@ -80,20 +83,39 @@ class Region:
         self.allocated_bytes = end
 
     def ensure(self, bytes_needed: int) -> None:
-        """Makes at least ``bytes_needed`` usable, growing by doubling steps. Raises ``DiskFull``; then nothing
-        changed."""
+        """Makes at least ``bytes_needed`` usable, growing by doubling steps; on a full disk by the smallest one.
+        Raises ``DiskFull``; then nothing changed."""
         if bytes_needed <= self.allocated_bytes:
             return
         step = min(max(self.allocated_bytes, SMALLEST_STEP_BYTES), LARGEST_STEP_BYTES)
-        target = max(self.allocated_bytes + step, -(-bytes_needed // PAGE_BYTES) * PAGE_BYTES)
+        least = -(-bytes_needed // PAGE_BYTES) * PAGE_BYTES
+        target = max(self.allocated_bytes + step, least)
         if target > self.reserve_bytes:
             target = self.reserve_bytes
             if bytes_needed > target:
                 raise StoreError(f"{self.path} cannot grow beyond {self.reserve_bytes} bytes")
         start = self.allocated_bytes
         with self._file() as fd:
-            _check(lib.tw_allocate(fd, start, target - start), f"growing {self.path}")
+            if not self._has_room(fd, target):
+                target = min(target, least)
+                self._allocate_least(fd, target)
             self._map(fd, start, target)
+
+    def _has_room(self, fd: int, target: int) -> bool:
+        try:
+            self._allocate(fd, target)
+        except DiskFull:
+            return False
+        return True
+
+    def _allocate(self, fd: int, target: int) -> None:
+        start = self.allocated_bytes
+        _check(lib.tw_allocate(fd, start, target - start), f"growing {self.path}")
+
+    def _allocate_least(self, fd: int, target: int) -> None:
+        if not self._has_room(fd, target):
+            missing_bytes = target - self.allocated_bytes
+            allocate_lent((self._lender,), missing_bytes, lambda: self._allocate(fd, target))
 
     def start_at(self, offset: int) -> None:
         """Begins to allocate disk blocks at ``offset``: what lies before and was not allocated yet reads as zeros, and

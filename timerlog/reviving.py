@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from timerlog.apply import pack_redeliver
 from timerlog.changing import DELIVERED, READY, SCHEDULED, Changing
-from timerlog.core import INTERNAL
+from timerlog.core import INTERNAL, Control, UInt64Array
 from timerlog.dead_letters import HEADER
-from timerlog.layout import RUN, DeliveryState, MessageState, RecordType
+from timerlog.layout import RESET_ATTEMPTS, RUN, WERE_DONE, DeliveryState, MessageState, RecordType
 from timerlog.messages import MessageView, Outbound, send_payload
+
+_GONE, _DEAD, _NOT_DEAD, _ENDED = range(4)
+_RESULTS: Final = ("sent_again", "replayed", "not_dead", "ended")
 
 
 class Reviving(Changing):
     def replay_dead(self, topic: str, ids: Sequence[int], now_ms: int) -> dict[str, int]:
         """Gives dead letters back to the groups that gave them up; counts of ``replayed``, ``sent_again`` (the original
-        is gone, so the copy goes to all groups) and ``not_found``. Raises ``DiskFull``, ``TransactionRefused``; those
-        before that were replayed."""
+        was purged, so the copy goes to all groups), ``not_dead`` (the group has the original again, or is done with it:
+        only the letter goes), ``ended`` (the original was cancelled or has expired: the letter stays) and
+        ``not_found``. Raises ``DiskFull``, ``TransactionRefused``; those before that were replayed."""
         counts: dict[str, int] = {}
         for message_id in ids:
             result = self._replay(topic, message_id, now_ms)
@@ -28,48 +32,68 @@ class Reviving(Changing):
         return counts
 
     def _replay(self, topic: str, message_id: int, now_ms: int) -> str:
-        state = int(self._judge_ids(np.array([message_id], np.uint64))[0])
-        if state not in (SCHEDULED, READY, DELIVERED):
+        letter = np.array([message_id], np.uint64)
+        if int(self._judge_ids(letter)[0]) not in (SCHEDULED, READY, DELIVERED):
             return "not_found"
         view = MessageView.read(self._native, message_id)
         try:
             story = msgspec.msgpack.decode(view.headers, type=dict[str, Any])[HEADER]
             original, group, key = int(story["id"]), str(story["group"]), str(story["key"]).encode()
+            if story["topic"] != topic:  # long names of earlier versions share a topic for their letters
+                return "not_found"
         except (KeyError, TypeError, ValueError, msgspec.MsgspecError):
             return "not_found"
-        ending = (RecordType.CANCEL, 0, np.array([message_id], np.uint64).tobytes())
-        revoked = self._holders_of_messages(np.array([message_id], np.uint64))
-        again = self._revival(original, group, now_ms)
-        if again is not None:
-            self._write_together([again, ending])
-            self._revoked.extend(revoked)
-            group_id, payload = again[1], again[2]
-            self._wake_revived(group_id, payload, now_ms)
-            return "replayed"
+        verdict = self._judge_original(original, group)
+        if verdict == _DEAD:
+            self._revive(letter, original, group, now_ms)
+        elif verdict == _NOT_DEAD:
+            self._stop(letter)
+        elif verdict == _GONE:
+            self._send_again(letter, topic, key, view, now_ms)
+        return _RESULTS[verdict]
+
+    def _judge_original(self, original: int, group: str) -> int:
+        """What became of a dead message in the group that gave it up."""
+        if not 0 < original < self.tables.next_id:
+            return _GONE
+        row = self.tables.rows[original]
+        topic = self.tables.topics.get(int(row["topic_id"]))
+        if topic is None or row["state"] == MessageState.NONE:
+            return _GONE
+        if row["state"] != MessageState.READY or group not in topic.groups:
+            return _ENDED
+        group_id, seq = topic.groups[group], int(row["topic_seq"])
+        if seq >= int(self._native.groups[group_id].allocated):
+            return _NOT_DEAD
+        state = self.tables.groups[group_id].deliveries.items["state"][seq]
+        return _DEAD if state == DeliveryState.DEAD else _NOT_DEAD
+
+    def _revive(self, letter: UInt64Array, original: int, group: str, now_ms: int) -> None:
+        row = self.tables.rows[original]
+        group_id, seq = self.tables.topics[int(row["topic_id"])].groups[group], int(row["topic_seq"])
+        epoch = int(self.tables.groups[group_id].deliveries.items["epoch"][seq])
+        payload = pack_redeliver(np.array([(seq, 1, epoch, now_ms)], RUN), RESET_ATTEMPTS | WERE_DONE)
+        revoked = self._holders_of_messages(letter)
+        self._write_together([(RecordType.REDELIVER, group_id, payload), _ending(letter)])
+        self._revoked.extend(revoked)
+        self._wake_revived(group_id, payload, now_ms)
+
+    def _send_again(
+        self, letter: UInt64Array, topic: str, key: bytes, view: MessageView, now_ms: int
+    ) -> None:
         topic_id = self.open_topic(topic, now_ms)
         key = b"" if self._find(topic_id, key) else key
         message = Outbound(view.body, key, view.headers, view.order, view.priority)
         send = self.judge_send(send_payload(topic_id, [message]), now_ms)
-        self.commit_records(INTERNAL, [send], [ending], now_ms)
+        revoked = self._holders_of_messages(letter)
+        self.commit_records(INTERNAL, [send], [_ending(letter)], now_ms)
         self._revoked.extend(revoked)
-        return "sent_again"
-
-    def _revival(self, original: int, group: str, now_ms: int) -> tuple[RecordType, int, bytes] | None:
-        """The record that brings a dead message back to life in its group; None when it is gone."""
-        if not 0 < original < self.tables.next_id:
-            return None
-        row = self.tables.rows[original]
-        topic = self.tables.topics.get(int(row["topic_id"]))
-        if topic is None or row["state"] != MessageState.READY or group not in topic.groups:
-            return None
-        group_id, seq = topic.groups[group], int(row["topic_seq"])
-        delivery = self.tables.groups[group_id].deliveries.items[seq]
-        if delivery["state"] != DeliveryState.DEAD:
-            return None
-        runs = np.array([(seq, 1, int(delivery["epoch"]), now_ms)], RUN)
-        return RecordType.REDELIVER, group_id, pack_redeliver(runs, reset_attempts=True)
 
     def _wake_revived(self, group_id: int, payload: bytes, now_ms: int) -> None:
         run = np.frombuffer(payload, RUN, offset=8)
         self._woken.add(group_id)
         self._expire(group_id, run["first"].copy(), run["epoch"].copy(), now_ms)
+
+
+def _ending(letter: UInt64Array) -> Control:
+    return RecordType.CANCEL, 0, letter.tobytes()

@@ -41,6 +41,8 @@ class Selecting(Topics):
     def select(self, topic_id: int, wanted: Filter, now_ms: int, after_id: int = 0) -> Iterator[UInt64Array]:
         """The ids that are meant, in parts (some may be empty); what changes in between counts as of its part, also
         that the topic is deleted. Raises ``UnknownGroup``."""
+        if topic_id not in self.tables.topics:
+            return
         topics = self.shards_of(topic_id)
         if wanted.group is not None and not any(wanted.group in self.tables.topics[t].groups for t in topics):
             raise UnknownGroup(f"the topic has no group {wanted.group!r}")

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from native import ffi, lib
-from timerlog.apply import Runs
-from timerlog.core import MESSAGE_TIMER, RUNS_A_RECORD, UInt32Array, UInt64Array
-from timerlog.layout import PUT_HEAD, MessageState, RecordType
+from timerlog.apply import Runs, pack_nack
+from timerlog.core import MESSAGE_TIMER, RUNS_A_RECORD, UInt32Array, UInt64Array, in_records
+from timerlog.layout import PUT_HEAD, DeliveryState, MessageState, RecordType
 from timerlog.settling import Settling
 from timerlog.wheel import Timers, TimerWheel
 
@@ -182,15 +182,55 @@ class TimerServices(Settling):
 
     # -- the wheel follows from the tables --
 
-    def clock_went_back(self, now_ms: int) -> None:
-        """Turns the wheel's time back, after the wall clock was. Messages in their topics stay there."""
-        self.wheel.close()
-        self._new_wheel(now_ms)
+    def clock_went_back(self, now_ms: int, back_ms: int = 0) -> int:
+        """Turns the wheel's time back, after the wall clock was, and by ``back_ms`` the ends of leases and backoffs
+        that only a clock that was ahead can have set; returns how many. Messages in their topics stay there. Raises
+        ``DiskFull``: then the wheel is turned back, and some of those ends are not."""
+        try:
+            return sum(self._turn_waits_back(group_id, now_ms, back_ms) for group_id in self.tables.groups)
+        finally:
+            self.wheel.close()
+            self._new_wheel(now_ms)
+
+    def _turn_waits_back(self, group_id: int, now_ms: int, back_ms: int) -> int:
+        group, rows = self._native.groups[group_id], self.tables.groups[group_id].deliveries.items
+        longest_ms = max(int(group.ack_wait_ms), int(group.max_backoff_ms))
+        first, end = int(group.floor_seq), int(group.high_seq)
+        moved = 0
+        for start in range(first, end if back_ms > 0 else first, _SCAN):
+            part = rows[start : min(start + _SCAN, end)]
+            seqs = np.flatnonzero(part["time_ms"] > now_ms + longest_ms) + start
+            leased = seqs[rows["state"][seqs] == DeliveryState.LEASED]
+            waits = seqs[rows["state"][seqs] == DeliveryState.WAITING]
+            # Longer waits were asked for, and so was the time of what was called for with its attempts from 0 again.
+            backoff = (rows["time_ms"][waits] <= now_ms + back_ms + longest_ms) & (
+                rows["epoch"][waits] != rows["base_epoch"][waits]
+            )
+            moved += self._turn_back(group_id, leased, now_ms, back_ms, RecordType.RELEASE)
+            moved += self._turn_back(group_id, waits[backoff], now_ms, back_ms, RecordType.NACK)
+        return moved
+
+    def _turn_back(
+        self, group_id: int, seqs: np.ndarray, now_ms: int, back_ms: int, record: RecordType
+    ) -> int:
+        """The timers are set by the new wheel."""
+        rows = self.tables.groups[group_id].deliveries.items
+        times = np.maximum(rows["time_ms"][seqs] - back_ms, now_ms)
+        runs = self.runs_of(seqs.astype(np.uint64), rows["epoch"][seqs], times)
+        if not len(runs):
+            return 0
+        if record == RecordType.NACK:
+            self._append_all(in_records(record, group_id, runs, lambda piece: pack_nack(piece, "")))
+            self._applier.nack(group_id, runs, "")
+        else:
+            self._append_runs(record, group_id, runs)
+            self._applier.release(group_id, runs)
+        return len(seqs)
 
     def _new_wheel(self, tick_ms: int) -> None:
         """A wheel with every message that still waits, and every lease. What was due before ``tick_ms`` is due at it:
         the wheel stands one tick before, because a timer can only be linked ahead of it."""
-        self.wheel = TimerWheel(self.tables.directory, tick_ms - 1)
+        self.wheel = TimerWheel(self.tables.directory, tick_ms - 1, self.reserve)
         times = np.empty(_SCAN, np.int64)
         refs = np.empty(_SCAN, np.uint64)
         epochs = np.empty(_SCAN, np.uint32)

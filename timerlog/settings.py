@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -19,11 +19,13 @@ DEFAULT_PRIORITY: Final = 50
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in bytes, times in milliseconds.
 
-    ``segment_bytes`` holds for new directories; an existing one keeps what it was made with. From ``ack_wait_ms`` on:
+    ``segment_bytes`` holds for new directories; an existing one keeps what it was made with.
+    ``disk_reserve_bytes``: at most so much is kept for what accepted messages will need. From ``ack_wait_ms`` on:
     what holds for topics that do not say otherwise.
     """
 
     segment_bytes: int = 64 * MIB
+    disk_reserve_bytes: int = 16 * MIB
     max_body_bytes: int = 4 * MIB
     max_frame_bytes: int = 8 * MIB
     max_topics: int = 1_000
@@ -62,16 +64,52 @@ class TopicSettings(
     max_body_bytes: Annotated[int, Meta(ge=0, le=16 * MIB)] | None = None
 
 
+def _limits() -> dict[str, tuple[float, float]]:
+    found = {}
+    for name, hint in get_type_hints(TopicSettings, include_extras=True).items():
+        meta = get_args(get_args(hint)[0])[1]
+        found[name] = (meta.ge, meta.le)
+    return found
+
+
+_LIMITS: Final = _limits()
+
+
 def check_topic_settings(values: dict[str, object]) -> TopicSettings:
     """The settings that a map of names and values means. Raises ``BadTopicSettings`` for any that is wrong."""
     try:
         settings = msgspec.convert(values, TopicSettings)
     except msgspec.ValidationError as error:
-        raise BadTopicSettings(f"these settings cannot be used: {error}") from None
+        raise BadTopicSettings(_explained(values) or f"these settings cannot be used: {error}") from None
     low, high = settings.min_backoff_ms, settings.max_backoff_ms
     if low is not None and high and high < low:
-        raise BadTopicSettings(f"max_backoff ({high} ms) is below min_backoff ({low} ms)")
+        raise BadTopicSettings(
+            f"max_backoff ({duration_text(high)}) is below min_backoff ({duration_text(low)})"
+        )
     return settings
+
+
+def _explained(values: dict[str, object]) -> str:
+    """Which numbers are out of their limits, in the units of who gave them; empty: something else is wrong."""
+    found = []
+    for name, (low, high) in _LIMITS.items():
+        value = values.get(name)
+        if not isinstance(value, int | float):
+            continue
+        text = duration_text if name.endswith("_ms") else "{:,.0f}".format
+        if value < low:
+            found.append(f"{name.removesuffix('_ms')}: at least {text(low)}")
+        elif value > high:
+            found.append(f"{name.removesuffix('_ms')}: at most {text(high)}")
+    return "; ".join(found)
+
+
+def duration_text(duration_ms: float) -> str:
+    """`366d`, `90s`, `250ms`: the shortest exact one."""
+    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
+        if duration_ms and duration_ms % unit_ms == 0:
+            return f"{duration_ms // unit_ms:.0f}{unit}"
+    return f"{duration_ms:.0f}ms"
 
 
 def effective_settings(own: TopicSettings, store: StoreSettings) -> dict[str, float]:

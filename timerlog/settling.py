@@ -14,8 +14,9 @@ from native import ffi, lib
 from timerlog.apply import Runs, pack_nack, pack_returned
 from timerlog.core import Control, Int64Array, UInt32Array, UInt64Array, in_records
 from timerlog.dead_letters import DeadLetters
+from timerlog.errors import BadTime
 from timerlog.failures import MAX_ERROR_CHARS
-from timerlog.layout import IN_RETRY, MAX_BATCH, DeliveryState, RecordType
+from timerlog.layout import IN_RETRY, MAX_BATCH, MAX_TIME_MS, DeliveryState, RecordType
 
 #: What became of a receipt that could not be used, by the code of an ACK.
 REFUSALS: Final = ("", "already_acked", "stale_receipt", "not_found", "never_delivered", "cancelled")
@@ -37,46 +38,61 @@ def _returned(group_id: int, runs: Runs, now_ms: int) -> list[Control]:
     return in_records(RecordType.RETURNED, group_id, runs, lambda piece: pack_returned(piece, now_ms))
 
 
+def _check_time(time_ms: int) -> None:
+    if not 0 <= time_ms <= MAX_TIME_MS:
+        raise BadTime(f"{time_ms} is not between 0 and {MAX_TIME_MS}")
+
+
 class Settling(DeadLetters):
     #: (message id, why) of the receipts that ``mark_acks`` refused last.
     last_refusals: list[tuple[int, str]]
 
     def release_holder(self, holder: int, now_ms: int, *, is_attempt: bool = True) -> int:
         """The subscriber left in good order: what it holds is given back at once. Returns how many. ``is_attempt``:
-        whether it was given these messages as far as the attempts that a message has are concerned."""
+        whether it was given these messages as far as the attempts that a message has are concerned. Raises
+        ``DiskFull``: then the subscriber is gone all the same, and what it holds stays leased until its leases end."""
         released = 0
+        try:
+            while some := self.release_some(holder, now_ms, MAX_BATCH, is_attempt=is_attempt):
+                released += some
+        finally:
+            self.drop_holder(holder)
+        return released
+
+    def release_some(self, holder: int, now_ms: int, limit: int, *, is_attempt: bool = True) -> int:
+        """Gives back up to ``limit`` messages that a subscriber holds, and returns how many; 0: it holds none any more.
+        Raises ``DiskFull``."""
         for group_id in self._holder_groups.get(holder, ()):
-            if group_id in self.tables.groups:
-                released += self._release(group_id, holder, now_ms, is_attempt)
-        self.drop_holder(holder)
-        return released
+            if group_id in self.tables.groups and self.outstanding(holder):
+                released = self._release(group_id, holder, now_ms, limit, is_attempt)
+                if released:
+                    return released
+        return 0
 
-    def _release(self, group_id: int, holder: int, now_ms: int, is_attempt: bool) -> int:
-        released = 0
+    def _release(self, group_id: int, holder: int, now_ms: int, limit: int, is_attempt: bool) -> int:
         self._out[0] = 0
-        while self.outstanding(holder):
-            count = lib.tw_held_by(
-                self._native, group_id, holder, self._out, self._seqs_pointer, self._epochs_pointer, MAX_BATCH
-            )
-            if not count:
-                break
-            seqs, epochs = self._seqs[:count].copy(), self._epochs[:count].copy()
-            if is_attempt:
-                runs = self.runs_of(seqs, epochs, np.full(count, now_ms, np.int64))
-                self._append_all(in_records(RecordType.RELEASE, group_id, runs))
-                self._applier.release(group_id, runs)
-            else:
-                runs = self._unseen_runs(Receipts(group_id, seqs, epochs))
-                self._append_all(_returned(group_id, runs, now_ms))
-                self._applier.returned(group_id, runs, now_ms)
-            released += self._expire(group_id, seqs, epochs, now_ms)
-        return released
+        count = lib.tw_held_by(
+            self._native, group_id, holder, self._out, self._seqs_pointer, self._epochs_pointer, limit
+        )
+        if not count:
+            return 0
+        seqs, epochs = self._seqs[:count].copy(), self._epochs[:count].copy()
+        if is_attempt:
+            runs = self.runs_of(seqs, epochs, np.full(count, now_ms, np.int64))
+            self._append_all(in_records(RecordType.RELEASE, group_id, runs))
+            self._applier.release(group_id, runs)
+        else:
+            runs = self._unseen_runs(Receipts(group_id, seqs, epochs))
+            self._append_all(_returned(group_id, runs, now_ms))
+            self._applier.returned(group_id, runs, now_ms)
+        return self._expire(group_id, seqs, epochs, now_ms)
 
-    def return_unseen(self, group_id: int, ids: Ints, epochs: Ints, now_ms: int) -> int:
-        """Gives messages back that a subscriber holds and has not looked at: their delivery is no attempt. Returns how
-        many; receipts that count no more are passed over. Raises ``UnknownGroup``, ``DiskFull``: then nothing was
-        changed."""
-        _, receipts = self._judge(group_id, ids, epochs, "returned")
+    def return_unseen(self, group_id: int, holder: int, ids: Ints, epochs: Ints, now_ms: int) -> int:
+        """Gives messages back that a subscriber holds, or held before its connection broke, and has not looked at:
+        their delivery is no attempt. Returns how many; receipts that count no more, and those of messages that another
+        subscriber holds, are passed over. Raises ``UnknownGroup``, ``DiskFull``: then nothing was changed."""
+        _, judged = self._judge(group_id, ids, epochs, "returned")
+        receipts = [self._without_others(part, holder) for part in judged]
         with self._unmarked_on_error(receipts):
             parts = [(part, self._unseen_runs(part)) for part in receipts]
             self._append_all(
@@ -86,6 +102,13 @@ class Settling(DeadLetters):
             self._applier.returned(part.group_id, runs, now_ms)
             self._expire(part.group_id, part.seqs, part.epochs, now_ms)
         return sum(len(part.seqs) for part, _ in parts)
+
+    def _without_others(self, part: Receipts, holder: int) -> Receipts:
+        held_by = self.tables.groups[part.group_id].deliveries.items["holder"][part.seqs]
+        others = [one for one in np.unique(held_by).tolist() if one != holder and one in self._holder_groups]
+        theirs = np.isin(held_by, others)
+        self.unmark_acks(part.group_id, part.seqs[theirs])
+        return Receipts(part.group_id, part.seqs[~theirs], part.epochs[~theirs])
 
     def _unseen_runs(self, part: Receipts) -> Runs:
         bases = self.tables.groups[part.group_id].deliveries.items["base_epoch"][part.seqs]
@@ -127,7 +150,9 @@ class Settling(DeadLetters):
     ) -> list[str]:
         """Gives messages back: they are delivered again after ``delay_ms`` (None: the backoff of their attempt), or
         become dead letters after their last attempt, if they can. An answer for each: ``nacked``, ``dead``,
-        ``lease_ended``, or why the receipt counts no more. Raises ``DiskFull``: then nothing was changed."""
+        ``lease_ended``, or why the receipt counts no more. Raises ``BadTime``, ``DiskFull``: then nothing was
+        changed."""
+        _check_time(now_ms + (delay_ms or 0))
         error = error[:MAX_ERROR_CHARS]
         results, receipts = self._judge(group_id, ids, epochs, "nacked")
         with self._unmarked_on_error(receipts):
@@ -170,7 +195,8 @@ class Settling(DeadLetters):
 
     def extend(self, group_id: int, ids: Ints, epochs: Ints, until_ms: int) -> list[str]:
         """Moves the end of leases to ``until_ms``. An answer for each: ``extended``, ``lease_ended``, or why the
-        receipt counts no more. Raises ``DiskFull``: then nothing was changed."""
+        receipt counts no more. Raises ``BadTime``, ``DiskFull``: then nothing was changed."""
+        _check_time(until_ms)
         results, receipts = self._judge(group_id, ids, epochs, "extended")
         with self._unmarked_on_error(receipts):
             parts = [(part.group_id, self._extend_runs(part, until_ms)) for part in receipts]

@@ -12,6 +12,7 @@ from typing import Final
 from timerlog.disk import Disk
 from timerlog.errors import DiskFull
 
+NAME: Final = "spare"
 FULL_BYTES: Final = 8 * 1024 * 1024
 #: File systems need blocks of their own to make a file longer, and the next checkpoint needs some.
 _SLACK_BYTES: Final = 128 * 1024
@@ -22,13 +23,13 @@ class Spare:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self.size_bytes = disk.spare_bytes()
+        self.size_bytes = disk.held_bytes(NAME)
 
     def fill(self) -> None:
         """Takes as much as it should have, if the disk has it."""
         if self.size_bytes < FULL_BYTES:
             try:
-                self._disk.resize_spare(FULL_BYTES)
+                self._disk.resize_held(NAME, FULL_BYTES)
             except DiskFull:
                 return
             self.size_bytes = FULL_BYTES
@@ -42,6 +43,6 @@ class Spare:
         if not self.can_lend(bytes_needed):
             return False
         left = (self.size_bytes - bytes_needed - _SLACK_BYTES) // 4096 * 4096
-        self._disk.resize_spare(left)
+        self._disk.resize_held(NAME, left)
         self.size_bytes = left
         return True

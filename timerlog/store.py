@@ -8,22 +8,29 @@ without a clock: callers pass the time.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from timerlog import checkpoint as checkpoints
+from timerlog.adopting import Adopter, AdoptReport, InThread
 from timerlog.apply import Applier
 from timerlog.base import capture
+from timerlog.bulk import Plan, TopicPlan
 from timerlog.checkpoint import Checkpoint, boot_id
 from timerlog.control import Control
 from timerlog.disk import Disk, FileDisk
 from timerlog.errors import DirectoryReadOnly, DiskFull
+from timerlog.layout import RecordType
 from timerlog.lock import DirectoryLock
 from timerlog.log import SyncTicket
 from timerlog.producing import Ingested, Stop
 from timerlog.purge import DropTicket, FreeTicket, Purger, PurgeReport, WaitDurable
 from timerlog.recovery import Opened, RecoveryReport, open_directory
+from timerlog.region import PAGE_BYTES
+from timerlog.reserve import allocate_lent
 from timerlog.services import DueBatch, ReadyBatch, TimerServices
 from timerlog.settings import StoreSettings
 from timerlog.spare import Spare
@@ -37,6 +44,7 @@ class Store(TimerServices, Control):
 
     recovery: RecoveryReport
     purger: Purger
+    adopter: Adopter
     _lock: DirectoryLock | None
     _disk: Disk
     _checkpoint_position: int
@@ -91,15 +99,18 @@ class Store(TimerServices, Control):
         store._make_delivering()
         store._make_dead_letters()
         store._make_changing()
+        store.spare, store.reserve = Spare(disk), opened.reserve
+        store.log.lender = store.reserve
         store._new_wheel(min(opened.applier.tick_ms or now_ms, now_ms))
-        store.spare = Spare(disk)
+        store._make_reserving()
         store.purger = Purger(store)
+        store.adopter = Adopter(store)
         store.log.base_payload = store._base_payload
         store.log.complete_roll()
         store._checkpoint_position = 0
         store._checkpoint_ms = now_ms
         # From here on the tables change: a clean checkpoint must be gone from the disk before that.
-        store._save_checkpoint(clean=False, durable=True)
+        store._begin_changes()
         return store
 
     # -- durability --
@@ -142,8 +153,9 @@ class Store(TimerServices, Control):
         """To be called about once a second."""
         self.log.flush()
         self.wheel.free_space()
-        if self.purger.is_dropping:
-            return  # it writes a checkpoint
+        self.settle_reserve()
+        if self.purger.is_dropping or self.adopter.is_committing:
+            return  # the one writes a checkpoint itself, with the other the tables do not say yet what the log says
         grown = self.appended_position - self._checkpoint_position
         if grown > CHECKPOINT_BYTES or (grown and now_ms - self._checkpoint_ms > CHECKPOINT_MS):
             try:
@@ -168,7 +180,55 @@ class Store(TimerServices, Control):
             tables=tables.sizes(),
         )
 
-    # -- for the purger --
+    # -- bulk scheduling --
+
+    def reserve_ids(self, count: int) -> int:
+        """The first of ``count`` message numbers that nobody else is given, once the log is on the disk up to here.
+        Raises ``DiskFull``."""
+        first_id = self.tables.next_id
+        next_id = first_id + count
+        self.tables.ensure_rows(next_id)
+        self._append(RecordType.RESERVED, 0, next_id.to_bytes(8, "little"))
+        self._applier.reserved(next_id)
+        return first_id
+
+    def plan_bulk(self, job: str, topics: Sequence[str], now_ms: int) -> Plan:
+        """What a job for these topics, which are made where they are missing, has to know. Raises ``BadName``,
+        ``TooManyTopics``, ``DiskFull``."""
+        planned = {name: self._plan_topic(self.open_topic(name, now_ms)) for name in topics}
+        log = self.log
+        return Plan(
+            job=job, log_id=log.log_id, segment_bytes=log.segment_bytes, created_ms=now_ms, topics=planned
+        )
+
+    def _plan_topic(self, topic_id: int) -> TopicPlan:
+        topic = self._native.topics[topic_id]
+        return TopicPlan(
+            topic_id=topic_id,
+            priority=int(topic.default_priority),
+            max_body_bytes=int(topic.max_body_bytes) or self.settings.max_body_bytes,
+            shard_of_byte=list(topic.shard_of_byte) if topic.shards else [],
+        )
+
+    def adopt(self, directory: Path, max_rejects: int, now_ms: int) -> AdoptReport:
+        """Takes a job in, in one go and in this thread. Raises ``BadJob``, ``DiskFull``."""
+        job = self.adopter.start(directory, max_rejects)
+        while not job.is_done:
+            match self.adopter.step(now_ms):
+                case WaitDurable():
+                    self.sync()
+                case InThread() as pause:
+                    pause.work()
+        if job.error is not None:
+            raise job.error
+        return job.report
+
+    # -- for the purger and the adopter --
+
+    @property
+    def enqueued_id(self) -> int:
+        """EnqueueGet has taken all messages below."""
+        return self._enqueued_id
 
     @property
     def disk(self) -> Disk:
@@ -194,18 +254,47 @@ class Store(TimerServices, Control):
             raise job.error
         return job.report
 
+    def make_checkpoint_room(self) -> None:
+        """Prepares for writing a checkpoint, also on a full disk. Raises ``DiskFull``."""
+        self._prepare_checkpoint(len(checkpoints.pack(self._checkpoint(clean=False))) + PAGE_BYTES)
+
+    def _prepare_checkpoint(self, size_bytes: int) -> None:
+        self._small_bytes = size_bytes
+
+        def prepare() -> None:
+            self._disk.prepare(checkpoints.NAME, size_bytes)
+
+        try:
+            prepare()
+        except DiskFull:
+            allocate_lent((self.reserve, self.spare), size_bytes, prepare)
+
     def _save_checkpoint(self, *, clean: bool, durable: bool) -> None:
-        checkpoints.save(self._disk, self._checkpoint(clean=clean), durable=durable)
+        checkpoint = checkpoints.pack(self._checkpoint(clean=clean))
+        self._prepare_checkpoint(len(checkpoint))
+        self._disk.replace(checkpoints.NAME, checkpoint, durable=durable)
+
+    def _begin_changes(self) -> None:
+        try:
+            self._save_checkpoint(clean=False, durable=True)
+        except DiskFull:
+            # One that is not clean may stay; without any, a start reads the whole log.
+            found = checkpoints.load(self._disk)
+            if found is not None and found.clean:
+                self._disk.remove(checkpoints.NAME)
 
     def close(self, *, clean: bool = True) -> None:
         """Syncs everything and closes the files. ``clean=False`` leaves them as a killed process would."""
         try:
             if clean:
                 self.sync()
+            if clean and not self.adopter.is_committing:
                 self.tables.sync()
-                self._save_checkpoint(clean=True, durable=True)
+                with suppress(DiskFull):  # then the next start replays the end of the log
+                    self._save_checkpoint(clean=True, durable=True)
         finally:
             self.purger.close()
+            self.adopter.close()
             self.wheel.close()
             self.tables.close()
             self.log.close()

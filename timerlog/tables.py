@@ -33,6 +33,7 @@ from timerlog.layout import (
 )
 from timerlog.recent import RecentTransactions
 from timerlog.region import PAGE_BYTES, Region
+from timerlog.reserve import Lender
 from timerlog.settings import DEFAULT_PRIORITY, FOREVER_MS, StoreSettings, effective_settings
 
 TIB: Final = 1 << 40
@@ -57,9 +58,15 @@ class Table:
     """An array of fixed-size items behind a header page that names the format and the log it belongs to."""
 
     def __init__(
-        self, path: Path | None, magic: bytes, dtype: np.dtype[Any], log_id: int, reserve_bytes: int
+        self,
+        path: Path | None,
+        magic: bytes,
+        dtype: np.dtype[Any],
+        log_id: int,
+        reserve_bytes: int,
+        lender: Lender | None = None,
     ) -> None:
-        self.region = Region(path, reserve_bytes)
+        self.region = Region(path, reserve_bytes, lender)
         self.dtype = dtype
         header = HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
         self.is_new = self.region.allocated_bytes == 0
@@ -114,9 +121,12 @@ class Group:
 class Tables:
     """All tables of one store, and the ``tw_store`` through which C sees them."""
 
-    def __init__(self, directory: Path | None, log_id: int, settings: StoreSettings) -> None:
+    def __init__(
+        self, directory: Path | None, log_id: int, settings: StoreSettings, lender: Lender | None = None
+    ) -> None:
         max_topics, max_groups = settings.max_topics, settings.max_groups
         self.directory = directory
+        self._lender = lender
         self.settings = settings
         self.log_id = log_id
         self.topics: dict[int, Topic] = {}
@@ -139,7 +149,7 @@ class Tables:
         self._key_hashes = np.zeros(MAX_BATCH, np.uint32)
         self._key_counts = np.zeros(KEY_PARTITIONS, np.uint16)
         self.native = ffi.new("tw_store *")
-        self.messages = Table(self._path("messages.table"), b"TWMSGTAB", ROW, log_id, TIB // 2)
+        self.messages = Table(self._path("messages.table"), b"TWMSGTAB", ROW, log_id, TIB // 2, lender)
         self._keys = self._open_keys()
         self._fill_native(max_topics, max_groups)
 
@@ -184,7 +194,7 @@ class Tables:
     # -- keys --
 
     def _open_keys(self) -> Region:
-        region = Region(self._path("keys.index"), TIB)
+        region = Region(self._path("keys.index"), TIB, self._lender)
         if region.allocated_bytes == 0:
             region.ensure(KEYS_BYTES)
             lib.tw_keys_init(ffi.cast("uint8_t *", region.pointer))
@@ -213,11 +223,20 @@ class Tables:
         capacity = int(lib.tw_keys_fitting(self.native, partition))
         if not capacity:
             return
+        self._resize_keys(partition, capacity)
+
+    def expect_keys(self, partition: int, more: int) -> None:
+        """Makes a partition large enough for so many keys more, at once. Raises ``DiskFull``."""
+        capacity = int(lib.tw_keys_capacity_for(self.native, partition, more))
+        if capacity:
+            self._resize_keys(partition, capacity)
+
+    def _resize_keys(self, partition: int, capacity: int) -> None:
         self._keys.ensure(int(lib.tw_keys_bytes_to_resize(self.native, capacity)))
         self.native.keys_allocated = self._keys.allocated_bytes
         freed = ffi.new("uint64_t[2]")
         if lib.tw_keys_resize(self.native, partition, capacity, freed, freed + 1):
-            raise StoreError("the key index did not shrink")
+            raise StoreError("a part of the key index could not be made larger or smaller")
         self._free_keys(freed)
 
     def _free_keys(self, freed: Any) -> None:
@@ -236,7 +255,7 @@ class Tables:
             return
         self.last_topic_id = max(self.last_topic_id, record.topic_id)
         path = self._path(f"topics/{record.topic_id}.arrivals")
-        table = Table(path, b"TWARRIVE", ARRIVAL, self.log_id, self._arrivals_reserve)
+        table = Table(path, b"TWARRIVE", ARRIVAL, self.log_id, self._arrivals_reserve, self._lender)
         table.start_at(first_seq)
         self.topics[record.topic_id] = Topic(record, table, {})
         self.topic_ids[record.name] = record.topic_id
@@ -313,7 +332,7 @@ class Tables:
             return
         self.last_group_id = max(self.last_group_id, record.group_id)
         path = self._path(f"topics/{record.topic_id}-{record.group_id}.deliveries")
-        table = Table(path, b"TWDELIVR", DELIVERY, self.log_id, self._deliveries_reserve)
+        table = Table(path, b"TWDELIVR", DELIVERY, self.log_id, self._deliveries_reserve, self._lender)
         table.start_at(max(record.start_seq, int(self.native.topics[record.topic_id].first_seq)))
         self.groups[record.group_id] = Group(record, table)
         self.topics[record.topic_id].groups[record.name] = record.group_id

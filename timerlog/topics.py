@@ -10,14 +10,17 @@ import msgspec
 import numpy as np
 
 from native import lib
-from timerlog.core import INTERNAL, MESSAGE_TIMER, Control, Core, group_room_bytes
+from timerlog.core import INTERNAL, MESSAGE_TIMER, Control, group_room_bytes
 from timerlog.errors import BadName, BadTopicSettings, TooManyTopics, TopicExists, UnknownTopic
 from timerlog.layout import MessageState, RecordType, TopicRecord
+from timerlog.reserving import Reserving
 from timerlog.settings import TopicSettings, check_topic_settings
-from timerlog.tables import shard_bytes
+from timerlog.tables import DEAD_SUFFIX, shard_bytes
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MAX_SHARDS: Final = 256
+#: A topic's name has room for that of its dead letters' topic.
+MAX_NAME_CHARS_WITH_LETTERS: Final = 128 - len(DEAD_SUFFIX)
 _CHUNK: Final = 65_536
 
 
@@ -36,7 +39,7 @@ def shard_name(shard: int, shards: int) -> str:
     return f"{first:02x}-{end:02x}".removeprefix("00").removesuffix("100")
 
 
-class Topics(Core):
+class Topics(Reserving):
     def open_topic(self, name: str, now_ms: int, *, create: bool = True) -> int:
         """The topic's permanent number. Raises ``UnknownTopic``, ``BadName``, ``TooManyTopics``, ``DiskFull``."""
         known = self.tables.topic_ids.get(name)
@@ -44,7 +47,11 @@ class Topics(Core):
             return known
         check_name(name)
         if not create:
-            raise UnknownTopic(f"there is no topic {name!r}")
+            error = UnknownTopic(f"there is no topic {name!r}")
+            error.advice = (
+                "Create it first (`tickwheel topics create`), or set auto_create_topics = true on the broker."
+            )
+            raise error
         return self._create(name, TopicSettings(), 0, now_ms).topic_id
 
     def topic(self, name: str) -> TopicRecord:
@@ -123,6 +130,11 @@ class Topics(Core):
         ]
 
     def _create(self, name: str, settings: TopicSettings, shards: int, now_ms: int) -> TopicRecord:
+        if len(name) > MAX_NAME_CHARS_WITH_LETTERS and not name.endswith(DEAD_SUFFIX):
+            raise BadName(
+                f"{name!r} is too long: a topic's name has at most {MAX_NAME_CHARS_WITH_LETTERS} characters, "
+                f"so that {DEAD_SUFFIX!r} fits behind it for its dead letters"
+            )
         topic_id = self.tables.last_topic_id + 1
         if topic_id + shards > self.settings.max_topics:
             raise TooManyTopics(
@@ -140,6 +152,7 @@ class Topics(Core):
             )
             for i in range(shards)
         ]
+        self._promise_topics(1 + shards)
         self._write_topics([record, *parts])
         return record
 

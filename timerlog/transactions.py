@@ -105,9 +105,10 @@ class Transactions(Producing, Delivering):
         room = group_room_bytes(controls) + RECORD_HEAD_BYTES + 8 + 16 * len(sends)
         room += sum(send.log_bytes for send in sends)
         self._check_room_for_group(room)
-        self.tables.ensure_rows(self.tables.next_id + sum(send.count for send in sends) + 1)
         if sends:
-            self.log.make_message_room(room)
+            with self.reserve.closed():
+                self._promise_rows(self.tables.next_id + sum(send.count for send in sends) + 1)
+                self.log.make_message_room(room)
         else:
             self.log.flush()
             self.log.ensure_room(room)
@@ -134,4 +135,5 @@ class Transactions(Producing, Delivering):
                 return
             if result.stop != 13:  # only the key index grows on demand: everything else is there
                 raise StoreError(f"a judged send stopped with {result.stop}")
-            self.tables.grow_keys(int(result.need))
+            with self.reserve.closed():
+                self.tables.grow_keys(int(result.need))

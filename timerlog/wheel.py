@@ -60,6 +60,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerlog.region import Region
+from timerlog.reserve import Lender
 from timerlog.timers import Crowd, Int64Array, Timers, UInt32Array, UInt64Array
 from timerlog.wheel_core import (
     BLOCK_BITS,
@@ -100,11 +101,12 @@ class TimerWheel:
     cascade_budget = CASCADE_BUDGET
     walk_limit = WALK_LIMIT
 
-    def __init__(self, directory: Path | None, tick_ms: int) -> None:
+    def __init__(self, directory: Path | None, tick_ms: int, lender: Lender | None = None) -> None:
         self._directory = directory
-        self._wheel_region = Region(self._fresh_file("timer.wheel"), WHEEL_DTYPE.itemsize)
+        self._lender = lender
+        self._wheel_region = Region(self._fresh_file("timer.wheel"), WHEEL_DTYPE.itemsize, lender)
         self._wheel_region.ensure(WHEEL_DTYPE.itemsize)
-        self._log = Region(self._fresh_file("timer.log"), LOG_RESERVE_BYTES)
+        self._log = Region(self._fresh_file("timer.log"), LOG_RESERVE_BYTES, lender)
         self._core = self.core_type(self._wheel_region, tick_ms)
         self._wheel = view(self._wheel_region)[0]
         self._crowds: deque[Crowd] = deque()
@@ -134,7 +136,7 @@ class TimerWheel:
             raise ValueError("the four arrays must have the same length")
         if len(timers) == 0:
             return
-        missing = len(timers) - self._core.room(self._log)
+        missing = len(timers) - self.room
         if missing > 0:
             self._log.ensure((capacity(self._log) + missing) * TIMER_DTYPE.itemsize)
         linked = self._core.link(self._log, timers)
@@ -267,6 +269,11 @@ class TimerWheel:
 
     # -- space --
 
+    @property
+    def room(self) -> int:
+        """How many timers can be linked before the log must grow."""
+        return self._core.room(self._log)
+
     def disk_bytes(self) -> int:
         """What the two files occupy."""
         return self._wheel_region.disk_bytes() + self._log.disk_bytes()
@@ -278,7 +285,7 @@ class TimerWheel:
             return 0
         freed = self._log.allocated_bytes
         self._log.close()
-        self._log = Region(self._fresh_file("timer.log"), LOG_RESERVE_BYTES)
+        self._log = Region(self._fresh_file("timer.log"), LOG_RESERVE_BYTES, self._lender)
         self._wheel["tail"] = 0
         self._wheel["free_list"]["count"] = 0
         return freed

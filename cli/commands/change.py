@@ -32,12 +32,16 @@ def cancel(
     tickwheel cancel reminders --due-from 2031-05-01T00:00Z --due-until 2031-05-02T00:00Z --dry-run
 
     The answer is exact: cancelled, stopped, already_delivered, already_acked, already_cancelled, expired
-    or not_found. The exit code is 0 only when everything was cancelled, now or before.
+    or not_found. A message that is cancelled frees its key: a cancel that is repeated by id answers
+    already_cancelled, one by key not_found. The exit code is 0 only when each answer is one of cancelled,
+    stopped and already_cancelled.
     """
     filtered = filter_arguments(names, topic, keys, where)
     if filtered is not None:
         with current_session().client() as client:
-            report_counts(client.cancel_where(filtered.topic, stop=stop, **filtered.options))
+            report_counts(
+                client.cancel_where(filtered.topic, stop=stop, **filtered.options), dry_run=where["dry_run"]
+            )
         return
     selection = selected_messages(names, topic, keys)
     with current_session().client() as client:
@@ -77,7 +81,10 @@ def reschedule(
         raise click.UsageError("a new time is needed: --in 10m or --at 2031-05-01T09:00+02:00, or --priority")
     with current_session().client() as client:
         if filtered is not None:
-            report_counts(client.reschedule_where(filtered.topic, **change, **filtered.options))
+            report_counts(
+                client.reschedule_where(filtered.topic, **change, **filtered.options),
+                dry_run=where["dry_run"],
+            )
             return
         assert selection is not None
         results = client.reschedule(**selection, **change)
@@ -116,11 +123,15 @@ def redeliver(
     # A group says where to deliver again, and alone does not make a filter of ids or keys.
     is_filter = any(where.values()) or (group is not None and not keys and not all(map(str.isdecimal, names)))
     filtered = filter_arguments(names, topic, keys, {**where, "group": group}) if is_filter else None
+    selection = None if filtered is not None else selected_messages(names, topic, keys)
     with current_session().client() as client:
         if filtered is not None:
-            report_counts(client.redeliver_where(filtered.topic, **options, **filtered.options))
+            report_counts(
+                client.redeliver_where(filtered.topic, **options, **filtered.options),
+                dry_run=where["dry_run"],
+            )
             return
-        selection = selected_messages(names, topic, keys)
+        assert selection is not None
         results = client.redeliver(**selection, group=group, **options)
     _report(selection, results, good={"redelivered", "waiting"})
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.output import plain_table, print_json, stdout_console
+from cli.output import print_json
 from cli.session import current_session, json_option
 from cli.settings_options import config_file_option, setting_options
+from cli.tables import print_table
 
 if TYPE_CHECKING:
     from broker.config import Loaded
@@ -54,16 +55,29 @@ def show(config_file: Path | None, origin: bool, **flags: Any) -> None:
     from broker.config import load
 
     loaded = load(config_file, flags=flags)
-    rows = setting_rows(loaded)
     if current_session().json:
-        names = ("value", "origin") if origin else ("value",)
-        print_json({name: dict(zip(names, cells, strict=False)) for name, *cells in rows})
+        fields = {
+            name: {"value": value, "origin": where} if origin else value
+            for name, value, where in plain_values(loaded)
+        }
+        print_json(fields)
     elif origin:
         columns = (("setting", "left"), ("value", "left"), ("origin", "left"))
-        stdout_console().print(plain_table(columns, rows))
+        print_table(columns, setting_rows(loaded))
     else:
-        for name, value, _ in rows:
+        for name, value, _ in setting_rows(loaded):
             click.echo(f"{name} = {value}")
+
+
+def plain_values(loaded: Loaded) -> list[tuple[str, int | str | bool, str]]:
+    """Name, value as JSON has it, and origin of every setting."""
+    from broker.config_example import plain_value
+    from broker.settings import FIELDS
+
+    return [
+        (name, plain_value(field, getattr(loaded.settings, field.attribute)), loaded.origins[name])
+        for name, field in FIELDS.items()
+    ]
 
 
 def setting_rows(loaded: Loaded) -> list[tuple[str, str, str]]:

@@ -7,15 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from broker.exit_codes import ExitCode
+from cli.failures import CommandFailed
 from cli.filters import report_counts
+from cli.options import confirm
 from cli.output import body_fields, print_json, printable
 from cli.session import current_session, shared_options
+from cli.tables import print_table
 from cli.times import format_moment
+from tickwheel.protocol.limits import dead_topic
 
 if TYPE_CHECKING:
-    from tickwheel import BrowsedMessage
+    from tickwheel import BrowsedMessage, sync
 
 _HEADER = "tickwheel-dead"
+_NONE = "{topic} has no dead letters."
+_LETTER_COLUMNS = (
+    ("id", "right"),
+    ("group", "left"),
+    ("attempts", "right"),
+    ("error", "left"),
+    ("original", "right"),
+    ("key", "left"),
+    ("body", "left"),
+)
+_COLUMNS = (("due", "left"), ("id", "right"), ("state", "left"), ("key", "left"), ("body", "left"))
 _STATES = ("scheduled", "ready", "leased", "waiting", "acked", "dead")
 
 
@@ -36,18 +52,46 @@ def dead() -> None:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
 @shared_options
 def list_dead(topic: str, limit: int) -> None:
-    """List the dead letters of TOPIC: id, group, attempts, the last error, and the body."""
+    """List the dead letters of TOPIC: id, group, attempts, the last error, and the body.
+
+    "original" is the id that the message has, or had, in TOPIC.
+    """
     with current_session().client() as client:
-        letters = client.browse(f"{topic}.dead", limit=limit)
+        letters = client.browse(dead_topic(topic), limit=limit) if _has_letters(client, topic) else []
     if current_session().json:
         print_json([_fields(letter) for letter in letters])
-        return
-    for letter in letters:
-        story = letter.headers.get(_HEADER, {})
-        click.echo(
-            f"{letter.id}  {story.get('group', '?')}  after {story.get('attempts', '?')} attempts: "
-            f"{printable(str(story.get('error') or 'no ack').encode())}  {printable(letter.body)}"
+    elif not letters:
+        click.echo(_NONE.format(topic=topic))
+    else:
+        print_table(
+            _LETTER_COLUMNS, [_letter_row(letter) for letter in letters], optional=("original", "key")
         )
+
+
+def _has_letters(client: sync.Client, topic: str) -> bool:
+    """Whether the topic of dead letters exists. Raises UnknownTopic if `topic` itself does not."""
+    from tickwheel.errors import UnknownTopic
+
+    try:
+        client.topic(dead_topic(topic))
+    except UnknownTopic:
+        client.topic(topic)
+        return False
+    return True
+
+
+def _letter_row(letter: BrowsedMessage) -> list[str]:
+    story = letter.headers.get(_HEADER, {})
+    key = str(story.get("key") or "")
+    return [
+        str(letter.id),
+        str(story.get("group", "?")),
+        str(story.get("attempts", "?")),
+        printable(str(story.get("error") or "no ack").encode()),
+        str(story.get("id", "?")),
+        _key_cell(key),
+        printable(letter.body),
+    ]
 
 
 @dead.command()
@@ -56,15 +100,19 @@ def list_dead(topic: str, limit: int) -> None:
 @click.option("--limit", type=click.IntRange(1, 100_000), default=10_000, show_default=True)
 @shared_options
 def replay(topic: str, ids: tuple[int, ...], limit: int) -> None:
-    """Give dead letters of TOPIC back to the groups that gave them up: all, or those with these IDS."""
+    """Give dead letters of TOPIC back to the groups that gave them up: all, or those with these IDS.
+
+    IDS are those that `dead list` shows first. The exit code is 1 when one of them is no dead letter of TOPIC.
+    """
     with current_session().client() as client:
         counts = client.replay_dead(topic, ids=list(ids) or None, limit=limit)
     if current_session().json:
         print_json(counts)
     else:
-        click.echo(
-            ", ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in counts.items()) or "none"
-        )
+        found = [f"{name.replace('_', ' ')}: {count:,}" for name, count in counts.items()]
+        click.echo(", ".join(found) or _NONE.format(topic=topic))
+    if counts.get("not_found"):
+        raise CommandFailed(ExitCode.FAILED)
 
 
 @dead.command()
@@ -75,9 +123,14 @@ def replay(topic: str, ids: tuple[int, ...], limit: int) -> None:
 def purge(topic: str, yes: bool, dry_run: bool) -> None:
     """Drop all dead letters of TOPIC for good."""
     if not yes and not dry_run:
-        click.confirm(f"Drop all dead letters of {topic}?", abort=True, err=True)
+        confirm(f"Drop all dead letters of {topic}?")
     with current_session().client() as client:
-        report_counts(client.cancel_where(f"{topic}.dead", stop=True, dry_run=dry_run))
+        if _has_letters(client, topic):
+            report_counts(client.cancel_where(dead_topic(topic), stop=True, dry_run=dry_run), dry_run=dry_run)
+        elif current_session().json:
+            print_json({"matched": 0, "results": {}})
+        else:
+            click.echo(_NONE.format(topic=topic))
 
 
 @click.command()
@@ -92,20 +145,29 @@ def browse(topic: str, states: tuple[str, ...], after_id: int, limit: int) -> No
     \b
     tickwheel browse reminders
     tickwheel browse orders --state waiting --json
+
+    The number behind a group's state says how often the message was delivered to it.
     """
     with current_session().client() as client:
         found = client.browse(topic, states=list(states) or None, after_id=after_id, limit=limit)
     if current_session().json:
         print_json([_fields(message) for message in found])
         return
-    for message in found:
-        click.echo(_line(message))
+    if not found:
+        click.echo(f"There are no such messages in {topic}." if states or after_id else f"{topic} is empty.")
+        return
+    print_table(_COLUMNS, [_row(message) for message in found], optional=("due", "key"))
 
 
-def _line(message: BrowsedMessage) -> str:
-    key = f"[{printable(message.key.encode())}]  " if message.key and message.key[0] != "~" else ""
+def _row(message: BrowsedMessage) -> list[str]:
     state = ", ".join(_group_states(message.groups)) or message.state
-    return f"{format_moment(message.deliver_at_ms)}  {message.id}  {state}  {key}{printable(message.body)}"
+    due = format_moment(message.deliver_at_ms)
+    return [due, str(message.id), state, _key_cell(message.key), printable(message.body)]
+
+
+def _key_cell(key: str) -> str:
+    """A key that starts with "~" was made by the sender's client for its own retries."""
+    return "-" if not key or key[0] == "~" else printable(key.encode("utf-8", "replace"))
 
 
 def _group_states(groups: Sequence[dict[str, Any]]) -> list[str]:

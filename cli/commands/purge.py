@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli.output import print_json, stdout_console
+from cli.output import counted, print_json, stdout_console
 from cli.session import current_session, shared_options
 from cli.sizes import format_bytes
 from tickwheel.stats import PurgeResult
@@ -39,11 +39,18 @@ def purge_lines(result: PurgeResult, *, dry_run: bool) -> list[str]:
     if not result.is_done:
         return ["The purge has begun; `tickwheel stats` shows the disk space that is in use."]
     would = "would be " if dry_run else ""
+    freed = f"{format_bytes(max(0, result.freed_bytes))} of log {would}freed"
+    stay = "stays where it is" if result.kept_messages == 1 else "stay where they are"
     lines = [
-        f"{result.purged_messages:,} messages {would}purged, {result.moved_messages:,} {would}moved",
-        f"{result.segments:,} segments {would}deleted, {format_bytes(max(0, result.freed_bytes))} of log {would}freed",
-        f"{result.kept_messages:,} messages stay where they are",
+        f"{counted(result.purged_messages, 'message')} {would}purged, {result.moved_messages:,} {would}moved",
+        f"{counted(result.segments, 'segment')} {would}deleted, {freed}",
+        f"{counted(result.kept_messages, 'message')} {stay}",
     ]
+    if dry_run and result.moved_messages and result.freed_bytes <= 0:
+        lines.append(
+            f"It would write {format_bytes(result.moved_bytes)} again and free nothing: it is not worth it now."
+        )
     if result.damaged_messages:
-        lines.append(f"{result.damaged_messages:,} messages were damaged and are lost")
+        were = "was damaged and is" if result.damaged_messages == 1 else "were damaged and are"
+        lines.append(f"{counted(result.damaged_messages, 'message')} {were} lost")
     return lines

@@ -11,8 +11,9 @@ from typing import Any
 import click
 
 from cli.options import parsed_by
-from cli.output import plain_table, print_json, printable, stdout_console
+from cli.output import print_json, printable
 from cli.session import current_session, shared_options
+from cli.tables import print_table
 from cli.times import format_moment, moment_to_ms, parse_duration
 from tickwheel import QueryResult
 from tickwheel.protocol.limits import DEFAULT_QUERY_ROWS, MAX_QUERY_ROWS
@@ -73,7 +74,7 @@ def _print_table(result: QueryResult) -> None:
         (column.name, "right" if any(word in column.type for word in _NUMBERS) else "left")
         for column in result.columns
     ]
-    stdout_console().print(plain_table(columns, [[_cell(value) for value in row] for row in result]))
+    print_table(columns, [[_cell(value) for value in row] for row in result])
 
 
 def _print_csv(result: QueryResult) -> None:

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     import anyio
     from anyio.abc import TaskStatus
 
-    from tickwheel import Batch, Message, Subscription
+    from tickwheel import Batch, Client, Message, Subscription
 
 _MOST_CREDIT = 1_000
+_ROUND_S = 0.2
+"""So long a printed message waits at most for others, to be acknowledged together with them."""
 
 
 @dataclass
@@ -49,7 +51,7 @@ class Wish:
     @property
     def credit(self) -> int:
         """No more messages than are wanted: the others must stay free for other subscribers."""
-        return min(self.count or _MOST_CREDIT, _MOST_CREDIT)
+        return _MOST_CREDIT if self.count is None else min(self.count - self.received, _MOST_CREDIT)
 
 
 @click.command()
@@ -132,29 +134,53 @@ def receive(
         anyio.run(_receive, url, wish, backend="trio")
 
 
+class _Waiting:
+    """Waiting for messages, which Ctrl-C and SIGTERM end in good order: the acks still go out. A second one does not
+    wait for that.
+    """
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._scope: anyio.CancelScope | None = None
+
+    async def next_batch(
+        self, subscription: Subscription[Message, Batch], timeout_s: float | None
+    ) -> Batch | None:
+        """The next batch; None when none came in time, or at a signal."""
+        import anyio
+
+        with anyio.move_on_after(timeout_s) as self._scope:
+            return None if self.stopped else await subscription.receive_batch()
+        return None
+
+    async def watch(self, everything: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
+        import anyio
+
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for _ in signals:
+                if self.stopped:
+                    everything.cancel()
+                self.stopped = True
+                if self._scope is not None:
+                    self._scope.cancel()
+
+
 async def _receive(url: str | None, wish: Wish) -> None:
-    """Subscribe and print; Ctrl-C and SIGTERM end it in good order, with the acks on disk."""
+    """Subscribe and print until the wish is fulfilled, no message comes for too long, or somebody stops it."""
     import anyio
 
     import tickwheel
 
-    timed_out = False
+    waiting = _Waiting()
     async with (
         tickwheel.Client(url, connect_timeout=CONNECT_TIMEOUT_S) as client,
-        client.subscribe(
-            wish.topic,
-            group=wish.group,
-            credit=wish.credit,
-            batch=wish.credit,
-            start=wish.start,
-            shard=wish.shard,
-        ) as subscription,
         anyio.create_task_group() as tasks,
     ):
-        await tasks.start(_stop_on_signal, tasks.cancel_scope)
-        timed_out = await _print_all(subscription, wish)
+        await tasks.start(waiting.watch, tasks.cancel_scope)
+        await (_print_some(client, wish, waiting) if wish.count else _print_all(client, wish, waiting))
         tasks.cancel_scope.cancel()
-    if timed_out and wish.count is not None and not wish.fulfilled:
+    if wish.count is not None and not wish.fulfilled and not waiting.stopped:
         raise CommandError(
             "timed_out",
             f"{wish.received} of {wish.count} messages came before {wish.timeout_s:g} s passed without one",
@@ -162,38 +188,71 @@ async def _receive(url: str | None, wish: Wish) -> None:
         )
 
 
-async def _stop_on_signal(scope: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
-    import anyio
-
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        task_status.started()
-        async for _ in signals:
-            scope.cancel()
-            return
+def _subscribe(client: Client, wish: Wish) -> Subscription[Message, Batch]:
+    credit = wish.credit
+    return client.subscribe(
+        wish.topic, group=wish.group, credit=credit, batch=credit, start=wish.start, shard=wish.shard
+    )
 
 
-async def _print_all(subscription: Subscription[Message, Batch], wish: Wish) -> bool:
-    """Print until the wish is fulfilled (False) or no message comes for too long (True)."""
-    import anyio
+async def _print_all(client: Client, wish: Wish, waiting: _Waiting) -> None:
+    """Print until no message comes."""
+    async with _subscribe(client, wish) as subscription:
+        while (batch := await waiting.next_batch(subscription, wish.timeout_s)) is not None:
+            _print_batch(batch, wish)
+            await _settle(batch, wish)
 
-    batches = subscription.batches()
+
+async def _print_some(client: Client, wish: Wish, waiting: _Waiting) -> None:
+    """Print until the wish is fulfilled or no message comes.
+
+    Acks free credit, and the broker would send others for it. So messages are settled only after a subscription has
+    stopped; if more are wanted, there is another one, with credit for what is left.
+    """
     while not wish.fulfilled:
-        batch = None
-        with anyio.move_on_after(wish.timeout_s):
-            batch = await anext(batches)
+        async with _subscribe(client, wish) as subscription:
+            batch = await waiting.next_batch(subscription, wish.timeout_s)
+            if batch is None:
+                return
+            for one in await _print_round(subscription, batch, wish, waiting):
+                await _settle(one, wish)
+
+
+async def _print_round(
+    subscription: Subscription[Message, Batch], first: Batch, wish: Wish, waiting: _Waiting
+) -> list[Batch]:
+    """Print what comes shortly one after the other, and stop the subscription; what was printed."""
+    import anyio
+
+    room, printed = wish.credit - len(first), [first]
+    _print_batch(first, wish)
+    end = anyio.current_time() + min(_ROUND_S, subscription.ack_wait_ms / 4_000)
+    while room > 0:
+        batch = await waiting.next_batch(subscription, end - anyio.current_time())
         if batch is None:
-            return True
-        for message in batch:
-            if wish.fulfilled:
-                break
-            _print(message, wish)
-            wish.received += 1
-            if wish.acks:
-                await message.ack()
-            elif wish.nack_delay is not None:
-                await message.nack(wish.nack_delay, error=wish.error)
-        sys.stdout.flush()
-    return False
+            break
+        _print_batch(batch, wish)
+        printed.append(batch)
+        room -= len(batch)
+    await subscription.stop()
+    async for batch in subscription.batches():
+        _print_batch(batch, wish)
+        printed.append(batch)
+    return printed
+
+
+def _print_batch(batch: Batch, wish: Wish) -> None:
+    for message in batch:
+        _print(message, wish)
+        wish.received += 1
+    sys.stdout.flush()
+
+
+async def _settle(batch: Batch, wish: Wish) -> None:
+    if wish.acks:
+        await batch.ack()
+    elif wish.nack_delay is not None:
+        await batch.nack(wish.nack_delay, error=wish.error)
 
 
 def _print(message: Message, wish: Wish) -> None:
@@ -206,10 +265,13 @@ def _print(message: Message, wish: Wish) -> None:
 
 
 def message_line(message: Message) -> str:
-    """`2031-05-01T07:00:00.000Z  1042  [renewal-17]  call Ada`, and which attempt it is after the first."""
+    """`2031-05-01T07:00:00.000Z  1042  [renewal-17]  call Ada`, and after the first delivery to the group its number.
+
+    Not each delivery is an attempt: some are given back unread.
+    """
     # A key that starts with "~" was made by the sender's client for its own retries.
     key = f"[{printable(key_text(message).encode())}]  " if (message.key or "~")[0] != "~" else ""
-    again = f"  (attempt {message.epoch})" if message.epoch > 1 else ""
+    again = f"  (delivery {message.epoch})" if message.epoch > 1 else ""
     return f"{format_moment(message.deliver_at_ms)}  {message.id}  {key}{printable(message.body)}{again}"
 
 

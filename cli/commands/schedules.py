@@ -13,6 +13,7 @@ from broker.units import format_duration
 from cli.options import parse_header, parsed_by
 from cli.output import body_fields, print_json
 from cli.session import current_session, shared_options
+from cli.tables import print_table
 from cli.times import parse_duration, parse_moment
 from tickwheel.protocol.limits import MAX_TIME_MS
 
@@ -33,20 +34,34 @@ def schedules() -> None:
     """
 
 
+def _interval(text: str) -> timedelta:
+    interval = parse_duration(text)
+    if not interval:
+        raise ValueError("an interval is at least 1ms")
+    return interval
+
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_COLUMNS = (("schedule", "left"), ("rhythm", "left"), ("topic", "left"), ("next", "left"))
 _UNSETTABLE = ("until", "body", "header", "priority", "window")
 
 
 def _options(*, of_new: bool) -> Callable[[_Command], _Command]:
     """What a schedule says: `create` has defaults, `set` leaves alone what is not given."""
+
+    def default(value: str) -> str:
+        return f"  [default: {value}]" if of_new else ""
+
     moment, duration = parsed_by(parse_moment), parsed_by(parse_duration)
     text = 'Five fields, such as "0 9 * * MON-FRI"; six, with seconds first.'
     overlap, catch_up = click.Choice(["allow", "skip"]), click.Choice(["none", "last", "all"])
     options = [
         click.option("--topic", required=of_new, help="Where the messages go."),
         click.option("--cron", help=text),
-        click.option("--tz", help="The zone of the cron expression. [default: UTC]"),
-        click.option("--every", metavar="DURATION", callback=duration, help="Instead of cron: 10m."),
+        click.option("--tz", help=f"The zone of the cron expression.{default('UTC')}"),
+        click.option(
+            "--every", metavar="DURATION", callback=parsed_by(_interval), help="Instead of cron: 10m."
+        ),
         click.option("--start", metavar="TIME", callback=moment, help="Not before this time."),
         click.option("--until", metavar="TIME", callback=moment, help="Not after this time."),
         click.option("--body", help="Of each message."),
@@ -60,12 +75,14 @@ def _options(*, of_new: bool) -> Callable[[_Command], _Command]:
         ),
         click.option("--priority", type=click.IntRange(0, 255), help="Lower is first."),
         click.option(
-            "--overlap", type=overlap, help="skip: not while the message before is not done. [default: allow]"
+            "--overlap",
+            type=overlap,
+            help=f"skip: not while the message before is not done.{default('allow')}",
         ),
         click.option(
             "--catch-up",
             type=catch_up,
-            help="What to send of what was missed while the broker was down. [default: last]",
+            help=f"What to send of what was missed while the broker was down.{default('last')}",
         ),
         click.option(
             "--window",
@@ -102,7 +119,7 @@ def create(name: str, **options: Any) -> None:
     used = _given(options)
     if ("cron" in used) == ("every" in used):
         raise click.UsageError("give either --cron or --every")
-    with current_session().client() as client:
+    with current_session().client(may_create=True) as client:
         made = client.create_schedule(name, used.pop("topic"), **used)
     _print(made)
 
@@ -146,10 +163,17 @@ def list_schedules() -> None:
         print_json([_fields(one) for one in found])
     elif not found:
         click.echo("There are no schedules yet.")
-    for one in found if not current_session().json else ():
-        following = _moment(one, one.next_ms[0]) if one.next_ms else "paused" if one.paused else "ended"
-        waits = f"  waits: {one.trouble}" if one.trouble else ""
-        click.echo(f"{one.name}  {_rhythm(one)}  to {one.topic}  next: {following}{waits}")
+    else:
+        print_table(_COLUMNS, [_row(one) for one in found])
+        for one in found:
+            if one.trouble:
+                click.echo(f"{one.name} waits: {one.trouble}")
+
+
+def _row(schedule: Schedule) -> list[str]:
+    ended = "paused" if schedule.paused else "ended"
+    following = _moment(schedule, schedule.next_ms[0]) if schedule.next_ms else ended
+    return [schedule.name, _rhythm(schedule), schedule.topic, following]
 
 
 @schedules.command()

@@ -64,8 +64,8 @@ def send(
     date | tickwheel send ticks -
     tickwheel send orders --from-file orders.jsonl
 
-    A line of --from-file holds "body" or "body_base64" and, as you like, "topic", "key", "priority",
-    "headers" and one of "at", "in" and "deliver_at_ms":
+    A line of --from-file holds "body" or "body_base64" and, as you like, "topic", "key", "order_key",
+    "priority", "headers" and one of "at", "in", "delay_level" and "deliver_at_ms":
 
     \b
     {"body": "call Ada", "in": "2h30m", "key": "ada-1"}
@@ -77,13 +77,15 @@ def send(
     if bulk_file is not None:
         one_message_only = body is not None or body_file is not None or time or key or headers
         if one_message_only or priority is not None or order_key or delay_level:
-            raise click.UsageError("with --from-file, the lines say body, time, key, priority and headers")
+            raise click.UsageError(
+                "with --from-file, the lines say body, time, key, order_key, priority and headers"
+            )
         _report_bulk(send_file(current_session(), bulk_file, topic, skip_bad=skip_bad))
         return
     if topic is None:
         raise click.UsageError("Missing argument 'TOPIC'.")
     content = _read_body(body, body_file)
-    with current_session().client() as client:
+    with current_session().client(may_create=True) as client:
         result = client.send(
             topic,
             content,
@@ -112,8 +114,9 @@ def _report_one(topic: str, result: Any) -> None:
     if current_session().json:
         print_json({"topic": topic, "id": result.id, "duplicate": result.duplicate})
         return
-    remark = " (was there already: same topic and key)" if result.duplicate else ""
-    click.echo(f"{result.id}{remark}")
+    click.echo(str(result.id))
+    if result.duplicate:
+        click.echo("It was there already: same topic and key.", err=True)
 
 
 def _report_bulk(report: BulkReport) -> None:

@@ -19,6 +19,8 @@ def stats() -> None:
     \b
     tickwheel stats
     tickwheel stats --json | jq .scheduled
+
+    In the JSON, "ready" counts what is in its topic, and "messages" all that were ever sent.
     """
     with current_session().client() as client:
         found = client.stats()
@@ -36,15 +38,21 @@ def stat_sections(found: Stats) -> list[tuple[str, list[tuple[str, str]]]]:
     """Headings with labels and values, as they are printed."""
     return [
         (
-            "Messages",
+            "Messages now",
             [
-                ("stored", f"{found.messages:,}"),
                 ("scheduled", f"{found.scheduled:,}"),
-                ("ready", f"{found.ready:,}"),
+                ("in their topics", f"{found.ready:,} (also done and not purged)"),
                 ("leased", f"{found.leased:,}"),
+            ],
+        ),
+        (
+            "Ever, since the directory was made",
+            [
+                ("sent", f"{found.messages:,}"),
+                ("cancelled", f"{found.cancelled:,}"),
                 ("delivered", f"{found.delivered:,}"),
                 ("acknowledged", f"{found.acked:,}"),
-                ("cancelled", f"{found.cancelled:,}"),
+                ("written to the log", f"{format_bytes(found.appended_bytes)} (also what was purged)"),
             ],
         ),
         (
@@ -62,9 +70,8 @@ def stat_sections(found: Stats) -> list[tuple[str, list[tuple[str, str]]]]:
                 ("version", found.version),
                 ("up for", format_duration(found.uptime_ms)),
                 ("its clock", format_moment(found.now_ms)),
-                ("log", f"{format_bytes(found.appended_bytes)}, {found.syncs:,} syncs"),
-                ("not yet on disk", format_bytes(found.appended_bytes - found.durable_bytes)),
-                ("all files", format_bytes(found.disk_bytes)),
+                ("syncs", f"{found.syncs:,}"),
+                ("files on disk", format_bytes(found.disk_bytes)),
             ],
         ),
     ]

@@ -7,16 +7,18 @@ from typing import Any
 
 import click
 
-from cli.output import plain_table, print_json, stdout_console
+from cli.options import confirm
+from cli.output import counted, print_json
 from cli.session import current_session, shared_options
-from cli.topic_options import given, setting_options, setting_text, vitess_option
+from cli.tables import print_table
+from cli.topic_options import BROKER_SETTINGS, given, setting_options, setting_text, vitess_option
 from tickwheel.stats import GroupStats, TopicInfo, TopicStats
 
 _COLUMNS = (
     ("topic", "left"),
     ("group", "left"),
     ("scheduled", "right"),
-    ("ready", "right"),
+    ("in topic", "right"),
     ("backlog", "right"),
     ("leased", "right"),
     ("delivered", "right"),
@@ -24,6 +26,7 @@ _COLUMNS = (
     ("dead", "right"),
     ("subscribers", "right"),
 )
+_OPTIONAL = ("subscribers", "delivered", "leased", "dead")
 
 
 @click.group(invoke_without_command=True)
@@ -50,8 +53,10 @@ def list_topics() -> None:
     \b
     tickwheel topics list --json | jq -r '.[].name'
 
-    A topic's "scheduled" messages wait for their time, "ready" ones are due. For a group, "backlog" is due
-    and not acknowledged, "leased" is the part of it that a subscriber works on, and "dead" was given up.
+    A topic's "scheduled" messages wait for their time. Those "in topic" are due, also what is done and not
+    purged yet; in the JSON this is "ready", and "messages" counts all that ever came. For a group, "backlog"
+    is due and not acknowledged, "leased" is the part of it that a subscriber works on; "delivered", "acked"
+    and "dead" (given up) count everything so far.
     """
     print_topics()
 
@@ -69,7 +74,7 @@ def create(name: str, shards: int | None, vitess: str | None, **settings: Any) -
     tickwheel topics create orders --ack-wait 10s --max-attempts 5 --rate 500
     tickwheel topics create events --shards 4
     """
-    with current_session().client() as client:
+    with current_session().client(may_create=True) as client:
         made = client.create_topic(name, shards=shards or 0, vitess=vitess, **given(settings))
     print_topic(made)
 
@@ -113,12 +118,14 @@ def delete(name: str, yes: bool) -> None:
     with current_session().client() as client:
         messages = client.topic(name).messages
         if not yes:
-            click.confirm(f"Delete {name} with its {messages:,} messages?", abort=True, err=True)
+            confirm(
+                f"Delete {name} with its {counted(messages, 'message')}?",
+            )
         deleted = client.delete_topic(name)
     if current_session().json:
         print_json({"topic": name, "messages": deleted})
     else:
-        click.echo(f"deleted {name} with {deleted:,} messages")
+        click.echo(f"deleted {name} with {counted(deleted, 'message')}")
 
 
 @topics.command()
@@ -148,7 +155,7 @@ def print_topics() -> None:
     elif not found:
         click.echo("There are no topics yet. The first message creates one: tickwheel send reminders hello")
     else:
-        stdout_console().print(plain_table(_COLUMNS, topic_rows(found)))
+        print_table(_COLUMNS, topic_rows(found), optional=_OPTIONAL)
 
 
 def print_topic(topic: TopicInfo) -> None:
@@ -157,11 +164,11 @@ def print_topic(topic: TopicInfo) -> None:
         print_json(topic)
         return
     click.echo(f"{topic.name}{' (paused)' if topic.paused else ''}")
-    click.echo(f"  messages {topic.messages:,}, scheduled {topic.scheduled:,}, ready {topic.ready:,}")
+    click.echo(f"  scheduled {topic.scheduled:,}, in topic {topic.ready:,}, {topic.messages:,} ever sent")
     if topic.shards:
         click.echo(f"  shards {' '.join(topic.shards)}")
     for name, value in topic.effective.items():
-        own = "" if name in topic.settings else "  (the broker's)"
+        own = "" if name in topic.settings or name not in BROKER_SETTINGS else "  (the broker's)"
         click.echo(f"  {name.removesuffix('_ms'):<15} {setting_text(name, value)}{own}")
 
 

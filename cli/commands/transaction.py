@@ -8,16 +8,24 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 import msgspec
 
-from cli.failures import CommandError
+from broker.exit_codes import ExitCode
+from cli.failures import CommandError, CommandFailed
 from cli.options import parse_header, parsed_by, time_arguments, time_options
-from cli.output import print_json
+from cli.output import counted, print_json
 from cli.session import current_session, shared_options
 from cli.times import parse_duration, parse_moment
 
 if TYPE_CHECKING:
     from tickwheel import sync
 
-_ACTIONS = ("send", "cancel", "reschedule")
+_WHICH = ("id", "ids", "topic", "key", "keys")
+_TIME = ("in", "at")
+_ACTIONS = {
+    "send": ("topic", "body", "key", "order_key", "priority", "headers", "delay_level", *_TIME),
+    "cancel": _WHICH,
+    "reschedule": (*_WHICH, "priority", *_TIME),
+}
+"""What a line may say, and the fields of each."""
 
 
 @click.command()
@@ -32,27 +40,37 @@ def transaction(file: BinaryIO) -> None:
     {"cancel": {"topic": "reminders", "key": "order-17"}}
     {"reschedule": {"id": 1042, "at": "2031-05-01T09:00+02:00"}}
 
-    FILE has one such JSON object a line; - is stdin.
+    FILE has one such JSON object a line; - is stdin. A send has "topic" and "body" and, as you like, "key",
+    "order_key", "priority", "headers" and one of "in", "at" and "delay_level". The others name messages by
+    "id", "ids", or "topic" with "key" or "keys"; a reschedule has "in" or "at", "priority", or both.
     """
-    with current_session().client() as client:
+    with current_session().client(may_create=True) as client:
         tx = client.transaction()
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                _add(tx, number, line)
+        problems = [
+            f"line {number}: {problem}"
+            for number, line in enumerate(file, 1)
+            if line.strip() and (problem := _add(tx, line))
+        ]
+        if problems:
+            raise CommandError(
+                "bad_line", "\n".join(problems), "Nothing was done. See `tickwheel transaction --help`."
+            )
         result = tx.commit()
     ids = [list(one) for one in result.ids] if result is not None else []
     if current_session().json:
         print_json({"committed": True, "ids": ids})
     else:
-        click.echo(f"committed; {len(ids)} sends" + "".join(f"\n{one[0]}" for one in ids))
+        click.echo(f"committed; {counted(len(ids), 'send')}" + "".join(f"\n{one[0]}" for one in ids))
 
 
-def _add(tx: sync.Transaction, number: int, line: bytes) -> None:
+def _add(tx: sync.Transaction, line: bytes) -> str | None:
+    """Put what a line says into the transaction, or return what is wrong with it."""
     try:
         parsed = msgspec.json.decode(line, type=dict[str, dict[str, Any]])
         if len(parsed) != 1 or next(iter(parsed)) not in _ACTIONS:
             raise ValueError('it must have exactly one of "send", "cancel" and "reschedule"')
         ((action, fields),) = parsed.items()
+        _check_fields(action, fields)
         arguments = _arguments(fields)
         if action == "send":
             tx.send(arguments.pop("topic"), str(arguments.pop("body")).encode(), **arguments)
@@ -60,10 +78,18 @@ def _add(tx: sync.Transaction, number: int, line: bytes) -> None:
             tx.cancel(arguments.pop("topic", None), **arguments)
         else:
             tx.reschedule(arguments.pop("topic", None), **arguments)
-    except (msgspec.MsgspecError, ValueError, TypeError, KeyError) as error:
-        raise CommandError(
-            "bad_line", f"line {number}: {error}", "Nothing was done. See `tickwheel transaction --help`."
-        ) from None
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        return str(error)
+    return None
+
+
+def _check_fields(action: str, fields: dict[str, Any]) -> None:
+    unknown = [name for name in fields if name not in _ACTIONS[action]]
+    if unknown:
+        raise ValueError(f'"{action}" has no field "{unknown[0]}"; it has {", ".join(_ACTIONS[action])}')
+    missing = [name for name in ("topic", "body") if action == "send" and name not in fields]
+    if missing:
+        raise ValueError(f'"send" needs "{missing[0]}"')
 
 
 def _arguments(fields: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +137,7 @@ def send_prepared(
     headers: tuple[tuple[str, str], ...],
 ) -> None:
     """Store a message that waits for commit or rollback; prints its id."""
-    with current_session().client() as client:
+    with current_session().client(may_create=True) as client:
         options = {"key": key, "headers": dict(headers) or None, **time_arguments(delay, moment)}
         message_id = client.prepare(topic, body.encode(), **options).id
     if current_session().json:
@@ -127,7 +153,7 @@ def commit(ids: tuple[int, ...]) -> None:
     """Let prepared messages be delivered at their time; prints the ids of what they become."""
     with current_session().client() as client:
         decided = client.commit_prepared(list(ids))
-    _report([(one, result, became) for one, (result, became) in zip(ids, decided, strict=True)])
+    _report([(one, result, became) for one, (result, became) in zip(ids, decided, strict=True)], "committed")
 
 
 @prepared.command()
@@ -137,12 +163,15 @@ def rollback(ids: tuple[int, ...]) -> None:
     """Drop prepared messages."""
     with current_session().client() as client:
         decided = client.rollback_prepared(list(ids))
-    _report([(one, result, 0) for one, result in zip(ids, decided, strict=True)])
+    _report([(one, result, 0) for one, result in zip(ids, decided, strict=True)], "rolled_back")
 
 
-def _report(rows: list[tuple[int, str, int]]) -> None:
+def _report(rows: list[tuple[int, str, int]], decision: str) -> None:
+    """The exit code is 1 when one of them was not decided so, now or before."""
     if current_session().json:
         print_json([{"id": one, "result": result, "became": became or None} for one, result, became in rows])
-        return
-    for one, result, became in rows:
-        click.echo(f"{one}: {result.replace('_', ' ')}" + (f" as {became}" if became else ""))
+    else:
+        for one, result, became in rows:
+            click.echo(f"{one}: {result.replace('_', ' ')}" + (f" as {became}" if became else ""))
+    if any(result.removeprefix("already_") != decision for _, result, _ in rows):
+        raise CommandFailed(ExitCode.FAILED)

@@ -36,8 +36,12 @@ def wheel(watch: bool, every: timedelta) -> None:
     tickwheel wheel --watch
     tickwheel wheel --json | jq .forecast
 
-    Timers are messages that wait for their time, and deliveries that wait for their acknowledgement. A level's
-    strip shows its timers from now on. Each character stands for many slots and is higher the more
+    Timers are messages that wait for their time, and deliveries that wait for their acknowledgement; also those
+    of messages that were cancelled or acknowledged meanwhile, which stay until their time and do nothing then.
+    A row of the picture is without those above it; in the JSON's forecast it counts all that is due before
+    its until_ms.
+
+    A level's strip shows its timers from now on. Each character stands for many slots and is higher the more
     timers these have; the scale is logarithmic.
     """
     with current_session().client() as client:

@@ -13,6 +13,7 @@ from native.twins.delivery import Receipt, expanded, reach_beyond
 from native.twins.store import (
     ACKED,
     ACKING,
+    CALLED,
     DEAD,
     IN_RETRY,
     LEASED,
@@ -20,9 +21,11 @@ from native.twins.store import (
     PARKED,
     POSTPONED,
     READY,
+    RESET_ATTEMPTS,
     SCHEDULED,
     UNTOUCHED,
     WAITING,
+    WERE_DONE,
     Array,
     TwinStore,
 )
@@ -94,7 +97,7 @@ def _finish(store: TwinStore, group_id: int, of: Array, state: int) -> int:
         group["high_seq"] = max(int(group["high_seq"]), seq + 1)
         if store.is_gone(group_id, seq):
             continue
-        row["flags"] &= ~np.uint8(ACKING)
+        row["flags"] &= ~np.uint8(ACKING | CALLED)
         if row["state"] == state:
             continue
         group["touched"] += row["state"] == UNTOUCHED
@@ -133,11 +136,12 @@ def apply_nack(store: TwinStore, group_id: int, of: Array) -> int:
 
 def _wait_until(row: Any, time_ms: int) -> None:
     row["state"], row["time_ms"] = WAITING, time_ms
+    row["flags"] &= ~np.uint8(CALLED)
     if row["flags"] & IN_A_CHAIN:
         row["flags"] |= POSTPONED
 
 
-def apply_redeliver(store: TwinStore, group_id: int, of: Array, reset_attempts: int) -> int:
+def apply_redeliver(store: TwinStore, group_id: int, of: Array, how: int) -> int:
     """0, or -1 when a run names a row that is not there: then nothing is changed."""
     group, rows = store.groups[group_id], store.deliveries[group_id]
     if reach_beyond(of, int(group["allocated"])):
@@ -151,7 +155,9 @@ def apply_redeliver(store: TwinStore, group_id: int, of: Array, reset_attempts: 
             _lower(group, "acked" if row["state"] == ACKED else "dead")
             group["pending"] += 1
         _wait_until(row, time_ms)
-        if reset_attempts:
+        if how & WERE_DONE:
+            row["flags"] |= CALLED
+        if how & RESET_ATTEMPTS:
             row["base_epoch"] = epoch
     for first in of["first"].tolist():
         group["floor_seq"] = min(int(group["floor_seq"]), first)

@@ -13,6 +13,7 @@ from native.twins import orders
 from native.twins.chains import Chain, retry_chain
 from native.twins.ingest import frame
 from native.twins.store import (
+    CALLED,
     IN_RETRY,
     LAST,
     LEASED,
@@ -26,7 +27,6 @@ from native.twins.store import (
     SCHEDULED,
     TAKEN,
     UNTOUCHED,
-    WAITING,
     Array,
     TwinStore,
 )
@@ -256,8 +256,7 @@ class Selection:
         if seq < self.group["start_seq"] or not self.store.is_open(self.group_id, seq):
             return False
         row = self.rows[seq]
-        waits_without_key = row["state"] == WAITING and row["epoch"] == row["base_epoch"]
-        if row["flags"] & (PARKED | TAKEN) or waits_without_key:
+        if row["flags"] & (PARKED | TAKEN | CALLED):
             return False
         is_new = bool(row["state"] == UNTOUCHED and not row["flags"] & IN_RETRY)
         if self._has_its_key(seq):
@@ -330,7 +329,7 @@ def apply_lease(store: TwinStore, group_id: int, holder: int, of: Array) -> int:
         if store.is_gone(group_id, seq):
             continue
         group["touched"] += row["state"] == UNTOUCHED
-        row["flags"] &= ~np.uint8(TAKEN)
+        row["flags"] &= ~np.uint8(TAKEN | CALLED)
         row["state"], row["epoch"], row["time_ms"], row["holder"] = LEASED, epoch, time_ms, holder
         group["leased"] += 1
         group["deliveries"] += 1

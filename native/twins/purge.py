@@ -12,6 +12,7 @@ from native.twins.keys import key_hash, remove
 from native.twins.log import END_TYPE, HEAD, MESSAGE, MESSAGE_TYPE, MOVED_TYPE, make_record
 from native.twins.store import (
     ACKED,
+    CALLED,
     CANCELLED,
     DEAD,
     IN_RETRY,
@@ -28,7 +29,7 @@ from native.twins.store import (
 TRANSACTION_TYPE: Final = 12
 TRANSACTION_HEAD_BYTES: Final = 32
 STATE: Final = struct.Struct("<QHBBHHII")  # topic_seq, version, state, -, flags, -, groups, -
-GROUP: Final = struct.Struct("<IIIB3xq")  # group_id, epoch, base_epoch, state, time
+GROUP: Final = struct.Struct("<IIIBB2xq")  # group_id, epoch, base_epoch, state, flags, time
 DONE, NEED_DISK, NEED_DELIVERIES, NONSENSE = 0, 11, 15, -1
 
 Found = tuple[int, int, bool]  # (position, id, whether its checksum is right)
@@ -131,8 +132,10 @@ def _groups(store: TwinStore, row: Any) -> bytes:
     for group_id in store.groups_of(int(row["topic_id"])) if row["state"] == READY else ():
         delivery = _delivery(store, group_id, row)
         if delivery is not None and delivery["state"] != UNTOUCHED:
-            numbers = (int(delivery[name]) for name in ("epoch", "base_epoch", "state", "time_ms"))
-            entries.append(GROUP.pack(group_id, *numbers))
+            epoch, base_epoch, state, flags, time_ms = (
+                int(delivery[name]) for name in ("epoch", "base_epoch", "state", "flags", "time_ms")
+            )
+            entries.append(GROUP.pack(group_id, epoch, base_epoch, state, flags & CALLED, time_ms))
     return b"".join(entries)
 
 
@@ -218,10 +221,11 @@ def apply_moved(store: TwinStore, position: int) -> tuple[int, int]:
         return stop, group_id
     _set_row(store, inner, position + before, seq, version, state, flags)
     if state == READY:
-        for group_id, epoch, base_epoch, of_group, time_ms in entries:
+        for group_id, epoch, base_epoch, of_group, of_flags, time_ms in entries:
             delivery, group = store.deliveries[group_id][seq], store.groups[group_id]
             delivery["state"], delivery["time_ms"] = of_group, time_ms
             delivery["epoch"], delivery["base_epoch"] = epoch, base_epoch
+            delivery["flags"] = int(delivery["flags"]) & ~CALLED & 0xFF | of_flags & CALLED
             group["high_seq"] = max(int(group["high_seq"]), seq + 1)
     return DONE, 0
 

@@ -7,6 +7,7 @@ from native.twins.delivery import due_ms, lane_chain
 from native.twins.keys import insert
 from native.twins.store import (
     ACKED,
+    CALLED,
     CANCELLED,
     DEAD,
     LEASED,
@@ -144,7 +145,8 @@ def _count_delivery(store: TwinStore, group_id: int, seq: int, is_held: bool) ->
         store.deliveries[group_id][seq],
         store.message_of(group_id, seq),
     )
-    row["holder"] = row["flags"] = row["retry_next"] = row["order_hash"] = 0
+    row["holder"] = row["retry_next"] = row["order_hash"] = 0
+    row["flags"] = int(row["flags"]) & CALLED
     if row["state"] == LEASED and not store.is_in_topic(group_id, seq):
         row["state"] = WAITING
     is_held |= bool(message["flags"] & ORDERED) and store.is_open(group_id, seq)

@@ -106,7 +106,7 @@ def test_dead_letters_are_dropped_for_good(shell: Shell, topic: str) -> None:
     shell.run("topics", "create", topic, "--max-attempts", "1")
     send_all(shell, topic, *[{"body": "x"}] * 3)
     assert len(receive(shell, topic, 3, "--nack", "0s")) == 3
-    assert shell.text("dead", "purge", topic, "--dry-run") == "3 messages are meant\n"
+    assert shell.text("dead", "purge", topic, "--dry-run") == "3 messages match\n"
     assert shell.json("dead", "purge", topic, "--yes")["matched"] == 3
     assert shell.json("dead", "list", topic) == []
     assert shell.json("dead", "replay", topic) == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -42,7 +43,10 @@ def test_topics(shell: Shell) -> None:
         "topics", "set", "bills", "--spread", "1m", "--unset", "rate", "--unset", "max-attempts"
     )
     assert "spread          1m\n" in shown
-    assert "rate            none  (the broker's)" in shown
+    assert "rate            none\n" in shown
+    assert "max_backoff     1h  (the broker's)" in shown
+    assert "purge_after     0s\n" in shell.text("topics", "set", "bills", "--purge-after", "0s")
+    assert '"max_attempts":3,' in shell.text("topics", "set", "bills", "--max-attempts", "3", "--json")
     assert "(paused)" in shell.text("topics", "pause", "bills")
     assert "bills (paused)" in shell.text("topics")
     assert "(paused)" not in shell.text("topics", "resume", "bills")
@@ -106,18 +110,21 @@ def test_dead_letters(shell: Shell) -> None:
     listed = ""
     for _ in range(100):
         listed = shell.run("dead", "list", "fragile", code=None).stdout.decode()
-        if listed:
+        if "broken" in listed:
             break
-    assert "g  after 1 attempts: no ack  broken" in listed
+    assert [line.split() for line in listed.splitlines()] == [
+        ["id", "group", "attempts", "error", "original", "key", "body"],
+        [ANY, "g", "1", "no", "ack", ANY, "-", "broken"],
+    ]
     assert shell.text("dead", "replay", "fragile").strip() == "replayed: 1"
-    assert shell.text("dead", "list", "fragile") == ""
-    assert "0 messages are meant" in shell.text("dead", "purge", "fragile", "--yes")
+    assert shell.text("dead", "list", "fragile") == "fragile has no dead letters.\n"
+    assert "0 messages match" in shell.text("dead", "purge", "fragile", "--yes")
 
 
 def test_changes_by_filter(shell: Shell) -> None:
     for number in range(6):
         shell.run("send", "plans", f"p{number}", "--in", "1h", "--priority", str(number))
-    assert shell.text("cancel", "plans", "--priority-max", "1", "--dry-run") == "2 messages are meant\n"
+    assert shell.text("cancel", "plans", "--priority-max", "1", "--dry-run") == "2 messages match\n"
     assert parsed(shell, "cancel", "plans", "--priority-max", "1") == {
         "matched": 2,
         "results": {"cancelled": 2},
@@ -133,14 +140,20 @@ def test_changes_by_filter(shell: Shell) -> None:
 def test_a_transaction_is_all_or_nothing(shell: Shell) -> None:
     shell.run("send", "alarms", "wake", "--in", "1h", "--key", "a1")
     good = b'{"send": {"topic": "bed", "body": "made", "in": "1h"}}\n{"cancel": {"topic": "alarms", "key": "a1"}}\n'
-    assert shell.text("transaction", "-", stdin=good).startswith("committed; 1 sends\n")
+    assert shell.text("transaction", "-", stdin=good).startswith("committed; 1 send\n")
     refused = shell.run("transaction", "-", stdin=good, code=FAILED)
     assert b"transaction_refused" in refused.stderr
     found = parsed(shell, "browse", "bed")
     assert isinstance(found, list)
     assert len(found) == 1
-    wrong = shell.run("transaction", "-", stdin=b'{"sned": {}}', code=FAILED)
-    assert b"line 1" in wrong.stderr
+    bad = b'{"sned": {}}\n\n{"cancel": {"id": 1, "in": "1h"}}\n{"send": {"topic": "bed"}}\nnone\n'
+    wrong = shell.error("transaction", "-", stdin=bad, code=FAILED)
+    assert wrong["code"] == "bad_line"
+    assert [line.split(":")[0] for line in wrong["message"].splitlines()] == [
+        f"line {n}" for n in (1, 3, 4, 5)
+    ]
+    assert '"cancel" has no field "in"' in wrong["message"]
+    assert '"send" needs "body"' in wrong["message"]
 
 
 def test_prepared_messages(shell: Shell) -> None:

@@ -44,7 +44,17 @@ def test_a_reader_that_leaves_is_no_noise(shell: Shell) -> None:
 
 def test_data_wins_over_the_environment(tmp_path: Path) -> None:
     shell = Shell(tmp_path, "tickwheel://127.0.0.1:9")
-    assert shell.json("topics", "--data", "d") == []
+    shell.run("send", "t", "x", "--data", "d")
+    assert [one["name"] for one in shell.json("topics", "--data", "d")] == ["t"]
+
+
+@pytest.mark.parametrize(
+    "command", ["stats", "topics", "browse t", "receive t --count 1", "cancel 1", "topics set t --rate 1"]
+)
+def test_a_misspelt_directory_is_not_made(shell: Shell, command: str) -> None:
+    error = shell.error("--data", "typo", *command.split(), code=1)
+    assert error["code"] == "no_data_directory"
+    assert not list(shell.directory.iterdir())
 
 
 def test_one_owner_at_a_time(tmp_path: Path) -> None:

@@ -110,8 +110,8 @@ def test_the_command_line(daemon: Daemon, tmp_path: Path) -> None:
     shell.text("receive", "t", "--count", "1")
     planned = json.loads(shell.text("purge", "--dry-run", "--json"))
     assert (planned["is_done"], planned["purged_messages"], planned["segments"]) == (True, 1, 1)
-    assert "1 messages would be purged, 0 would be moved" in shell.text("purge", "--dry-run")
-    assert "1 messages purged, 0 moved" in shell.text("purge")
+    assert "1 message would be purged, 0 would be moved" in shell.text("purge", "--dry-run")
+    assert "1 message purged, 0 moved" in shell.text("purge")
     assert "0 messages purged" in shell.text("purge")
     assert b"purge" in shell.run("purge", "--no-wait").stdout
 

@@ -145,7 +145,7 @@ def test_from_the_command_line(daemon: Daemon, tmp_path: Path) -> None:
     times = shell.text("schedules", "next", "standup").split()
     assert len(times) == 5
     assert all("T09:00:00+0" in time for time in times)
-    assert "standup  0 9 * * MON-FRI Europe/Paris  to chat" in shell.text("schedules", "list")
+    assert "standup   0 9 * * MON-FRI Europe/Paris  chat " in shell.text("schedules", "list")
     assert "(paused)" in shell.text("schedules", "pause", "standup")
     assert "(paused)" not in shell.text("schedules", "resume", "standup")
     sent = shell.text("schedules", "trigger", "standup").strip()

@@ -154,6 +154,11 @@ async def test_prepared_messages_wait_for_their_decision(daemon: Daemon, topic: 
             ("already_rolled_back", 0),
         ]
         assert await client.rollback_prepared([first.id, 1 << 40]) == ["already_committed", "not_found"]
+        with pytest.raises(TransactionRefused, match="already_rolled_back"):
+            await second.commit()
+        with pytest.raises(TransactionRefused, match="already_committed"):
+            await first.rollback()
+        await second.rollback()
         assert await subscription.receive(0.1) is None
 
 
@@ -164,6 +169,16 @@ async def test_a_committed_message_is_delivered_at_its_time(daemon: Daemon, topi
         message = await get(subscription)
         assert message.deliver_at_ms - message.created_ms > 0
         await message.ack(confirm=True)
+
+
+async def test_a_commit_is_known_when_its_message_is_gone(daemon: Daemon, topic: str) -> None:
+    async with tickwheel.Client(daemon.url) as client:
+        prepared = await client.prepare(topic, b"x", delay=timedelta(hours=1))
+        assert await client.cancel(id=await prepared.commit()) == "cancelled"
+        assert await client.commit_prepared([prepared.id]) == [("already_committed", 0)]
+        assert await prepared.commit() == 0
+        with pytest.raises(TransactionRefused):
+            await prepared.rollback()
 
 
 async def test_orphans_are_asked_after_until_somebody_knows(daemon: Daemon, topic: str) -> None:

@@ -131,7 +131,7 @@ class Engine:
         runs = delivery.runs(seqs, epochs, [self.now_ms + detail.choice([0, 0, 40])] * len(seqs))
         match detail.randrange(4):
             case 0:
-                self.pair.call("apply_redeliver", group_id, runs, detail.randrange(2))
+                self.pair.call("apply_redeliver", group_id, runs, detail.randrange(4))
             case 1:
                 self.pair.call("apply_dead", group_id, runs)
             case _:

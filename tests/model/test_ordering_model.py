@@ -101,7 +101,7 @@ class OrderingMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def return_unseen(self, data: st.DataObject) -> None:
         ids = self._some(data, list(self.held))
-        self.store.return_unseen(self.group, ids, [self.held[i] for i in ids], self.now_ms)
+        self.store.return_unseen(self.group, self.holder, ids, [self.held[i] for i in ids], self.now_ms)
 
     @precondition(lambda self: self.key_of)
     @rule(

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from native.twins import acks, change, delivery, ingest, keys, log, purge, rebuild
+from native.twins import acks, bulk, change, delivery, ingest, keys, log, purge, rebuild
 from native.twins.key_index import PARTITIONS, KeyIndex
 from native.twins.store import ARRIVAL, DELIVERY, GROUP, ROW, TOPIC, Array, TwinStore, padded
 from tests.support.native_store import HOLDERS, NativeStore
@@ -33,6 +33,7 @@ _TWINS: Final = {
         (change, "judge_all apply_end apply_reschedule"),
         (purge, "is_dead purge_plan apply_moved purge_count apply_purged purge_survey"),
         (purge, "raise_first_seq raise_first_id"),
+        (bulk, "check adopt"),
         (rebuild, "scheduled leased rebuild_topics rebuild_keys skip_to_start rebuild_group rebuild_orders"),
     )
     for name in names.split()

@@ -293,10 +293,10 @@ class NativeStore:
     def apply_nack(self, group_id: int, runs: Array) -> int:
         return self._runs(lib.tw_apply_nack, group_id, (), runs)
 
-    def apply_redeliver(self, group_id: int, runs: Array, reset_attempts: int) -> int:
+    def apply_redeliver(self, group_id: int, runs: Array, how: int) -> int:
         with Outputs() as out:
             source = out.input(runs, RUN, "tw_run *")
-            return int(lib.tw_apply_redeliver(self.store, group_id, source, len(runs), reset_attempts))
+            return int(lib.tw_apply_redeliver(self.store, group_id, source, len(runs), how))
 
     def expire(
         self, group_id: int, receipts: Sequence[tuple[int, int]], now_ms: int
@@ -397,6 +397,21 @@ class NativeStore:
     def rebuild_orders(self, group_id: int, from_seq: int) -> tuple[bool, int]:
         at = ffi.new("uint64_t *", from_seq)
         return bool(lib.tw_rebuild_orders(self.store, group_id, at)), int(at[0])
+
+    # -- bulk.c --
+
+    def check(
+        self, foreign: bytes, at: int, end: int, next_id: int, end_id: int, limit: int
+    ) -> tuple[int, int, int, int]:
+        with Outputs() as out:
+            self.store.foreign = out.bytes(foreign)
+            position, number, filled = (ffi.new("uint64_t *", value) for value in (at, next_id, 0))
+            why = lib.tw_bulk_check(self.store, position, end, number, end_id, limit, filled)
+            self.store.foreign = ffi.NULL
+            return int(why), int(position[0]), int(number[0]), int(filled[0])
+
+    def adopt(self, first_id: int, n: int, base: int) -> int:
+        return int(lib.tw_bulk_adopt(self.store, first_id, n, base))
 
     # -- purge.c --
 

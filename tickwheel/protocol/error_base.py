@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class TickwheelError(Exception):
     """Something went wrong in Tickwheel."""
@@ -32,3 +34,13 @@ class TickwheelError(Exception):
 
 def _first_line(cls: type) -> str:
     return (cls.__doc__ or cls.__name__).strip().splitlines()[0]
+
+
+def to_wire(error: TickwheelError) -> dict[str, Any]:
+    """The ERROR body of an exception."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "advice": error.advice,
+        "retryable": error.retryable,
+    }

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tickwheel.protocol.error_base import TickwheelError as TickwheelError
+from tickwheel.protocol.error_base import to_wire as to_wire
 
 # The stream itself --------------------------------------------------------------------------------
 
@@ -113,14 +114,14 @@ class UnknownTopic(TickwheelError):
     """The topic does not exist."""
 
     code = "unknown_topic"
-    advice = "Check its name, or set auto_create_topics = true on the broker so that first use creates it."
+    advice = "Check its name: `tickwheel topics` lists them all."
 
 
 class BadTopicName(TickwheelError, ValueError):
     """The name of a topic or group is not allowed."""
 
     code = "bad_topic_name"
-    advice = "Use 1 to 128 letters, digits, dots, underscores and hyphens, starting with a letter or digit."
+    advice = "Use 1 to 128 (a topic: 123) letters, digits, dots, underscores and hyphens; the first a letter or digit."
 
 
 class TooManyTopics(TickwheelError):
@@ -221,6 +222,15 @@ class TopicInUse(TickwheelError):
 
     code = "topic_in_use"
     advice = "End its subscriptions first; `tickwheel topics` shows how many there are."
+
+
+class BadJob(TickwheelError):
+    """What was prepared for bulk scheduling cannot be taken in; nothing of it was."""
+
+    code = "bad_job"
+    advice = (
+        "Prepare the job again with this broker's plan; its messages can be prepared as often as it takes."
+    )
 
 
 class BadSchedule(TickwheelError, ValueError):
@@ -450,7 +460,7 @@ class ConfigError(TickwheelError, ValueError):
     """The configuration is not valid."""
 
     code = "bad_config"
-    advice = "Run `tickwheel config check` to see every problem."
+    advice = "Correct each line; `tickwheel serve --help` explains all settings."
 
 
 # To and from the wire -----------------------------------------------------------------------------
@@ -479,13 +489,3 @@ def error_from_wire(fields: Mapping[str, Any]) -> TickwheelError:
         error.code = str(fields["code"])
     error.retryable = bool(fields["retryable"])
     return error
-
-
-def to_wire(error: TickwheelError) -> dict[str, Any]:
-    """The ERROR body of an exception."""
-    return {
-        "code": error.code,
-        "message": error.message,
-        "advice": error.advice,
-        "retryable": error.retryable,
-    }

@@ -93,6 +93,12 @@ class FrameType(IntEnum):
     BROWSE_OK = 85
     RETURN = 86
     RETURN_OK = 87
+    PLAN_JOB = 90
+    PLAN_JOB_OK = 91
+    RESERVE_IDS = 92
+    RESERVE_IDS_OK = 93
+    ADOPT_JOB = 94
+    ADOPT_JOB_OK = 95
 
 
 ANSWER_OF: Final[dict[FrameType, FrameType]] = {
@@ -126,6 +132,9 @@ ANSWER_OF: Final[dict[FrameType, FrameType]] = {
     FrameType.PREPARE: FrameType.PREPARE_OK,
     FrameType.EXTEND: FrameType.EXTEND_OK,
     FrameType.RETURN: FrameType.RETURN_OK,
+    FrameType.PLAN_JOB: FrameType.PLAN_JOB_OK,
+    FrameType.RESERVE_IDS: FrameType.RESERVE_IDS_OK,
+    FrameType.ADOPT_JOB: FrameType.ADOPT_JOB_OK,
     FrameType.BROWSE: FrameType.BROWSE_OK,
 }
 """The type that answers each request (or ERROR does)."""

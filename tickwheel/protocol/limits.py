@@ -40,7 +40,16 @@ much."""
 NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Topic and group names must match this in full."""
 
+DEAD_SUFFIX: Final = ".dead"
+MAX_TOPIC_NAME_CHARS: Final = 128 - len(DEAD_SUFFIX)
+"""A new topic's name leaves room for that of its dead letters' topic, unless it is one."""
+
 
 def is_valid_name(name: str) -> bool:
     """Whether ``name`` may be the name of a topic or of a group."""
     return NAME_PATTERN.fullmatch(name) is not None
+
+
+def dead_topic(topic: str) -> str:
+    """The topic that gets the dead letters of ``topic``; cut for names of topics from before they were limited."""
+    return f"{topic[:MAX_TOPIC_NAME_CHARS]}{DEAD_SUFFIX}"

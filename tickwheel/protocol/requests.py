@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from tickwheel.protocol import admin, schedules, settling
+from tickwheel.protocol import admin, bulk, schedules, settling
 from tickwheel.protocol.bodies import (
     U32,
     Answer,
@@ -201,6 +201,7 @@ REQUEST_CLASSES: Final[dict[FrameType, type[Request]]] = {
     **settling.REQUESTS,
     **admin.REQUESTS,
     **schedules.REQUESTS,
+    **bulk.REQUESTS,
 }
 FRAME_TYPE_OF_REQUEST: Final[dict[type[Request], FrameType]] = {c: t for t, c in REQUEST_CLASSES.items()}
 
@@ -213,6 +214,7 @@ ANSWER_CLASSES: Final[dict[FrameType, type[Answer]]] = {
     **settling.ANSWERS,
     **admin.ANSWERS,
     **schedules.ANSWERS,
+    **bulk.ANSWERS,
 }
 """The MessagePack answers; those that are not here are columnar, empty, or a map that only who asked understands."""
 

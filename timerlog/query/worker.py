@@ -7,6 +7,7 @@ system's scheduler gives it what the broker leaves.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from contextlib import closing
@@ -42,6 +43,9 @@ class Failure(msgspec.Struct, frozen=True):
     retryable: bool = False
 
 
+_GROUP = re.compile(r"""(?<!")\bgroup\b(?!"|\s+by\b)""", re.IGNORECASE)
+
+
 def run_job(job: Job) -> bytes:
     """The frame that answers a job: the result, or the error."""
     answer = _answer(job)
@@ -68,6 +72,8 @@ def _answer(job: Job) -> bytes | Failure:
             advice = (
                 "Each topic is a table, `messages` is all of them; `describe messages` lists the columns."
             )
+            if _GROUP.search(job.sql):
+                advice = f'`group` is an SQL word: the column is "group", in double quotes. {advice}'
             return Failure("bad_query", str(error), advice)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import trio
 import trio.testing
 
 from broker import requests, retention
-from broker.clock import TrioClock
+from broker.clock import ManualClock, TrioClock
 from broker.core import HOUSEKEEPING_S, Broker
 from broker.delivery import Subscription
 from broker.outgoing import Outgoing
@@ -98,6 +99,26 @@ async def test_a_topic_that_is_deleted_while_its_messages_expire(
     await retention._expire(broker, topic, 1_000)
     # The tasks take turns in any order: two steps may have been made, not three.
     assert store.tables.rows["state"][5] == MessageState.READY
+
+
+async def test_leases_do_not_last_until_the_time_of_a_clock_that_was_wrong(
+    store: Store, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"x"]), NOW_MS)
+    pump(store, NOW_MS)
+    clock = ManualClock(datetime.fromtimestamp(NOW_MS / 1_000, UTC))
+    clock.advance(timedelta(days=365))
+    reader = Reader(store, topic)
+    assert reader.fetch(now_ms=clock.now_ms()) == [(1, 1)]
+    async with trio.open_nursery() as nursery:
+        broker = Broker(Settings(), store, clock, InPlace(), nursery)
+        nursery.start_soon(broker._keep_house)
+        clock.set(datetime.fromtimestamp(NOW_MS / 1_000, UTC))
+        await trio.sleep(1.5 * HOUSEKEEPING_S)
+        nursery.cancel_scope.cancel()
+    pump(store, NOW_MS + 1_000)
+    assert reader.fetch(now_ms=NOW_MS + 1_000) == [(1, 2)]
 
 
 async def test_operators_are_told_what_cannot_become_a_dead_letter(

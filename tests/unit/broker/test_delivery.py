@@ -156,6 +156,43 @@ async def test_dispatchers_come_and_go_with_subscribers(bench: Bench) -> None:
     bench.store.close()
 
 
+async def test_a_rate_that_is_lifted_is_lifted_at_once(bench: Bench) -> None:
+    bench.store.set_topic("t", {"rate": 0.001}, [], None, bench.clock.now_ms())
+    async with trio.open_nursery() as nursery:
+        delivery = Delivery(bench.store, bench.clock, nursery, bench.mark_dirty)
+        subscription = bench.subscription(1)
+        delivery.add(subscription)
+        bench.send(20)
+        delivery.wake([bench.group_id])
+        await trio.testing.wait_all_tasks_blocked()
+        assert delivered(subscription) == [], "the next one is due in a quarter of an hour"
+        bench.store.set_topic("t", {}, ["rate"], None, bench.clock.now_ms())
+        delivery.wake_all()
+        await trio.testing.wait_all_tasks_blocked()
+        assert delivered(subscription) == list(range(1, 21))
+        delivery.remove(subscription)
+    bench.store.close()
+
+
+async def test_a_limit_of_deliveries_is_forgotten_with_its_last_subscriber(bench: Bench) -> None:
+    bench.store.set_topic("t", {"rate": 0.001}, [], None, bench.clock.now_ms())
+    async with trio.open_nursery() as nursery:
+        delivery = Delivery(bench.store, bench.clock, nursery, bench.mark_dirty)
+        first, second = bench.subscription(1), bench.subscription(2)
+        delivery.add(first)
+        delivery.add(second)
+        bench.send(1)
+        await trio.testing.wait_all_tasks_blocked()
+        delivery.remove(first)
+        assert len(delivery._limiters) == 1
+        delivery.remove(second)
+        assert delivery._limiters == {}
+        with trio.fail_after(10):
+            while nursery.child_tasks:
+                await trio.lowlevel.checkpoint()
+    bench.store.close()
+
+
 async def test_the_services_carry_messages_to_their_topic_in_time(bench: Bench) -> None:
     woken: list[int] = []
     services = Services(

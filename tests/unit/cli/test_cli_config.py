@@ -44,8 +44,8 @@ def test_origins(tmp_path: Path) -> None:
     settings = json.loads(shown.stdout)
     assert set(settings) == set(FIELDS)
     assert settings["ack_wait"]["origin"] == f"{file}: ack_wait"
-    assert settings["listen_port"] == {"value": "7500", "origin": "TICKWHEEL_LISTEN_PORT"}
-    assert settings["listen_tcp"] == {"value": "false", "origin": "--listen-tcp"}
+    assert settings["listen_port"] == {"value": 7500, "origin": "TICKWHEEL_LISTEN_PORT"}
+    assert settings["listen_tcp"] == {"value": False, "origin": "--listen-tcp"}
     assert settings["max_topics"]["origin"] == "default"
     table = run("config", "show", "--origin", TICKWHEEL_LISTEN_PORT="7500").stdout
     assert "TICKWHEEL_LISTEN_PORT" in table
@@ -66,6 +66,38 @@ def test_bad_settings_have_an_exit_code_of_their_own(arguments: tuple[str, ...],
         assert refused.exit_code == ExitCode.BAD_CONFIG
         assert refused.stderr.startswith("error [bad_config]: ")
         assert problem in refused.stderr
+
+
+def test_all_problems_are_shown_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "tickwheel.toml"
+    file.write_text('ack_wiat = "1m"\nlisten_port = 70000\n')
+    refused = run("config", "check", "--config", str(file), "--ack-wait", "400d", TICKWHEEL_LOG_LEVL="info")
+    lines = refused.stderr.splitlines()
+    assert len(lines) == 5, "four problems and the advice"
+    for line, problem in zip(
+        lines,
+        ("did you mean ack_wait?", "at most 65535", "TICKWHEEL_LOG_LEVEL?", "at most 365d"),
+        strict=False,
+    ):
+        assert problem in line
+    assert "config check" not in lines[-1]
+    refused = run("config", "check", "--no-listen-tcp", "--max-backoff", "1s")
+    assert "nothing to listen on" in refused.stderr
+    assert "is below ack_wait" in refused.stderr
+
+
+def test_json_has_plain_values() -> None:
+    shown = json.loads(run("config", "show", "--json").stdout)
+    assert (shown["ack_wait"], shown["listen_port"], shown["listen_tcp"]) == ("30s", 7411, True)
+    assert (shown["segment_bytes"], shown["unix_socket"]) == ("64MiB", "")
+
+
+@pytest.mark.parametrize("command", [("serve",), ("config", "show"), ("config", "check")])
+def test_help_tells_the_defaults(command: tuple[str, ...]) -> None:
+    shown = " ".join(run(*command, "--help").stdout.split())
+    assert "--ack-wait DURATION A message" in shown
+    assert '[default: "30s"]' in shown
+    assert shown.count("[default: ") >= len(FIELDS)
 
 
 def test_serve_has_a_flag_for_every_setting() -> None:

@@ -123,6 +123,18 @@ def test_wrong_usage_is_refused_with_advice_before_anything_is_done(
     assert "Error: " in refused.stderr
 
 
+@pytest.mark.parametrize("command", ["cancel", "redeliver"])
+def test_what_may_be_named_is_said(runner: CliRunner, command: str) -> None:
+    refused = runner.invoke(root, [command, "orders", "--json"])
+    message = json.loads(refused.stderr)["error"]["message"]
+    assert all(option in message for option in ("--key", "--all", "--state"))
+
+
+def test_only_a_new_schedule_has_defaults(runner: CliRunner) -> None:
+    assert "[default: allow]" in runner.invoke(root, ["schedules", "create", "--help"]).stdout
+    assert "[default:" not in runner.invoke(root, ["schedules", "set", "--help"]).stdout.split("--url")[0]
+
+
 def test_usage_errors_are_json_when_asked(runner: CliRunner) -> None:
     refused = runner.invoke(root, ["send", "t", "body", "--in", "5", "--json"])
     error = json.loads(refused.stderr)["error"]

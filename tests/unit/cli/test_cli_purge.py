@@ -36,6 +36,23 @@ def test_what_would_be_done() -> None:
     ]
 
 
+def test_a_purge_that_is_not_worth_it() -> None:
+    useless = msgspec.structs.replace(DONE, freed_bytes=0)
+    warning = "It would write 9.0 MiB again and free nothing: it is not worth it now."
+    assert warning in purge_lines(useless, dry_run=True)
+    assert warning not in purge_lines(DONE, dry_run=True)
+    assert warning not in purge_lines(useless, dry_run=False)
+
+
+def test_one_is_no_plural() -> None:
+    one = msgspec.structs.replace(DONE, purged_messages=1, segments=1, kept_messages=1)
+    assert [line.split(" ")[:3] for line in purge_lines(one, dry_run=False)] == [
+        ["1", "message", "purged,"],
+        ["1", "segment", "deleted,"],
+        ["1", "message", "stays"],
+    ]
+
+
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_damage_is_told(dry_run: bool) -> None:
     damaged = msgspec.structs.replace(DONE, damaged_messages=2)

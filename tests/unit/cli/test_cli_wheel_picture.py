@@ -62,6 +62,7 @@ def test_the_picture_fits_and_tells_all(width: int) -> None:
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
     assert "4,012 timers" in lines[0]
+    assert "messages that are gone count too" in text
     assert "2031-05-01T07:00:00.000Z" in lines[0]
     assert all(f"next {label}" in text for label in LABELS[:-1])
     assert all(slot in text for slot in ("1 ms", "4.1 s", "4 h 40 min", "2.2 years"))

@@ -29,7 +29,7 @@ def wrapped(record: bytes, topic_id: int, how: str) -> tuple[bytes, int]:
     if how == "transaction":
         return make_record(TRANSACTION, 0, 0, bytes(16) + stored(record)), 32
     if how == "moved":
-        entry = GROUP.pack(1 if topic_id == 1 else 3, 1, 0, LEASED, NOW_MS)
+        entry = GROUP.pack(1 if topic_id == 1 else 3, 1, 0, LEASED, 32 * (topic_id % 2), NOW_MS)
         head = STATE.pack(0, 0, READY, 0, 0, 0, 1, 0) + entry
         return make_record(MOVED_TYPE, 0, topic_id, head + record), 16 + len(head)
     return record, 0
@@ -198,7 +198,7 @@ def test_a_moved_record_of_any_bytes_is_refused_or_applied_alike(
 ) -> None:
     pair = Pair(SIZES)
     pair.set(next_id=MESSAGES + 1)
-    entries = GROUP.pack(1, 2, 0, LEASED, NOW_MS) * groups
+    entries = GROUP.pack(1, 2, 0, LEASED, 0xFF, NOW_MS) * groups
     payload = (
         STATE.pack(3, 1, state, 0, 0, 0, groups, 0) + entries + (tail or message(5, key=b"k", body=b"b"))
     )

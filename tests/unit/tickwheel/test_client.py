@@ -288,6 +288,29 @@ async def test_a_topic_that_cannot_be_opened_fails_its_sends() -> None:
 
 
 @on_both
+async def test_sends_to_a_topic_that_was_deleted_go_to_the_one_that_is_made_again() -> None:
+    async with serving() as (server, client):
+        await client.send("tea", b"before")
+        server.refuse = lambda event: (
+            UnknownTopic() if isinstance(event, SendRequested) and len(server.seen(OpenTopic)) == 1 else None
+        )
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.send_many, "tea", [b"1", b"2"])
+            group.start_soon(client.send, "tea", b"3")
+        assert sorted(message.body for message in server.messages) == [b"1", b"2", b"3", b"before"]
+        assert len(server.seen(OpenTopic)) == 2
+
+
+@on_both
+async def test_a_topic_that_is_unknown_again_fails_its_sends() -> None:
+    async with serving() as (server, client):
+        server.refuse = lambda event: UnknownTopic() if isinstance(event, SendRequested) else None
+        with pytest.raises(UnknownTopic):
+            await client.send("tea", b"a")
+        assert len(server.seen(SendRequested)) == 2
+
+
+@on_both
 async def test_cancel_and_reschedule() -> None:
     async with serving() as (server, client):
         results = await client.send_many("tea", [b"a", b"b", b"c"], keys=["a", "b", "c"], delay=1000)

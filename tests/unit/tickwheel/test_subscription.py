@@ -155,6 +155,23 @@ async def test_leaving_says_which_messages_nobody_has_looked_at() -> None:
 
 
 @on_both
+async def test_a_stopped_subscription_ends_after_what_has_come() -> None:
+    async with serving() as (server, client):
+        await client.send_many("tea", [b"x"] * 5)
+        async with client.subscribe("tea", credit=3, batch=1) as sub:
+            first = await sub.receive_batch()
+            assert first is not None
+            await sub.stop()
+            rest = [batch async for batch in sub.batches()]
+            for batch in (first, *rest):
+                await batch.ack()
+        assert [bool(message.acked) for message in server.messages] == [True] * 3 + [False] * 2
+        assert [request.ids for request in server.seen(Return)] == [[]], (
+            "asked once, and nothing is left unseen"
+        )
+
+
+@on_both
 async def test_leaving_after_an_error_says_it_too() -> None:
     async with serving() as (server, client):
         await client.send_many("tea", [b"x"] * 3)

@@ -56,6 +56,17 @@ def test_receive_and_ack_by_batches(client: sync.Client) -> None:
     assert topic.groups[0].acked == 50
 
 
+def test_a_stopped_subscription_takes_nothing_more(client: sync.Client) -> None:
+    ids = client.send_many("tea", [b"a", b"b", b"c"]).ids()
+    with client.subscribe("tea", credit=2, batch=1) as sub:
+        first = sub.receive(PATIENCE_S)
+        assert first is not None
+        sub.stop()
+        first.ack()
+        assert 1 <= len([message.ack() for message in sub]) + 1 <= 2
+    assert client.cancel(id=list(ids)[2]) == "cancelled"
+
+
 def test_an_ack_does_not_wait_for_the_next_one(client: sync.Client) -> None:
     client.send("tea", b"a")
     with client.subscribe("tea") as sub:
@@ -75,6 +86,42 @@ def test_a_refused_ack_is_raised(client: sync.Client) -> None:
         message.id = later.id
         with pytest.raises(NeverDelivered):
             message.ack(confirm=True)
+
+
+def test_what_was_fetched_ahead_and_not_seen_is_no_attempt(client: sync.Client) -> None:
+    client.create_topic("tea", max_attempts=1)
+    client.send_many("tea", [b"%d" % n for n in range(4)])
+    for number in range(4):
+        with client.subscribe("tea") as sub:
+            message = sub.receive(timeout=PATIENCE_S)
+            assert message is not None
+            assert message.body == b"%d" % number
+            message.ack(confirm=True)
+    assert [topic.name for topic in client.topics()] == ["tea"]
+
+
+def test_what_was_stopped_is_not_handed_out(client: sync.Client) -> None:
+    sent = client.send_many("tea", [b"a", b"b", b"c"])
+    with client.subscribe("tea") as sub:
+        first = sub.receive(timeout=PATIENCE_S)
+        assert first is not None
+        assert client.cancel(id=sent[1].id, stop=True) is CancelResult.STOPPED
+        client.ping()  # behind it, the subscription knows
+        second = sub.receive(timeout=PATIENCE_S)
+        assert second is not None
+        assert second.body == b"c"
+
+
+def test_closing_leaves_what_nobody_left(client: sync.Client) -> None:
+    client.send("tea", b"a")
+    client.subscribe("tea", group="never-entered")
+    sub = client.subscribe("tea").__enter__()
+    message = sub.receive(timeout=PATIENCE_S)
+    assert message is not None
+    message.ack()
+    client.close()
+    with pytest.raises(ClientClosed):
+        client.ping()
 
 
 def test_many_threads_share_a_client(client: sync.Client) -> None:

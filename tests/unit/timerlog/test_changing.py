@@ -123,10 +123,28 @@ def test_expired_messages_are_taken_from_who_holds_them(store: Store, topic: int
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     reader.fetch(1)
-    store.expire(np.array([1, 2], np.uint64))
+    assert store.expire(np.array([1, 2], np.uint64), NOW_MS + 1) == 2
     assert store.take_revoked() == [Revoked(reader.holder, [1], [1])]
     assert reader.fetch() == []
     assert store.cancel([1, 2], NOW_MS) == ["expired", "expired"]
+
+
+def test_what_was_rescheduled_or_acked_since_it_was_selected_does_not_expire(
+    store: Store, topic: int
+) -> None:
+    store.reschedule([3, 4], NOW_MS, NOW_MS)
+    pump(store, NOW_MS)
+    reader = Reader(store, topic)
+    assert reader.fetch(2) == [(1, 1), (2, 1)]
+    assert reader.ack((1, 1)) == (1, [])
+    assert store.reschedule([3], NOW_MS + 60_000, NOW_MS) == ["rescheduled"]
+    assert store.reschedule([4], NOW_MS + 1, NOW_MS) == ["rescheduled"]
+    pump(store, NOW_MS + 1)
+    selected = np.array([1, 2, 3, 4], np.uint64)
+    assert store.expire(selected, NOW_MS + 1) == 1
+    verdicts = ["already_acked", "expired", "rescheduled", "rescheduled"]
+    assert store.reschedule([1, 2, 3, 4], NOW_MS + 60_000, NOW_MS) == verdicts
+    assert store.find("t", ["a", "b"]) == [1, 0], "the key of an acked message stays taken"
 
 
 def test_what_was_in_a_deleted_topic_does_not_expire(store: Store, topic: int) -> None:
@@ -136,9 +154,9 @@ def test_what_was_in_a_deleted_topic_does_not_expire(store: Store, topic: int) -
     pump(store, NOW_MS)
     store.delete_topic("t")
     position = store.appended_position
-    store.expire(np.array([1, 2], np.uint64))
+    assert store.expire(np.array([1, 2], np.uint64), NOW_MS + 1) == 0
     assert store.appended_position == position
-    store.expire(np.array([1, 5], np.uint64))
+    assert store.expire(np.array([1, 5], np.uint64), NOW_MS + 1) == 1
     assert store.cancel([5], NOW_MS) == ["expired"]
 
 
@@ -261,7 +279,7 @@ def test_a_full_disk_changes_nothing_and_tells_nobody(store: Store, topic: int) 
             lambda: store.redeliver([1], None, None, NOW_MS),
             lambda: store.redeliver([1], None, NOW_MS + 5, NOW_MS),
             lambda: store.cancel([1], NOW_MS, stop=True),
-            lambda: store.expire(np.array([1], np.uint64)),
+            lambda: store.expire(np.array([1], np.uint64), NOW_MS + 1),
             lambda: store.reschedule([3], NOW_MS + 5, NOW_MS),
             lambda: store.put_document("name", b"content", NOW_MS),
         ):

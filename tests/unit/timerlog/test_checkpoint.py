@@ -42,12 +42,12 @@ def disk(tmp_path: Path) -> FileDisk:
 
 def test_round_trip(disk: FileDisk) -> None:
     assert checkpoint.load(disk) is None
-    checkpoint.save(disk, ONE, durable=True)
+    disk.replace(checkpoint.NAME, checkpoint.pack(ONE), durable=True)
     assert checkpoint.load(disk) == ONE
 
 
 def test_any_damage_means_none(disk: FileDisk) -> None:
-    checkpoint.save(disk, ONE, durable=False)
+    disk.replace(checkpoint.NAME, checkpoint.pack(ONE), durable=False)
     content = (disk.directory / "checkpoint").read_bytes()
     for place in range(len(content)):
         flipped = bytearray(content)
@@ -59,9 +59,9 @@ def test_any_damage_means_none(disk: FileDisk) -> None:
 
 
 def test_another_format_means_none(disk: FileDisk) -> None:
-    checkpoint.save(disk, msgspec.structs.replace(ONE, format=99), durable=False)
+    disk.replace(checkpoint.NAME, checkpoint.pack(msgspec.structs.replace(ONE, format=99)), durable=False)
     assert checkpoint.load(disk) is None
-    checkpoint.save(disk, msgspec.structs.replace(ONE, version=1), durable=False)
+    disk.replace(checkpoint.NAME, checkpoint.pack(msgspec.structs.replace(ONE, version=1)), durable=False)
     assert checkpoint.load(disk) is None
 
 

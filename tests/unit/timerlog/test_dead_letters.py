@@ -11,11 +11,13 @@ import pytest
 from tests.support.driver import NOW_MS, pump
 from tests.support.full_disk import full_disk
 from tests.support.reader import Reader
-from timerlog.dead_letters import HEADER
-from timerlog.errors import DiskFull
-from timerlog.layout import MAX_HEADERS_BYTES
+from tickwheel.protocol.limits import dead_topic as dead_topic_by_protocol
+from timerlog.dead_letters import HEADER, dead_topic
+from timerlog.errors import BadName, DiskFull
+from timerlog.layout import MAX_HEADERS_BYTES, TopicRecord
 from timerlog.messages import MessageView, Outbound
 from timerlog.selecting import Filter
+from timerlog.settings import TopicSettings
 from timerlog.store import Store
 
 
@@ -42,7 +44,7 @@ def test_a_delivery_that_nobody_looked_at_does_not_count(store: Store) -> None:
     reader.fetch()
     assert reader.nack((1, 1), delay_ms=0, error="first") == ["nacked"]
     reader.fetch()
-    assert store.return_unseen(reader.group, [1], [2], NOW_MS) == 1
+    assert store.return_unseen(reader.group, reader.holder, [1], [2], NOW_MS) == 1
     assert reader.fetch() == [(1, 3)]
     assert reader.nack((1, 3), error="second") == ["dead"]
     story = story_of(letters(store)[0])
@@ -116,11 +118,91 @@ def test_a_story_that_does_not_fit_is_shortened(store: Store) -> None:
     assert [one[HEADER]["id"] for one in fields] == [1, 2, 3]
 
 
-def test_long_names_are_cut(store: Store) -> None:
-    reader = Reader(store, ready(store, Outbound(b"x"), name="n" * 128, max_attempts=1), "g" * 128)
+def test_a_topics_name_has_room_for_that_of_its_letters(store: Store) -> None:
+    longest = "n" * 123
+    reader = Reader(store, ready(store, Outbound(b"x"), name=longest, max_attempts=1), "g" * 128)
     reader.fetch()
     assert reader.nack((1, 1)) == ["dead"]
-    assert len(letters(store, "n" * 123 + ".dead")) == 1
+    assert len(letters(store, longest + ".dead")) == 1
+    for make in (
+        lambda name: store.create_topic(name, {}, 0, NOW_MS),
+        lambda name: store.open_topic(name, NOW_MS),
+    ):
+        with pytest.raises(BadName, match="123"):
+            make("n" * 124)
+    store.create_topic("m" * 123 + ".dead", {}, 0, NOW_MS)
+
+
+def test_topics_with_longer_names_of_versions_before_share_their_letters_topic(store: Store) -> None:
+    names = ["n" * 127 + "1", "n" * 127 + "2"]
+    for name in names:
+        record = TopicRecord(store.tables.last_topic_id + 1, name, NOW_MS, TopicSettings(max_attempts=1))
+        store._write_topics([record])
+        store.commit_internal(record.topic_id, [Outbound(name[-1].encode())], [], NOW_MS)
+        pump(store, NOW_MS)
+        reader = Reader(store, record.topic_id)
+        assert reader.nack(*reader.fetch()) == ["dead"]
+    shared = dead_topic(names[0])
+    assert shared == dead_topic_by_protocol(names[1]) == "n" * 123 + ".dead"
+    ids = [
+        letter_id
+        for part in store.select(store.topic(shared).topic_id, Filter(), NOW_MS)
+        for letter_id in part
+    ]
+    assert store.replay_dead(names[1], ids, NOW_MS) == {"not_found": 1, "replayed": 1}
+    assert store.replay_dead(names[0], ids, NOW_MS) == {"not_found": 1, "replayed": 1}
+
+
+def replay(store: Store, topic: str = "t") -> dict[str, int]:
+    """All letters of a topic are replayed."""
+    (ids,) = store.select(store.topic(f"{topic}.dead").topic_id, Filter(), NOW_MS)
+    return store.replay_dead(topic, ids.tolist(), NOW_MS)
+
+
+def test_what_is_not_dead_any_more_is_not_sent_again(store: Store) -> None:
+    messages = [Outbound(b"alive", b"alive"), Outbound(b"done", b"done"), Outbound(b"dead", b"dead")]
+    topic = ready(store, *messages, max_attempts=1)
+    works, fails = Reader(store, topic, "works"), Reader(store, topic, "fails")
+    works.ack(*works.fetch())
+    assert fails.nack(*fails.fetch()) == ["dead"] * 3
+    assert store.redeliver([1, 2], "fails", None, NOW_MS, acked=True) == ["redelivered"] * 2
+    assert fails.fetch(1) == [(1, 2)]
+    ((second, epoch),) = fails.fetch()
+    assert (second, fails.ack((second, epoch))) == (2, (1, []))
+    assert replay(store) == {"not_dead": 2, "replayed": 1}
+    pump(store, NOW_MS)
+    assert letters(store) == []
+    assert works.fetch() == []
+    assert [message_id for message_id, _ in fails.fetch()] == [3], (
+        "what was dead comes back, and to its group alone"
+    )
+    assert fails.ack((1, 2)) == (1, []), "who has the message keeps it"
+
+
+def test_the_letter_of_a_message_that_was_stopped_stays(store: Store) -> None:
+    topic = ready(store, Outbound(b"x", b"key"), max_attempts=1)
+    other, fails = Reader(store, topic, "other"), Reader(store, topic, "fails")
+    other.fetch()
+    assert fails.nack(*fails.fetch()) == ["dead"]
+    assert store.cancel([1], NOW_MS, stop=True) == ["stopped"]
+    assert replay(store) == {"ended": 1}
+    assert len(letters(store)) == 1
+    assert store.tables.next_id == 3, "nothing was sent"
+
+
+def test_only_what_was_purged_is_sent_again_with_its_key_if_that_is_free(store: Store) -> None:
+    topic = ready(store, Outbound(b"1", b"one"), Outbound(b"2", b"two"), max_attempts=1, purge_after_ms=0)
+    reader = Reader(store, topic)
+    assert reader.nack(*reader.fetch()) == ["dead"] * 2
+    store.purge(NOW_MS + 1)
+    taken = store.commit_internal(topic, [Outbound(b"new", b"two")], [], NOW_MS)
+    pump(store, NOW_MS)
+    assert replay(store) == {"sent_again": 2}
+    pump(store, NOW_MS)
+    first, second = store.find("t", ["one", "two"])
+    assert MessageView.read(store.tables.native, first).body == b"1"
+    assert second == taken
+    assert len(reader.fetch()) == 3
 
 
 def test_a_dead_letter_that_nobody_takes_stays(store: Store) -> None:

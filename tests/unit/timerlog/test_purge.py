@@ -56,6 +56,15 @@ def test_what_is_done_goes_and_the_rest_stays(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_run_that_has_not_begun_serves_all_who_ask(store: Store) -> None:
+    plan, run = store.purger.start(dry_run=True), store.purger.start()
+    assert store.purger.start(dry_run=True) is plan
+    assert store.purger.start() is run
+    assert store.purge(LATER_MS) is run.report
+    assert (plan.is_done, run.is_done) == (True, True)
+    assert store.purger.start() is not run
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_same_state_after_a_start(tmp_path: Path, ending: str) -> None:
     store = mixed(tmp_path)

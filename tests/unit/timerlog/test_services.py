@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from tests.support.driver import NOW_MS, pump
+from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
+from tests.support.full_disk import full_disk
 from tests.support.reader import Reader
+from timerlog.errors import DiskFull
 from timerlog.layout import MessageState
 from timerlog.store import Store
 
@@ -155,3 +160,75 @@ def test_a_million_years_is_refused_and_the_year_9999_is_not(store: Store) -> No
     assert pump(store, NOW_MS) == 0
     assert pump(store, int(last) - 1) == 0
     assert pump(store, int(last)) == 1
+
+
+YEAR_MS = 365 * 86_400_000
+
+
+def test_leases_and_backoffs_of_a_clock_that_was_ahead_are_turned_back(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"x"] * 6), NOW_MS)
+    pump(store, NOW_MS)
+    ahead_ms = NOW_MS + YEAR_MS
+    reader = Reader(store, topic)
+    reader.fetch(now_ms=ahead_ms)
+    assert reader.extend((2, 1), until_ms=ahead_ms + 60_000) == ["extended"]
+    assert reader.nack((3, 1), delay_ms=None, now_ms=ahead_ms) == ["nacked"]
+    assert reader.nack((4, 1), delay_ms=60_000, now_ms=ahead_ms) == ["nacked"]
+    assert store.redeliver([5], "g", ahead_ms + 2_000, ahead_ms) == ["redelivered"]
+    assert reader.ack((6, 1)) == (1, [])
+    assert store.clock_went_back(NOW_MS, YEAR_MS) == 3
+    times_ms = (store.tables.groups[reader.group].deliveries.items["time_ms"][:5] - NOW_MS).tolist()
+    assert times_ms == [1_000, 60_000, 1_000, YEAR_MS + 60_000, YEAR_MS + 2_000]
+    pump(store, NOW_MS + 999)
+    assert reader.fetch(now_ms=NOW_MS + 999) == []
+    pump(store, NOW_MS + 1_000)
+    assert reader.fetch(now_ms=NOW_MS + 1_000) == [(1, 2), (3, 2)]
+    pump(store, NOW_MS + 60_000)
+    assert (2, 2) in reader.fetch(now_ms=NOW_MS + 60_000), "who asked for more time got it"
+    store.close(clean=False)
+
+
+def test_what_was_turned_back_is_so_after_a_replay(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"x"] * 2), NOW_MS)
+    pump(store, NOW_MS)
+    reader = Reader(store, topic)
+    reader.fetch(now_ms=NOW_MS + YEAR_MS)
+    assert reader.nack((2, 1), delay_ms=None, now_ms=NOW_MS + YEAR_MS) == ["nacked"]
+    assert store.clock_went_back(NOW_MS, YEAR_MS) == 2
+    before = store.state_hash()
+    store.close()
+    for derived in set((tmp_path / "data").iterdir()) - {tmp_path / "data" / "commitlog"}:
+        if derived.is_dir():
+            shutil.rmtree(derived)
+        else:
+            derived.unlink()
+    again = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    assert again.state_hash() == before
+    again.close()
+
+
+def test_leases_of_a_right_clock_stay_when_it_is_put_back_a_little(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"x"] * 2), NOW_MS)
+    pump(store, NOW_MS)
+    reader = Reader(store, topic)
+    reader.fetch()
+    assert reader.nack((2, 1), delay_ms=3_600_000) == ["nacked"]
+    position = store.appended_position
+    assert store.clock_went_back(NOW_MS - 2_000, 2_000) == 0
+    assert store.appended_position == position
+
+
+def test_a_full_disk_still_turns_the_wheel_back(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"x", b"later"], times_ms=[NOW_MS, NOW_MS + 10]), NOW_MS)
+    pump(store, NOW_MS)
+    reader = Reader(store, topic)
+    reader.fetch(now_ms=NOW_MS + YEAR_MS)
+    with full_disk(store), pytest.raises(DiskFull):
+        store.clock_went_back(NOW_MS, YEAR_MS)
+    assert pump(store, NOW_MS + 10) == 1

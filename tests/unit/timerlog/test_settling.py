@@ -13,8 +13,9 @@ from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.full_disk import full_disk
 from tests.support.reader import Reader
-from timerlog.errors import DiskFull, LogFailed, UnknownGroup
+from timerlog.errors import BadTime, DiskFull, LogFailed, UnknownGroup
 from timerlog.failures import MAX_ERROR_CHARS
+from timerlog.layout import HOLDERS, MAX_TIME_MS
 from timerlog.log import CommitLog
 from timerlog.messages import Outbound, send_payload
 from timerlog.settling import REFUSALS
@@ -73,11 +74,47 @@ def test_what_nobody_has_looked_at_was_no_attempt(store: Store, topic: int) -> N
         held = reader.fetch(5)
         assert sorted(held) == [(message, epoch) for message in range(1, 6)]
         ids, epochs = zip(*held, strict=True)
-        assert store.return_unseen(reader.group, ids[1:], epochs[1:], NOW_MS) == 4
+        assert store.return_unseen(reader.group, reader.holder, ids[1:], epochs[1:], NOW_MS) == 4
         assert store.outstanding(reader.holder) == 1
-        assert store.return_unseen(reader.group, ids, epochs, NOW_MS) == 1, "the others were returned"
+        assert store.return_unseen(reader.group, reader.holder, ids, epochs, NOW_MS) == 1, (
+            "the others were returned"
+        )
     assert {epoch for _, epoch in Reader(store, topic).fetch(5)} == {6}
     assert "t.dead" not in store.tables.topic_ids
+
+
+def test_times_after_the_year_9999_are_refused(store: Store, topic: int) -> None:
+    reader = Reader(store, topic)
+    held = reader.fetch(1)
+    with pytest.raises(BadTime):
+        reader.nack(*held, delay_ms=MAX_TIME_MS - NOW_MS + 1)
+    with pytest.raises(BadTime):
+        reader.extend(*held, until_ms=MAX_TIME_MS + 1)
+    assert reader.extend(*held, until_ms=MAX_TIME_MS) == ["extended"]
+    assert reader.nack(*held, delay_ms=MAX_TIME_MS - NOW_MS) == ["nacked"]
+
+
+def test_what_others_hold_is_not_given_back(store: Store, topic: int) -> None:
+    vanished, other, leaving = Reader(store, topic), Reader(store, topic), Reader(store, topic)
+    left, theirs, mine = vanished.fetch(1), other.fetch(1), leaving.fetch(1)
+    store.drop_holder(vanished.holder)
+    ids, epochs = zip(*left, *theirs, *mine, strict=True)
+    assert store.return_unseen(leaving.group, leaving.holder, ids, epochs, NOW_MS) == 2
+    assert other.ack(*theirs) == (1, [])
+
+
+def test_a_full_disk_keeps_no_number_of_a_subscriber_that_left(store: Store, topic: int) -> None:
+    reader = Reader(store, topic)
+    held = reader.fetch(5)
+    with full_disk(store), pytest.raises(DiskFull):
+        store.release_holder(reader.holder, NOW_MS)
+    assert store.holders_of([reader.group]) == 0
+    assert reader.ack(held[0]) == (1, []), "what it held stays leased"
+    pump(store, NOW_MS + 1_000)
+    again = Reader(store, topic)
+    assert len(again.fetch(5, now_ms=NOW_MS + 1_000)) == 4
+    store.release_holder(again.holder, NOW_MS + 1_000)
+    assert {store.acquire_holder(reader.group) for _ in range(HOLDERS - 1)} >= {reader.holder, again.holder}
 
 
 def test_when_the_broker_stops_nothing_was_an_attempt(store: Store, topic: int) -> None:

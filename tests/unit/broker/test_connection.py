@@ -1,0 +1,233 @@
+"""A connection whose client asks for more than it may: it waits, and so nobody else has to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+from broker import changes
+from broker.clock import TrioClock
+from broker.connection import MAX_SLOW_REQUESTS, Connection
+from broker.core import MAX_BULK_AT_ONCE, RELEASE_STEP, Broker
+from broker.settings import Settings
+from broker.sync import InPlace
+from tests.support.driver import NOW_MS, SMALL
+from tests.support.frames import send
+from tests.unit.broker.test_outgoing import Pipe
+from tickwheel.protocol.admin import DeleteTopic
+from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
+from tickwheel.protocol.requests import (
+    FRAME_TYPE_OF_REQUEST,
+    Ping,
+    Request,
+    Subscribe,
+    Unsubscribe,
+    encode_body,
+    hello,
+)
+from tickwheel.protocol.settling import Change, ChangeOk, Return
+from timerlog.store import Store
+
+PATIENCE_S = 20
+MANY = 100
+
+
+class Wire(Pipe):
+    """A client in memory: what it writes is read as soon as the connection reads, and it takes all answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = trio.Semaphore(1 << 20)
+        self._to_read = b""
+        self._written = trio.Event()
+        self._reader = FrameReader(1 << 20)
+        self.answers: list[Frame] = []
+
+    def write(self, *requests: Request) -> None:
+        """Requests one behind the other, each with the next number."""
+        for number, request in enumerate(requests, 1):
+            self._to_read += encode_frame(FRAME_TYPE_OF_REQUEST[type(request)], number, encode_body(request))
+        self._written.set()
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        if not self._to_read:
+            self._written = trio.Event()
+            await self._written.wait()
+        count = min(len(buffer), len(self._to_read))
+        buffer[:count] = self._to_read[:count]
+        self._to_read = self._to_read[count:]
+        return count
+
+    async def send_some(self, data: bytes | memoryview) -> int:
+        await trio.lowlevel.checkpoint()
+        self._reader.feed(bytes(data))
+        while (frame := self._reader.next_frame()) is not None:
+            self.answers.append(frame)
+        return len(data)
+
+    async def wait_answers(self, count: int) -> list[Frame]:
+        """So many answers after that to HELLO."""
+        with trio.fail_after(PATIENCE_S):
+            while len(self.answers) < count + 1:
+                await trio.sleep(0.001)
+        return self.answers[1:]
+
+    def close(self) -> None:
+        """The broker leaves."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    yield opened
+    opened.close(clean=False)
+
+
+@asynccontextmanager
+async def connected(store: Store, clients: int = 1) -> AsyncIterator[list[Wire]]:
+    """Clients of a broker that have greeted it."""
+    async with trio.open_nursery() as nursery:
+        broker = Broker(Settings(), store, TrioClock(NOW_MS), InPlace(), nursery)
+        nursery.start_soon(broker.run)
+        wires = [Wire() for _ in range(clients)]
+        for number, wire in enumerate(wires):
+            nursery.start_soon(Connection(broker, wire, number).serve)
+            wire.write(hello("wire"))
+        for wire in wires:
+            await wire.wait_answers(0)
+        yield wires
+        nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_delivered_to_who_leaves_before_it_has_begun(store: Store) -> None:
+    store.ingest(send(store.open_topic("t", NOW_MS), [b"x"] * 5), NOW_MS)
+    async with connected(store) as (wire,):
+        wire.write(
+            Subscribe(topic="t", group="g", credit=10, batch=10),
+            Return(subscription=1, ids=[], epochs=[]),
+            Ping(),
+        )
+        await wire.wait_answers(3)
+        await trio.testing.wait_all_tasks_blocked()
+        answers = wire.answers[1:]
+    assert {answer.type for answer in answers} == {
+        FrameType.SUBSCRIBE_OK,
+        FrameType.RETURN_OK,
+        FrameType.PONG,
+    }
+
+
+async def test_who_leaves_with_much_gives_it_back_between_other_requests(store: Store) -> None:
+    count = 3 * RELEASE_STEP
+    topic = store.create_topic("t", {"max_attempts": 1}, 0, NOW_MS).topic_id
+    store.ingest(send(topic, [b"x"] * count), NOW_MS)
+    async with connected(store, 2) as (wire, other):
+        wire.write(Subscribe(topic="t", group="g", credit=count, batch=count))
+        with trio.fail_after(PATIENCE_S):
+            while store.stats(NOW_MS)["leased"] < count:
+                await trio.sleep(0.001)
+        wire.write(Unsubscribe(subscription=1))
+        with trio.fail_after(PATIENCE_S):
+            while not store.tables.topic_ids.get("t.dead"):
+                await trio.lowlevel.checkpoint()
+        assert 0 < store.stats(NOW_MS)["leased"] < count, "a part of it, and then others"
+        other.write(Ping())
+        await other.wait_answers(1)
+        with trio.fail_after(PATIENCE_S):
+            while wire.answers[-1].type != FrameType.UNSUBSCRIBE_OK:
+                await trio.sleep(0.001)
+        answer = wire.answers[-1]
+        assert msgspec.msgpack.decode(answer.payload) == {"released": count}
+    assert store.describe_topic("t.dead")["messages"] == count
+    assert store.holders_of(store.groups_of("t")) == 0
+
+
+def dry_run() -> Change:
+    return Change(action="cancel", topic="t", dry_run=True)
+
+
+async def test_a_connection_is_not_read_from_while_much_of_it_is_at_work(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.open_topic("t", NOW_MS)
+    begun, may_end = 0, trio.Event()
+
+    async def work(*_: object) -> ChangeOk:
+        nonlocal begun
+        begun += 1
+        await may_end.wait()
+        return ChangeOk(0, {})
+
+    monkeypatch.setattr(changes, "_change_all", work)
+    monkeypatch.setattr("broker.core.MAX_BULK_AT_ONCE", MANY)
+    async with connected(store, 2) as (wire, other):
+        wire.write(*[dry_run() for _ in range(MANY)], Ping())
+        other.write(Ping())
+        await other.wait_answers(1)
+        with trio.fail_after(PATIENCE_S):
+            while begun < MAX_SLOW_REQUESTS:
+                await trio.sleep(0.001)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (begun, len(wire.answers)) == (MAX_SLOW_REQUESTS, 1), "nothing behind them was looked at"
+        may_end.set()
+        answers = await wire.wait_answers(MANY + 1)
+    assert begun == MANY
+    assert [answer.type for answer in answers].count(FrameType.CHANGE_OK) == MANY
+
+
+async def test_a_defect_in_a_slow_request_is_told_and_ends_nobody(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.open_topic("t", NOW_MS)
+
+    async def work(*_: object) -> ChangeOk:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(changes, "_change_all", work)
+    async with connected(store, 2) as (wire, other):
+        wire.write(dry_run())
+        (answer,) = await wire.wait_answers(1)
+        assert (answer.type, b"internal" in answer.payload) == (FrameType.ERROR, True)
+        other.write(Ping())
+        await other.wait_answers(1)
+
+
+async def test_few_bulk_changes_of_all_connections_work_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.ingest(send(store.open_topic("t", NOW_MS), [b"x"]), NOW_MS)
+    at_work, most = 0, 0
+    select = changes._change_all
+
+    async def watched(*args: object) -> ChangeOk:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await trio.sleep(0.01)
+        answer = await select(*args)  # type: ignore[arg-type]
+        at_work -= 1
+        return answer
+
+    monkeypatch.setattr(changes, "_change_all", watched)
+    async with connected(store, 3) as wires:
+        for wire in wires:
+            wire.write(*[dry_run() for _ in range(MAX_SLOW_REQUESTS)])
+        for wire in wires:
+            answers = await wire.wait_answers(MAX_SLOW_REQUESTS)
+            assert {answer.type for answer in answers} == {FrameType.CHANGE_OK}
+    assert most == MAX_BULK_AT_ONCE
+
+
+async def test_a_topic_may_be_deleted_before_its_change_begins(store: Store) -> None:
+    store.open_topic("t", NOW_MS)
+    async with connected(store) as (wire,):
+        wire.write(dry_run(), DeleteTopic("t"), Ping())
+        answers = await wire.wait_answers(3)
+    assert sorted(answer.type for answer in answers) == sorted(
+        [FrameType.PONG, FrameType.DELETE_TOPIC_OK, FrameType.CHANGE_OK]
+    )

@@ -1,0 +1,249 @@
+"""Jobs of bulk scheduling: all of one or nothing, and its messages are like any others."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.bulk import columns, job
+from tests.support.driver import NOW_MS, SMALL, pump
+from tests.support.frames import ack_payload, delivered, send
+from timerlog.adopting import InThread
+from timerlog.bulk import MANIFEST
+from timerlog.errors import BadJob
+from timerlog.layout import MessageState
+from timerlog.purge import WaitDurable
+from timerlog.store import Store
+from timerlog.tables import remove_derived_files
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "staging" / "job"
+
+
+def keys(count: int, prefix: str = "k") -> list[bytes]:
+    return [f"{prefix}{number}".encode() for number in range(count)]
+
+
+def drain(store: Store, topic: str, now_ms: int) -> list[int]:
+    """Delivers and acks everything that is due; the ids in the order in which they came."""
+    pump(store, now_ms)
+    group = store.open_group(store.topic(topic).topic_id, "g", now_ms)
+    holder = store.acquire_holder(group)
+    found: list[int] = []
+    while frame := store.fetch(group, holder, 1, 5_000, 1 << 20, now_ms):
+        ids, epochs = delivered(frame)
+        store.ack(ack_payload(group, ids, epochs), 1, now_ms)
+        found += ids
+    return found
+
+
+def test_a_job_is_delivered_by_time_beside_what_was_sent(store: Store, staged: Path) -> None:
+    sent = store.open_topic("t", NOW_MS)
+    store.ingest(send(sent, [b"sent"], times_ms=[NOW_MS + 1_500]), NOW_MS)
+    times = [NOW_MS + 1_000 * (number % 7) for number in range(30_000)]
+    job(store, staged, [("t", columns(times, keys=keys(30_000), bodies=[bytes(300)] * 30_000))], NOW_MS)
+    report = store.adopt(staged, 0, NOW_MS)
+    assert (report.messages, report.rejected, report.repeated) == (30_000, 0, False)
+    assert store.topics()[0]["scheduled"] == 30_001
+    assert len(store.log.segments) >= 4, "it takes several segments"
+    early = drain(store, "t", NOW_MS + 1_000)
+    assert len(early) == sum(time <= NOW_MS + 1_000 for time in times)
+    late = drain(store, "t", NOW_MS + 10_000)
+    assert len(early) + len(late) == 30_001
+    due = [int(store.tables.rows["deliver_at_ms"][i]) for i in early + late]
+    assert due == sorted(due)
+
+
+@pytest.mark.parametrize("how", ["killed", "clean", "no derived files"])
+def test_it_is_there_after_a_restart(tmp_path: Path, staged: Path, how: str) -> None:
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    times = [NOW_MS + number for number in range(5_000)]
+    parts = [
+        ("plain", columns(times, keys=keys(5_000))),
+        ("plain", columns(times, headers=[b"\x81\xa1a\x01"] * 5_000, priorities=[5, 9] * 2_500)),
+        ("other", columns(times, orders=keys(5_000, "o"))),
+    ]  # fmt: skip
+    store.create_topic("other", {}, 4, NOW_MS)
+    job(store, staged, parts, NOW_MS)
+    store.adopt(staged, 0, NOW_MS)
+    store.ingest(send(store.topic("plain").topic_id, [b"after"], keys=[b"after"]), NOW_MS)
+    assert store.cancel(store.find("plain", ["k7", "after"]), NOW_MS) == ["cancelled"] * 2
+    store.sync()
+    state, counts = store.state_hash(), store.topics()
+    store.close(clean=how == "clean")
+    if how == "no derived files":
+        remove_derived_files(tmp_path / "data")
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    assert store.state_hash() == state
+    assert store.topics() == counts
+    assert store.find("plain", ["k7"]) == [0]
+    assert len(drain(store, "plain", NOW_MS + 10_000)) == 9_999
+    store.close()
+
+
+def test_messages_of_a_job_are_like_sent_ones(store: Store, staged: Path) -> None:
+    job(store, staged, [("t", columns([NOW_MS + MINUTE_MS] * 10, keys=keys(10)))], NOW_MS)
+    store.adopt(staged, 0, NOW_MS)
+    ids = store.find("t", [f"k{number}" for number in range(10)])
+    assert all(ids)
+    topic = store.topic("t").topic_id
+    assert store.ingest(send(topic, [b"again"], keys=[b"k3"]), NOW_MS).messages == 1
+    assert store.topics()[0]["messages"] == 10, "its key is taken"
+    assert store.cancel([ids[0]], NOW_MS) == ["cancelled"]
+    assert store.reschedule([ids[1]], NOW_MS + 5, NOW_MS) == ["rescheduled"]
+    assert drain(store, "t", NOW_MS + 10) == [ids[1]]
+    assert sorted(drain(store, "t", NOW_MS + MINUTE_MS)) == sorted(ids[2:])
+
+
+def test_keys_that_are_taken_are_rejected(store: Store, staged: Path) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"x", b"y"], keys=[b"k1", b"free"], times_ms=[NOW_MS + MINUTE_MS] * 2), NOW_MS)
+    taken, free = store.find("t", ["k1", "free"])
+    parts = [
+        ("t", columns([NOW_MS] * 3, keys=[b"k0", b"k1", b"k2"])),
+        ("t", columns([NOW_MS] * 2, keys=[b"k2", b""])),
+    ]
+    job(store, staged, parts, NOW_MS)
+    before = store.state_hash()
+    with pytest.raises(BadJob, match="2 messages have a key"):
+        store.adopt(staged, 1, NOW_MS)
+    assert store.state_hash() == before
+    assert store.find("t", ["k0", "k1", "k2"]) == [0, taken, 0]
+    report = store.adopt(staged, 2, NOW_MS)
+    assert (report.messages, report.rejected) == (3, 2)
+    assert Counter(reject.key for reject in report.samples) == {"k1": 1, "k2": 1}
+    assert taken in {reject.earlier_id for reject in report.samples}
+    assert store.cancel([free], NOW_MS) == ["cancelled"]
+    assert len(drain(store, "t", NOW_MS + 1)) == 3
+    assert drain(store, "t", NOW_MS + MINUTE_MS) == [taken]
+
+
+def test_a_job_is_taken_in_once(store: Store, staged: Path, tmp_path: Path) -> None:
+    job(store, staged, [("t", columns([NOW_MS] * 5))], NOW_MS)
+    copy = tmp_path / "copy"
+    shutil.copytree(staged, copy)
+    assert store.adopt(staged, 0, NOW_MS).messages == 5
+    assert list(staged.glob("*.log")) == [], "its files are the log's now"
+    again = store.adopt(copy, 0, NOW_MS)
+    assert (again.messages, again.repeated) == (5, True)
+    assert len(drain(store, "t", NOW_MS)) == 5
+
+
+def test_sends_during_a_job_keep_their_keys(store: Store, staged: Path) -> None:
+    """Between any two steps of a job somebody sends a message with a key of it: one of the two is stored."""
+    topic = store.open_topic("t", NOW_MS)
+    count = 9_000
+    job(store, staged, [("t", columns([NOW_MS + MINUTE_MS] * count, keys=keys(count)))], NOW_MS)
+    adoption = store.adopter.start(staged, count)
+    sent = 0
+    while not adoption.is_done:
+        assert sent * 7 < count, "it ends although somebody else is always first"
+        store.ingest(send(topic, [b"sent"], keys=[b"k%d" % (sent * 7)], times_ms=[NOW_MS + 1]), NOW_MS)
+        sent += 1
+        match store.adopter.step(NOW_MS):
+            case WaitDurable():
+                store.sync()
+            case InThread() as pause:
+                pause.work()
+    assert adoption.error is None
+    rows = store.tables.rows[: store.tables.next_id]
+    assert int((rows["state"] == MessageState.SCHEDULED).sum()) == count
+    assert adoption.report.rejected > 0
+    assert len(set(store.find("t", [f"k{number}" for number in range(count)]))) == count
+    assert len(drain(store, "t", NOW_MS + MINUTE_MS)) == count
+
+
+def damaged(staged: Path, how: str) -> None:
+    path = next(staged.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    if how == "a flipped bit":
+        data[len(data) // 2] ^= 4
+    elif how == "cut":
+        del data[-8:]
+    elif how == "longer":
+        data += bytes(8)
+    elif how == "no header":
+        data[:8] = bytes(8)
+    elif how == "no manifest":
+        (staged / MANIFEST).unlink()
+    elif how == "bad manifest":
+        (staged / MANIFEST).write_text("{}")
+    elif how == "no file":
+        path.unlink()
+        return
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "how", ["a flipped bit", "cut", "longer", "no header", "no manifest", "bad manifest", "no file"]
+)
+def test_what_is_not_whole_is_refused(store: Store, staged: Path, how: str) -> None:
+    parts = [
+        ("t", columns([NOW_MS] * 500, keys=keys(500))),
+        ("t", columns([NOW_MS] * 500, keys=keys(500, "x"))),
+    ]
+    job(store, staged, parts, NOW_MS)
+    before = store.state_hash()
+    damaged(staged, how)
+    with pytest.raises(BadJob):
+        store.adopt(staged, 0, NOW_MS)
+    assert store.state_hash() == before
+    assert store.find("t", ["k1", "x1"]) == [0, 0]
+    assert drain(store, "t", NOW_MS) == []
+
+
+def test_a_job_for_another_broker_is_refused(store: Store, staged: Path, tmp_path: Path) -> None:
+    other = Store.open(tmp_path / "other", SMALL, NOW_MS)
+    job(other, staged, [("t", columns([NOW_MS]))], NOW_MS)
+    other.close()
+    store.reserve_ids(10)
+    with pytest.raises(BadJob, match="another broker"):
+        store.adopt(staged, 0, NOW_MS)
+
+
+def test_a_topic_that_is_gone(store: Store, staged: Path) -> None:
+    job(store, staged, [("t", columns([NOW_MS] * 5))], NOW_MS)
+    store.delete_topic("t")
+    with pytest.raises(BadJob, match="cannot be stored"):
+        store.adopt(staged, 0, NOW_MS)
+
+
+def test_killed_between_any_two_steps(tmp_path: Path) -> None:
+    """However far it came: all of the job is there or nothing, and it can be taken in again."""
+    step, found = 0, set()
+    while True:
+        directory = tmp_path / str(step)
+        staged = directory / "staging" / "job"
+        store = Store.open(directory, SMALL, NOW_MS)
+        store.ingest(
+            send(store.open_topic("t", NOW_MS), [b"sent"], keys=[b"k3"], times_ms=[NOW_MS + 5]), NOW_MS
+        )
+        job(store, staged, [("t", columns([NOW_MS + 5] * 6_000, keys=keys(6_000)))], NOW_MS)
+        store.sync()
+        adoption = store.adopter.start(staged, 10)
+        for _ in range(step):
+            match store.adopter.step(NOW_MS):
+                case WaitDurable():
+                    store.sync()
+                case InThread() as pause:
+                    pause.work()
+        is_done = adoption.is_done
+        store.close(clean=False)
+        store = Store.open(directory, SMALL, NOW_MS)
+        count = store.topics()[0]["scheduled"]
+        found.add(count)
+        assert store.adopt(staged, 10, NOW_MS).messages == 5_999 or count == 6_000
+        assert len(drain(store, "t", NOW_MS + 5)) == 6_000
+        store.close()
+        shutil.rmtree(directory)
+        if is_done:
+            break
+        step += 1
+    assert found == {1, 6_000}

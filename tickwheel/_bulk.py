@@ -1,0 +1,55 @@
+"""Bulk scheduling, as the data pipeline asks for it. For sending from a program there is ``send_many``."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from tickwheel._requests import Requests
+from tickwheel.protocol.bulk import AdoptJob, AdoptJobOk, PlanJob, PlanJobOk, ReserveIds, ReserveIdsOk
+
+_WAIT_MS: Final = 2_000
+
+
+class JobPlan(msgspec.Struct, frozen=True):
+    """What a job has to know: ``plan`` is a ``timerlog.bulk.Plan`` as a map, ``directory`` is where its files go."""
+
+    job: str
+    plan: dict[str, Any]
+    directory: str
+
+
+class AdoptResult(msgspec.Struct, frozen=True):
+    """What became of a job. ``samples``: (key, topic, id of the message that had it before) of some rejected ones;
+    ``repeated``: it had been taken in before."""
+
+    messages: int
+    rejected: int
+    samples: list[tuple[str, str, int]]
+    repeated: bool
+
+
+class BulkRequests(Requests):
+    async def plan_job(self, topics: Sequence[str], *, job: str | None = None) -> JobPlan:
+        """Begins a job of bulk scheduling for these topics; those that are not there are made. ``job``: 32 hexadecimal
+        digits, by which the broker knows a job that is handed in twice. Raises BadRequest, TooManyTopics, DiskFull."""
+        name = job or uuid.uuid4().hex
+        found = await self._answer(PlanJob(job=name, topics=list(topics)), PlanJobOk)
+        return JobPlan(name, found.plan, found.directory)
+
+    async def reserve_ids(self, count: int) -> int:
+        """The first of ``count`` message numbers that nobody else is given. Raises DiskFull."""
+        return (await self._answer(ReserveIds(count=count), ReserveIdsOk)).first_id
+
+    async def adopt_job(self, job: str, *, max_rejects: int = 0) -> AdoptResult:
+        """Hands a job in whose files are complete, and returns when all its messages are scheduled; if more than
+        ``max_rejects`` have a key that another message has, none of them is. Raises BadJob, DiskFull."""
+        found = AdoptJobOk(False, 0, 0, [], False)
+        while not found.is_done:
+            found = await self._answer(
+                AdoptJob(job=job, max_rejects=max_rejects, wait_ms=_WAIT_MS), AdoptJobOk
+            )
+        return AdoptResult(found.messages, found.rejected, found.samples, found.repeated)

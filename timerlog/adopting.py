@@ -1,0 +1,471 @@
+"""Bulk scheduling, the side that takes in: segments that ``timerlog.bulk`` has written become a part of the log.
+
+All of a job or nothing, while everything else goes on. A generator of small steps, as for purging:
+
+1. What the job says is checked, and every record of it, checksum included; rows are filled in, which nobody sees yet.
+2. Its keys go into the index. Those that somebody has already are the job's rejects; too many end the job.
+3. Rejected records are overwritten with FILL, headers say where the segments will lie; then all of it is on the disk.
+4. One record, ADOPTED, and the segments have their names in the log. From here on a start reads them like any other.
+5. When that is on the disk, the rows become visible and their timers go onto the wheel.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+
+from native import ffi, lib
+from timerlog.bulk import Segment
+from timerlog.core import MESSAGE_TIMER, UInt64Array
+from timerlog.errors import BadJob, DiskFull
+from timerlog.job_files import JobFiles
+from timerlog.layout import (
+    KEY_PARTITIONS,
+    RECORD_HEAD_BYTES,
+    SEGMENT_HEADER_BYTES,
+    AdoptedRecord,
+    MessageState,
+)
+from timerlog.purge import WaitDurable
+from timerlog.recovery import ADOPTING
+
+if TYPE_CHECKING:
+    from timerlog.store import Store
+
+FOREIGN: Final = 1 << 46
+STEP_MESSAGES: Final = 4_096
+SAMPLES: Final = 100
+_ROUNDS: Final = 3
+_PARTITIONS_A_STEP: Final = 16
+_WHY: Final = (
+    "",
+    "a record is damaged",
+    "a message has a number that is not its own",
+    "a message cannot be stored",
+)
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """A message of a job whose key another message has."""
+
+    key: str
+    topic: str
+    earlier_id: int
+
+
+class AdoptReport(msgspec.Struct, kw_only=True):
+    """What became of a job. ``samples``: some of the rejected messages. ``repeated``: it had been taken in before."""
+
+    messages: int = 0
+    rejected: int = 0
+    samples: list[Reject] = []
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InThread:
+    """The job goes on when ``work`` has been called, in another thread as a rule."""
+
+    work: Callable[[], None]
+
+
+Pause: TypeAlias = InThread | WaitDurable | None
+Steps: TypeAlias = Generator[Pause, None, None]
+
+
+@dataclass(slots=True)
+class AdoptJob:
+    directory: Path
+    max_rejects: int
+    report: AdoptReport = field(default_factory=AdoptReport)
+    is_done: bool = False
+    error: Exception | None = None
+
+
+class Adopter:
+    """Call ``step`` again and again while it is not idle; ``start`` gives it a job."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._jobs: deque[AdoptJob] = deque()
+        self._job: AdoptJob | None = None
+        self._steps: Steps | None = None
+        self._adoption: _Adoption | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self._steps is None and not self._jobs
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether the log holds messages that the tables do not show yet: no checkpoint may be made meanwhile."""
+        return self._adoption is not None and self._adoption.is_committed
+
+    def start(self, directory: Path, max_rejects: int) -> AdoptJob:
+        """Takes the job in this directory in, after those that wait. ``job.error`` says why it was not."""
+        job = AdoptJob(directory, max_rejects)
+        self._jobs.append(job)
+        return job
+
+    def step(self, now_ms: int) -> Pause:
+        """A little of the work. Raises ``DiskFull`` once the job counts: call it again when there is room."""
+        if self._steps is None:
+            if not self._jobs:
+                return None
+            self._job = self._jobs.popleft()
+            self._adoption = _Adoption(self._store, self._job)
+            self._steps = self._adoption.steps()
+        assert self._job is not None
+        assert self._adoption is not None
+        self._adoption.now_ms = now_ms
+        try:
+            return next(self._steps)
+        except StopIteration:
+            self._finish(None)
+        except Exception as error:
+            self._finish(error)
+        return None
+
+    def _finish(self, error: Exception | None) -> None:
+        assert self._job is not None
+        assert self._adoption is not None
+        self._adoption.close()
+        self._job.error, self._job.is_done = error, True
+        self._job = self._steps = self._adoption = None
+
+    def close(self) -> None:
+        if self._adoption is not None:
+            self._adoption.close()
+
+
+class _Keyed:
+    """The messages of a segment that have a key, and its hash, by partition of the key index."""
+
+    def __init__(self, capacity: int) -> None:
+        self._ids, self._hashes = np.empty(capacity, np.uint64), np.empty(capacity, np.uint32)
+        self.count = 0
+
+    def fill(self, native: Any, segment: Segment) -> None:
+        count = ffi.new("uint64_t *")
+        ids, hashes = self.id_pointer(0), self.hash_pointer(0)
+        lib.tw_bulk_order(native, segment.first_id, segment.messages, ids, hashes, count)
+        self.count = int(count[0])
+
+    def id_pointer(self, start: int) -> Any:
+        return ffi.cast("uint64_t *", self._ids.ctypes.data) + start
+
+    def hash_pointer(self, start: int) -> Any:
+        return ffi.cast("uint32_t *", self._hashes.ctypes.data) + start
+
+
+class _Adoption:
+    def __init__(self, store: Store, job: AdoptJob) -> None:
+        self.now_ms = 0
+        self.is_committed = False
+        self._store, self._job, self._native = store, job, store.tables.native
+        self._opened: JobFiles | None = None
+        self._rejects: dict[int, int] = {}
+        self._rejected_ids = np.empty(0, np.uint64)
+        self._rejected_before = 0
+        self._racers_from = 0
+        self._bases: list[int] = []
+        self._failure: Exception | None = None
+
+    def steps(self) -> Steps:
+        yield self._in_thread(self._open)
+        if self._is_repeated() or not self._segments:
+            return
+        self._check_plan()
+        yield self._in_thread(self._files.map)
+        try:
+            yield from self._prepare()
+        except BaseException:
+            yield from self._forget_all()
+            raise
+        yield WaitDurable(self._store.appended_position)
+        yield from self._make_visible()
+        yield self._in_thread(self._clean_up)
+
+    def close(self) -> None:
+        self._native.adopted_first_id = self._native.adopted_end_id = 0
+        self._native.foreign = ffi.NULL
+        if self._opened is not None:
+            self._opened.close()
+
+    # -- what the job says --
+
+    def _in_thread(self, work: Callable[[], None]) -> InThread:
+        """An error in the thread is raised where the steps go on."""
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._failure = error
+
+        return InThread(run)
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if isinstance(failure, OSError):
+            raise BadJob(f"the job's files cannot be used: {failure}") from failure
+        if failure is not None:
+            raise failure
+
+    def _open(self) -> None:
+        self._opened = JobFiles(self._job.directory)
+
+    @property
+    def _files(self) -> JobFiles:
+        assert self._opened is not None
+        return self._opened
+
+    @property
+    def _segments(self) -> list[Segment]:
+        return self._files.segments
+
+    def _is_repeated(self) -> bool:
+        self._raise_failure()
+        known = self._store.committed(self._files.job_id)
+        if known is None:
+            return False
+        self._job.report = AdoptReport(messages=known[0][0], rejected=known[0][1], repeated=True)
+        return True
+
+    def _check_plan(self) -> None:
+        plan, store = self._files.manifest.plan, self._store
+        if (plan.log_id, plan.segment_bytes) != (store.log.log_id, store.log.segment_bytes):
+            raise BadJob("the job was made for another broker")
+        self._files.check_names()
+        if self._files.id_range[1] > store.tables.next_id:
+            raise BadJob("the job has message numbers that were never given to it")
+
+    # -- 1, 2, 3: everything that may fail --
+
+    def _prepare(self) -> Steps:
+        self._raise_failure()
+        self._native.foreign = ffi.cast("const uint8_t *", self._files.base)
+        self._racers_from = self._store.tables.next_id
+        yield from self._check_free()
+        counts = np.zeros(KEY_PARTITIONS, np.uint64)
+        for number in range(len(self._segments)):
+            yield self._in_thread(lambda number=number: self._check_segment(number, counts))  # type: ignore[misc]
+            self._raise_failure()
+        yield from self._expect_keys(counts)
+        for segment in self._segments:
+            keyed = _Keyed(segment.messages)
+            yield self._in_thread(lambda segment=segment, keyed=keyed: keyed.fill(self._native, segment))  # type: ignore[misc]
+            self._raise_failure()
+            yield from self._enter(keyed)
+        yield from self._settle()
+        self._commit()
+
+    def _settle(self) -> Steps:
+        """Meanwhile the log may have gone on in another segment, or others were sent with keys of the job. Then it is
+        done again, and at last without giving anybody the time for it."""
+        for _ in range(_ROUNDS):
+            end_id = self._store.tables.next_id
+            while self._racers_from < end_id:
+                self._find_racers()
+                yield None
+            self._check_rejects()
+            yield self._in_thread(self._settle_files)
+            self._raise_failure()
+            if self._bases == self._next_bases() and not self._find_all_racers():
+                return
+        self._find_all_racers()
+        self._check_rejects()
+        self._settle_files()
+
+    def _next_bases(self) -> list[int]:
+        return self._store.log.following_bases(len(self._segments))
+
+    def _check_free(self) -> Steps:
+        """Nobody may have a message with one of the job's numbers."""
+        rows = self._store.tables.rows
+        for segment in self._segments:
+            for start in range(segment.first_id, segment.first_id + segment.messages, 16 * STEP_MESSAGES):
+                end = min(start + 16 * STEP_MESSAGES, segment.first_id + segment.messages)
+                if (rows["state"][start:end] != MessageState.NONE).any():
+                    raise BadJob("the job's message numbers are in use")
+                yield None
+
+    def _check_segment(self, number: int, counts: UInt64Array) -> None:
+        segment, size = self._segments[number], self._files.segment_bytes
+        start = FOREIGN + number * size
+        at = ffi.new("uint64_t *", start + SEGMENT_HEADER_BYTES)
+        next_id = ffi.new("uint64_t *", segment.first_id)
+        end = start + segment.bytes - RECORD_HEAD_BYTES
+        end_id = segment.first_id + segment.messages
+        filled = ffi.new("uint64_t *")
+        why = lib.tw_bulk_check(self._native, at, end, next_id, end_id, segment.messages, filled)
+        self._rejected_before += int(filled[0])
+        if why:
+            raise BadJob(f"{segment.file}, offset {int(at[0]) - start}: {_WHY[why]}")
+        if int(at[0]) != end or int(next_id[0]) != end_id:
+            raise BadJob(f"{segment.file} does not hold the {segment.messages} messages that the job says")
+        keyed = _Keyed(segment.messages)
+        keyed.fill(self._native, segment)
+        lib.tw_bulk_count_keys(keyed.hash_pointer(0), keyed.count, ffi.from_buffer("uint64_t[]", counts))
+
+    def _expect_keys(self, counts: UInt64Array) -> Steps:
+        for partition, count in enumerate(counts.tolist()):
+            self._store.tables.expect_keys(partition, count)
+            if partition % _PARTITIONS_A_STEP == 0:
+                yield None
+
+    def _enter(self, keyed: _Keyed) -> Steps:
+        found = [np.empty(STEP_MESSAGES, np.uint64) for _ in range(2)]
+        pointers = [ffi.from_buffer("uint64_t[]", array) for array in found]
+        out = ffi.new("uint64_t[2]")
+        start = 0
+        while start < keyed.count:
+            step = min(STEP_MESSAGES, keyed.count - start)
+            ids, hashes = keyed.id_pointer(start), keyed.hash_pointer(start)
+            start += int(lib.tw_bulk_enter(self._native, ids, hashes, step, *pointers, out, out + 1))
+            self._note_rejects(found, int(out[0]))
+            if out[1] != KEY_PARTITIONS:
+                self._store.tables.grow_keys(int(out[1]))
+            yield None
+
+    def _note_rejects(self, found: Sequence[UInt64Array], count: int) -> None:
+        rejected, earlier = (array[:count].tolist() for array in found)
+        self._rejects.update(zip(rejected, earlier, strict=True))
+
+    def _find_racers(self) -> bool:
+        """Looks at some of the messages that were sent since the job began: one with a key of the job was first.
+        Whether there was such a one."""
+        count = min(self._store.tables.next_id - self._racers_from, STEP_MESSAGES)
+        found = [np.empty(count, np.uint64) for _ in range(2)]
+        first, end = self._files.id_range
+        rejected = lib.tw_bulk_racers(
+            self._native, self._racers_from, count, first, end,
+            *(ffi.from_buffer("uint64_t[]", array) for array in found),
+        )  # fmt: skip
+        self._racers_from += count
+        before = len(self._rejects)
+        self._note_rejects(found, int(rejected))
+        return len(self._rejects) > before
+
+    def _find_all_racers(self) -> bool:
+        is_new = False
+        while self._racers_from < self._store.tables.next_id:
+            is_new |= self._find_racers()
+        return is_new
+
+    def _check_rejects(self) -> None:
+        report = self._job.report
+        report.rejected = len(self._rejects) + self._rejected_before
+        report.messages = sum(segment.messages for segment in self._segments) - report.rejected
+        report.samples = [self._sample(i, earlier) for i, earlier in list(self._rejects.items())[:SAMPLES]]
+        if report.rejected > self._job.max_rejects:
+            raise BadJob(
+                f"{report.rejected} messages have a key that another one has; "
+                f"{self._job.max_rejects} may be rejected"
+            )
+
+    def _sample(self, message_id: int, earlier_id: int) -> Reject:
+        row = self._store.tables.rows[message_id]
+        topic = self._store.tables.topics[int(row["topic_id"])].record
+        if topic.parent:
+            topic = self._store.tables.topics[topic.parent].record
+        key = self._files.key_at(int(row["position"]) - FOREIGN)
+        return Reject(key.decode(errors="replace"), topic.name, earlier_id)
+
+    def _settle_files(self) -> None:
+        """Rejected records mean nothing any more, and the headers say where the segments will lie; on the disk."""
+        for message_id in self._rejects:
+            row = self._store.tables.rows[message_id]
+            self._files.fill(int(row["position"]) - FOREIGN, int(row["record_bytes"]))
+        self._bases = self._next_bases()
+        self._files.settle(self._bases)
+        self._store.disk.replace(ADOPTING, msgspec.json.encode(self._bases), durable=True)
+
+    # -- 4: all or nothing --
+
+    def _commit(self) -> None:
+        tables, log = self._store.tables, self._store.log
+        topic_ids = {topic_id for segment in self._segments for topic_id, _, _ in segment.hours}
+        if not topic_ids <= tables.topics.keys():
+            raise BadJob("a topic of the job was deleted")
+        job_id, report = self._files.job_id, self._job.report
+        record = AdoptedRecord(job_id, len(self._segments), report.messages, report.rejected)
+        tables.transactions.add(job_id, [(report.messages, report.rejected)])
+        try:
+            base = log.adopt(
+                [self._job.directory / segment.file for segment in self._segments],
+                msgspec.msgpack.encode(record),
+            )
+        except BaseException:
+            tables.transactions.discard(job_id)
+            raise
+        assert base == self._bases[0]
+        log.touched()
+        self._rejected_ids = np.array(sorted(self._rejects), np.uint64)
+        self.is_committed = True
+        self._native.adopted_first_id, self._native.adopted_end_id = self._files.id_range
+
+    # -- 5: visible --
+
+    def _make_visible(self) -> Steps:
+        for segment in self._segments:
+            for start in range(segment.first_id, segment.first_id + segment.messages, STEP_MESSAGES):
+                count = min(STEP_MESSAGES, segment.first_id + segment.messages - start)
+                self._drop_rejected(start, count)
+                lib.tw_bulk_adopt(self._native, start, count, self._bases[0])
+                yield from self._set_timers(start, count)
+                yield None
+        self._native.first_id = min(int(self._native.first_id), self._files.id_range[0])
+        self.is_committed = False
+
+    def _drop_rejected(self, start: int, count: int) -> None:
+        first, end = np.searchsorted(self._rejected_ids, [start, start + count]).tolist()
+        ids = np.ascontiguousarray(self._rejected_ids[first:end])
+        if len(ids):
+            lib.tw_bulk_forget(self._native, ffi.from_buffer("uint64_t[]", ids), len(ids), 1)
+
+    def _set_timers(self, start: int, count: int) -> Steps:
+        """EnqueueGet has passed these numbers long ago, as a rule; what lies before it, it takes itself."""
+        end = min(start + count, self._store.enqueued_id)
+        if start >= end:
+            return
+        due, ids, versions = np.empty(count, np.int64), np.empty(count, np.uint64), np.empty(count, np.uint32)
+        at = ffi.new("uint64_t *", start)
+        found = lib.tw_scheduled(
+            self._native, at, end, count, ffi.from_buffer("int64_t[]", due),
+            ffi.from_buffer("uint64_t[]", ids), ffi.from_buffer("uint32_t[]", versions),
+        )  # fmt: skip
+        while found:
+            try:
+                self._store.wheel.advance(self.now_ms)
+                self._store.wheel.link(
+                    due[:found], ids[:found], versions[:found], np.full(found, MESSAGE_TIMER, np.uint32)
+                )
+                return
+            except DiskFull:
+                yield None  # the job counts: its timers are set as soon as there is room
+
+    # -- after it --
+
+    def _forget_all(self) -> Steps:
+        """The job is over, and nothing of it stays behind."""
+        if not self._files.is_mapped:
+            return
+        for segment in self._segments:
+            for start in range(segment.first_id, segment.first_id + segment.messages, STEP_MESSAGES):
+                end = min(start + STEP_MESSAGES, segment.first_id + segment.messages)
+                rows = self._store.tables.rows[start:end]
+                own = (rows["state"] == MessageState.NONE) & (rows["position"] >= FOREIGN)
+                ids = (np.flatnonzero(own) + start).astype(np.uint64)
+                lib.tw_bulk_forget(self._native, ffi.from_buffer("uint64_t[]", ids), len(ids), 1)
+                yield None
+
+    def _clean_up(self) -> None:
+        self._store.disk.remove(ADOPTING)
+        self._files.clean_up()

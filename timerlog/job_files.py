@@ -1,0 +1,141 @@
+"""The files of a job of bulk scheduling, from the side that takes them in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from native import crc32c, ffi, lib
+from timerlog.bulk import MANIFEST, Manifest
+from timerlog.errors import BadJob
+from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, TRANSACTION_ID_BYTES, RecordType
+from timerlog.log import pack_segment_header, unpack_segment_header
+
+_LEAST_BYTES: Final = SEGMENT_HEADER_BYTES + RECORD_HEAD_BYTES
+_KEY_BYTES_AT: Final = 40
+_KEY_AT: Final = 48
+
+
+class JobFiles:
+    """Reads the manifest when it is made. Raises ``BadJob``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.manifest = _read_manifest(directory)
+        self.segments = self.manifest.segments
+        self.segment_bytes = self.manifest.plan.segment_bytes
+        self.base: Any = ffi.NULL
+        self._mapped_bytes = 0
+        self._files: list[int] = []
+
+    @property
+    def job_id(self) -> bytes:
+        """16 bytes. Raises ``BadJob``."""
+        try:
+            job_id = bytes.fromhex(self.manifest.plan.job)
+        except ValueError:
+            job_id = b""
+        if len(job_id) != TRANSACTION_ID_BYTES:
+            raise BadJob("the job's number is not 32 hexadecimal digits")
+        return job_id
+
+    @property
+    def id_range(self) -> tuple[int, int]:
+        """All message numbers of the job lie from the first to below the second."""
+        return (
+            min(segment.first_id for segment in self.segments),
+            max(segment.first_id + segment.messages for segment in self.segments),
+        )
+
+    @property
+    def paths(self) -> list[Path]:
+        return [self.directory / segment.file for segment in self.segments]
+
+    def check_names(self) -> None:
+        """Raises ``BadJob``: names of files that are not in the job's directory, numbers that overlap."""
+        end = 1
+        for first_id, count in sorted((segment.first_id, segment.messages) for segment in self.segments):
+            if first_id < end or count <= 0:
+                raise BadJob("the job's message numbers overlap")
+            end = first_id + count
+        for segment in self.segments:
+            if "/" in segment.file or not segment.file.endswith(".log"):
+                raise BadJob(f"{segment.file!r} is no name of a segment")
+
+    def map(self) -> None:
+        """Segment n is at ``base + n * segment_bytes`` then. Raises ``BadJob``, ``OSError``."""
+        self._mapped_bytes = self.segment_bytes * len(self.segments)
+        self.base = lib.tw_reserve(self._mapped_bytes)
+        if self.base == ffi.NULL:
+            self._mapped_bytes = 0
+            raise BadJob("there is no address space for a job of this size")
+        for number, path in enumerate(self.paths):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self._files.append(fd)
+            self._check_file(number, fd)
+            if lib.tw_map_file(self.base, number * self.segment_bytes, fd, 0, self.segment_bytes, 0):
+                raise BadJob(f"{path.name} cannot be mapped")
+
+    @property
+    def is_mapped(self) -> bool:
+        return self._mapped_bytes > 0
+
+    def _check_file(self, number: int, fd: int) -> None:
+        segment = self.segments[number]
+        size = os.fstat(fd).st_size
+        if size != segment.bytes or not _LEAST_BYTES <= size <= self.segment_bytes:
+            raise BadJob(f"{segment.file} has not the {segment.bytes} bytes that the job says")
+        header = unpack_segment_header(os.pread(fd, SEGMENT_HEADER_BYTES, 0))
+        wanted = (self.segment_bytes, self.manifest.plan.log_id)
+        if header is None or (header.segment_bytes, header.log_id) != wanted:
+            raise BadJob(f"{segment.file} does not belong to this job")
+        last = os.pread(fd, RECORD_HEAD_BYTES, size - RECORD_HEAD_BYTES)
+        if last[8] != RecordType.END or crc32c(last[4:]) != int.from_bytes(last[:4], "little"):
+            raise BadJob(f"{segment.file} does not end where it should")
+
+    def key_at(self, place: int) -> bytes:
+        """The key of the message at ``base + place``."""
+        number, offset = divmod(place, self.segment_bytes)
+        count = int.from_bytes(os.pread(self._files[number], 2, offset + _KEY_BYTES_AT), "little")
+        return os.pread(self._files[number], count, offset + _KEY_AT)
+
+    def fill(self, place: int, record_bytes: int) -> None:
+        """What the record at ``base + place`` says means nothing any more."""
+        number, offset = divmod(place, self.segment_bytes)
+        record = bytearray(os.pread(self._files[number], record_bytes, offset))
+        record[8] = RecordType.FILL
+        record[:4] = crc32c(bytes(record[4:])).to_bytes(4, "little")
+        os.pwrite(self._files[number], record, offset)
+
+    def settle(self, bases: Sequence[int]) -> None:
+        """The headers say where the segments will lie, and all of them is on the disk."""
+        for fd, base in zip(self._files, bases, strict=True):
+            os.pwrite(fd, pack_segment_header(base, self.segment_bytes, self.manifest.plan.log_id), 0)
+            os.fdatasync(fd)
+
+    def clean_up(self) -> None:
+        """The log has the files under names of its own."""
+        for path in self.paths:
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._mapped_bytes:
+            lib.tw_release(self.base, self._mapped_bytes)
+            self._mapped_bytes = 0
+        for fd in self._files:
+            os.close(fd)
+        self._files.clear()
+
+
+def _read_manifest(directory: Path) -> Manifest:
+    try:
+        return msgspec.json.decode((directory / MANIFEST).read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        reason = "the job is not complete, or was taken in and cleared away"
+        raise BadJob(f"there is no {MANIFEST}: {reason}") from None
+    except msgspec.MsgspecError as error:
+        raise BadJob(f"{MANIFEST} cannot be read: {error}") from error

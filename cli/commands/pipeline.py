@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cli.failures import CommandFailed
-from cli.output import plain_table, print_json, printable, stdout_console
+from cli.output import print_json, printable
 from cli.session import current_session, json_option
+from cli.tables import print_table
 from cli.times import format_moment, moment_to_ms
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def sql(
         columns = [
             (name, "right" if _is_number(kind) else "left") for name, kind in zip(names, kinds, strict=True)
         ]
-        stdout_console().print(plain_table(columns, [[_cell(value) for value in row] for row in shown]))
+        print_table(columns, [[_cell(value) for value in row] for row in shown])
     if len(rows) > limit:
         click.echo(f"There are more rows than these {limit:,}: add LIMIT, WHERE or --limit.", err=True)
 

@@ -73,9 +73,8 @@ def doctor(master: str, conf: tuple[str, ...]) -> None:
     if current_session().json:
         print_json([{"name": one.name, "ok": one.ok, "detail": one.detail} for one in checks])
     else:
-        console = stdout_console()
         for one in checks:
-            console.print(f"{'ok' if one.ok else 'missing':<8}{one.name:<10}{one.detail}", markup=False)
+            click.echo(f"{'ok' if one.ok else 'missing':<8}{one.name:<10}{one.detail}")
     if not all(one.ok for one in checks):
         raise CommandFailed(1)
 

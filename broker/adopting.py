@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 STAGING: Final = "staging"
 _JOBS_KEPT: Final = 100
+_PURGE_S: Final = 0.05
 
 
 class Adopting:
@@ -42,6 +43,9 @@ class Adopting:
         while True:
             if self._adopter.is_idle:
                 await self._wanted.wait()
+            if self._adopter.is_waiting:
+                await trio.sleep(_PURGE_S)
+                continue
             pause = self._adopter.step(self._broker.clock.now_ms())
             self._moved.unpark_all()
             match pause:
@@ -75,6 +79,8 @@ class Adopting:
                 await self._moved.park()
         if isinstance(job.error, StoreError):
             raise from_store(job.error)
+        if job.error is not None:
+            raise job.error
         report = job.report
         samples = [(reject.key, reject.topic, reject.earlier_id) for reject in report.samples]
         return AdoptJobOk(job.is_done, report.messages, report.rejected, samples, report.repeated)

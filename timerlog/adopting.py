@@ -113,10 +113,16 @@ class Adopter:
         self._jobs.append(job)
         return job
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a job waits for the purge that is running, which may be giving back pages that its rows lie on."""
+        return self._steps is None and bool(self._jobs) and self._store.purger.is_running
+
     def step(self, now_ms: int) -> Pause:
-        """A little of the work. Raises ``DiskFull`` once the job counts: call it again when there is room."""
+        """A little of the work. Raises what goes wrong once the job counts: then the tables do not say what the log
+        says, and only another start makes that good."""
         if self._steps is None:
-            if not self._jobs:
+            if not self._jobs or self.is_waiting:
                 return None
             self._job = self._jobs.popleft()
             self._adoption = _Adoption(self._store, self._job)
@@ -129,6 +135,8 @@ class Adopter:
         except StopIteration:
             self._finish(None)
         except Exception as error:
+            if self.is_committing:
+                raise
             self._finish(error)
         return None
 
@@ -185,7 +193,7 @@ class _Adoption:
         yield self._in_thread(self._files.map)
         try:
             yield from self._prepare()
-        except BaseException:
+        except Exception:
             yield from self._forget_all()
             raise
         yield WaitDurable(self._store.appended_position)
@@ -298,6 +306,8 @@ class _Adoption:
 
     def _check_segment(self, number: int, counts: UInt64Array) -> None:
         segment, size = self._segments[number], self._files.segment_bytes
+        # Since the numbers were given, a purge may have given their empty pages back.
+        self._store.tables.refill_rows(segment.first_id, segment.first_id + segment.messages)
         start = FOREIGN + number * size
         at = ffi.new("uint64_t *", start + SEGMENT_HEADER_BYTES)
         next_id = ffi.new("uint64_t *", segment.first_id)

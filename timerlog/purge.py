@@ -175,10 +175,14 @@ class Purger:
         self._jobs.append(job)
         return job
 
+    @property
+    def is_running(self) -> bool:
+        return self._steps is not None
+
     def is_idle(self, now_ms: int) -> bool:
         """Whether ``step`` would do nothing. After the clock went back, there is something to do."""
-        if self._store.adopter.is_committing:
-            return True  # messages of the log would look as if they were gone
+        if self._steps is None and not self._store.adopter.is_idle:
+            return True  # rows are being filled in, and look as if they were gone
         waits = self._now_ms <= now_ms < self._next_survey_ms
         return self._steps is None and not self._jobs and waits
 

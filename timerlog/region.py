@@ -159,6 +159,12 @@ class Region:
         finally:
             os.close(fd)
 
+    def refill(self, start: int, end: int) -> None:
+        """Gives ``[start, end)``, which is a part of what is usable, disk blocks again. Safe in another thread. Raises
+        ``DiskFull``."""
+        with self._file() as fd:
+            _check(lib.tw_allocate(fd, start, end - start), f"refilling {self.path}")
+
     def _punch_hole(self, fd: int, start: int, end: int) -> None:
         result = lib.tw_punch_hole(fd, start, end - start)
         if result != -errno.EOPNOTSUPP:  # a file system without holes keeps the space; nothing else is wrong

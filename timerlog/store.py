@@ -187,7 +187,8 @@ class Store(TimerServices, Control):
         Raises ``DiskFull``."""
         first_id = self.tables.next_id
         next_id = first_id + count
-        self.tables.ensure_rows(next_id)
+        with self.reserve.closed():
+            self.tables.ensure_rows(next_id)
         self._append(RecordType.RESERVED, 0, next_id.to_bytes(8, "little"))
         self._applier.reserved(next_id)
         return first_id

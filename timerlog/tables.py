@@ -183,6 +183,11 @@ class Tables:
         self.messages.ensure(rows)
         self.native.rows_allocated = self.messages.capacity
 
+    def refill_rows(self, first_id: int, end_id: int) -> None:
+        """Makes sure that rows can be written, also where disk space was given back. Raises ``DiskFull``."""
+        size = self.messages.dtype.itemsize
+        self.messages.region.refill(HEADER_BYTES + first_id * size, HEADER_BYTES + end_id * size)
+
     def start_rows(self, first_id: int, next_id: int) -> None:
         """The table reaches up to ``next_id``, and nothing is there below ``first_id``."""
         native = self.native

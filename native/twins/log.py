@@ -69,7 +69,8 @@ def apply_message(store: TwinStore, record: bytes, position: int, entry_hash: in
     row["deliver_at_ms"], row["created_ms"] = deliver_at_ms, created_ms
     row["topic_id"], row["key_hash"], row["priority"] = topic_id, entry_hash, priority
     row["state"], row["flags"] = SCHEDULED, ORDERED if order_bytes else 0
-    store.next_id = message_id + 1
+    # What was taken in as a whole has numbers that were set aside before, and may lie below others.
+    store.next_id, store.first_id = max(store.next_id, message_id + 1), min(store.first_id, message_id)
     store.topics[topic_id]["messages"] += 1
     store.topics[topic_id]["scheduled"] += 1
 

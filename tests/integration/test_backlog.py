@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.requests import Subscribe
 
-_numbers = count()
 MIB = 1 << 20
 BACKLOG_MIB = 160
 MOST_ANONYMOUS_MIB = 110
@@ -28,12 +26,6 @@ MOST_ANONYMOUS_MIB = 110
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     with Daemon(tmp_path / "data", segment_bytes="64MiB") as running:
         yield running
-
-
-@pytest.fixture
-def topic() -> str:
-    """A topic that no other test uses."""
-    return f"topic-{next(_numbers)}"
 
 
 def anonymous_mib(daemon: Daemon) -> float:

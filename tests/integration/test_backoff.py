@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from itertools import count
 
 import pytest
 
@@ -13,7 +12,6 @@ import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import Message, Subscription
 
-_numbers = count()
 ACK_WAIT_MS, LEAST_MS, MOST_MS = 60_000, 120_000, 1_000_000
 COUNT = 40
 
@@ -22,12 +20,6 @@ COUNT = 40
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with Daemon(tmp_path_factory.mktemp("backoff") / "data", segment_bytes="64MiB") as running:
         yield running
-
-
-@pytest.fixture
-def topic() -> str:
-    """A topic that no other test uses."""
-    return f"topic-{next(_numbers)}"
 
 
 async def get(subscription: Subscription) -> Message:

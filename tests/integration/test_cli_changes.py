@@ -28,12 +28,6 @@ def shell(daemon: Daemon, tmp_path: Path) -> Shell:
     return Shell(tmp_path, daemon.url)
 
 
-@pytest.fixture
-def topic() -> str:
-    """A topic that no other test uses."""
-    return f"topic-{next(_numbers)}"
-
-
 def send_all(shell: Shell, topic: str, *messages: dict[str, object]) -> None:
     """Sends messages as lines of a file, and waits until those that are due are in their topic."""
     stdin = "\n".join(map(json.dumps, messages)).encode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from tests.integration.cli_harness import Serve, Shell
 from tests.integration.daemon_harness import Daemon
 
 FAILED, USAGE = 1, 2
-_numbers = count()
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +23,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 @pytest.fixture
 def shell(daemon: Daemon, tmp_path: Path) -> Shell:
     return Shell(tmp_path, daemon.url)
-
-
-@pytest.fixture
-def topic() -> str:
-    """A topic that no other test uses."""
-    return f"topic-{next(_numbers)}"
 
 
 def send_three(shell: Shell, topic: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from tickwheel import Message, Subscription
 from tickwheel.errors import BodyTooLarge, StaleReceipt
 
 MAX_BODY_BYTES = 1 << 20
-_numbers = count()
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +23,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     directory = tmp_path_factory.mktemp("daemon") / "data"
     with Daemon(directory, max_body_bytes=MAX_BODY_BYTES, ack_wait="300ms", segment_bytes="64MiB") as running:
         yield running
-
-
-@pytest.fixture
-def topic() -> str:
-    """A topic that no other test uses."""
-    return f"topic-{next(_numbers)}"
 
 
 async def take(subscription: Subscription, count: int) -> list[Message]:

@@ -27,12 +27,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield running
 
 
-@pytest.fixture
-def topic() -> str:
-    """A topic that no other test uses."""
-    return f"topic-{next(_numbers)}"
-
-
 async def get(subscription: Subscription) -> Message:
     """The next message."""
     message = await subscription.receive(PATIENCE_S)

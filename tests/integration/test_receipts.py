@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import Message, Subscription
 from tickwheel.errors import MessageCancelled, StaleReceipt
 
-_numbers = count()
 HEADER = "tickwheel-dead"
 
 
@@ -23,12 +21,6 @@ HEADER = "tickwheel-dead"
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with Daemon(tmp_path_factory.mktemp("receipts") / "data", segment_bytes="64MiB") as running:
         yield running
-
-
-@pytest.fixture
-def topic() -> str:
-    """A topic that no other test uses."""
-    return f"topic-{next(_numbers)}"
 
 
 async def get(subscription: Subscription, patience_s: float = PATIENCE_S) -> Message:

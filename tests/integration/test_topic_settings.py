@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel.errors import BadTopicSettings, BodyTooLarge, TopicExists, TopicInUse, UnknownTopic
 
-_numbers = count()
 VITESS = "vitess_message,vt_ack_wait=30,vt_purge_after=86400,vt_batch_size=10,vt_cache_size=10000,vt_poller_interval=30"
 
 
@@ -22,12 +20,6 @@ VITESS = "vitess_message,vt_ack_wait=30,vt_purge_after=86400,vt_batch_size=10,vt
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Daemon:
     with Daemon(tmp_path_factory.mktemp("settings") / "data", segment_bytes="64MiB") as running:
         yield running
-
-
-@pytest.fixture
-def topic() -> str:
-    """A topic that no other test uses."""
-    return f"topic-{next(_numbers)}"
 
 
 async def test_create_show_change_delete(daemon: Daemon, topic: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import Message, Subscription
 from tickwheel.errors import StaleReceipt, TransactionRefused
 
-_numbers = count()
 HOUR = timedelta(hours=1)
 
 
@@ -23,12 +21,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     directory = tmp_path_factory.mktemp("transactions") / "data"
     with Daemon(directory, segment_bytes="64MiB", check_after="200ms", check_interval="300ms") as running:
         yield running
-
-
-@pytest.fixture
-def topic() -> str:
-    """A topic that no other test uses."""
-    return f"topic-{next(_numbers)}"
 
 
 async def get(subscription: Subscription) -> Message:

@@ -195,6 +195,13 @@ def test_replay_fills_the_rows() -> None:
     assert pair.native.topics["messages"].tolist() == [0, 1, 1, 0]
 
 
+def test_replay_takes_numbers_in_any_order() -> None:
+    """A bulk job's numbers were set aside before those of messages that stand ahead of it in the log."""
+    pair, results = replayed(message(5), message(2))
+    assert results == [REPLAYED]
+    assert (pair.twin.first_id, pair.twin.next_id) == (1, 6)
+
+
 @pytest.mark.parametrize(
     ("record", "result"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -15,7 +16,7 @@ from timerlog.adopting import InThread
 from timerlog.bulk import MANIFEST
 from timerlog.errors import BadJob
 from timerlog.layout import MessageState
-from timerlog.purge import WaitDurable
+from timerlog.purge import DropTicket, FreeTicket, WaitDurable
 from timerlog.store import Store
 from timerlog.tables import remove_derived_files
 
@@ -213,6 +214,66 @@ def test_a_topic_that_is_gone(store: Store, staged: Path) -> None:
     store.delete_topic("t")
     with pytest.raises(BadJob, match="cannot be stored"):
         store.adopt(staged, 0, NOW_MS)
+
+
+def carry_out(store: Store, pause: object) -> None:
+    """What a step of adopting or purging asks for."""
+    match pause:
+        case WaitDurable():
+            store.sync()
+        case InThread():
+            pause.work()
+        case DropTicket() | FreeTicket():
+            pause.run()
+
+
+def test_a_job_and_a_purge_take_turns(store: Store, staged: Path) -> None:
+    """A purge gives back pages that look empty, and rows of a job look so until the last moment."""
+    job(store, staged, [("t", columns([NOW_MS + MINUTE_MS] * 5_000))], NOW_MS)
+    purge = store.purger.start()
+    carry_out(store, store.purger.step(NOW_MS))
+    adoption = store.adopter.start(staged, 0)
+    while not purge.is_done:
+        assert store.adopter.is_waiting
+        assert store.adopter.step(NOW_MS) is None
+        carry_out(store, store.purger.step(NOW_MS))
+    later = store.purger.start()
+    while not adoption.is_done:
+        carry_out(store, store.adopter.step(NOW_MS))
+        assert store.purger.is_idle(NOW_MS) or adoption.is_done
+        assert store.purger.step(NOW_MS) is None or adoption.is_done
+    assert adoption.error is None
+    while not later.is_done:
+        carry_out(store, store.purger.step(NOW_MS))
+    assert store.topics()[0]["scheduled"] == 5_000
+
+
+def test_rows_that_were_given_back_get_disk_space_again(store: Store, staged: Path) -> None:
+    job(store, staged, [("t", columns([NOW_MS] * 20_000))], NOW_MS)
+    region = store.tables.messages.region
+    region.free(8_192, region.allocated_bytes // 4_096 * 4_096)
+    before_bytes = region.disk_bytes()
+    store.tables.refill_rows(1, 20_001)
+    assert region.disk_bytes() >= before_bytes + 20_000 * 48 - 4 * 4_096
+    store.adopt(staged, 0, NOW_MS)
+    assert len(drain(store, "t", NOW_MS)) == 20_000
+
+
+def test_what_goes_wrong_once_it_counts_is_raised_and_the_next_start_mends_it(
+    tmp_path: Path, staged: Path
+) -> None:
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    job(store, staged, [("t", columns([NOW_MS + MINUTE_MS] * 9_000, keys=keys(9_000)))], NOW_MS)
+    pump(store, NOW_MS)  # EnqueueGet has passed the job's numbers
+    defect = mock.patch.object(type(store.wheel), "link", side_effect=RuntimeError("a defect"))
+    with defect, pytest.raises(RuntimeError, match="a defect"):
+        store.adopt(staged, 0, NOW_MS)
+    assert store.adopter.is_committing, "no checkpoint may be made"
+    store.close()
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    assert store.topics()[0]["scheduled"] == 9_000
+    assert all(store.find("t", ["k0", "k8999"]))
+    store.close()
 
 
 def test_killed_between_any_two_steps(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def sql(spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch) -> A
     def ours(master: str, conf: tuple[str, ...]) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr("cli.commands.pipeline.open_spark", ours)
+    monkeypatch.setattr("cli.pipeline.sql.open_spark", ours)
 
     def run(statement: str, *options: str, data: str = "data") -> Any:
         command = ["pipeline", "sql", "--data", str(folder / data), statement, *options]

@@ -1,85 +1,24 @@
-"""`tickwheel pipeline`: bulk work on the messages with Spark."""
+"""`tickwheel pipeline sql`: ask with Spark SQL what data directories hold."""
 
 from __future__ import annotations
 
 import csv
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
-from cli.failures import CommandFailed
 from cli.output import print_json, printable
+from cli.pipeline.options import open_spark, spark_options
 from cli.session import current_session, json_option
 from cli.tables import print_table
 from cli.times import format_moment, moment_to_ms
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def spark_options(command: _Command) -> _Command:
-    """`--master` and `--conf`."""
-    with_conf = click.option(
-        "--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be given several times."
-    )(command)
-    return click.option(
-        "--master",
-        default="local[*]",
-        show_default=True,
-        help="Where Spark runs: local[N], spark://…, yarn, …",
-    )(with_conf)
-
-
-@contextmanager
-def open_spark(master: str, conf: tuple[str, ...]) -> Iterator[SparkSession]:
-    """A Spark session as the options say. Raises `SparkMissing`, `JavaMissing`, `SourceError`."""
-    from tickwheel.spark import sessions
-
-    spark = sessions.make_session("tickwheel pipeline", master=master, conf=sessions.parse_conf(conf))
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-@click.group()
-def pipeline() -> None:
-    """Bulk work on the messages with Spark, on this machine or a cluster.
-
-    \b
-    tickwheel pipeline doctor                              is everything there?
-    tickwheel pipeline sql --data ./data "select state, count(*) from messages group by state"
-
-    It needs PySpark (pip install 'tickwheel[spark]') and Java 17 or newer.
-    """
-
-
-@pipeline.command()
-@spark_options
-@json_option
-def doctor(master: str, conf: tuple[str, ...]) -> None:
-    """Check that Spark can run here: Java, PySpark, and a job of one row."""
-    from tickwheel.spark.doctor import examine
-
-    checks = examine(lambda: open_spark(master, conf))
-    if current_session().json:
-        print_json([{"name": one.name, "ok": one.ok, "detail": one.detail} for one in checks])
-    else:
-        for one in checks:
-            click.echo(f"{'ok' if one.ok else 'missing':<8}{one.name:<10}{one.detail}")
-    if not all(one.ok for one in checks):
-        raise CommandFailed(1)
-
-
-@pipeline.command()
+@click.command()
 @click.argument("statement", metavar="SQL")
 @click.option(
     "--data",

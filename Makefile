@@ -16,6 +16,8 @@ NATIVE_SOURCES := $(filter-out native/_native.c,$(wildcard native/*.c native/*.h
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
 DEMO_ARGS ?=
 TEST_ARGS ?=
+# Many tests wait for a disk or a clock, so one process more than there are cores.
+TEST_JOBS ?= $(shell expr $$(nproc) + 1)
 BENCH_ARGS ?=
 
 .PHONY: help
@@ -28,7 +30,7 @@ demo: $(VENV)/.compiled $(VENV)/.flights ## Replay one real day of New York depa
 
 .PHONY: test
 test: $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java ## Run all tests but the long ones (TEST_ARGS="-k wheel")
-	$(BIN)/pytest $(TEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(TEST_JOBS) --dist=loadgroup $(TEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.compiled ## Check style and formatting

@@ -17,7 +17,7 @@ def doctor(master: str, conf: tuple[str, ...]) -> None:
     """Check that Spark can run here: Java, PySpark, and a job of one row."""
     from tickwheel.spark.doctor import examine
 
-    checks = examine(lambda: open_spark(master, conf))
+    checks = examine(master, lambda: open_spark(master, conf))
     if current_session().json:
         print_json([{"name": one.name, "ok": one.ok, "detail": one.detail} for one in checks])
     else:

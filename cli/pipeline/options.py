@@ -23,7 +23,7 @@ def spark_options(command: _Command) -> _Command:
         "--master",
         default="local[*]",
         show_default=True,
-        help="Where Spark runs: local[N], spark://…, yarn, …",
+        help="Where Spark runs: local[N], spark://…, yarn, k8s://…, sc://…",
     )(with_conf)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_PLAN: Final = re.compile(r"\n\n|;\n'|;\n\+-|\n\tat ")
+_PLAN: Final = re.compile(r"\n\n|;\n\W*\w+ ?[\[(]|;\n'|;\n\+-|\n\tat ")
 
 
 class BadSql(SparkError):

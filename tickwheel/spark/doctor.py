@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tickwheel.spark.errors import SparkError
 from tickwheel.spark.java import find_java
-from tickwheel.spark.sessions import require_pyspark
+from tickwheel.spark.sessions import needs_java, require_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,11 +27,13 @@ class Check:
     detail: str
 
 
-def examine(open_session: OpenSession) -> list[Check]:
-    """Java, PySpark, and a job of one row on a session, which is only opened when the others are there."""
-    checks = [_checked("java", _java), _checked("pyspark", _pyspark)]
+def examine(master: str, open_session: OpenSession) -> list[Check]:
+    """Java (where Spark runs in this process), PySpark, and a job of one row on a session of ``master``, which is only
+    opened when the others are there."""
+    checks = [_checked("java", _java)] if needs_java(master) else []
+    checks.append(_checked("pyspark", _pyspark))
     if all(one.ok for one in checks):
-        checks.append(_checked("job", lambda: _job(open_session)))
+        checks.append(_checked("job", lambda: f"{_job(open_session)} on {master}"))
     return checks
 
 
@@ -58,4 +60,4 @@ def _job(open_session: OpenSession) -> str:
             rows = spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()
         except Exception as error:
             raise SparkError(f"A job of one row failed: {error}", advice="") from error
-        return f"{len(rows)} row on {spark.sparkContext.master}"
+        return f"{len(rows)} row"

@@ -5,18 +5,31 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
-from tickwheel.spark.errors import SourceError, SparkMissing
+from tickwheel.spark.errors import SourceError, SparkError, SparkMissing
 from tickwheel.spark.java import Java, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER: Final = "local[*]"
+#: What a session of a Spark Connect server may set, too.
+QUERY_SETTINGS: Final = {
+    # Without this a reader that takes filters is refused.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+_CONNECT: Final = "sc://"
+_CONNECT_PORT: Final = 15002
+_CONNECT_LIMIT_S: Final = 10
+_CLIENT: Final = "pyspark[connect]==4.3.*"
 _GIB: Final = 1 << 30
 _MAX_DRIVER_GIB: Final = 4
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -43,31 +56,79 @@ def make_session(
     progress: bool | None = None,
     quiet: bool = True,
 ) -> SparkSession:
-    """A session with the format ``tickwheel``. ``conf`` goes to Spark as it is, and has the last word. ``progress``: a
-    bar on standard error, by default where that is a terminal. A session that runs already is used as it is.
+    """A session with the format ``tickwheel``. ``master``: as Spark has it, or ``sc://host:port`` of a Spark Connect
+    server. ``conf`` goes to Spark as it is, and has the last word. ``progress``: a bar on standard error, by default
+    where that is a terminal. A session that runs already is used as it is.
 
-    Raises ``SparkMissing``, ``JavaMissing``.
+    Raises ``SparkMissing``, ``JavaMissing`` (not for a server: the Java is there).
     """
     require_pyspark()
+    from tickwheel.spark import register
+
+    show = sys.stderr.isatty() if progress is None else progress
+    if needs_java(master):
+        spark = _started(app, master, dict(conf or {}), show, quiet)
+    else:
+        spark = _connected(app, master, dict(conf or {}), show)
+    register(spark)
+    return spark
+
+
+def needs_java(master: str) -> bool:
+    """Whether the driver is this process, and not a server of Spark Connect."""
+    return not master.startswith(_CONNECT)
+
+
+def _connected(app: str, url: str, conf: dict[str, str], show: bool) -> SparkSession:
+    """A session of a server, which has its own Java, memory and log."""
+    _check_reachable(url)
+    try:
+        importlib.import_module("pyspark.sql.connect.session")
+    except ImportError as error:
+        raise SparkMissing(
+            f"The client of Spark Connect is not complete: {str(error).rstrip(chr(46))}.",
+            advice=f"pip install '{_CLIENT}'",
+        ) from None
     from pyspark.sql import SparkSession
 
-    from tickwheel.spark import register
+    builder = SparkSession.builder.appName(app).remote(url)
+    for name, value in (QUERY_SETTINGS | conf).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    if not show:
+        spark.clearProgressHandlers()
+    return spark
+
+
+def _check_reachable(url: str) -> None:
+    """The client itself tries for ten minutes and says nothing meanwhile."""
+    try:
+        parts = urlsplit(url)
+        with socket.create_connection((parts.hostname or "", parts.port or _CONNECT_PORT), _CONNECT_LIMIT_S):
+            pass
+    except (OSError, ValueError) as error:
+        raise SparkError(
+            f"No server of Spark Connect answers at {url}: {error}.",
+            advice="Start it, or give its address: --master sc://host:port.",
+        ) from None
+
+
+def _started(app: str, master: str, conf: dict[str, str], show: bool, quiet: bool) -> SparkSession:
+    """A session whose driver is this process."""
+    from pyspark.sql import SparkSession
 
     java = find_java()
     prepare_environment(java)
     builder = SparkSession.builder.appName(app).master(master)
-    show = sys.stderr.isatty() if progress is None else progress
-    chosen = settings(show_progress=show, quiet=quiet, java_version=java.version) | dict(conf or {})
-    if quiet and conf and _JAVA_OPTIONS in conf:
+    chosen = settings(show_progress=show, quiet=quiet, java_version=java.version) | conf
+    if quiet and _JAVA_OPTIONS in conf:
         chosen[_JAVA_OPTIONS] = f"{quiet_options(java.version)} {conf[_JAVA_OPTIONS]}"
     for name, value in chosen.items():
         builder = builder.config(name, value)
     if quiet:
         # PySpark logs each error that it raises, with the whole stack of the JVM.
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark
+    return builder.getOrCreate()
 
 
 def prepare_environment(java: Java) -> None:
@@ -78,11 +139,7 @@ def prepare_environment(java: Java) -> None:
 
 def settings(*, show_progress: bool, quiet: bool, java_version: int) -> dict[str, str]:
     """What we set where the user does not."""
-    chosen = {
-        # Without this a reader that takes filters is refused.
-        "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
+    chosen = QUERY_SETTINGS | {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(show_progress).lower(),
         "spark.driver.memory": f"{driver_memory_gib()}g",

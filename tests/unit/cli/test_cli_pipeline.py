@@ -73,6 +73,6 @@ def test_a_job_that_fails_is_a_check_that_fails(monkeypatch: pytest.MonkeyPatch)
     def fails() -> None:
         raise JavaMissing("Java went away.", advice="Bring it back.")
 
-    checks = examine(fails)  # type: ignore[arg-type]
+    checks = examine("local[1]", fails)  # type: ignore[arg-type]
     assert [one.ok for one in checks][:2] == [True, True]
     assert checks[2] == Check("job", False, "Java went away. Bring it back.")

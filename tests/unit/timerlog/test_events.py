@@ -125,8 +125,8 @@ def busy(store: Store) -> Store:
     store.redeliver([1, 2], "g", NOW_MS + 700, NOW_MS + 30, acked=True)
     store.set_topic("orders", {"max_attempts": 1}, (), None, NOW_MS)
     reader.nack(receipts[24], delay_ms=None, error="last straw", now_ms=NOW_MS + 40)
-    store.expire(np.array([39], np.uint64))
-    store.return_unseen(reader.group, [receipts[25][0]], [receipts[25][1]], NOW_MS + 50)
+    store.expire(np.array([27], np.uint64), NOW_MS + 1_000)
+    store.return_unseen(reader.group, reader.holder, [receipts[25][0]], [receipts[25][1]], NOW_MS + 50)
     other.store.release_holder(other.holder, NOW_MS + 60)
     store.sync()
     return store

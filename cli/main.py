@@ -40,6 +40,9 @@ COMMANDS = {
     "topics": CommandEntry("cli.commands.topics", "topics", "List, create, change, delete topics.", _LOOKING),
     "query": CommandEntry("cli.commands.query", "query", "Ask with SQL what is in the topics.", _LOOKING),
     "browse": CommandEntry("cli.commands.dead", "browse", "Look at messages without taking them.", _LOOKING),
+    "pipeline": CommandEntry(
+        "cli.pipeline.group", "pipeline", "Bulk work on the messages with Spark.", _LOOKING
+    ),
     "stats": CommandEntry("cli.commands.stats", "stats", "Show what the broker holds and does.", _LOOKING),
     "wheel": CommandEntry("cli.commands.wheel", "wheel", "Draw what is due when.", _LOOKING),
     "inspect": CommandEntry(

@@ -4,18 +4,23 @@
 
 enum { END_OF_RANGE = 0, ZEROS = 1, BAD_LENGTH = 2, BAD_CHECKSUM = 3, END_RECORD = 4 };
 
+int32_t tw_judge_record(const uint8_t *record, uint64_t room) {
+    uint32_t bytes = tw_load32(record + 4);
+    if (bytes == 0 && tw_load32(record) == 0) return ZEROS;
+    /* A record goes with its padding: without it, the next one would not start at a multiple of 8. */
+    if (bytes < sizeof(tw_head) || tw_padded(bytes) > room) return BAD_LENGTH;
+    return tw_crc32c(record + 4, bytes - 4, 0) == tw_load32(record) ? END_OF_RANGE : BAD_CHECKSUM;
+}
+
 uint64_t tw_log_verify(const uint8_t *log, uint64_t position, uint64_t end, uint64_t *counts, int32_t *reason) {
     *reason = END_OF_RANGE;
     while (position < end && end - position >= sizeof(tw_head)) {
         const uint8_t *record = log + position;
-        uint32_t       bytes = tw_load32(record + 4);
-        if (bytes == 0 && tw_load32(record) == 0) { *reason = ZEROS; return position; }
-        /* A record goes with its padding: without it, the next one would not start at a multiple of 8. */
-        if (bytes < sizeof(tw_head) || tw_padded(bytes) > end - position) { *reason = BAD_LENGTH; return position; }
-        if (tw_crc32c(record + 4, bytes - 4, 0) != tw_load32(record)) { *reason = BAD_CHECKSUM; return position; }
+        *reason = tw_judge_record(record, end - position);
+        if (*reason != END_OF_RANGE) return position;
         counts[record[8]]++;
         if (record[8] == TW_RECORD_END) { *reason = END_RECORD; return position; }
-        position += tw_padded(bytes);
+        position += tw_padded(tw_load32(record + 4));
     }
     return position;
 }

@@ -297,6 +297,8 @@ int64_t tw_send_check(tw_store *store, const uint8_t *payload, uint64_t bytes, i
                       uint64_t *earlier, uint64_t *log_bytes);
 
 /* ---- log.c ---- */
+/* What is wrong with the record at the head of `room` bytes, at least a head's: 0 nothing, otherwise 1 to 3 as below. */
+int32_t  tw_judge_record(const uint8_t *record, uint64_t room);
 /* Checks records from `position`; returns where the first one that is not whole, padding included, starts, with
  * *reason: 0 the end of
  * the range, 1 zeros (nothing was written there), 2 a bad length, 3 a bad checksum, 4 an END record.

@@ -71,6 +71,21 @@ def unpack_nack(payload: Buffer) -> tuple[Runs, str]:
     return np.frombuffer(view, RUN, count, NACK_HEAD.size), bytes(view[end:]).decode()
 
 
+_LEASE_TAIL = struct.Struct("<q")
+
+
+def pack_lease(runs: Runs, now_ms: int) -> bytes:
+    return runs.tobytes() + _LEASE_TAIL.pack(now_ms)
+
+
+def unpack_lease(payload: Buffer) -> tuple[Runs, int]:
+    """The runs, and when the leases were given; 0 where an older version did not say it."""
+    view = memoryview(payload)
+    count, rest = divmod(len(view), RUN.itemsize)
+    given_ms = _LEASE_TAIL.unpack_from(view, count * RUN.itemsize)[0] if rest else 0
+    return np.frombuffer(view, RUN, count), given_ms
+
+
 def pack_returned(runs: Runs, time_ms: int) -> bytes:
     return time_ms.to_bytes(8, "little") + runs.tobytes()
 
@@ -97,7 +112,7 @@ class Applier:
                 runs = np.frombuffer(payload, RUN, int(head["runs"]), PUT_HEAD.itemsize)
                 self.put(aux, int(head["first_seq"]), int(head["tick_ms"]), runs)
             case RecordType.LEASE:
-                self.lease(aux, 0, np.frombuffer(payload, RUN))
+                self.lease(aux, 0, unpack_lease(payload)[0])
             case RecordType.ACK:
                 self.ack(aux, np.frombuffer(payload, RUN))
             case RecordType.RELEASE:

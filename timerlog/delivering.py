@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from native import Buffer, ffi, lib
-from timerlog.core import UInt64Array
+from timerlog.apply import pack_lease
+from timerlog.core import UInt64Array, in_records
 from timerlog.errors import DiskFull, StoreError, TooManyGroups, TooManySubscriptions, UnknownGroup
 from timerlog.layout import (
     HOLDERS,
@@ -240,7 +241,9 @@ class Delivering(Topics):
             # A timer without its lease is harmless, a lease without its timer would never end.
             self.wheel.link(until_ms, seqs, epochs, np.full(count, group_id, np.uint32))
             runs = self._runs(seqs, epochs, until_ms)
-            self._append_runs(RecordType.LEASE, group_id, runs)
+            self._append_all(
+                in_records(RecordType.LEASE, group_id, runs, lambda piece: pack_lease(piece, now_ms))
+            )
         except DiskFull:
             lib.tw_unselect(self._native, group_id, self._seqs_pointer, count)
             raise

@@ -38,6 +38,20 @@ class BadDirectory(StoreError):
     advice = "Name a directory that this user can create and write to."
 
 
+class TablesMissing(StoreError):
+    """The tables of a data directory are not there, or not those of its log."""
+
+    code = "tables_missing"
+    advice = "Start a broker on the directory once: it makes the tables again. Then it may be stopped."
+
+
+class PositionGone(StoreError):
+    """The log does not hold the records at a position any more, or never did."""
+
+    code = "position_gone"
+    advice = "Start again at the earliest position that is left, and count what lies between as missed."
+
+
 class BadSettings(StoreError):
     """A setting does not fit what the directory holds."""
 

@@ -367,7 +367,7 @@ class CommitLog:
         return ticket
 
     def finish_sync(self, ticket: SyncTicket) -> int:
-        """Takes note that a ticket has run; returns the durable position.
+        """Takes note that a ticket has run; returns the durable position. Raises ``LogFailed``.
 
         The mark that this leaves in the log lets recovery tell a torn tail from damage: whatever lies before a marked
         position was on the disk once.
@@ -376,6 +376,8 @@ class CommitLog:
         self.durable_position = max(self.durable_position, ticket.position)
         if not self._is_lent or self.durable_position >= self._marked_position + _MARK_STEP_BYTES:
             self._mark()
+        # Before anybody is told: who reads the files from outside then sees at once what was acknowledged.
+        self.flush()
         return self.durable_position
 
     def _mark(self) -> None:

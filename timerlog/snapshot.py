@@ -10,7 +10,7 @@ again where its row says then.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,13 +28,16 @@ from timerlog.layout import (
     FORMAT_VERSION,
     HEADER_BYTES,
     MESSAGE_HEAD_BYTES,
+    RECORD_HEAD_BYTES,
     ROW,
+    SEGMENT_HEADER_BYTES,
     GroupRecord,
     MessageState,
     RecordType,
     TopicRecord,
 )
 from timerlog.log import ADDRESS_SPACE_BYTES, reserve_log_address_space
+from timerlog.recovery import END_RECORD, LogReader
 from timerlog.region import PAGE_BYTES
 from timerlog.tables import HEADER
 
@@ -60,7 +63,12 @@ _MESSAGE = np.dtype(
     ]
 )
 assert _MESSAGE.itemsize == MESSAGE_HEAD_BYTES
+RECORD_HEAD = np.dtype([*_MESSAGE.descr[:5], ("aux", "<u4")])
+assert RECORD_HEAD.itemsize == RECORD_HEAD_BYTES
 _WORDS: Final = np.arange(MESSAGE_HEAD_BYTES // 8)
+_HEAD_WORDS: Final = np.arange(RECORD_HEAD_BYTES // 8)
+_SCANNED: Final = 65_536
+_SCAN_FULL: Final = 5
 _LOOKS: Final = 5
 
 
@@ -166,18 +174,28 @@ class Snapshot:
         self.rows = self._table("messages.table", ROW, b"TWMSGTAB")[: description.next_id]
 
     def chunks(
-        self, topic_id: int | None, *, with_deliveries: bool = True, chunk_rows: int = CHUNK_ROWS
+        self,
+        topic_id: int | None,
+        *,
+        with_deliveries: bool = True,
+        chunk_rows: int = CHUNK_ROWS,
+        ids: range | None = None,
+        judge: Callable[[Int64Array, Array], npt.NDArray[np.bool_]] | None = None,
     ) -> Iterator[Chunk]:
         """All messages of a topic, or of all topics, in order of ids: each once for every group of its topic, and
-        once without a group when no group is ever given it."""
+        once without a group when no group is ever given it. ``ids``: only these; ``judge`` says of ids and their rows
+        which are wanted."""
         wanted_topics = self.groups_of if topic_id is None else (topic_id,)
         copies = max((len(self.groups_of.get(number, ())) for number in wanted_topics), default=1)
         step = max(chunk_rows // max(copies, 1), 1)  # bounds the memory of what a chunk expands to
-        for start in range(1, len(self.rows), step):
-            rows = _copied(self.rows[start : start + step])  # one moment for all columns
+        first_id, end_id = (1, len(self.rows)) if ids is None else (max(ids.start, 1), ids.stop)
+        for start in range(first_id, min(end_id, len(self.rows)), step):
+            rows = _copied(self.rows[start : min(start + step, end_id)])  # one moment for all columns
             wanted = rows["state"] != MessageState.NONE
             if topic_id is not None:
                 wanted &= rows["topic_id"] == topic_id
+            if judge is not None:
+                wanted &= judge(np.arange(start, start + len(rows)), rows)
             kept = np.flatnonzero(wanted)
             if len(kept):
                 rows = rows if len(kept) == len(rows) else _taken(rows, kept)
@@ -196,6 +214,14 @@ class Snapshot:
             has_moved = bool((positions != rows["position"][lost]).any())
             if not self.log.map_more(positions.astype(np.int64)) and not has_moved:
                 break
+        return found
+
+    def ids_of(self, topic_id: int, seqs: Int64Array) -> Int64Array:
+        """The message that has each number in a topic; 0 where that is not known any more."""
+        arrivals = self._table(f"topics/{topic_id}.arrivals", ARRIVAL, b"TWARRIVE")
+        inside = (seqs >= 0) & (seqs < len(arrivals))
+        found = np.zeros(len(seqs), np.int64)
+        found[inside] = arrivals["id"][seqs[inside]]
         return found
 
     def close(self) -> None:
@@ -272,7 +298,8 @@ class Snapshot:
         known = self._table(f"topics/{group.topic_id}-{group.group_id}.deliveries", DELIVERY, b"TWDELIVR")
         deliveries = np.zeros(len(seqs), DELIVERY)
         touched = (seqs >= 0) & (seqs < len(known))
-        deliveries[touched] = _taken(known, seqs[touched])
+        if touched.any():
+            _words(deliveries)[touched] = _words(_taken(known, seqs[touched]))
         return deliveries
 
 
@@ -327,6 +354,16 @@ class Records:
         return starts + lengths, self.body_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """Positions of records, in order; ``stop``: where the scan went on or ended; ``reason``: why it ended there, as
+    ``timerlog.recovery.REASONS`` has them, or None: it goes on."""
+
+    positions: Int64Array
+    stop: int
+    reason: int | None
+
+
 class LogView:
     """The CommitLog's segments, mapped when they are first looked at; a position is an index into ``_bytes``."""
 
@@ -367,8 +404,68 @@ class LogView:
         return has_grown
 
     def read(self, start: int, size_bytes: int) -> bytes:
-        """Bytes that ``records`` has found."""
+        """Bytes that ``records`` or ``scan`` has found."""
         return bytes(self._bytes[start : start + size_bytes])
+
+    def gather(self, starts: Int64Array, sizes: Int64Array) -> npt.NDArray[np.uint8]:
+        """Pieces that ``records`` has found, one behind the other."""
+        gathered = np.empty(int(sizes.sum()), np.uint8)
+        lib.tw_gather(
+            ffi.cast("uint8_t *", self._base),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(starts)),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(sizes)),
+            len(starts),
+            ffi.from_buffer("uint8_t[]", gathered),
+        )
+        return gathered
+
+    def heads(self, positions: Int64Array) -> Array:
+        """The heads of records that ``scan`` has found."""
+        return self._items(positions, _HEAD_WORDS, RECORD_HEAD)
+
+    def word(self, positions: Int64Array) -> Int64Array:
+        """The whole numbers of 8 bytes at some positions, each a multiple of 8."""
+        return self._words[positions // 8].view(np.int64)
+
+    def messages(self, positions: Int64Array) -> Array:
+        """The heads of MESSAGE records that ``scan`` has found, with all that stands before the key."""
+        return self._items(positions, _WORDS, _MESSAGE)
+
+    def _items(self, positions: Int64Array, words: Int64Array, dtype: np.dtype[Any]) -> Array:
+        found: Array = self._words[(positions // 8)[:, None] + words].view(dtype)[:, 0]
+        return found
+
+    def scan(self, position: int, end: int, wanted: frozenset[int] | None = None) -> Iterator[Scanned]:
+        """Checks the records from ``position`` on, from segment to segment, up to ``end`` or the first that is broken,
+        and says where those of the ``wanted`` types lie (None: all but END), some at a time; the last part has a
+        ``reason``. Inside a record of records, ``end`` is its end."""
+        types = bytes(wanted is None or kind in wanted for kind in range(256))
+        found, reason = ffi.new("uint64_t *"), ffi.new("int32_t *")
+        while True:
+            base = position // self._segment_bytes * self._segment_bytes
+            position = max(position, base + SEGMENT_HEADER_BYTES)
+            positions = np.empty(_SCANNED, np.uint64)
+            stop = lib.tw_log_scan(
+                ffi.cast("uint8_t *", self._base), position, min(self._end(base), end), types, len(positions),
+                ffi.from_buffer("uint64_t[]", positions), found, reason,
+            )  # fmt: skip
+            here = positions[: found[0]].astype(np.int64)
+            position = int(stop)
+            if reason[0] == END_RECORD and base + self._segment_bytes < end:
+                yield Scanned(here, position, None)
+                position = base + self._segment_bytes
+            elif reason[0] == _SCAN_FULL:
+                yield Scanned(here, position, None)
+            else:
+                yield Scanned(here, position, int(reason[0]))
+                return
+
+    def marked_behind(self, position: int) -> int:
+        """The highest durable position that a MARK behind ``position`` in its segment names; 0 when there is none."""
+        base = position // self._segment_bytes * self._segment_bytes
+        end = self._end(base)
+        sizes = {base: end - base} if end else {}
+        return LogReader(self._base, self._segment_bytes, sizes).marked_behind(position)
 
     def _readable_ends(self, positions: Int64Array) -> Int64Array:
         """For each position, where the readable part of its segment ends; 0 when it is gone."""

@@ -23,7 +23,7 @@ def make_record(record_type: int, flags: int, aux: int, payload: bytes, order_by
     return struct.pack("<I", crc32c(tail)) + tail
 
 
-def _judge(rest: bytes) -> int:
+def judge(rest: bytes) -> int:
     """What is wrong with the record at the head of ``rest``; END_OF_RANGE when nothing is."""
     crc, size = struct.unpack_from("<II", rest)
     if crc == size == 0:
@@ -38,7 +38,7 @@ def log_verify(log: Buffer, position: int, end: int, counts: list[int]) -> tuple
     """Returns (where the first record that is not whole starts, why). ``counts`` grows by type."""
     while end - position >= HEAD.size:
         rest = bytes(log[position:end])
-        reason = _judge(rest)
+        reason = judge(rest)
         if reason != END_OF_RANGE:
             return position, reason
         _, size, record_type, *_ = HEAD.unpack_from(rest)

@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tickwheel": set(),
     "tickwheel._embedded": {"tickwheel", "broker"},
     "tickwheel.testing": {"tickwheel", "broker"},
+    "tickwheel.spark": {"tickwheel", "timerlog"},
     "cli": {"tickwheel", "broker"},
     "cli.inspect": {"cli", "tickwheel", "broker", "timerlog"},
     "bench": {"tickwheel", "broker"},

@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timerlog.layout import DeliveryState, MessageState
+from timerlog.dead_letters import HEADER
+from timerlog.layout import DeliveryState, MessageState, TopicRecord
 from timerlog.snapshot import Chunk, Int64Array, Records, Snapshot
+from timerlog.topics import shard_name
 
 IN_RETRY: Final = 1  #: delivery flag: the lease has ended, and the message waits for the next one
 _TIME: Final = pa.timestamp("ms", "UTC")
@@ -56,8 +58,9 @@ TABLE_COLUMNS: Final[dict[str, Any]] = {
     "time_acked": _TIME,
     "time_created": _TIME,
     "deliver_at": _TIME,
+    "shard": pa.dictionary(pa.int32(), pa.string()),
 }
-_WITHOUT_DELIVERIES: Final = {"id", "topic", "group", "priority", "time_created", "deliver_at"}
+_WITHOUT_DELIVERIES: Final = {"id", "topic", "group", "priority", "time_created", "deliver_at", "shard"}
 
 
 def needs_deliveries(names: list[str]) -> bool:
@@ -91,6 +94,7 @@ class TableColumns:
         self._topics, self._topic_index = _names(
             [(topic.topic_id, topic.name) for topic in description.topics]
         )
+        self._shards = pa.array(shard_names(description.topics), pa.string())
         self._groups, self._group_index = _names(
             [(group.group_id, group.name) for group in description.groups]
         )
@@ -106,6 +110,7 @@ class TableColumns:
             "time_acked": _time_acked,
             "time_created": lambda chunk: _times(chunk.rows["created_ms"]),
             "deliver_at": lambda chunk: _times(chunk.rows["deliver_at_ms"]),
+            "shard": self._shard,
         }
 
     def table(self, chunk: Chunk, names: list[str]) -> Any:
@@ -117,6 +122,10 @@ class TableColumns:
         return pa.DictionaryArray.from_arrays(
             pa.array(self._topic_index[chunk.rows["topic_id"]]), self._topics
         )
+
+    def _shard(self, chunk: Chunk) -> Any:
+        index = pa.array(self._topic_index[chunk.rows["topic_id"]])
+        return pa.DictionaryArray.from_arrays(index, self._shards)
 
     def _group(self, chunk: Chunk) -> Any:
         index = pa.array(self._group_index[chunk.groups], mask=chunk.groups == 0)
@@ -131,6 +140,15 @@ class TableColumns:
         by_delivery = (codes == _CODE["leased"]) | (codes == _CODE["waiting"])
         times = np.where(by_delivery, chunk.deliveries["time_ms"], chunk.rows["deliver_at_ms"])
         return _times(times, ~(by_message | by_delivery))
+
+
+def shard_names(topics: list[TopicRecord]) -> list[str | None]:
+    """The key range of each topic that is a shard, None for one that is not."""
+    counts = {topic.topic_id: topic.shards for topic in topics}
+    return [
+        shard_name(topic.shard, counts[topic.parent]) if counts.get(topic.parent) else None
+        for topic in topics
+    ]
 
 
 def _names(named: list[tuple[int, str]]) -> tuple[Any, npt.NDArray[np.int32]]:
@@ -160,48 +178,57 @@ class LogColumns:
         self._snapshot = snapshot
         self._last_ids: Int64Array = np.empty(0, np.int64)
         self._last_records: Records | None = None
-        self._headers_text: dict[bytes, str | None] = {}
 
     def key(self, ids: Any) -> Any:
         """VARCHAR; NULL for a message without a key. Bytes that are no UTF-8 show as replacement characters."""
-        texts = [
-            piece.decode(errors="replace") if piece else None for piece in self._pieces(ids, Records.keys)
-        ]
-        return pa.array(texts, pa.string())
+        return _texts(self._pieces(ids, Records.keys, empty_is_null=True))
 
     def order_key(self, ids: Any) -> Any:
         """VARCHAR; NULL for a message without an ordering key."""
-        texts = [
-            piece.decode(errors="replace") if piece else None
-            for piece in self._pieces(ids, Records.order_keys)
-        ]
-        return pa.array(texts, pa.string())
+        return _texts(self._pieces(ids, Records.order_keys, empty_is_null=True))
 
     def headers(self, ids: Any) -> Any:
         """VARCHAR with a JSON object; NULL for a message without headers."""
-        return pa.array([self._json(piece) for piece in self._pieces(ids, Records.headers)], pa.string())
+        return self._of_headers(ids, headers_as_json)
+
+    def dead_reason(self, ids: Any) -> Any:
+        """VARCHAR: of a dead letter, the last error that its group gave (it may be empty); otherwise NULL."""
+        return self._of_headers(ids, _dead_reason)
 
     def body(self, ids: Any) -> Any:
         """BLOB."""
-        return pa.array(self._pieces(ids, Records.bodies), pa.binary())
+        return self._pieces(ids, Records.bodies, empty_is_null=False)
 
     def body_bytes(self, ids: Any) -> Any:
         """BIGINT: the size of the body."""
         records = self._records(_numbers(ids))
         return pa.array(records.body_bytes, pa.int64(), mask=~records.is_whole)
 
+    def _of_headers(self, ids: Any, convert: Callable[[bytes], str | None]) -> Any:
+        """Each different header is looked at once."""
+        packed = self._pieces(ids, Records.headers, empty_is_null=True).dictionary_encode()
+        texts = pa.array([convert(piece) for piece in packed.dictionary.to_pylist()], pa.string())
+        return texts.take(packed.indices)
+
     def _pieces(
-        self, ids: Any, part: Callable[[Records], tuple[Int64Array, Int64Array]]
-    ) -> list[bytes | None]:
+        self,
+        ids: Any,
+        part: Callable[[Records], tuple[Int64Array, Int64Array]],
+        *,
+        empty_is_null: bool,
+    ) -> Any:
+        """A binary array of one part of each record, copied out of the log in one go."""
         records = self._records(_numbers(ids))
         starts, sizes = part(records)
-        read = self._snapshot.log.read
-        return [
-            read(start, size) if is_whole else None
-            for is_whole, start, size in zip(
-                records.is_whole.tolist(), starts.tolist(), sizes.tolist(), strict=True
-            )
-        ]
+        sizes = np.where(records.is_whole, sizes, 0)
+        is_there = records.is_whole & (sizes > 0) if empty_is_null else records.is_whole
+        ends = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes, out=ends[1:])
+        gathered = self._snapshot.log.gather(np.where(records.is_whole, starts, 0), sizes)
+        found = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), len(sizes), [_bitmap(is_there), pa.py_buffer(ends), pa.py_buffer(gathered)]
+        )
+        return found.cast(pa.binary())  # raises ArrowInvalid beyond 2 GiB: chunks are much smaller
 
     def _records(self, ids: Int64Array) -> Records:
         # Several columns of the same messages are asked for one after the other.
@@ -209,24 +236,54 @@ class LogColumns:
             self._last_ids, self._last_records = ids, self._snapshot.records(ids)
         return self._last_records
 
-    def _json(self, packed: bytes | None) -> str | None:
-        if not packed:
-            return None
-        if packed not in self._headers_text:
-            if len(self._headers_text) > 10_000:
-                self._headers_text.clear()
-            self._headers_text[packed] = _headers_as_json(packed)
-        return self._headers_text[packed]
+
+def _bitmap(is_set: npt.NDArray[np.bool_]) -> Any:
+    """Which values are there, as Arrow has it; None: all of them."""
+    return None if is_set.all() else pa.py_buffer(np.packbits(is_set, bitorder="little"))
+
+
+def _texts(pieces: Any) -> Any:
+    try:
+        return pieces.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = (None if piece is None else piece.decode(errors="replace") for piece in pieces.to_pylist())
+        return pa.array(texts, pa.string())
 
 
 def _numbers(ids: Any) -> Int64Array:
+    if isinstance(ids, np.ndarray):
+        return ids
     found: Int64Array = ids.fill_null(0).to_numpy()
     return found
 
 
-def _headers_as_json(packed: bytes) -> str | None:
+def headers_as_json(packed: bytes | None) -> str | None:
     """Headers are whatever a client has sent: what is no MessagePack, or cannot be JSON, is NULL."""
+    if not packed:
+        return None
     try:
         return msgspec.json.encode(msgspec.msgpack.decode(packed)).decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, ValueError, RecursionError):
+        return None
+
+
+class _Story(msgspec.Struct):
+    """What the header of a dead letter says, as far as it is wanted here."""
+
+    error: str = ""
+
+
+class _DeadHeaders(msgspec.Struct, rename={"story": HEADER}):
+    story: _Story
+
+
+_READ_DEAD: Final = msgspec.msgpack.Decoder(_DeadHeaders).decode
+
+
+def _dead_reason(packed: bytes | None) -> str | None:
+    if not packed or HEADER.encode() not in packed:
+        return None
+    try:
+        return _READ_DEAD(packed).story.error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

@@ -22,11 +22,12 @@ _LOG_COLUMNS: Final = {
     "headers": "VARCHAR",
     "body": "BLOB",
     "body_bytes": "BIGINT",
+    "dead_reason": "VARCHAR",
 }
 _SELECT_LIST: Final = (
     'id, topic, "group", key_of(id) AS key, order_key_of(id) AS order_key, priority, state, epoch, attempts, '
     "time_next, time_acked, time_created, deliver_at, headers_of(id) AS headers, body_of(id) AS body, "
-    "body_bytes_of(id) AS body_bytes"
+    "body_bytes_of(id) AS body_bytes, shard, dead_reason_of(id) AS dead_reason"
 )
 
 

@@ -72,8 +72,8 @@ def test_what_is_moved_after_it_was_looked_at_is_found(store: Store) -> None:
         assert snapshot.records(left).is_whole.all()
         bodies = [before[message_id][0].body for message_id in left.tolist()]
         keys = [before[message_id][0].key for message_id in left.tolist()]
-        assert columns._pieces(_Ids(left), lambda records: records.bodies()) == bodies
-        assert columns._pieces(_Ids(left), lambda records: records.keys()) == keys
+        assert columns.body(left).to_pylist() == bodies
+        assert columns.key(left).to_pylist() == [key.decode() for key in keys]
     finally:
         snapshot.close()
 

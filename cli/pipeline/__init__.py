@@ -1,0 +1,1 @@
+"""`tickwheel pipeline`: bulk work on the messages with Spark, a module for each command."""

@@ -1,0 +1,39 @@
+"""The options that all commands of `tickwheel pipeline` share, and the session of Spark that they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def spark_options(command: _Command) -> _Command:
+    """`--master` and `--conf`."""
+    with_conf = click.option(
+        "--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be given several times."
+    )(command)
+    return click.option(
+        "--master",
+        default="local[*]",
+        show_default=True,
+        help="Where Spark runs: local[N], spark://…, yarn, k8s://…, sc://…",
+    )(with_conf)
+
+
+@contextmanager
+def open_spark(master: str, conf: tuple[str, ...]) -> Iterator[SparkSession]:
+    """A Spark session as the options say. Raises `SparkMissing`, `JavaMissing`, `SourceError`."""
+    from tickwheel.spark import sessions
+
+    spark = sessions.make_session("tickwheel pipeline", master=master, conf=sessions.parse_conf(conf))
+    try:
+        yield spark
+    finally:
+        spark.stop()

@@ -1,0 +1,38 @@
+"""The twin of ``native/scan.c``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from native import Buffer
+from native.twins.log import END_OF_RANGE, END_RECORD, END_TYPE, HEAD, judge
+from native.twins.store import padded
+
+FULL: Final = 5
+
+
+def log_scan(
+    log: Buffer, position: int, end: int, wanted: Sequence[int], capacity: int
+) -> tuple[int, int, list[int]]:
+    """Returns (where it stopped, why, where the records lie whose type is wanted)."""
+    found: list[int] = []
+    while end - position >= HEAD.size:
+        rest = bytes(log[position:end])
+        reason = judge(rest)
+        if reason != END_OF_RANGE:
+            return position, reason, found
+        _, size, record_type, *_ = HEAD.unpack_from(rest)
+        if record_type == END_TYPE:
+            return position, END_RECORD, found
+        if wanted[record_type]:
+            if len(found) == capacity:
+                return position, FULL, found
+            found.append(position)
+        position += padded(size)
+    return position, END_OF_RANGE, found
+
+
+def gather(log: Buffer, starts: Sequence[int], sizes: Sequence[int]) -> bytes:
+    """The pieces of the log, one behind the other."""
+    return b"".join(bytes(log[start : start + size]) for start, size in zip(starts, sizes, strict=True))

@@ -1,0 +1,50 @@
+"""The programs on the page about Spark, run as they are written, one after the other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tickwheel
+from tests.integration.daemon_harness import Daemon
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "spark.md"
+
+
+def test_the_programs_of_the_page(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Their paths lead to another folder than on the page: Spark's workers do not follow a test that changes folder."""
+    programs = re.findall(
+        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert len(programs) == 4
+    rows = spark.sql("select 'k' as key, 'x' as body, timestamp'2031-05-01T12:00:00Z' as deliver_at")
+    around: dict[str, Any] = {"rows": rows, "spark": spark}
+    with Daemon(tmp_path / "data") as daemon, tickwheel.sync.Client(daemon.url) as client:
+        client.send_many("orders", [b"1", b"2", b"3"], delay=3_600_000)
+        try:
+            for program in programs:
+                for name in ("data", "state", "history"):
+                    program = re.sub(
+                        rf'(load|start|Location",)(\(?) ?"{name}"', rf'\1\2 "{tmp_path}/{name}"', program
+                    )
+                exec(program.replace("tickwheel://broker:7411", daemon.url), around)
+            around["query"].processAllAvailable()
+        finally:
+            if "query" in around:
+                around["query"].stop()
+        assert client.query("select topic, key from messages where topic = 'reminders'").rows == [
+            ["reminders", "k"]
+        ]
+    assert around["acked"].count() == 0
+    assert around["acked"].columns == ["topic", "deliver_at", "time_acked"]
+    history = [row.event for row in spark.read.parquet(str(tmp_path / "history")).collect()]
+    assert sorted(history) == ["sent"] * 4
+    assert "|topic|count|" in capfd.readouterr().out

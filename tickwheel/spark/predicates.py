@@ -1,0 +1,199 @@
+"""Spark's filters as tests of one column of an Arrow batch: what is filtered here need not travel to Spark.
+
+A value that is NULL passes no filter but ``is null``, as in SQL. What cannot be decided here exactly as Spark would is
+left to Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tickwheel.spark.errors import SourceError
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+_COMPARISONS: Final = {
+    "EqualTo": "equal",
+    "GreaterThan": "greater",
+    "GreaterThanOrEqual": "greater_equal",
+    "LessThan": "less",
+    "LessThanOrEqual": "less_equal",
+    "StringStartsWith": "starts_with",
+    "StringEndsWith": "ends_with",
+    "StringContains": "match_substring",
+}
+_PATTERNS: Final = frozenset({"starts_with", "ends_with", "match_substring"})
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """``column`` compared with ``value`` by a function of Arrow, or ``is_null``, ``is_in``."""
+
+    column: str
+    function: str
+    value: Any = None
+    negated: bool = False
+
+    def passes(self, array: Any) -> Mask:
+        """Which values pass."""
+        if pa.types.is_dictionary(array.type):
+            return self._passes_names(array)
+        if self.function == "is_null":
+            is_null: Mask = np.asarray(array.is_null())
+            return ~is_null if self.negated else is_null
+        if self.function == "is_in":
+            found = pc.is_in(array, value_set=pa.array(self.value, _value_type(array.type)))
+        elif self.function in _PATTERNS:
+            found = getattr(pc, self.function)(array, pattern=self.value)
+        else:
+            found = getattr(pc, self.function)(array, pa.scalar(self.value, _value_type(array.type)))
+        if self.negated:
+            found = pc.invert(found)
+        is_there = np.asarray(array.is_valid())
+        passed: Mask = np.asarray(found.fill_null(False)) & is_there
+        return passed
+
+    def _passes_names(self, array: Any) -> Mask:
+        """Names are compared once each, not once a row."""
+        names = array.dictionary
+        index = array.indices
+        if self.function == "is_null":
+            is_null = np.asarray(array.dictionary_decode().is_null())
+            return ~is_null if self.negated else is_null
+        of_name = self.passes(names)
+        known = np.asarray(index.is_valid())
+        if not len(of_name):
+            return np.zeros(len(array), bool)
+        passed: Mask = of_name[np.asarray(index.fill_null(0))] & known
+        return passed
+
+
+_OPERATORS: Final = {
+    "=": ("equal", False),
+    "!=": ("equal", True),
+    "<": ("less", False),
+    "<=": ("less_equal", False),
+    ">": ("greater", False),
+    ">=": ("greater_equal", False),
+    "in": ("is_in", False),
+    "not in": ("is_in", True),
+    "is null": ("is_null", False),
+    "is not null": ("is_null", True),
+    "starts with": ("starts_with", False),
+}
+Condition: TypeAlias = tuple[str, str] | tuple[str, str, Any]
+
+
+def conditions(*wanted: Condition) -> str:
+    """The value of the option ``filters``: rows must meet all of these.
+
+    >>> conditions(("state", "=", "acked"), ("epoch", ">", 3), ("key", "is not null"))
+    '[["state","=","acked"],["epoch",">",3],["key","is not null"]]'
+    """
+    return msgspec.json.encode(wanted).decode()
+
+
+def parse_conditions(text: str, columns: dict[str, str]) -> tuple[Predicate, ...]:
+    """Predicates from the option ``filters``. ``columns``: names and Spark types. Raises ``SourceError``."""
+    try:
+        listed = msgspec.json.decode(text, type=list[list[Any]])
+    except msgspec.MsgspecError:
+        raise SourceError("The option filters is not a JSON list of lists.") from None
+    return tuple(_condition(one, columns) for one in listed)
+
+
+def _condition(one: list[Any], columns: dict[str, str]) -> Predicate:
+    shown = msgspec.json.encode(one).decode()
+    if len(one) not in (2, 3) or not isinstance(one[0], str) or one[1] not in _OPERATORS:
+        raise SourceError(
+            f"{shown} is no condition.", advice=f"Write [column, operator, value]: {', '.join(_OPERATORS)}."
+        )
+    column, (function, negated) = one[0], _OPERATORS[one[1]]
+    kind = columns.get(column)
+    if kind is None or (kind == "binary" and function != "is_null"):
+        raise SourceError(f"{shown}: there is no column {column!r} to filter by.")
+    if function == "is_null":
+        if len(one) == 3:
+            raise SourceError(f"{shown}: nothing is compared here.")
+        return Predicate(column, function, None, negated)
+    values = one[2] if len(one) == 3 and function == "is_in" else one[2:]
+    if not isinstance(values, list) or not values:
+        raise SourceError(f"{shown}: there is no value to compare with.")
+    values = [_moment(value) if kind == "timestamp" else value for value in values]
+    if not all(_fits(value, kind) for value in values) or (function == "starts_with" and kind != "string"):
+        raise SourceError(
+            f"{shown}: the value does not fit a column of type {kind}.",
+            advice="Times are ISO 8601 with a zone: 2031-05-01T12:00:00Z.",
+        )
+    return Predicate(column, function, values if function == "is_in" else values[0], negated)
+
+
+def _moment(value: Any) -> Any:
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return value
+
+
+def _value_type(kind: Any) -> Any:
+    """Times are compared as Spark has them, to the microsecond."""
+    return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) else kind
+
+
+def take_filters(filters: Iterable[Any], columns: dict[str, str]) -> tuple[list[Predicate], list[Any]]:
+    """(what we filter, what is left to Spark) of Spark's filters. ``columns``: names and Spark types."""
+    taken, left = [], []
+    for one in filters:
+        predicate = _predicate(one, columns)
+        if predicate is None:
+            left.append(one)
+        else:
+            taken.append(predicate)
+    return taken, left
+
+
+def _predicate(one: Any, columns: dict[str, str]) -> Predicate | None:
+    """By the filter's name, so that this needs no pyspark."""
+    name = type(one).__name__
+    if name == "Not":
+        inner = _predicate(one.child, columns)
+        if inner is None or inner.negated:
+            return None
+        return Predicate(inner.column, inner.function, inner.value, negated=True)
+    attribute = one.attribute
+    kind = columns.get(attribute[0]) if len(attribute) == 1 else None
+    if kind is None or kind == "binary":
+        return None
+    if name == "IsNull":
+        return Predicate(attribute[0], "is_null")
+    if name == "IsNotNull":
+        return Predicate(attribute[0], "is_null", negated=True)
+    if name == "In":
+        values = list(one.value)
+        fits = values and all(_fits(value, kind) for value in values)
+        return Predicate(attribute[0], "is_in", values) if fits else None
+    if name in _COMPARISONS and _fits(one.value, kind):
+        return Predicate(attribute[0], _COMPARISONS[name], one.value)
+    return None
+
+
+def _fits(value: Any, kind: str) -> bool:
+    match kind:
+        case "string":
+            return isinstance(value, str)
+        case "timestamp":
+            return isinstance(value, datetime) and value.tzinfo is not None
+        case "bigint":
+            return type(value) is int and -(1 << 63) <= value < 1 << 63
+        case "int":
+            return type(value) is int and -(1 << 31) <= value < 1 << 31
+    return False

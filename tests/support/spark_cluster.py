@@ -70,7 +70,53 @@ def standalone_cluster(folder: Path) -> Iterator[Cluster]:
             _wait_for_end(process)
 
 
-def _environment(folder: Path) -> dict[str, str]:
+@contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """Starts a server of Spark Connect on two cores of this machine; gives its URL."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (port,) = _free_ports(1)
+    conf = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    server = _start(
+        folder / "connect.log",
+        _environment(folder, memory="1g"),
+        "org.apache.spark.deploy.SparkSubmit",
+        *(
+            "--master",
+            "local[2]",
+            "--driver-memory",
+            "1g",
+            "--class",
+            "org.apache.spark.sql.connect.service.SparkConnectServer",
+        ),
+        *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}")),
+        "spark-internal",
+    )
+    try:
+        _wait_for_port(server, port, folder / "connect.log")
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        _wait_for_end(server)
+
+
+def _wait_for_port(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    end = time.monotonic() + _START_LIMIT_S
+    while server.poll() is None and time.monotonic() < end:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise AssertionError(f"the server did not start:\n{log.read_text(errors='replace')[-2_000:]}")
+
+
+def _environment(folder: Path, memory: str = "256m") -> dict[str, str]:
     java = find_java()
     options = f"{quiet_options(java.version)} {_OPTIONS}"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
@@ -79,7 +125,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_DAEMON_JAVA_OPTS": options,
-        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_MEMORY": memory,
         "SPARK_LOCAL_DIRS": str(folder / "local"),
     }
 

@@ -19,7 +19,7 @@ class PlanJob(Request, frozen=True):
     """PLAN_JOB: what a job for these topics has to know. Topics that are not there are made."""
 
     job: _Job
-    topics: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=1_000)]
+    topics: Annotated[list[Name], msgspec.Meta(max_length=1_000)]
 
 
 class PlanJobOk(Answer, frozen=True):

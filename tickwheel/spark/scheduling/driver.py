@@ -17,6 +17,7 @@ import msgspec
 
 from tickwheel import sync
 from tickwheel._bulk import AdoptResult, JobPlan, JobRefused
+from tickwheel._url import default_url
 from tickwheel.protocol.errors import NotConnected, RequestTimeout
 from tickwheel.protocol.limits import is_valid_name
 from tickwheel.spark.columns import CORRUPT, SINK_COLUMNS, check_columns
@@ -145,13 +146,14 @@ class _Job:
         return directory
 
     def _repeated(self, known: AdoptResult) -> ScheduleResult:
-        return self._finished(
-            ScheduleResult(self._id, messages=known.messages, rejected=known.rejected, repeated=True)
-        )
+        # The table of rejects is that of the run that did it.
+        return ScheduleResult(self._id, messages=known.messages, rejected=known.rejected, repeated=True)
 
     def _write_and_adopt(self, frame: DataFrame, plan: Plan, directory: Path) -> ScheduleResult:
         options, started_s = self._options, time.perf_counter()
-        work = Work(options.url, options.topic, plan, directory, self._run, options.run_bytes)
+        # Workers may have another environment than the driver: its broker is theirs.
+        url = options.url or default_url()
+        work = Work(url, options.topic, plan, directory, self._run, options.run_bytes)
         report = merged(collected(frame, work))
         segments = report.segments
         result = ScheduleResult(

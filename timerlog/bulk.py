@@ -37,6 +37,7 @@ MANIFEST: Final = "manifest.json"
 _BUFFER_BYTES: Final = 16 * 1024 * 1024
 _HOUR_MS: Final = 3_600_000
 _SORTED_BITS: Final = 63
+_TOPIC_IDS: Final = 1 << 16
 
 
 class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,13 +241,13 @@ class _Writer:
 
     def _hours(self, first: int) -> list[tuple[int, int, int]]:
         members = self._order[first : self._done]
-        pairs = np.stack(
-            [self._topic_ids[members].astype(np.int64), self._deliver_at_ms[members] // _HOUR_MS]
+        # Hour and topic as one number: of pairs, numpy finds the different ones many times more slowly.
+        pairs = self._deliver_at_ms[members] // _HOUR_MS * _TOPIC_IDS + self._topic_ids[members]
+        unique, counts = np.unique(pairs, return_counts=True)
+        found = (
+            (*divmod(pair, _TOPIC_IDS), n) for pair, n in zip(unique.tolist(), counts.tolist(), strict=True)
         )
-        unique, counts = np.unique(pairs, axis=1, return_counts=True)
-        return [
-            (int(t), int(h), int(n)) for (t, h), n in zip(unique.T.tolist(), counts.tolist(), strict=True)
-        ]
+        return sorted((topic_id, hour, n) for hour, topic_id, n in found)
 
 
 def end_record() -> bytes:

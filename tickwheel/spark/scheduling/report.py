@@ -116,7 +116,7 @@ def _line(one: Rejected) -> str:
 
 def merged(reports: Iterable[TaskReport]) -> TaskReport:
     """What all tasks have done together; segments by the numbers of their messages."""
-    total = TaskReport(segments=[], counts={}, samples=[])
+    total = TaskReport()
     for one in reports:
         total.rows += one.rows
         total.segments += one.segments

@@ -61,8 +61,14 @@ def are_texts(kind: str) -> bool:
 
 
 def _read_csv(spark: SparkSession, path: str, topic: str | None) -> DataFrame:
-    # Bodies may have line ends in them, in quotes: so files are not cut at lines.
-    options: dict[str, Any] = {"header": True, "multiLine": True, "escape": '"', "enforceSchema": False}
+    options: dict[str, Any] = {
+        "header": True,
+        "multiLine": True,  # bodies may have line ends in them, in quotes: so files are not cut at lines
+        "escape": '"',
+        "enforceSchema": False,
+        "nullValue": "\0",  # nobody writes this: so "" is an empty text, and nothing at all is NULL
+        "emptyValue": "",
+    }
     names = spark.read.options(**options).csv(path).columns
     check_columns(dict.fromkeys(names, "string"), topic, are_texts=True)
     return spark.read.options(columnNameOfCorruptRecord=CORRUPT, **options).csv(path, schema=_texts(names))

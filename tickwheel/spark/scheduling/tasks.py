@@ -78,7 +78,7 @@ class Task:
     broker: Broker
     attempt: int
     partition: int
-    report: TaskReport = field(default_factory=lambda: TaskReport(segments=[], counts={}, samples=[]))
+    report: TaskReport = field(default_factory=TaskReport)
     _gathered: Gathered = field(default_factory=Gathered)
     _topics: dict[str, TopicPlan] = field(default_factory=dict)
     _runs: int = 0

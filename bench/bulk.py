@@ -25,9 +25,11 @@ MESSAGES = 10_000_000
 SENT = 1_000_000
 SHARDS = 16
 HOURS = 24
+FEW_HOURS = 2  # each hour of each shard is a file: for trying whether it works at all
 ROUNDS = 2
 DUE_PER_MS = 10
 QUIET_S = 5
+LEAD_MS = 5_000
 HOUR_MS = 3_600_000
 
 
@@ -61,7 +63,8 @@ def _measure(spark: SparkSession, daemon: Daemon, folder: Path, scale: float) ->
 
     count, sent = int(MESSAGES * scale), int(SENT * scale)
     start_ms = (int(time.time() * 1000) // HOUR_MS + 48) * HOUR_MS
-    rows = _source(spark, folder / "rows", count, start_ms)
+    hours = HOURS if scale >= 1 else FEW_HOURS
+    rows = _source(spark, folder / "rows", count, start_ms, hours)
     figures: dict[str, Any] = {"messages": count, "rounds": []}
     _warm_up(spark, daemon, folder, start_ms)
     figures["driver_rss_mib_before"] = _rss_mib()
@@ -93,12 +96,12 @@ def _measure(spark: SparkSession, daemon: Daemon, folder: Path, scale: float) ->
     return figures
 
 
-def _source(spark: SparkSession, path: Path, count: int, start_ms: int) -> DataFrame:
+def _source(spark: SparkSession, path: Path, count: int, start_ms: int, hours: int) -> DataFrame:
     """A file of rows in no order of time."""
     from pyspark.sql import functions as F
 
     number = F.col("id")
-    due_ms = start_ms + F.pmod(F.xxhash64(number), F.lit(HOURS * HOUR_MS))
+    due_ms = start_ms + F.pmod(F.xxhash64(number), F.lit(hours * HOUR_MS))
     columns = (
         F.concat(F.lit("key-"), number).alias("key"),
         F.timestamp_millis(due_ms).alias("deliver_at"),
@@ -118,7 +121,7 @@ def _warm_up(spark: SparkSession, daemon: Daemon, folder: Path, start_ms: int) -
     from tickwheel.spark import schedule
 
     _create(daemon, "warm")
-    rows = _source(spark, folder / "warm", 20_000, start_ms)
+    rows = _source(spark, folder / "warm", 20_000, start_ms, FEW_HOURS)
     schedule(rows, url=daemon.url, topic="warm")
     _parquet(rows, folder / "parquet")
 
@@ -138,7 +141,7 @@ def _parquet(rows: DataFrame, path: Path) -> float:
 
 def _sent_per_s(spark: SparkSession, daemon: Daemon, folder: Path, count: int, start_ms: int) -> float:
     _create(daemon, "sent")
-    rows = _source(spark, folder / "fewer", count, start_ms)
+    rows = _source(spark, folder / "fewer", count, start_ms, HOURS)
     started_s = time.perf_counter()
     rows.write.format("tickwheel").mode("append").options(url=daemon.url, topic="sent").save()
     return count / (time.perf_counter() - started_s)
@@ -162,7 +165,7 @@ class _Stream(threading.Thread):
         super().__init__()
         self._url = url
         self._due_ms = (
-            int(time.time() * 1000) + 10_000 + np.arange(seconds * 1_000 * DUE_PER_MS) // DUE_PER_MS
+            int(time.time() * 1000) + LEAD_MS + np.arange(seconds * 1_000 * DUE_PER_MS) // DUE_PER_MS
         )
         self.start_ms = int(self._due_ms[0])
         self.is_wanted = True

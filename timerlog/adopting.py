@@ -274,8 +274,8 @@ class _Adoption:
         """Nobody may have a message with one of the job's numbers."""
         rows = self._store.tables.rows
         for segment in self._segments:
-            for start in range(segment.first_id, segment.first_id + segment.messages, 16 * STEP_MESSAGES):
-                end = min(start + 16 * STEP_MESSAGES, segment.first_id + segment.messages)
+            for start in range(segment.first_id, segment.first_id + segment.messages, 4 * STEP_MESSAGES):
+                end = min(start + 4 * STEP_MESSAGES, segment.first_id + segment.messages)
                 if (rows["state"][start:end] != MessageState.NONE).any():
                     raise BadJob("the job's message numbers are in use")
                 yield None

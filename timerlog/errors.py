@@ -171,3 +171,10 @@ class BadJob(StoreError):
     advice = (
         "Prepare the job again with this broker's plan; its messages can be prepared as often as it takes."
     )
+
+
+class TooManyRejects(BadJob):
+    """More messages of a job have a key that another one has than may be; nothing of the job was taken in."""
+
+    code = "too_many_rejects"
+    advice = "Take those messages out of the job, or let more of them be rejected."

@@ -7,9 +7,13 @@ import click
 from cli.lazy import CommandEntry, LazyGroup
 
 _LOOKING = "Looking"
+_LOADING = "Loading"
 
 COMMANDS = {
     "doctor": CommandEntry("cli.pipeline.doctor", "doctor", "Check that Spark can run here.", _LOOKING),
+    "schedule": CommandEntry(
+        "cli.pipeline.schedule", "schedule", "Schedule the rows of files, all or none.", _LOADING
+    ),
     "sql": CommandEntry("cli.pipeline.sql", "sql", "Ask data directories with Spark SQL.", _LOOKING),
 }
 
@@ -21,6 +25,7 @@ def pipeline() -> None:
     \b
     tickwheel pipeline doctor                              is everything there?
     tickwheel pipeline sql --data ./data "select state, count(*) from messages group by state"
+    tickwheel pipeline schedule --from reminders.parquet --topic reminders
 
     It needs PySpark (pip install 'tickwheel[spark]') and Java 17 or newer.
     """

@@ -233,6 +233,13 @@ class BadJob(TickwheelError):
     )
 
 
+class TooManyRejects(BadJob):
+    """More messages of a job cannot be taken in than were allowed to fail; none of it was."""
+
+    code = "too_many_rejects"
+    advice = "Mend or leave out those messages, or allow more of them to be rejected."
+
+
 class BadSchedule(TickwheelError, ValueError):
     """A schedule cannot be used."""
 

@@ -11,30 +11,43 @@ importing this package needs neither pyspark nor Java: see ``tickwheel.spark.err
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.spark.errors import (
     JavaMissing,
     PositionLost,
+    RowsRefused,
     RowsRejected,
+    ScheduleFailed,
+    ScheduleUncertain,
     SourceError,
     SparkError,
     SparkMissing,
+    StagingError,
     understood,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tickwheel.spark.scheduling import ScheduleResult
 
 __all__ = [
     "JavaMissing",
     "PositionLost",
+    "RowsRefused",
     "RowsRejected",
+    "ScheduleFailed",
+    "ScheduleUncertain",
     "SourceError",
     "SparkError",
     "SparkMissing",
+    "StagingError",
     "conditions",
     "register",
+    "schedule",
+    "schedule_file",
     "session",
     "understood",
 ]
@@ -60,3 +73,55 @@ def session(**options: Any) -> SparkSession:
     from tickwheel.spark.sessions import make_session
 
     return make_session(**options)
+
+
+def schedule(
+    frame: DataFrame,
+    *,
+    url: str | None = None,
+    topic: str | None = None,
+    max_rejects: int = 0,
+    job: str | None = None,
+    rejects: str | None = None,
+    staging: str | None = None,
+    run_bytes: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> ScheduleResult:
+    """Schedules the rows of a DataFrame: all of them or none, without sending each. The columns are those of
+    ``df.write.format("tickwheel")``. The DataFrame is computed once.
+
+    ``url``: of the broker, as the workers see it. ``topic``: of rows that name none. ``max_rejects``: so many rows may
+    be bad or have keys that are taken, 0 by default; they are left out. ``job``: a name for the job; one that is given
+    twice is done once. ``rejects``: a directory of this machine for a Parquet file about rows that were left out.
+    ``staging``: where the broker's directory ``staging`` is, if it has another path on driver and workers.
+    ``run_bytes``: how much a task gathers before it sorts and writes it; it needs about three times as much memory.
+    ``progress``: called with a line about what happens.
+
+    Raises ``RowsRefused`` (with ``result``), ``SourceError``, ``StagingError``, ``ScheduleFailed``: then nothing was
+    scheduled. ``ScheduleUncertain``: the broker went away at the last moment.
+    """
+    from tickwheel.spark import scheduling
+
+    return scheduling.schedule_frame(
+        frame,
+        scheduling.options(
+            url=url,
+            topic=topic,
+            max_rejects=max_rejects,
+            job=job,
+            rejects=rejects,
+            staging=staging,
+            run_bytes=run_bytes,
+            progress=progress,
+        ),
+    )
+
+
+def schedule_file(
+    spark: SparkSession, path: str, *, format: str | None = None, **options: Any
+) -> ScheduleResult:
+    """Schedules the rows of a file or a directory of files. ``format``: ``parquet``, ``csv`` or ``json`` (one object a
+    line), by default what the name says. All else is as for ``schedule``."""
+    from tickwheel.spark import scheduling
+
+    return scheduling.schedule_file(spark, path, format, scheduling.options(**options))

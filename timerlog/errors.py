@@ -171,3 +171,10 @@ class BadJob(StoreError):
     advice = (
         "Prepare the job again with this broker's plan; its messages can be prepared as often as it takes."
     )
+
+
+class OtherLog(StoreError):
+    """Messages of another broker's log are meant; nothing was changed."""
+
+    code = "other_log"
+    advice = "Message numbers mean something in one log only: name the broker that has the messages."

@@ -233,6 +233,13 @@ class BadJob(TickwheelError):
     )
 
 
+class OtherLog(TickwheelError):
+    """Messages of another broker's log are meant; nothing was changed."""
+
+    code = "other_log"
+    advice = "Message numbers mean something in one log only: name the broker that has the messages."
+
+
 class BadSchedule(TickwheelError, ValueError):
     """A schedule cannot be used."""
 

@@ -1,8 +1,8 @@
-"""Messages that are kept elsewhere are dropped, some at a time beside everything else; purging gives their space back."""
+"""Messages that are kept elsewhere are dropped, some at a time beside everything else; purging frees their space."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,14 +24,16 @@ def drop(caller: Caller, correlation: int, request: Drop) -> None:
     if request.runs:
         broker.store.check_log(int(request.log_id, 16))
 
+    directory = os.path.realpath(broker.settings.data_dir)
+
     async def work() -> DropOk:
         async with broker.bulk:
-            return await _drop(broker, request)
+            return await _drop(broker, request, directory)
 
     caller.answer_later(correlation, request, work)
 
 
-async def _drop(broker: Broker, request: Drop) -> DropOk:
+async def _drop(broker: Broker, request: Drop, directory: str) -> DropOk:
     ids = _ids(request.runs)
     dropped = gone = 0
     kept: list[UInt64Array] = []
@@ -43,7 +45,7 @@ async def _drop(broker: Broker, request: Drop) -> DropOk:
         await trio.lowlevel.checkpoint()
     return DropOk(
         log_id=f"{broker.store.log.log_id:016x}",
-        directory=str(Path(broker.settings.data_dir).resolve()),
+        directory=directory,
         dropped=dropped,
         gone=gone,
         kept=_runs(np.concatenate(kept)) if kept else [],

@@ -12,7 +12,7 @@ from tickwheel.protocol.admin import Drop, DropOk
 
 
 class LogPlace(msgspec.Struct, frozen=True):
-    """The broker's log: its number (16 hexadecimal digits), and the data directory, as the broker's machine names it."""
+    """The broker's log: its number (16 hexadecimal digits), and the data directory, as its machine names it."""
 
     log_id: str
     directory: str

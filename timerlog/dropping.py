@@ -1,7 +1,7 @@
 """Dropping messages that are done and kept elsewhere, without waiting until their topic's ``purge_after`` is over.
 
-A dropped message is gone for everybody at once: its key is free and nobody finds it. Its disk space comes back as that of
-all others that nobody needs: the purge sees that it is dead. There is a record of it, so a start drops it again.
+A dropped message is gone for everybody at once: its key is free and nobody finds it. Its disk space comes back as that
+of all others that nobody needs: the purge sees that it is dead. There is a record of it, so a start drops it again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Dropping(Changing):
     def check_log(self, log_id: int) -> None:
         """Raises ``OtherLog`` when ids of another log are meant."""
         if log_id != self.log.log_id:
-            raise OtherLog(f"these messages are of the log {log_id:016x}, and this one is {self.log.log_id:016x}")
+            raise OtherLog(
+                f"these messages are of the log {log_id:016x}, and this one is {self.log.log_id:016x}"
+            )
 
     def drop(self, ids: UInt64Array, done_before_ms: int) -> Dropped:
         """Drops messages that every group was done with before ``done_before_ms``. Ids that nobody knows any more count

@@ -38,9 +38,7 @@ EVENTS: Final[dict[int, str]] = {
     RecordType.DEAD: "dead",
     RecordType.DROPPED: "dropped",
 }
-_LISTS_IDS: Final = frozenset(
-    {RecordType.CANCEL, RecordType.EXPIRED, RecordType.DAMAGED, RecordType.DROPPED}
-)
+_LISTS_IDS: Final = frozenset({RecordType.CANCEL, RecordType.EXPIRED, RecordType.DAMAGED, RecordType.DROPPED})
 #: Where the runs begin in the payload of each type that has some.
 _RUNS_AT: Final[dict[int, int]] = {
     RecordType.PUT: 24,

@@ -7,10 +7,18 @@ import click
 from cli.lazy import CommandEntry, LazyGroup
 
 _LOOKING = "Looking"
+_CHANGING = "Changing"
 
 COMMANDS = {
     "doctor": CommandEntry("cli.pipeline.doctor", "doctor", "Check that Spark can run here.", _LOOKING),
     "sql": CommandEntry("cli.pipeline.sql", "sql", "Ask data directories with Spark SQL.", _LOOKING),
+    "archive": CommandEntry(
+        "cli.pipeline.archive", "archive", "Move what is done to Parquet files.", _CHANGING
+    ),
+    "restore": CommandEntry("cli.pipeline.restore", "restore", "Bring archived messages back.", _CHANGING),
+    "reschedule": CommandEntry(
+        "cli.pipeline.reschedule", "reschedule", "Give messages that SQL means another time.", _CHANGING
+    ),
 }
 
 
@@ -21,6 +29,8 @@ def pipeline() -> None:
     \b
     tickwheel pipeline doctor                              is everything there?
     tickwheel pipeline sql --data ./data "select state, count(*) from messages group by state"
+    tickwheel pipeline archive --older-than 30d --to archive/
+    tickwheel pipeline reschedule --where "topic = 'orders' and state = 'waiting'" --spread 2h
 
     It needs PySpark (pip install 'tickwheel[spark]') and Java 17 or newer.
     """

@@ -47,4 +47,4 @@ def _is_right(record: bytes, size: int) -> bool:
     if size < HEAD.size:
         return False
     crc, said, *_ = HEAD.unpack_from(record)
-    return said == size and crc32c(record[4:]) == crc
+    return bool(said == size and crc32c(record[4:]) == crc)

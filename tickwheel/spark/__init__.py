@@ -14,6 +14,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.spark.errors import (
+    ArchiveBusy,
+    ArchiveDamaged,
+    ArchiveError,
     JavaMissing,
     PositionLost,
     RowsRejected,
@@ -24,17 +27,28 @@ from tickwheel.spark.errors import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
+    from tickwheel.spark.archive import ArchiveReport, RestoreReport
+    from tickwheel.spark.repair import RepairReport
+
 __all__ = [
+    "ArchiveBusy",
+    "ArchiveDamaged",
+    "ArchiveError",
     "JavaMissing",
     "PositionLost",
     "RowsRejected",
     "SourceError",
     "SparkError",
     "SparkMissing",
+    "archive_messages",
     "conditions",
     "register",
+    "reschedule_messages",
+    "restore_messages",
     "session",
     "understood",
 ]
@@ -60,3 +74,24 @@ def session(**options: Any) -> SparkSession:
     from tickwheel.spark.sessions import make_session
 
     return make_session(**options)
+
+
+def archive_messages(spark: SparkSession, to: str | Path, **options: Any) -> ArchiveReport:
+    """Archives what is done, and has the broker drop it: see ``tickwheel.spark.archive.archive``."""
+    from tickwheel.spark.archive import archive
+
+    return archive(spark, to, **options)
+
+
+def restore_messages(spark: SparkSession, source: str | Path, **options: Any) -> RestoreReport:
+    """Brings a time range back from an archive: see ``tickwheel.spark.archive.restore``."""
+    from tickwheel.spark.archive import restore
+
+    return restore(spark, source, **options)
+
+
+def reschedule_messages(spark: SparkSession, where: str, **options: Any) -> RepairReport:
+    """Gives messages that a condition means another time: see ``tickwheel.spark.repair.reschedule``."""
+    from tickwheel.spark.repair import reschedule
+
+    return reschedule(spark, where, **options)

@@ -59,6 +59,27 @@ class RowsRejected(SparkError):
     advice = "Correct or leave out these rows and write again: rows with a key are not sent twice."
 
 
+class ArchiveError(SparkError):
+    """An archive cannot be used in the way that was asked for; nothing was changed."""
+
+    code = "bad_archive"
+    advice = "docs/how-to/spark-archive.md says how archives are made and read."
+
+
+class ArchiveBusy(SparkError):
+    """Another process writes to the archive."""
+
+    code = "archive_busy"
+    advice = "Wait until it is done; if it was killed, just run this again: its lock went with it."
+
+
+class ArchiveDamaged(SparkError):
+    """A file of an archive is missing, or does not hold what was written; nothing was dropped because of it."""
+
+    code = "archive_damaged"
+    advice = "Bring the file back from a backup. What the broker still has can be archived again."
+
+
 _OURS: Final = re.compile(r"^tickwheel\.[\w.]+\.(\w+): \[(\w+)\] (.*)$", re.MULTILINE)
 
 

@@ -197,9 +197,7 @@ class LogColumns:
         sizes = found.key_bytes + found.headers_bytes + found.order_bytes + found.body_bytes
         right = np.zeros(len(ids), bool)
         kept = np.flatnonzero(found.is_whole)
-        right[kept] = self._snapshot.log.are_right(
-            found.positions[kept], sizes[kept] + MESSAGE_HEAD_BYTES
-        )
+        right[kept] = self._snapshot.log.are_right(found.positions[kept], sizes[kept] + MESSAGE_HEAD_BYTES)
         return right
 
     def headers(self, ids: Any) -> Any:

@@ -45,9 +45,8 @@ def command(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_there_and_back(command: Any) -> None:
     planned = command("archive", "--older-than", "0s", "--to", "archive", "--dry-run").stdout.splitlines()
-    assert planned == ["5 messages would be archived (280 bytes of log)", "  orders: 5"] or planned[1:] == [
-        "  orders: 5"
-    ]
+    assert planned[0].startswith("5 messages would be archived (")
+    assert planned[1:] == ["  orders: 5"]
     lines = command("archive", "--older-than", "0s", "--to", "archive", "--purge").stdout.splitlines()
     assert lines[0].startswith("5 messages archived in 1 file (")
     assert lines[1:3] == ["  orders: 5", "5 messages dropped by the broker"]
@@ -88,5 +87,5 @@ def test_what_is_missing_is_said(command: Any) -> None:
         command("reschedule", "--where", "true")
     with pytest.raises(click.UsageError, match="name a time range"):
         command("restore", "--from", "archive")
-    with pytest.raises(click.UsageError, match="not a duration|cannot|write"):
+    with pytest.raises(click.UsageError, match="soon"):
         command("archive", "--older-than", "soon", "--to", "archive")

@@ -54,7 +54,9 @@ def counts(report: RepairReport) -> tuple[int, ...]:
 
 
 def times_of(client: tickwheel.sync.Client, topic: str) -> dict[int, int]:
-    rows = client.query(f"""select id, epoch_ms(time_next) from messages where topic = '{topic}'""").rows
+    rows = client.query(
+        f"""select id, epoch_ms(time_next) from messages where topic = '{topic}' and time_next is not null"""
+    ).rows
     return {number: int(time_ms) for number, time_ms in rows}
 
 
@@ -113,8 +115,8 @@ def test_only_the_groups_that_are_meant(
     client.create_topic("orders", min_backoff=1, ack_wait=60_000)
     client.send("orders", b"x")
     give_back(client, "orders", 1, times=2, group="one")
-    give_back(client, "orders", 1, times=3, group="two")
-    assert counts(run(spark, daemon, "epoch = 3")) == (1, 1, 0, 0, 0, 0)
+    give_back(client, "orders", 1, times=2, group="two")
+    assert counts(run(spark, daemon, "epoch > 1 and `group` = 'two'")) == (1, 1, 0, 0, 0, 0)
     rows = client.query("""select "group", epoch_ms(time_next) from orders""").rows
     assert {group: time_ms == AT_MS for group, time_ms in rows} == {"one": False, "two": True}
 
@@ -175,7 +177,7 @@ def test_nothing_is_changed_by_what_is_not_understood(
         with pytest.raises(BadSql, match=reason) as caught:
             run(spark, daemon, where)
         assert "Project" not in caught.value.message
-    for options in ({"at": None}, {"spread": timedelta()}, {"spread": timedelta(days=999_999)}):
+    for options in ({"at": None}, {"spread": timedelta()}, {"spread": timedelta(days=2_999_999)}):
         with pytest.raises(SourceError):
             run(spark, daemon, "true", **options)
     with Daemon(tmp_path / "other") as other, pytest.raises(SourceError, match="holds the log"):

@@ -24,6 +24,10 @@ _HELD_BYTES: Final = 128 * 1024 * 1024
 #: and so many files are open at most.
 _OPEN_FILES: Final = 200
 _READ_ROWS: Final = 65_536
+#: What pyarrow raises about bytes that are not those that it wrote.
+_UNREADABLE: Final = (
+    OSError, pa.ArrowException, ValueError, KeyError, TypeError, OverflowError, MemoryError
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -117,7 +121,7 @@ def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[Any]:
             for batch in file.iter_batches(_READ_ROWS, columns=columns):
                 # Names and types: metadata of the schema does not count.
                 yield batch.cast(SCHEMA if columns is None else pa.schema([SCHEMA.field(c) for c in columns]))
-    except (OSError, pa.ArrowException, KeyError) as error:
+    except _UNREADABLE as error:
         raise ArchiveDamaged(f"{path} cannot be read: {error}.") from None
 
 

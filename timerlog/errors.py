@@ -178,3 +178,10 @@ class TooManyRejects(BadJob):
 
     code = "too_many_rejects"
     advice = "Take those messages out of the job, or let more of them be rejected."
+
+
+class OtherLog(StoreError):
+    """Messages of another broker's log are meant; nothing was changed."""
+
+    code = "other_log"
+    advice = "Message numbers mean something in one log only: name the broker that has the messages."

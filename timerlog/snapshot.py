@@ -191,7 +191,7 @@ class Snapshot:
         first_id, end_id = (1, len(self.rows)) if ids is None else (max(ids.start, 1), ids.stop)
         for start in range(first_id, min(end_id, len(self.rows)), step):
             rows = _copied(self.rows[start : min(start + step, end_id)])  # one moment for all columns
-            wanted = rows["state"] != MessageState.NONE
+            wanted = (rows["state"] != MessageState.NONE) & (rows["state"] != MessageState.DROPPED)
             if topic_id is not None:
                 wanted &= rows["topic_id"] == topic_id
             if judge is not None:
@@ -418,6 +418,18 @@ class LogView:
             ffi.from_buffer("uint8_t[]", gathered),
         )
         return gathered
+
+    def are_right(self, positions: Int64Array, sizes: Int64Array) -> npt.NDArray[np.bool_]:
+        """Whether each of the records that ``records`` has found matches its checksum."""
+        right = np.empty(len(positions), np.uint8)
+        lib.tw_check_records(
+            ffi.cast("uint8_t *", self._base),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(positions)),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(sizes)),
+            len(positions),
+            ffi.from_buffer("uint8_t[]", right),
+        )
+        return right.astype(bool)
 
     def heads(self, positions: Int64Array) -> Array:
         """The heads of records that ``scan`` has found."""

@@ -8,6 +8,7 @@ from cli.lazy import CommandEntry, LazyGroup
 
 _LOOKING = "Looking"
 _LOADING = "Loading"
+_CHANGING = "Changing"
 
 COMMANDS = {
     "doctor": CommandEntry("cli.pipeline.doctor", "doctor", "Check that Spark can run here.", _LOOKING),
@@ -15,6 +16,13 @@ COMMANDS = {
         "cli.pipeline.schedule", "schedule", "Schedule the rows of files, all or none.", _LOADING
     ),
     "sql": CommandEntry("cli.pipeline.sql", "sql", "Ask data directories with Spark SQL.", _LOOKING),
+    "archive": CommandEntry(
+        "cli.pipeline.archive", "archive", "Move what is done to Parquet files.", _CHANGING
+    ),
+    "restore": CommandEntry("cli.pipeline.restore", "restore", "Bring archived messages back.", _CHANGING),
+    "reschedule": CommandEntry(
+        "cli.pipeline.reschedule", "reschedule", "Give messages that SQL means another time.", _CHANGING
+    ),
 }
 
 
@@ -26,6 +34,8 @@ def pipeline() -> None:
     tickwheel pipeline doctor                              is everything there?
     tickwheel pipeline sql --data ./data "select state, count(*) from messages group by state"
     tickwheel pipeline schedule --from reminders.parquet --topic reminders
+    tickwheel pipeline archive --older-than 30d --to archive/
+    tickwheel pipeline reschedule --where "topic = 'orders' and state = 'waiting'" --spread 2h
 
     It needs PySpark (pip install 'tickwheel[spark]') and Java 17 or newer.
     """

@@ -240,6 +240,13 @@ class TooManyRejects(BadJob):
     advice = "Mend or leave out those messages, or allow more of them to be rejected."
 
 
+class OtherLog(TickwheelError):
+    """Messages of another broker's log are meant; nothing was changed."""
+
+    code = "other_log"
+    advice = "Message numbers mean something in one log only: name the broker that has the messages."
+
+
 class BadSchedule(TickwheelError, ValueError):
     """A schedule cannot be used."""
 

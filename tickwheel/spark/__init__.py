@@ -15,6 +15,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.spark.errors import (
+    ArchiveBusy,
+    ArchiveDamaged,
+    ArchiveError,
     JavaMissing,
     PositionLost,
     RowsRefused,
@@ -29,11 +32,18 @@ from tickwheel.spark.errors import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
+    from tickwheel.spark.archive import ArchiveReport, RestoreReport
+    from tickwheel.spark.repair import RepairReport
     from tickwheel.spark.scheduling import ScheduleResult
 
 __all__ = [
+    "ArchiveBusy",
+    "ArchiveDamaged",
+    "ArchiveError",
     "JavaMissing",
     "PositionLost",
     "RowsRefused",
@@ -44,8 +54,11 @@ __all__ = [
     "SparkError",
     "SparkMissing",
     "StagingError",
+    "archive_messages",
     "conditions",
     "register",
+    "reschedule_messages",
+    "restore_messages",
     "schedule",
     "schedule_file",
     "session",
@@ -125,3 +138,24 @@ def schedule_file(
     from tickwheel.spark import scheduling
 
     return scheduling.schedule_file(spark, path, format, scheduling.options(**options))
+
+
+def archive_messages(spark: SparkSession, to: str | Path, **options: Any) -> ArchiveReport:
+    """Archives what is done, and has the broker drop it: see ``tickwheel.spark.archive.archive``."""
+    from tickwheel.spark.archive import archive
+
+    return archive(spark, to, **options)
+
+
+def restore_messages(spark: SparkSession, source: str | Path, **options: Any) -> RestoreReport:
+    """Brings a time range back from an archive: see ``tickwheel.spark.archive.restore``."""
+    from tickwheel.spark.archive import restore
+
+    return restore(spark, source, **options)
+
+
+def reschedule_messages(spark: SparkSession, where: str, **options: Any) -> RepairReport:
+    """Gives messages that a condition means another time: see ``tickwheel.spark.repair.reschedule``."""
+    from tickwheel.spark.repair import reschedule
+
+    return reschedule(spark, where, **options)

@@ -96,6 +96,27 @@ class RowsRefused(SparkError):
     """The counts, and some of the rows."""
 
 
+class ArchiveError(SparkError):
+    """An archive cannot be used in the way that was asked for; nothing was changed."""
+
+    code = "bad_archive"
+    advice = "docs/how-to/spark-archive.md says how archives are made and read."
+
+
+class ArchiveBusy(SparkError):
+    """Another process writes to the archive."""
+
+    code = "archive_busy"
+    advice = "Wait until it is done; if it was killed, just run this again: its lock went with it."
+
+
+class ArchiveDamaged(SparkError):
+    """A file of an archive is missing, or does not hold what was written; nothing was dropped because of it."""
+
+    code = "archive_damaged"
+    advice = "Bring the file back from a backup. What the broker still has can be archived again."
+
+
 _OURS: Final = re.compile(r"^tickwheel\.[\w.]+\.(\w+): \[(\w+)\] (.*)$", re.MULTILINE)
 
 

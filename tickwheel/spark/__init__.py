@@ -24,6 +24,9 @@ from tickwheel.spark.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
     "SparkError",
     "SparkMissing",
     "conditions",
+    "make_report",
     "register",
     "session",
     "understood",
@@ -52,6 +56,26 @@ def conditions(*wanted: tuple[Any, ...]) -> str:
     from tickwheel.spark import predicates
 
     return predicates.conditions(*wanted)
+
+
+def make_report(
+    spark: SparkSession,
+    directories: Sequence[str | Path] | str | Path,
+    out: str | Path,
+    **options: Any,
+) -> dict[str, Any]:
+    """Reports on the deliveries of data directories: writes ``index.html``, ``summary.json`` and ``tables/*.parquet`` to
+    ``out``, which is new, empty or an earlier report, and returns the summary. Options: ``since`` and ``until`` (aware
+    datetimes), ``by``, ``tenant``, ``top``, ``committed``; docs/how-to/spark-report.md explains them.
+
+    Raises ``SourceError``, and what ``tickwheel.spark.report.options`` defines: ``ReportError``, ``OutputRefused``,
+    ``PlottingMissing``."""
+    from pathlib import Path
+
+    from tickwheel.spark.report import make
+    from tickwheel.spark.report.options import report_options
+
+    return make.make_report(spark, report_options(directories, **options), Path(out))
 
 
 def session(**options: Any) -> SparkSession:

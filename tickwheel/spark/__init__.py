@@ -64,9 +64,10 @@ def make_report(
     out: str | Path,
     **options: Any,
 ) -> dict[str, Any]:
-    """Reports on the deliveries of data directories: writes ``index.html``, ``summary.json`` and ``tables/*.parquet`` to
-    ``out``, which is new, empty or an earlier report, and returns the summary. Options: ``since`` and ``until`` (aware
-    datetimes), ``by``, ``tenant``, ``top``, ``committed``; docs/how-to/spark-report.md explains them.
+    """Reports on the deliveries of data directories: writes ``index.html``, ``summary.json`` and
+    ``tables/*.parquet`` to ``out``, which is new, empty or an earlier report, and returns the summary. Options:
+    ``since`` and ``until`` (aware datetimes), ``by``, ``tenant``, ``top``, ``committed``;
+    docs/how-to/spark-report.md explains them.
 
     Raises ``SourceError``, and what ``tickwheel.spark.report.options`` defines: ``ReportError``, ``OutputRefused``,
     ``PlottingMissing``."""

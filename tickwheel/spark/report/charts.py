@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -43,6 +42,13 @@ _STYLE: Final[dict[str, Any]] = {
     "figure.facecolor": "none", "axes.facecolor": "none",
 }  # fmt: skip
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
+_LABELS: Final = 9
+_ROUND_MS: Final = (
+    *(seconds * 1_000 for seconds in (1, 2, 5, 10, 15, 30)), *(minutes * _MINUTE_MS for minutes in (1, 2, 5, 10,
+    15, 30)), *(hours * _HOUR_MS for hours in (1, 2, 3, 6, 12)), *(days * _DAY_MS for days in (1, 2, 7, 14, 30, 91, 182,
+    365, 3650)),
+)  # fmt: skip
 _PERCENTILE_LINES: Final = (("p50_ms", "half are faster (p50)", "one"), ("p99_ms", "99 % are faster (p99)", "two"),
                             ("max_ms", "slowest", "three"))  # fmt: skip
 
@@ -51,24 +57,41 @@ def latency_over_time(rows: Sequence[Mapping[str, Any]], step_ms: int, counted: 
     """Percentiles of one measure by time, and below how many there were."""
     with _drawn(f"time-{counted}", 4.3) as (figure, out):
         above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (3, 1.1)})
-        times = [_EPOCH + timedelta(milliseconds=row["time_ms"] + step_ms / 2) for row in rows]
+        # Numbers, and not dates: then the labels say as much as each step of time needs.
+        times = [row["time_ms"] / step_ms + 0.5 for row in rows]
         marker = "o" if len(rows) < 3 else ""
         for name, label, colour in _PERCENTILE_LINES:
             values = [row[name] for row in rows]
-            above.plot(times, values, color=COLOURS[colour], label=label, linewidth=1.6, marker=marker)  # type: ignore[arg-type]
+            above.plot(times, values, color=COLOURS[colour], label=label, linewidth=1.6, marker=marker)
         _scale_of_durations(above.yaxis, above, [row["max_ms"] for row in rows], "y")
         _legend(above)
-        width = timedelta(milliseconds=step_ms * 0.9)
-        below.bar(times, [row["count"] for row in rows], width=width, color=COLOURS["one"], alpha=0.75)  # type: ignore[arg-type]
+        below.bar(times, [row["count"] for row in rows], width=0.9, color=COLOURS["one"], alpha=0.75)
         below.set_ylabel(counted)
         _counts(below, "y")
         below.grid(axis="x", visible=False)
         above.tick_params(axis="x", length=0)
-        locator = AutoDateLocator(minticks=3, maxticks=9)
-        below.xaxis.set_major_locator(locator)
-        below.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-        below.set_xlim(times[0] - width, times[-1] + width)  # type: ignore[arg-type]
+        _time_axis(below, rows, step_ms)
     return out[0]
+
+
+def _time_axis(axis: Axes, rows: Sequence[Mapping[str, Any]], step_ms: int) -> None:
+    """At most ten labels at round times, each with what tells it from its neighbours; the date where one day is all."""
+    first, last = rows[0]["time_ms"], rows[-1]["time_ms"] + step_ms
+    size_ms = next(size for size in _ROUND_MS if (last - first) / size <= _LABELS or size == _ROUND_MS[-1])
+    marks = range(-(-first // size_ms) * size_ms, last + 1, size_ms)
+    is_one_day = _at(first).date() == _at(last - 1).date()
+    form = "%H:%M:%S" if size_ms < _MINUTE_MS else "%H:%M"
+    if size_ms >= _DAY_MS:
+        form = "%Y-%m-%d"
+    elif not is_one_day:
+        form = f"%m-%d {form}"
+    axis.set_xticks([mark / step_ms for mark in marks], [_at(mark).strftime(form) for mark in marks])
+    axis.set_xlabel(f"{_at(first):%Y-%m-%d}, UTC" if is_one_day else "UTC")
+    axis.set_xlim(first / step_ms - 0.5, last / step_ms + 0.5)
+
+
+def _at(time_ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=time_ms)
 
 
 def distribution(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str:
@@ -128,7 +151,7 @@ def stacked(
             axis.bar(range(len(labels)), values, bottom=bottoms, color=COLOURS[colour], label=name,
                      width=min(0.86, 0.12 * len(labels)))  # fmt: skip
             bottoms = [below + value for below, value in zip(bottoms, values, strict=True)]
-        every = max(1, -(-len(labels) // 12))
+        every = max(1, -(-len(labels) // 16))
         axis.set_xticks(range(0, len(labels), every), labels[::every])
         axis.set_xlim(-0.7, max(len(labels), 4) - 0.3)
         axis.set_xlabel(x_label)
@@ -172,7 +195,8 @@ def _legend(axis: Axes) -> None:
 def _drawn(salt: str, height_in: float) -> Iterator[tuple[Figure, list[str]]]:
     """A figure to draw on; afterwards the list holds it as SVG. The salt keeps the ids of several apart."""
     out: list[str] = []
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": f"tickwheel-{salt}"}):
+    style: dict[Any, Any] = {**_STYLE, "svg.hashsalt": f"tickwheel-{salt}"}
+    with mpl.rc_context(style):
         figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
         yield figure, out
         file = io.StringIO()

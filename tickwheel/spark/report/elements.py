@@ -16,13 +16,14 @@ _OPEN_ROWS: Final = 12
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table: its heading, and how a row's value is shown. ``bar``: as a bar, as long as its part of the
-    largest."""
+    largest. ``wide``: for long texts."""
 
     heading: str
     name: str
     show: Callable[[Any], str]
     number: bool = True
     bar: bool = False
+    wide: bool = False
 
 
 def number(heading: str, name: str) -> Column:
@@ -88,6 +89,8 @@ def _cell(column: Column, row: Mapping[str, Any], largest: Mapping[str, float]) 
 def _kind(column: Column) -> str:
     if column.bar:
         return "bar"
+    if column.wide:
+        return "t k"
     return "n" if column.number else "t"
 
 

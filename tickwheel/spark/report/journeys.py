@@ -1,9 +1,9 @@
 """One row for each message and group: when it was due, when it was delivered first, how it went on, how it ended.
 
 *Due* is what was promised when the delivery happened: the time of the last send or reschedule before it in the log, and
-never before the broker had the message. A later reschedule changes the column ``deliver_at`` of the message, but not what
-was promised for a delivery before it; so the log decides, and ``deliver_at`` only where purging has taken that part of
-the log.
+never before the broker had the message. A later reschedule changes the column ``deliver_at`` of the message, but
+not what was promised for a delivery before it; so the log decides, and ``deliver_at`` only where purging has
+taken that part of the log.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def steps(events: DataFrame) -> DataFrame:
 
 def journeys(events: DataFrame) -> DataFrame:
     """``lateness_ms``: of the first delivery. ``ack_latency_ms``: from the last delivery before the last ack to that.
-    ``attempts``: deliveries, without those that came back unseen. ``outcome``: acked, dead, or open. ``done_ms``: when it
-    was acked or became a dead letter; ``done_after_ms``: how long after it was due."""
+    ``attempts``: deliveries, without those that came back unseen. ``outcome``: acked, dead, or open. ``done_ms``:
+    when it was acked or became a dead letter; ``done_after_ms``: how long after it was due."""
     rows = steps(events)
     # Spark aggregates numbers in place, and sorts for texts.
     last = F.when(F.col("event") == "acked", _ACKED).when(F.col("event") == "dead", _DEAD).otherwise(_OPEN)

@@ -36,8 +36,8 @@ def inside(time_ms: Column, period: Period) -> Column:
 
 
 def samples(journeys: DataFrame, period: Period) -> DataFrame:
-    """The lateness of each first delivery and the latency of each ack in a period: ``measure``, ``happened_ms``, ``ms``,
-    and whose it was."""
+    """The lateness of each first delivery and the latency of each ack in a period: ``measure``, ``happened_ms``,
+    ``ms``, and whose it was."""
     measured = F.array(
         _sample("lateness", "delivered_ms", "lateness_ms"),
         _sample("ack_latency", "acked_ms", "ack_latency_ms"),

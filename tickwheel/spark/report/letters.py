@@ -19,9 +19,9 @@ _DONE: Final = ("acked", "cancelled", "expired", "damaged")
 
 
 def by_reason(letters: DataFrame, period: Period, limit: int) -> DataFrame:
-    """The letters of a period, also those that were replayed or dropped since and are not purged yet, by topic, group and
-    last error. ``still_there``: those that nobody has dealt with. A reason of NULL: the group never said one, its
-    leases ended."""
+    """The letters of a period, also those that were replayed or dropped since and are not purged yet, by topic,
+    group and last error. ``still_there``: those that nobody has dealt with. A reason of NULL: the group never
+    said one, its leases ended."""
     told = F.element_at(F.from_json("headers", "map<string,string>"), F.lit(HEADER))
     rows = letters.where(inside(F.col("created_ms"), period)).withColumn("story", F.from_json(told, _STORY))
     counted = rows.groupBy(

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def make_report(spark: SparkSession, options: ReportOptions, out: Path) -> dict[str, Any]:
-    """Writes a report to ``out`` and returns its summary. Raises ``OutputRefused``, ``PlottingMissing``, ``SourceError``,
-    ``ReportError``."""
+    """Writes a report to ``out`` and returns its summary. Raises ``OutputRefused``, ``PlottingMissing``,
+    ``SourceError``, ``ReportError``."""
     from pyspark.errors import PySparkException
 
     check_output(out)

@@ -50,9 +50,9 @@ def _holds_tables_only(tables: Path) -> bool:
 
 
 def write_report(out: Path, fill: Callable[[Path], None]) -> None:
-    """Lets ``fill`` write into a new directory and puts it into the place of ``out``. Whatever happens meanwhile, ``out``
-    is the earlier report, or the new one, or, for a moment between two renames, not there. Raises ``OutputRefused``,
-    ``ReportError``."""
+    """Lets ``fill`` write into a new directory and puts it into the place of ``out``. Whatever happens meanwhile,
+    ``out`` is the earlier report, or the new one, or, for a moment between two renames, not there. Raises
+    ``OutputRefused``, ``ReportError``."""
     # Behind a symbolic link is the directory that is meant.
     out = out.resolve()
     try:

@@ -161,8 +161,11 @@ def _by_name(
 
 def _attempts(answers: Answers) -> Markup:
     title, rows = "Attempts", answers.rows("attempts")
-    note = ("How many attempts it took until a message was acked or became a dead letter, once for each group; open: not "
-            f"done yet. What a subscriber gave back unseen is no attempt. {MOST} stands for {MOST} and more.")  # fmt: skip
+    note = (
+        "How many attempts it took until a message was acked or became a dead letter, once for each group; open: "
+        "not done yet. What a subscriber gave back unseen is no attempt. "
+        f"{MOST} stands for {MOST} and more."
+    )
     if not rows:
         return section("attempts", title, note, nothing("Nothing was delivered in this period."))
     numbers = sorted({row["attempts"] for row in rows})
@@ -184,13 +187,17 @@ def _attempts(answers: Answers) -> Markup:
 
 
 def _keys(answers: Answers) -> Markup:
-    note = ("The keys that waited longest from due to done, or, while they are open, to their first delivery; the greatest "
-            "value of all groups.")  # fmt: skip
+    note = (
+        "The keys that waited longest from due to done, or, while they are open, to their first delivery; the "
+        "greatest value of all groups."
+    )
     rows = [{**row, "key": row["key"] if row["key"] is not None else f"(no key, id {row['slowest_id']})"}
             for row in answers.rows("slowest_keys")]  # fmt: skip
-    columns = (text("topic", "topic"), text("key", "key"), text("slowest group", "slowest_group"),
+    key = Column("key", "key", shown, number=False, wide=True)
+    columns = (text("topic", "topic"), key, text("slowest group", "slowest_group"),
                number("attempts", "attempts_max"), time_taken("lateness", "lateness_max_ms"),
-               time_taken("to ack", "ack_latency_max_ms"), time_taken("waited", "waited_max_ms"), bar("waited_max_ms"))  # fmt: skip
+               time_taken("to ack", "ack_latency_max_ms"), time_taken("waited", "waited_max_ms"),
+               bar("waited_max_ms"))  # fmt: skip
     return section("keys", "Slowest keys", note, table(columns, rows) if rows else nothing("Nothing waited."))
 
 
@@ -204,7 +211,8 @@ def _tenants(answers: Answers) -> Markup:
 
 
 def _due(answers: Answers) -> Markup:
-    note = f"What is scheduled, counted from {moment(answers.now_ms)} UTC. Each of hour, day and week holds the one before."
+    since = moment(answers.now_ms)
+    note = f"What is scheduled, counted from {since} UTC. Each of hour, day and week holds the one before."
     rows, hours = answers.rows("due_by_topic"), answers.rows("due_by_hour")
     if not rows:
         return section(
@@ -243,8 +251,10 @@ def _due_chart(hours: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _letters(answers: Answers) -> Markup:
-    note = ("What subscribers said last before a message became a dead letter. Letters that were replayed or dropped count "
-            "until they are purged.")  # fmt: skip
+    note = (
+        "What subscribers said last before a message became a dead letter. Letters that were replayed or dropped "
+        "count until they are purged."
+    )
     rows = [
         {**row, "reason": row["reason"] if row["reason"] is not None else "(none was given: the lease ended)"}
         for row in answers.rows("dead_letters")

@@ -1,5 +1,5 @@
-"""What a report reads: the tables ``messages`` and ``events`` of each data directory, with the columns that it needs and
-no others, times as epoch milliseconds and topics by the names that users gave them.
+"""What a report reads: the tables ``messages`` and ``events`` of each data directory, with the columns that it
+needs and no others, times as epoch milliseconds and topics by the names that users gave them.
 
 Ids belong to one directory, so each row has the number of its own, ``log``.
 """

@@ -31,8 +31,8 @@ def identified(rows: DataFrame, identities: DataFrame, tenant: Tenant) -> DataFr
 
 
 def slowest_keys(identified: DataFrame, period: Period, limit: int) -> DataFrame:
-    """The keys whose messages took longest from due to done, or, while they are open, to their first delivery. A message
-    without a key is a row of its own."""
+    """The keys whose messages took longest from due to done, or, while they are open, to their first delivery. A
+    message without a key is a row of its own."""
     rows = identified.where(inside(F.coalesce("done_ms", "last_delivered_ms"), period))
     waited = F.coalesce("done_after_ms", "lateness_ms")
     named = rows.withColumn("without_key_id", F.when(F.col("key").isNull(), F.col("id")))

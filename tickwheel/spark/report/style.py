@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-_LIGHT: Final = """--page:#f6f7f9;--card:#fff;--ink:#16202c;--muted:#566373;--grid:#d9dee5;--one:#2f6fde;--two:#e07b00;
+_LIGHT: Final = """
+--page:#f6f7f9;--card:#fff;--ink:#16202c;--muted:#566373;--grid:#d9dee5;--one:#2f6fde;--two:#e07b00;
 --three:#b3261e;--four:#15803d;--five:#7c4dcc;--six:#7a8794;--good:#15803d;--bad:#b3261e;"""
-_DARK: Final = """--page:#10151b;--card:#1a2129;--ink:#e8edf2;--muted:#9aa8b6;--grid:#36414d;--one:#6ea8ff;--two:#ffab4a;
+_DARK: Final = """
+--page:#10151b;--card:#1a2129;--ink:#e8edf2;--muted:#9aa8b6;--grid:#36414d;--one:#6ea8ff;--two:#ffab4a;
 --three:#ff7b72;--four:#56c271;--five:#b794ff;--six:#8b98a5;--good:#56c271;--bad:#ff7b72;"""
 CSS: Final = (
     f":root{{color-scheme:light dark;{_LIGHT}}}\n@media (prefers-color-scheme:dark){{:root{{{_DARK}}}}}\n"
@@ -36,8 +38,9 @@ th,td{padding:5px 14px 5px 0;border-bottom:1px solid var(--grid)}
 tr:last-child td{border-bottom:0}
 th:last-child,td:last-child{padding-right:0}
 .n{text-align:right;white-space:nowrap}
-.t{overflow-wrap:anywhere;min-width:8em}
-.bar{width:26%;min-width:90px}
+.t{overflow-wrap:anywhere;min-width:7em}
+.k{min-width:15em}
+.bar{width:14%;min-width:80px}
 .bar i{display:block;height:10px;border-radius:3px;background:var(--one)}
 details{margin-top:10px}
 summary{cursor:pointer;color:var(--muted);font-size:14px}
@@ -45,10 +48,11 @@ nav{margin-bottom:24px;font-size:14px;display:flex;flex-wrap:wrap;gap:4px 16px}
 a{color:var(--one)}
 code{font-size:.92em}
 footer{color:var(--muted);font-size:13.5px}
-@media (max-width:700px){main{padding:24px 12px}section{padding:16px 14px}.plot{overflow-x:auto}.plot svg{min-width:640px}}
+@media (max-width:700px){main{padding:24px 12px}section{padding:16px 14px}
+.plot{overflow-x:auto}.plot svg{min-width:640px}}
 @media print{:root{"""
     + _LIGHT
-    + """--page:#fff}body{font-size:12px}main{max-width:none;padding:0}section,.card{break-inside:avoid}nav{display:none}
-section.long{break-inside:auto}}
+    + """--page:#fff}body{font-size:12px}main{max-width:none;padding:0}
+section{break-inside:auto}.card,.plot,tr{break-inside:avoid}h2,h3{break-after:avoid}nav{display:none}}
 """
 )

@@ -217,5 +217,5 @@ def _for_page(svg: str) -> str:
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", svg)
     for name, colour in COLOURS.items():
-        svg = svg.replace(colour, f"var(--{name})")
+        svg = re.sub(rf"\b(fill|stroke): {colour}\b", rf"\1: var(--{name})", svg)
     return svg

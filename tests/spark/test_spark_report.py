@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 HOSTILE = "<script>alert('key')</script>/$\\frac{1}{0}$"
 REASON = "<img src=x onerror=alert(1)>"
 PATIENCE_S = 20
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "spark-report.md"
 
 
 def now() -> datetime:
@@ -315,6 +317,29 @@ def test_a_period_a_tenant_by_header_and_several_directories(
     assert within["tables"]["slowest_keys"]["rows"] == min(3, len(messages)) > 0
     assert within["tables"]["slowest_tenants"]["rows"] == 0
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_program_of_the_page(
+    spark: SparkSession, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (program,) = re.findall(
+        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    program = program.replace('["data"], "report"', f"[{str(data)!r}], {str(tmp_path / 'report')!r}")
+    around: dict[str, Any] = {}
+    exec(program, around)
+    assert capsys.readouterr().out == f"{around['summary']['lateness']['p99_ms']}\n"
+    assert around["summary"]["tenant"] == "header:customer"
+    assert (tmp_path / "report" / "index.html").is_file()
+
+
+def test_the_page_of_the_documentation_lists_every_table_and_column(
+    report: tuple[dict[str, Any], Path],
+) -> None:
+    summary, out = report
+    told = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
+    columns = {name for path in (out / "tables").iterdir() for name in pq.read_schema(path).names}
+    assert {*summary, *summary["totals"], *summary["tables"], *columns, *summary["lateness"]} <= told
 
 
 def test_nothing_yet_is_an_empty_report(spark: SparkSession, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def latency_over_time(rows: Sequence[Mapping[str, Any]], step_ms: int, counted: 
         above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (3, 1.1)})
         # Numbers, and not dates: then the labels say as much as each step of time needs.
         times = [row["time_ms"] / step_ms + 0.5 for row in rows]
-        marker = "o" if len(rows) < 3 else ""
+        marker = "o" if len(rows) < 5 else ""
         for name, label, colour in _PERCENTILE_LINES:
             values = [row[name] for row in rows]
             above.plot(times, values, color=COLOURS[colour], label=label, linewidth=1.6, marker=marker)
@@ -156,6 +156,7 @@ def stacked(
         axis.set_xlim(-0.7, max(len(labels), 4) - 0.3)
         axis.set_xlabel(x_label)
         axis.set_ylabel(y_label)
+        axis.margins(y=0.1)
         axis.grid(axis="x", visible=False)
         _counts(axis, "y")
         _legend(axis)
@@ -169,7 +170,8 @@ def _scale_of_durations(scaled: Any, axis: Axes, largest: Sequence[int], which: 
         scaled._set_axes_scale("symlog", linthresh=1, linscale=0.4)
         powers = [10**power for power in range(16) if 10**power <= top * 3]
         scaled.set_ticks([0, *powers])
-    limits = (0, top * (1.6 if top > 50 else 1.1))
+    # A little below 0, so that what is at 0 does not lie on the labels.
+    limits = (-0.25, top * 1.6) if top > 50 else (-0.02 * top, top * 1.1)
     if which == "x":
         axis.set_xlim(*limits)
     else:

@@ -104,11 +104,14 @@ def _time(measure: str, title: str, note: str, counted: str) -> Callable[[Answer
         rows = sorted(_of(answers, "latency_by_time", measure), key=lambda row: row["time_ms"])
         if not rows:
             return section(measure, title, note, nothing("Nothing was measured in this period."))
+        columns = (instant(answers.step, "time_ms"), *FIGURES)
+        listed = table(columns, rows)
+        if len(rows) == 1:
+            return section(measure, title, f"{note} All of it happened within one {answers.step}.", listed)
         words = f"{title}: median, 99th percentile and slowest for each {answers.step}"
         chart = plot(charts.latency_over_time(rows, STEPS_MS[answers.step], counted), words)
-        columns = (instant(answers.step, "time_ms"), *FIGURES)
-        return section(measure, title, f"{note} One point a {answers.step}, UTC.", chart,
-                       _folded(f"Each {answers.step} as a table", table(columns, rows)))  # fmt: skip
+        each = _folded(f"Each {answers.step} as a table", listed)
+        return section(measure, title, f"{note} One point a {answers.step}, UTC.", chart, each)
 
     return made
 

@@ -122,7 +122,10 @@ def test_tenants() -> None:
         ({"by": "week"}, "no step 'week'"),
         ({"top": 0}, "no number of rows"),
         ({"since": datetime(2031, 1, 1)}, "UTC offset"),
-        ({"since": datetime(2031, 1, 2, tzinfo=UTC), "until": datetime(2031, 1, 1, tzinfo=UTC)}, "before it begins"),
+        (
+            {"since": datetime(2031, 1, 2, tzinfo=UTC), "until": datetime(2031, 1, 1, tzinfo=UTC)},
+            "before it begins",
+        ),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
@@ -132,7 +135,16 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
 
 
 def test_the_step_of_time_fits_the_chart() -> None:
-    spans = (0, 199_000, 200_000, 3_600_000 * 3, 3_600_000 * 4, 86_400_000 * 8, 86_400_000 * 9, 86_400_000 * 900)
+    spans = (
+        0,
+        199_000,
+        200_000,
+        3_600_000 * 3,
+        3_600_000 * 4,
+        86_400_000 * 8,
+        86_400_000 * 9,
+        86_400_000 * 900,
+    )
     assert [choose_step(span) for span in spans] == [
         "second", "second", "minute", "minute", "hour", "hour", "day", "day",
     ]  # fmt: skip

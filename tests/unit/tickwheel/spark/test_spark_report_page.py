@@ -1,4 +1,4 @@
-"""The page of a report, from answers made by hand: what is there is shown, what is hostile is text, nothing is fetched."""
+"""The page of a report, from answers made by hand: all is shown, what is hostile is text, nothing is fetched."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def answers(**rows: list[tuple[Any, ...]]) -> Answers:
 
 
 def measured(*names: Any) -> list[tuple[Any, ...]]:
-    return [(measure, *names, 100, 0, 0, 3.5, 1, 5, 70, 400, 9_000) for measure in ("lateness", "ack_latency")]
+    return [
+        (measure, *names, 100, 0, 0, 3.5, 1, 5, 70, 400, 9_000) for measure in ("lateness", "ack_latency")
+    ]
 
 
 def full(text: str) -> Answers:
@@ -132,7 +134,9 @@ def test_hostile_texts_are_shown_and_nothing_else(text: str) -> None:
 
 def test_nothing_is_fetched() -> None:
     found = seen(render(full("plain")))
-    links = [value or "" for name, value in found.attributes if name in ("href", "xlink:href", "src", "action")]
+    links = [
+        value or "" for name, value in found.attributes if name in ("href", "xlink:href", "src", "action")
+    ]
     assert links
     assert all(link.startswith("#") for link in links)
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in found.attributes

@@ -108,9 +108,11 @@ async def charge(card: str) -> None:
     assert card
 
 
-# The page on Spark: tests/spark/test_spark_page.py.
+# The pages on Spark: tests/spark/test_spark_page.py and test_spark_report.py.
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if blocks(p, "python") and p.stem != "spark"], ids=lambda page: page.stem
+    "page",
+    [p for p in PAGES if blocks(p, "python") and p.stem not in ("spark", "spark-report")],
+    ids=lambda page: page.stem,
 )
 async def test_the_programs_of_a_page(page: Path, daemon: Daemon) -> None:
     """Pieces of a program: around them are a client, a subscription with three messages, and one order."""

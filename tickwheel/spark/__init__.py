@@ -11,7 +11,7 @@ importing this package needs neither pyspark nor Java: see ``tickwheel.spark.err
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.spark.errors import (
@@ -56,6 +56,7 @@ __all__ = [
     "StagingError",
     "archive_messages",
     "conditions",
+    "make_report",
     "register",
     "reschedule_messages",
     "restore_messages",
@@ -78,6 +79,27 @@ def conditions(*wanted: tuple[Any, ...]) -> str:
     from tickwheel.spark import predicates
 
     return predicates.conditions(*wanted)
+
+
+def make_report(
+    spark: SparkSession,
+    directories: Sequence[str | Path] | str | Path,
+    out: str | Path,
+    **options: Any,
+) -> dict[str, Any]:
+    """Reports on the deliveries of data directories: writes ``index.html``, ``summary.json`` and
+    ``tables/*.parquet`` to ``out``, which is new, empty or an earlier report, and returns the summary. Options:
+    ``since`` and ``until`` (aware datetimes), ``by``, ``tenant``, ``top``, ``committed``;
+    docs/how-to/spark-report.md explains them.
+
+    Raises ``SourceError``, and what ``tickwheel.spark.report.options`` defines: ``ReportError``, ``OutputRefused``,
+    ``PlottingMissing``."""
+    from pathlib import Path
+
+    from tickwheel.spark.report import make
+    from tickwheel.spark.report.options import report_options
+
+    return make.make_report(spark, report_options(directories, **options), Path(out))
 
 
 def session(**options: Any) -> SparkSession:

@@ -54,6 +54,12 @@ SAYS = {
         "what is set: ack_wait_ms max_attempts",
         "from Vitess: 30000 ms, 10000 messages",
     ],
+    "order_timeouts_spark.py": [
+        "scheduled 5, cancelled 2, paid first 3",
+        "after the second batch was done again: scheduled 5, cancelled 2, paid first 3",
+        "timed out: order-4, order-5, order-6",
+        "order-4 is paid too late: 1",
+    ],
     "spark_messages.py": [
         "50 acked, 50 leased, 900 scheduled",
         "acked and due by now: 50",

@@ -26,8 +26,15 @@ import tickwheel
 from tickwheel.spark import session
 
 PAY_WITHIN_S = 2
-QUIET_S = 5.0  # when no timeout has come for so long, and all are due, there are no more
+QUIET_S = 2.0  # when no timeout has come for so long, and all are due, there are no more
 TOPIC = "order-timeouts"
+#: A session that starts quickly; the work is small, too.
+SMALL = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 SCHEMA = "event string, order_id string, at timestamp"
 
 
@@ -103,9 +110,7 @@ def write(folder: Path, name: str, *events: tuple[str, int]) -> None:
 
 def main() -> None:
     """Two batches, the second of them twice; the timeouts; then a payment that comes too late."""
-    spark = session(
-        master="local[1]", conf={"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}
-    )
+    spark = session(master="local[1]", conf=SMALL)
     with tempfile.TemporaryDirectory() as name, broker_url(Path(name, "data")) as url:
         folder = Path(name)
         with tickwheel.sync.Client(url) as client:

@@ -156,7 +156,7 @@ def stacked(
         axis.set_xlim(-0.7, max(len(labels), 4) - 0.3)
         axis.set_xlabel(x_label)
         axis.set_ylabel(y_label)
-        axis.margins(y=0.1)
+        axis.set_ylim(0, max(bottoms) * 1.1)
         axis.grid(axis="x", visible=False)
         _counts(axis, "y")
         _legend(axis)

@@ -86,7 +86,10 @@ def _cards(answers: Answers) -> list[Markup]:
             card(count(late["early"]), "delivered early", "bad" if late["early"] else "good"),
         ]
     if acks:
-        cards += [card(duration(acks["p99_ms"]), f"p99 from delivery to ack, of {count(acks['count'])} acks")]
+        cards += [
+            card(duration(acks["p50_ms"]), f"median from delivery to ack, of {count(acks['count'])} acks"),
+            card(duration(acks["p99_ms"]), "p99 from delivery to ack"),
+        ]
     dead = sum(row["letters"] for row in answers.rows("dead_letters"))
     return [
         *cards,

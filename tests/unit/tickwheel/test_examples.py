@@ -60,7 +60,7 @@ SAYS = {
         "delivered early: 0",
     ],
     "spark_schedule.py": [
-        "refused: {'no_time': 1, 'key_twice': 1}",
+        "refused: {'no_time': 1}",
         "scheduled 99998; left out: {'no_time': 1, 'key_twice': 1}",
         "repeated: True",
         "cancel: cancelled",

@@ -52,7 +52,9 @@ def main() -> None:
 
 def read_options() -> argparse.Namespace:
     """What the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--days", type=int, default=365, help="only the first so many days of the year")
     parser.add_argument("--seconds", type=float, default=45, help="how long the deliveries take")
     parser.add_argument("--out", help="a new directory in which everything is kept")
@@ -166,7 +168,11 @@ def a_tenth(archived: DataFrame) -> tuple[datetime, datetime, int]:
     since, until = (
         datetime.fromtimestamp((row.first + span_ms * part // 10) / 1_000, UTC) for part in (1, 2)
     )
-    return since, until, archived.where((F.col("deliver_at") >= since) & (F.col("deliver_at") < until)).count()
+    return (
+        since,
+        until,
+        archived.where((F.col("deliver_at") >= since) & (F.col("deliver_at") < until)).count(),
+    )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import resource
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,7 +25,7 @@ from native import ffi, lib
 from timerlog.bulk import Segment
 from timerlog.core import MESSAGE_TIMER, UInt64Array
 from timerlog.errors import BadJob, DiskFull, TooManyRejects
-from timerlog.job import AdoptJob, AdoptReport, InThread, Keyed, Pause, Reject, Steps
+from timerlog.job import AdoptJob, AdoptReport, InThread, Keyed, Pause, Reject, Rejects, Steps
 from timerlog.job_files import JobFiles, clear_away
 from timerlog.layout import (
     KEY_PARTITIONS,
@@ -134,7 +134,7 @@ class _Adoption:
         self.is_committed = False
         self._store, self._job, self._native = store, job, store.tables.native
         self._opened: JobFiles | None = None
-        self._rejects: dict[int, int] = {}
+        self._noted: Rejects | None = None
         self._rejected_ids = np.empty(0, np.uint64)
         self._rejected_before = 0
         self._racers_from = 0
@@ -168,6 +168,12 @@ class _Adoption:
         self._native.foreign = ffi.NULL
         if self._opened is not None:
             self._opened.close()
+
+    @property
+    def _rejects(self) -> Rejects:
+        if self._noted is None:
+            self._noted = Rejects(self._segments)
+        return self._noted
 
     # -- what the job says --
 
@@ -315,14 +321,10 @@ class _Adoption:
             step = min(STEP_MESSAGES, keyed.count - start)
             ids, hashes = keyed.id_pointer(start), keyed.hash_pointer(start)
             start += int(lib.tw_bulk_enter(self._native, ids, hashes, step, *pointers, out, out + 1))
-            self._note_rejects(found, int(out[0]))
+            self._rejects.add(*(array[: int(out[0])] for array in found))
             if out[1] != KEY_PARTITIONS:
                 self._store.tables.grow_keys(int(out[1]))
             yield None
-
-    def _note_rejects(self, found: Sequence[UInt64Array], count: int) -> None:
-        rejected, earlier = (array[:count].tolist() for array in found)
-        self._rejects.update(zip(rejected, earlier, strict=True))
 
     def _find_racers(self) -> bool:
         """Looks at some of the messages that were sent since the job began: one with a key of the job was first.
@@ -335,9 +337,7 @@ class _Adoption:
             *(ffi.from_buffer("uint64_t[]", array) for array in found),
         )  # fmt: skip
         self._racers_from += count
-        before = len(self._rejects)
-        self._note_rejects(found, int(rejected))
-        return len(self._rejects) > before
+        return self._rejects.add_raced(*(array[: int(rejected)].tolist() for array in found))
 
     def _find_all_racers(self) -> bool:
         is_new = False
@@ -348,21 +348,14 @@ class _Adoption:
     def _check_rejects(self) -> None:
         report = self._job.report
         report.rejected = len(self._rejects) + self._rejected_before
-        report.inside = self._count_inside()
+        report.inside = self._rejects.inside
         report.messages = sum(segment.messages for segment in self._segments) - report.rejected
-        report.samples = [self._sample(i, earlier) for i, earlier in islice(self._rejects.items(), SAMPLES)]
+        report.samples = [self._sample(i, earlier) for i, earlier in islice(self._rejects, SAMPLES)]
         if report.rejected > self._job.max_rejects:
             raise TooManyRejects(
                 f"{report.rejected} messages have a key that another one has; "
                 f"{self._job.max_rejects} may be rejected"
             )
-
-    def _count_inside(self) -> int:
-        earlier = np.fromiter(self._rejects.values(), np.int64, len(self._rejects))
-        ranges = sorted((one.first_id, one.first_id + one.messages) for one in self._segments)
-        first, end = np.array(ranges, np.int64).T
-        place = np.searchsorted(first, earlier, "right") - 1
-        return int(((place >= 0) & (earlier < end[place])).sum())
 
     def _sample(self, message_id: int, earlier_id: int) -> Reject:
         row = self._store.tables.rows[message_id]
@@ -374,9 +367,8 @@ class _Adoption:
 
     def _settle_files(self) -> None:
         """Rejected records mean nothing any more, and the headers say where the segments will lie; on the disk."""
-        for message_id in self._rejects:
-            row = self._store.tables.rows[message_id]
-            self._files.fill(int(row["position"]) - FOREIGN, int(row["record_bytes"]))
+        rows = self._store.tables.rows[self._rejects.sorted_ids()]
+        self._files.fill(rows["position"] - np.uint64(FOREIGN), rows["record_bytes"])
         self._bases = self._next_bases()
         self._files.settle(self._bases)
         self._store.disk.replace(ADOPTING, msgspec.json.encode(self._bases), durable=True)
@@ -401,7 +393,7 @@ class _Adoption:
             raise
         assert base == self._bases[0]
         log.touched()
-        self._rejected_ids = np.array(sorted(self._rejects), np.uint64)
+        self._rejected_ids = self._rejects.sorted_ids()
         self.is_committed = True
         self._native.adopted_first_id, self._native.adopted_end_id = self._files.id_range
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,6 +12,7 @@ import numpy as np
 
 from native import ffi, lib
 from timerlog.bulk import Segment
+from timerlog.core import UInt64Array
 from timerlog.purge import WaitDurable
 
 
@@ -76,3 +77,47 @@ class Keyed:
 
     def hash_pointer(self, start: int) -> Any:
         return ffi.cast("uint32_t *", self._hashes.ctypes.data) + start
+
+
+class Rejects:
+    """The messages of a job whose key another one has, with that one. A job may be nothing but such messages, so they
+    are kept in arrays."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        ranges = sorted((one.first_id, one.first_id + one.messages) for one in segments)
+        self._first, self._end = np.array(ranges, np.uint64).reshape(-1, 2).T
+        self._parts: list[tuple[UInt64Array, UInt64Array]] = []
+        self._raced: dict[int, int] = {}
+        self._count = 0
+        #: How many have the key of another message of the job.
+        self.inside = 0
+
+    def __len__(self) -> int:
+        return self._count + len(self._raced)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for ids, earlier in self._parts:
+            yield from zip(ids.tolist(), earlier.tolist(), strict=True)
+        yield from self._raced.items()
+
+    def add(self, ids: UInt64Array, earlier: UInt64Array) -> None:
+        """Takes copies; each message is added once."""
+        if not len(ids):
+            return
+        self._parts.append((ids.copy(), earlier.copy()))
+        self._count += len(ids)
+        place = np.searchsorted(self._first, earlier, "right")
+        self.inside += int(((place > 0) & (earlier < self._end[place - 1])).sum())
+
+    def add_raced(self, ids: Sequence[int], earlier: Sequence[int]) -> bool:
+        """Those whose key somebody sent meanwhile, maybe again; whether there is a new one."""
+        before = len(self._raced)
+        self._raced.update(zip(ids, earlier, strict=True))
+        return len(self._raced) > before
+
+    def sorted_ids(self) -> UInt64Array:
+        """All of them, by number."""
+        raced = np.array(list(self._raced), np.uint64)
+        ids: UInt64Array = np.concatenate([*(ids for ids, _ in self._parts), raced])
+        ids.sort()
+        return ids

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from native import crc32c, ffi, lib
 from timerlog.bulk import MANIFEST, Manifest
@@ -113,14 +115,17 @@ class JobFiles:
             count = int.from_bytes(os.pread(fd, 2, offset + _KEY_BYTES_AT), "little")
             return os.pread(fd, count, offset + _KEY_AT)
 
-    def fill(self, place: int, record_bytes: int) -> None:
-        """What the record at ``base + place`` says means nothing any more."""
-        number, offset = divmod(place, self.segment_bytes)
-        with self._opened(number) as fd:
-            record = bytearray(os.pread(fd, record_bytes, offset))
-            record[8] = RecordType.FILL
-            record[:4] = crc32c(bytes(record[4:])).to_bytes(4, "little")
-            os.pwrite(fd, record, offset)
+    def fill(self, places: npt.NDArray[np.uint64], record_bytes: npt.NDArray[np.uint32]) -> None:
+        """What the records at ``base + place`` say means nothing any more."""
+        numbers, offsets = np.divmod(places.astype(np.int64), self.segment_bytes)
+        for number in np.unique(numbers).tolist():
+            here = numbers == number
+            with self._opened(number) as fd:
+                for offset, size in zip(offsets[here].tolist(), record_bytes[here].tolist(), strict=True):
+                    record = bytearray(os.pread(fd, size, offset))
+                    record[8] = RecordType.FILL
+                    record[:4] = crc32c(bytes(record[4:])).to_bytes(4, "little")
+                    os.pwrite(fd, record, offset)
 
     def settle(self, bases: Sequence[int]) -> None:
         """The headers say where the segments will lie, and all of them is on the disk."""

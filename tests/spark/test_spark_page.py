@@ -1,4 +1,4 @@
-"""The programs on the page about Spark, run as they are written, one after the other."""
+"""The programs on the pages about Spark, run as they are written, one after the other."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from tests.integration.daemon_harness import Daemon
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "spark.md"
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
+
+
+def programs_of(page: str) -> list[str]:
+    """What stands on a page in Python."""
+    text = (PAGES / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def test_the_programs_of_the_page(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Their paths lead to another folder than on the page: Spark's workers do not follow a test that changes folder."""
-    programs = re.findall(
-        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
+    programs = programs_of("spark.md")
     assert len(programs) == 4
     rows = spark.sql("select 'k' as key, 'x' as body, timestamp'2031-05-01T12:00:00Z' as deliver_at")
     around: dict[str, Any] = {"rows": rows, "spark": spark}
@@ -48,3 +52,14 @@ def test_the_programs_of_the_page(
     history = [row.event for row in spark.read.parquet(str(tmp_path / "history")).collect()]
     assert sorted(history) == ["sent"] * 4
     assert "|topic|count|" in capfd.readouterr().out
+
+
+def test_the_program_of_the_page_on_scheduling(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = spark.sql("select 'k' as key, 'x' as body, timestamp'2031-05-01T12:00:00Z' as deliver_at")
+    (program,) = programs_of("spark-schedule.md")
+    with Daemon(tmp_path / "data") as daemon, tickwheel.sync.Client(daemon.url) as client:
+        exec(program.replace("tickwheel://broker:7411", daemon.url), {"rows": rows})
+        assert client.query("select topic, key from messages").rows == [["reminders", "k"]]
+    assert capsys.readouterr().out == "1 {}\n"

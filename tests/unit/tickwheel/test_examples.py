@@ -65,6 +65,12 @@ SAYS = {
         "acked and due by now: 50",
         "delivered early: 0",
     ],
+    "spark_schedule.py": [
+        "refused: {'no_time': 1}",
+        "scheduled 99998; left out: {'no_time': 1, 'key_twice': 1}",
+        "repeated: True",
+        "cancel: cancelled",
+    ],
     "sharded_consumers.py": ["shards: -80 80-", "every key once: True"],
 }
 

@@ -7,12 +7,15 @@ from collections import Counter
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.bulk import JOB, columns, job
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
-from timerlog.bulk import MANIFEST
+from timerlog.bulk import MANIFEST, Manifest, Topics, by_time, write_manifest, write_segments
 from timerlog.errors import BadJob
 from timerlog.job import InThread
 from timerlog.layout import MessageState
@@ -118,7 +121,7 @@ def test_keys_that_are_taken_are_rejected(store: Store, staged: Path) -> None:
     assert store.state_hash() == before
     assert store.find("t", ["k0", "k1", "k2"]) == [0, taken, 0]
     report = store.adopt(staged, 2, NOW_MS)
-    assert (report.messages, report.rejected) == (3, 2)
+    assert (report.messages, report.rejected, report.inside) == (3, 2, 1)
     assert Counter(reject.key for reject in report.samples) == {"k1": 1, "k2": 1}
     assert taken in {reject.earlier_id for reject in report.samples}
     assert store.cancel([free], NOW_MS) == ["cancelled"]
@@ -310,3 +313,37 @@ def test_killed_between_any_two_steps(tmp_path: Path) -> None:
             break
         step += 1
     assert found == {1, 6_000}
+
+
+def test_a_file_of_several_topics(store: Store, staged: Path) -> None:
+    store.create_topic("sharded", {}, 4, NOW_MS)
+    names = ["plain", "sharded", "other"]
+    plan = store.plan_bulk(JOB, names, NOW_MS)
+    staged.mkdir(parents=True)
+    of = np.arange(3_000) % 3
+    segments = write_segments(
+        plan,
+        Topics(names, of.astype(np.uint16)),
+        columns([NOW_MS + MINUTE_MS - n for n in range(3_000)], keys=keys(3_000)),
+        store.reserve_ids,
+        staged,
+        "run",
+    )
+    write_manifest(Manifest(plan=plan, segments=segments), staged)
+    assert store.adopt(staged, 0, NOW_MS).messages == 3_000
+    assert store.find("sharded", ["k1", "k4"]) != [0, 0]
+    assert store.find("plain", ["k1"]) == [0]
+    assert [len(drain(store, name, NOW_MS + MINUTE_MS)) for name in ("plain", "other")] == [1_000] * 2
+    hours = Counter[int]()
+    for segment in segments:
+        for topic_id, hour, count in segment.hours:
+            hours[topic_id] += count
+            assert hour in (NOW_MS // 3_600_000, (NOW_MS + MINUTE_MS) // 3_600_000)
+    assert hours[plan.topics["plain"].topic_id] == hours[plan.topics["other"].topic_id] == 1_000
+    assert hours.total() == 3_000
+
+
+@given(st.lists(st.one_of(st.integers(0, 9), st.integers(0, 1 << 62)), max_size=50))
+def test_order_by_time(times: list[int]) -> None:
+    found = by_time(np.array(times, np.int64))
+    assert found.tolist() == sorted(range(len(times)), key=times.__getitem__)

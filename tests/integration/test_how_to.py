@@ -108,9 +108,9 @@ async def charge(card: str) -> None:
     assert card
 
 
-# The page on Spark: tests/spark/test_spark_page.py.
+# The pages on Spark: tests/spark/test_spark_page.py.
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if blocks(p, "python") and p.stem != "spark"], ids=lambda page: page.stem
+    "page", [p for p in PAGES if blocks(p, "python") and "spark" not in p.stem], ids=lambda page: page.stem
 )
 async def test_the_programs_of_a_page(page: Path, daemon: Daemon) -> None:
     """Pieces of a program: around them are a client, a subscription with three messages, and one order."""

@@ -1,8 +1,9 @@
-"""The programs on the page about Spark, run as they are written, one after the other."""
+"""The programs on the pages about Spark, run as they are written, one after the other."""
 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,14 @@ import pytest
 
 import tickwheel
 from tests.integration.daemon_harness import Daemon
+from tests.support.archives import work_off
+from tickwheel.spark import archive_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "spark.md"
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
+PAGE = PAGES / "spark.md"
 
 
 def test_the_programs_of_the_page(
@@ -48,3 +52,18 @@ def test_the_programs_of_the_page(
     history = [row.event for row in spark.read.parquet(str(tmp_path / "history")).collect()]
     assert sorted(history) == ["sent"] * 4
     assert "|topic|count|" in capfd.readouterr().out
+
+
+def test_the_program_of_the_page_on_archives(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = (PAGES / "spark-archive.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    may_ms = 1_714_521_600_000
+    with tickwheel.embedded(tmp_path / "data") as broker, broker.sync_client() as client:
+        client.send_many("orders", [b"1", b"2", b"3"], deliver_at=may_ms)
+        work_off(client, "orders", 3)
+        archive_messages(spark, tmp_path / "archive", older_than=timedelta(), url=broker.url)
+    program = program.replace('"archive"', repr(str(tmp_path / "archive"))).replace("2031-", "2024-")
+    exec(program, {"spark": spark})
+    assert "|2024-05-01|    3|" in capfd.readouterr().out

@@ -54,6 +54,12 @@ SAYS = {
         "what is set: ack_wait_ms max_attempts",
         "from Vitess: 30000 ms, 10000 messages",
     ],
+    "spark_archive.py": [
+        "archived: 30 in 3 files, 30 dropped",
+        "read with Spark alone: 10",
+        "the first of May: 10 to orders.restored",
+        "rescheduled: 1000 of 1000",
+    ],
     "spark_messages.py": [
         "50 acked, 50 leased, 900 scheduled",
         "acked and due by now: 50",

@@ -73,10 +73,11 @@ def test_no_example_is_forgotten() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAYS)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", sorted(SAYS))
 def test_example(name: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stdout.splitlines() == SAYS[name]
     # Java warns of what Spark asks it for.

@@ -9,6 +9,8 @@ import msgspec
 from tickwheel._requests import Requests
 from tickwheel._times import Moment, moment_ms
 from tickwheel.protocol.admin import Drop, DropOk
+from tickwheel.protocol.errors import BadArgument
+from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
 
 
 class LogPlace(msgspec.Struct, frozen=True):
@@ -37,7 +39,11 @@ class DropRequests(Requests):
         """Forgets messages for good that every group was done with before a time, whatever ``purge_after`` says: they
         are gone for everybody at once, and the next purge gives their space back. ``runs``: first id and count, at most
         100,000 ids together. ``log_id``: of the log that they are in; another broker refuses them. Asking again changes
-        nothing. Raises OtherLog, DiskFull."""
+        nothing. Raises OtherLog, BadArgument, DiskFull."""
+        if sum(count for _, count in runs) > MAX_IDS_A_REQUEST:
+            raise BadArgument(
+                f"More than {MAX_IDS_A_REQUEST:,} messages at once.", advice="Drop them in parts."
+            )
         request = Drop(log_id=log_id, runs=list(runs), done_before_ms=moment_ms(done_before))
         found = await self._answer(request, DropOk)
         return DropResult(found.dropped, found.gone, found.kept)

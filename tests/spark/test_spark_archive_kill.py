@@ -68,6 +68,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
         yield running
 
 
+@pytest.mark.timeout(400)  # two starts of Spark, on a machine that may be busy
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_when(point: str, spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
     root = tmp_path / "archive"
@@ -79,7 +80,7 @@ def test_killed_when(point: str, spark: SparkSession, daemon: Daemon, tmp_path: 
             [sys.executable, "-c", _DRIVER, *POINTS[point], *command, *FAST],
             env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
             capture_output=True,
-            timeout=120,
+            timeout=240,
         )
         assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
         left, committed = ids_at(client), Archive(root).manifests()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import pytest
 
 import tickwheel
 from tests.integration.daemon_harness import Daemon
+from tests.support.archives import work_off
+from tickwheel.spark import archive_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,3 +66,17 @@ def test_the_program_of_the_page_on_scheduling(
         exec(program.replace("tickwheel://broker:7411", daemon.url), {"rows": rows})
         assert client.query("select topic, key from messages").rows == [["reminders", "k"]]
     assert capsys.readouterr().out == "1 {}\n"
+
+
+def test_the_program_of_the_page_on_archives(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (program,) = programs_of("spark-archive.md")
+    may_ms = 1_714_521_600_000
+    with tickwheel.embedded(tmp_path / "data") as broker, broker.sync_client() as client:
+        client.send_many("orders", [b"1", b"2", b"3"], deliver_at=may_ms)
+        work_off(client, "orders", 3)
+        archive_messages(spark, tmp_path / "archive", older_than=timedelta(), url=broker.url)
+    program = program.replace('"archive"', repr(str(tmp_path / "archive"))).replace("2031-", "2024-")
+    exec(program, {"spark": spark})
+    assert "|2024-05-01|    3|" in capfd.readouterr().out

@@ -54,10 +54,9 @@ def counts(report: RepairReport) -> tuple[int, ...]:
 
 
 def times_of(client: tickwheel.sync.Client, topic: str) -> dict[int, int]:
-    rows = client.query(
-        f"""select id, epoch_ms(time_next) from messages where topic = '{topic}' and time_next is not null"""
-    ).rows
-    return {number: int(time_ms) for number, time_ms in rows}
+    """When the messages of a topic go on that do."""
+    rows = client.query(f"""select id, epoch_ms(time_next) from messages where topic = '{topic}'""").rows
+    return {number: int(time_ms) for number, time_ms in rows if time_ms is not None}
 
 
 def give_back(client: tickwheel.sync.Client, topic: str, count: int, times: int, group: str = "g") -> None:

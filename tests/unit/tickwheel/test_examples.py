@@ -60,6 +60,12 @@ SAYS = {
         "timed out: order-4, order-5, order-6",
         "order-4 is paid too late: 1",
     ],
+    "spark_archive.py": [
+        "archived: 30 in 3 files, 30 dropped",
+        "read with Spark alone: 10",
+        "the first of May: 10 to orders.restored",
+        "rescheduled: 1000 of 1000",
+    ],
     "spark_messages.py": [
         "50 acked, 50 leased, 900 scheduled",
         "acked and due by now: 50",
@@ -79,6 +85,7 @@ def test_no_example_is_forgotten() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAYS)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", sorted(SAYS))
 def test_example(name: str) -> None:
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Runs work of the archive on Spark: one task for each part, whose answers come back as JSON.
+"""Runs work of the archive on Spark: a task for each part or for several, whose answers come back as JSON.
 
 A task that fails is run again, and only answers of attempts that succeeded reach the driver. One action is run for each
 call: a second one would do everything twice.
@@ -7,7 +7,7 @@ call: a second one would do everything twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -16,6 +16,9 @@ from tickwheel.spark.errors import understood
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+#: Starting a task costs about 20 ms.
+_MAX_TASKS: Final = 512
 
 P = TypeVar("P")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -50,8 +53,8 @@ def run_tasks(
 
 
 def part_frame(spark: SparkSession, count: int) -> DataFrame:
-    """The numbers from 0, each in a partition of its own."""
-    return spark.range(0, count, 1, numPartitions=count)
+    """The numbers from 0, each in a partition of its own, or several where there are very many."""
+    return spark.range(0, count, 1, numPartitions=min(count, _MAX_TASKS))
 
 
 def numbers_of(batches: Iterable[Any]) -> Iterator[int]:

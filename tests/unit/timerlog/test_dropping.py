@@ -14,6 +14,7 @@ from timerlog import checkpoint
 from timerlog.core import UInt64Array
 from timerlog.errors import OtherLog
 from timerlog.layout import MessageState
+from timerlog.selecting import Filter
 from timerlog.store import Store
 from timerlog.tables import remove_derived_files
 
@@ -83,6 +84,23 @@ def test_a_group_that_began_later_does_not_count(store: Store) -> None:
     assert store.drop(ids(2), DONE_MS + 1).kept.tolist() == [2]
 
 
+def test_the_letter_of_a_dropped_message_is_sent_again(store: Store) -> None:
+    topic = store.open_topic("t", NOW_MS)
+    store.set_topic("t", {"max_attempts": 1}, (), None, NOW_MS)
+    group = store.open_group(topic, "g", NOW_MS)
+    fill(store, topic, [b"k"], NOW_MS)
+    pump(store, NOW_MS)
+    taken, epochs = take(store, group, 1, DONE_MS)
+    store.nack(group, taken, epochs, 0, "no", DONE_MS)
+    pump(store, DONE_MS)
+    (letter,) = (
+        number for part in store.select(store.topic("t.dead").topic_id, Filter(), DONE_MS) for number in part
+    )
+    assert store.drop(ids(1), DONE_MS + 1).dropped == 1
+    assert store.replay_dead("t", [int(letter)], DONE_MS) == {"sent_again": 1}
+    assert store.find("t", ["k"]) == [int(letter) + 1]
+
+
 def test_another_log_is_refused(store: Store) -> None:
     store.check_log(store.log.log_id)
     with pytest.raises(OtherLog, match="this one is"):
@@ -105,6 +123,7 @@ def test_it_stays_dropped(tmp_path: Path, ending: str) -> None:
     assert store.state_hash() == state
     assert store.drop(ids(*range(1, 31)), DONE_MS + 1).gone == 30
     assert (store.tables.rows["state"][1:31] == MessageState.DROPPED).all()
+    assert store.find("t", ["due-0", "due-29", "due-30"]) == [0, 0, 31]
     report = store.purge(DONE_MS)
     assert report.purged_messages == 30, "long before purge_after"
     assert store.stats(DONE_MS)["acked"] == 65

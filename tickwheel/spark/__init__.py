@@ -129,7 +129,7 @@ def schedule(
     be bad or have keys that are taken, 0 by default; they are left out. ``job``: a name for the job; one that is given
     twice is done once. ``rejects``: a directory of this machine for a Parquet file about rows that were left out.
     ``staging``: where the broker's directory ``staging`` is, if it has another path on driver and workers.
-    ``run_bytes``: how much a task gathers before it sorts and writes it; it needs about three times as much memory.
+    ``run_bytes``: how much a task gathers before it sorts and writes it; it needs two to three times as much memory.
     ``progress``: called with a line about what happens.
 
     Raises ``RowsRefused`` (with ``result``), ``SourceError``, ``StagingError``, ``ScheduleFailed``: then nothing was

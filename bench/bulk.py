@@ -59,7 +59,7 @@ def _spark(folder: Path) -> Iterator[SparkSession]:
 
 
 def _measure(spark: SparkSession, daemon: Daemon, folder: Path, scale: float) -> dict[str, Any]:
-    from tickwheel.spark import schedule
+    from tickwheel.spark import schedule_messages
 
     count, sent = int(MESSAGES * scale), int(SENT * scale)
     start_ms = (int(time.time() * 1000) // HOUR_MS + 48) * HOUR_MS
@@ -73,7 +73,7 @@ def _measure(spark: SparkSession, daemon: Daemon, folder: Path, scale: float) ->
         _create(daemon, topic)
         parquet_s = _parquet(rows, folder / "parquet")
         started_s = time.perf_counter()
-        result = schedule(rows, url=daemon.url, topic=topic)
+        result = schedule_messages(rows, url=daemon.url, topic=topic)
         bulk_s = time.perf_counter() - started_s
         assert result.messages == count, result
         figures["rounds"].append(
@@ -118,11 +118,11 @@ def _create(daemon: Daemon, topic: str) -> None:
 
 def _warm_up(spark: SparkSession, daemon: Daemon, folder: Path, start_ms: int) -> None:
     """The first job of a session compiles code and starts workers."""
-    from tickwheel.spark import schedule
+    from tickwheel.spark import schedule_messages
 
     _create(daemon, "warm")
     rows = _source(spark, folder / "warm", 20_000, start_ms, FEW_HOURS)
-    schedule(rows, url=daemon.url, topic="warm")
+    schedule_messages(rows, url=daemon.url, topic="warm")
     _parquet(rows, folder / "parquet")
 
 
@@ -203,14 +203,14 @@ class _Stream(threading.Thread):
 
 def _beside_a_stream(rows: DataFrame, daemon: Daemon, count: int) -> dict[str, Any]:
     """The job once more while 10,000 messages a second are delivered; quiet is the time before it."""
-    from tickwheel.spark import schedule
+    from tickwheel.spark import schedule_messages
 
     _create(daemon, "bulk-beside")
     stream = _Stream(daemon.url, seconds=QUIET_S + 15 + count // 150_000)
     stream.start()
     time.sleep(max(0.0, stream.start_ms / 1000 - time.time()) + QUIET_S)
     moments = [time.time()]
-    result = schedule(
+    result = schedule_messages(
         rows, url=daemon.url, topic="bulk-beside", progress=lambda text: moments.append(time.time())
     )
     ended_s = time.time()

@@ -29,11 +29,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import tickwheel
-from tickwheel.spark import archive_messages, make_report, restore_messages, schedule, session
+from tickwheel.spark import archive_messages, make_report, restore_messages, schedule_messages, session
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 VERY_LATE_MINUTES = 240
-HEAD_START_S = 5  # so that the first departures are there before they are due
+HEAD_START_S = 8  # so that the first departures are there before they are due
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def run(spark: SparkSession, url: str, out: Path, options: argparse.Namespace) -
 
     # 1. Spark writes segments of the log, and the broker takes them in as a whole.
     with step("schedule"):
-        result = schedule(reminders(flights, options.seconds), url=url)
+        result = schedule_messages(reminders(flights, options.seconds), url=url)
     same("scheduled", result.messages, planned)
 
     # 2. The broker delivers each at its millisecond.

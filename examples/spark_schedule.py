@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import tickwheel
-from tickwheel.spark import RowsRefused, schedule, session
+from tickwheel.spark import RowsRefused, schedule_messages, session
 
 
 def main() -> None:
@@ -22,12 +22,12 @@ def main() -> None:
     """)
     with tempfile.TemporaryDirectory() as folder, tickwheel.embedded(Path(folder, "data")) as broker:
         try:
-            schedule(reminders, url=broker.url, topic="reminders")
+            schedule_messages(reminders, url=broker.url, topic="reminders")
         except RowsRefused as error:
             print(f"refused: {error.result.counts}")
-        result = schedule(reminders, url=broker.url, topic="reminders", max_rejects=2, job="may")
+        result = schedule_messages(reminders, url=broker.url, topic="reminders", max_rejects=2, job="may")
         print(f"scheduled {result.messages}; left out: {result.counts}")
-        again = schedule(reminders, url=broker.url, topic="reminders", max_rejects=2, job="may")
+        again = schedule_messages(reminders, url=broker.url, topic="reminders", max_rejects=2, job="may")
         print(f"repeated: {again.repeated}")
         with broker.sync_client() as client:
             print(f"cancel: {client.cancel('reminders', key='customer-42')}")

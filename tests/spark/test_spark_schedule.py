@@ -27,8 +27,8 @@ from tickwheel.spark import (
     ScheduleUncertain,
     SourceError,
     StagingError,
-    schedule,
     schedule_file,
+    schedule_messages,
 )
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_messages_of_a_job_are_like_sent_ones(spark: SparkSession, daemon: Daemo
                 F.col("deliver_at")
             ),
         )
-        result = schedule(rows, url=daemon.url, topic="reminders", max_rejects=1)
+        result = schedule_messages(rows, url=daemon.url, topic="reminders", max_rejects=1)
         assert (result.messages, result.rejected, result.rows) == (499, 1, 500)
         assert result.counts == {"key_taken": 1}
         assert [(one.key, one.topic, one.earlier_id) for one in result.samples] == [
@@ -108,7 +108,7 @@ def test_they_are_delivered_in_order_of_time(spark: SparkSession, daemon: Daemon
             F.lit("x").alias("body"),
         )
         topic = f"after-{lead_s}"
-        result = schedule(rows, url=daemon.url, topic=topic, run_bytes=1 << 16)
+        result = schedule_messages(rows, url=daemon.url, topic=topic, run_bytes=1 << 16)
         assert result.messages == 2_000
         if time.time() * 1_000 < first_ms:
             break
@@ -134,7 +134,7 @@ def test_every_column_and_several_topics(spark: SparkSession, daemon: Daemon) ->
         union all select null, timestamp'2031-05-01T12:00:00Z', 'three', null, null, null, null
         """
     )
-    assert schedule(rows, url=daemon.url, topic="other").messages == 3
+    assert schedule_messages(rows, url=daemon.url, topic="other").messages == 3
     columns = "key, body, cast(epoch_ms(deliver_at) as bigint), priority, headers, order_key"
     # A message is never early: what lies inside a millisecond waits for its end. An ordering key has one lane.
     assert sorted(stored(daemon, columns), key=str) == [
@@ -182,7 +182,7 @@ def test_a_task_that_fails_in_the_middle_runs_again(
     spark: SparkSession, daemon: Daemon, tmp_path: Path, how: str
 ) -> None:
     rows = large_reminders(spark, break_once(tmp_path / "marker", how))
-    result = schedule(rows, url=daemon.url, topic="reminders", run_bytes=1 << 17)
+    result = schedule_messages(rows, url=daemon.url, topic="reminders", run_bytes=1 << 17)
     assert (result.messages, result.rows) == (2_000, 2_000)
     assert result.files > 4, "several runs a task"
     bodies = [row[0].rstrip(b".") for row in stored(daemon, "body")]
@@ -219,7 +219,7 @@ def test_a_worker_that_is_killed_while_it_writes(spark: SparkSession, daemon: Da
     killer.start()
     try:
         rows = large_reminders(spark, wait_to_be_killed)
-        result = schedule(rows, url=daemon.url, topic="reminders", run_bytes=1 << 17)
+        result = schedule_messages(rows, url=daemon.url, topic="reminders", run_bytes=1 << 17)
     finally:
         killer.join()
     assert killed
@@ -256,21 +256,25 @@ def test_a_job_that_fails_for_good_leaves_nothing(
 ) -> None:
     rows = large_reminders(spark, break_once(tmp_path / "marker", "raise", always=True))
     with pytest.raises(ScheduleFailed, match="the machine went away"):
-        schedule(rows, url=daemon.url, topic="reminders", run_bytes=1 << 17)
+        schedule_messages(rows, url=daemon.url, topic="reminders", run_bytes=1 << 17)
     assert stored(daemon) == []
     assert staged(daemon) == []
 
 
 def test_a_job_is_done_once(spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
     rows = reminders(spark, 300).drop("key")
-    first = schedule(rows, url=daemon.url, topic="t", job="monday", rejects=str(tmp_path / "rejects"))
+    first = schedule_messages(
+        rows, url=daemon.url, topic="t", job="monday", rejects=str(tmp_path / "rejects")
+    )
     assert (first.messages, first.repeated) == (300, False)
-    again = schedule(rows, url=daemon.url, topic="t", job="monday")
+    again = schedule_messages(rows, url=daemon.url, topic="t", job="monday")
     assert (again.messages, again.repeated, again.job) == (300, True, first.job)
     daemon.kill()
     daemon.start()
-    assert schedule(rows, url=daemon.url, topic="t", job=first.job).repeated
-    assert schedule(rows, url=daemon.url, topic="t").messages == 300, "without a name it is another job"
+    assert schedule_messages(rows, url=daemon.url, topic="t", job=first.job).repeated
+    assert schedule_messages(rows, url=daemon.url, topic="t").messages == 300, (
+        "without a name it is another job"
+    )
     assert len(stored(daemon)) == 600
     assert spark.read.parquet(str(tmp_path / "rejects")).count() == 0
 
@@ -282,9 +286,9 @@ def test_two_runs_of_one_job_at_a_time(spark: SparkSession, daemon: Daemon, tmp_
 
     def other(text: str) -> None:
         if "tasks write" in text:
-            assert schedule(rows, url=url, topic="t", job="monday").messages == 300
+            assert schedule_messages(rows, url=url, topic="t", job="monday").messages == 300
 
-    result = schedule(rows, url=url, topic="t", job="monday", progress=other)
+    result = schedule_messages(rows, url=url, topic="t", job="monday", progress=other)
     assert (result.messages, result.repeated) == (300, True)
     assert len(stored(daemon)) == 300
     assert staged(daemon) == []
@@ -307,7 +311,7 @@ def test_rejects_of_each_kind(spark: SparkSession, daemon: Daemon, tmp_path: Pat
     with tickwheel.sync.Client(daemon.url) as client:
         sent = client.send("t", b"sent", key="k40", delay=3_600_000)
     with pytest.raises(RowsRefused) as caught:
-        schedule(
+        schedule_messages(
             bad_rows(spark), url=daemon.url, topic="t", max_rejects=11, rejects=str(tmp_path / "rejects")
         )
     error = caught.value
@@ -325,12 +329,12 @@ def test_rejects_of_each_kind(spark: SparkSession, daemon: Daemon, tmp_path: Pat
     assert {row["key"] for row in table if row["reason"] == "key_twice"} == {"k1"}
     assert [row["earlier_id"] for row in table if row["reason"] == "key_taken"] == [sent.id]
 
-    result = schedule(bad_rows(spark), url=daemon.url, topic="t", max_rejects=12)
+    result = schedule_messages(bad_rows(spark), url=daemon.url, topic="t", max_rejects=12)
     assert (result.messages, result.rejected, result.counts) == (88, 12, REFUSED)
     assert len(stored(daemon)) == 89
 
     with pytest.raises(RowsRefused) as caught:
-        schedule(bad_rows(spark), url=daemon.url, topic="t", max_rejects=5)
+        schedule_messages(bad_rows(spark), url=daemon.url, topic="t", max_rejects=5)
     assert caught.value.result.counts == {"no_time": 2, "no_body": 3, "bad_key": 1}, (
         "the broker was not asked"
     )
@@ -387,10 +391,10 @@ def test_wrong_columns_are_refused_before_anything_runs(
     with pytest.raises(
         SourceError, match=r"no time zone.*no column 'delay'.*The columns are: key string"
     ) as caught:
-        schedule(naive.withColumn("delay", F.lit(3)), url=daemon.url, topic="t")
+        schedule_messages(naive.withColumn("delay", F.lit(3)), url=daemon.url, topic="t")
     assert "Cast them to timestamp" in caught.value.advice
     with pytest.raises(SourceError, match="There is no topic"):
-        schedule(rows, url=daemon.url)
+        schedule_messages(rows, url=daemon.url)
     (tmp_path / "x.csv").write_text("key,when,body\na,1,x\n")
     with pytest.raises(SourceError, match=r"no column 'when'.*no column deliver_at"):
         schedule_file(spark, str(tmp_path / "x.csv"), url=daemon.url, topic="t")
@@ -409,20 +413,20 @@ def test_wrong_columns_are_refused_before_anything_runs(
 def test_what_the_driver_or_the_broker_cannot_do(spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
     rows = reminders(spark, 10)
     with pytest.raises(StagingError, match="cannot be seen from here"):
-        schedule(rows, url=daemon.url, topic="t", staging=str(tmp_path / "elsewhere"))
+        schedule_messages(rows, url=daemon.url, topic="t", staging=str(tmp_path / "elsewhere"))
     mounted = tmp_path / "mounted"
     mounted.symlink_to(daemon.directory / "staging")
-    assert schedule(rows, url=daemon.url, topic="t", staging=str(mounted)).messages == 10
+    assert schedule_messages(rows, url=daemon.url, topic="t", staging=str(mounted)).messages == 10
     failing = mock.patch("tickwheel.sync.Client.adopt_job", side_effect=NotConnected("it went away"))
     with failing, pytest.raises(ScheduleUncertain) as caught:
-        schedule(rows, url=daemon.url, topic="u", job="monday")
+        schedule_messages(rows, url=daemon.url, topic="u", job="monday")
     assert len([name for name in staged(daemon) if name.endswith(".log")]) == 2, "the broker may be at it"
     assert "job (--job)" in caught.value.advice
-    assert schedule(rows, url=daemon.url, topic="u", job="monday").messages == 10
+    assert schedule_messages(rows, url=daemon.url, topic="u", job="monday").messages == 10
     assert [name for name in staged(daemon) if name.endswith(".log")] == []
     daemon.stop()
     with pytest.raises(NotConnected):
-        schedule(rows, url=daemon.url, topic="t")
+        schedule_messages(rows, url=daemon.url, topic="t")
 
 
 @pytest.fixture

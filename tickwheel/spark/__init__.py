@@ -60,8 +60,8 @@ __all__ = [
     "register",
     "reschedule_messages",
     "restore_messages",
-    "schedule",
     "schedule_file",
+    "schedule_messages",
     "session",
     "understood",
 ]
@@ -110,7 +110,7 @@ def session(**options: Any) -> SparkSession:
     return make_session(**options)
 
 
-def schedule(
+def schedule_messages(
     frame: DataFrame,
     *,
     url: str | None = None,
@@ -156,7 +156,7 @@ def schedule_file(
     spark: SparkSession, path: str, *, format: str | None = None, **options: Any
 ) -> ScheduleResult:
     """Schedules the rows of a file or a directory of files. ``format``: ``parquet``, ``csv`` or ``json`` (one object a
-    line), by default what the name says. All else is as for ``schedule``."""
+    line), by default what the name says. All else is as for ``schedule_messages``."""
     from tickwheel.spark import scheduling
 
     return scheduling.schedule_file(spark, path, format, scheduling.options(**options))

@@ -38,7 +38,6 @@ BEFORE: dict[str, list[str]] = {
 FILES = {
     "changes.jsonl": '{"send": {"topic": "invoices", "body": "17", "key": "invoice-17"}}\n'
     '{"cancel": {"topic": "reminders", "key": "order-17"}}\n',
-    "reminders.csv": "key,deliver_at,body\na,2031-05-01T09:00:00Z,x\nb,2031-05-01 09:00:00,y\n,1935403200000,z\n",
 }
 
 
@@ -68,7 +67,12 @@ def test_each_page_leads_to_an_example(page: Path) -> None:
     assert all((ROOT / "examples" / name).is_file() for name in linked)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "sh")], ids=lambda page: page.stem)
+# The pages on Spark: tests/spark/test_spark_page.py, where one session does all of them.
+@pytest.mark.parametrize(
+    "page",
+    [p for p in PAGES if blocks(p, "sh") and not p.stem.startswith("spark")],
+    ids=lambda page: page.stem,
+)
 def test_the_commands_of_a_page(page: Path, shell: Shell) -> None:
     lines = "".join(blocks(page, "sh")).splitlines()
     commands = [line.removeprefix("tickwheel ") for line in lines if line.startswith("tickwheel ")]
@@ -109,7 +113,6 @@ async def charge(card: str) -> None:
     assert card
 
 
-# The pages on Spark: tests/spark/test_spark_page.py and test_spark_report.py.
 @pytest.mark.parametrize(
     "page",
     [p for p in PAGES if blocks(p, "python") and not p.stem.startswith("spark")],

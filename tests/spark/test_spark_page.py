@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pytest
 
 import tickwheel
 from tests.integration.daemon_harness import Daemon
+from tests.spark.conftest import Pipeline
 from tests.support.archives import work_off
 from tickwheel.spark import archive_messages
 
@@ -20,10 +22,15 @@ if TYPE_CHECKING:
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 
 
+def blocks(page: str, language: str) -> list[str]:
+    """What stands on a page in a language."""
+    text = (PAGES / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
 def programs_of(page: str) -> list[str]:
     """What stands on a page in Python."""
-    text = (PAGES / page).read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return blocks(page, "python")
 
 
 def test_the_programs_of_the_page(
@@ -80,3 +87,34 @@ def test_the_program_of_the_page_on_archives(
     program = program.replace('"archive"', repr(str(tmp_path / "archive"))).replace("2031-", "2024-")
     exec(program, {"spark": spark})
     assert "|2024-05-01|    3|" in capfd.readouterr().out
+
+
+# What a page takes for granted, and which of its words are paths, which the page names from where the reader is.
+BEFORE = {
+    "spark": ["orders"],
+    "spark-archive": ["orders"],
+    "spark-report": ["orders"],
+    "spark-reschedule": ["orders"],
+    "spark-schedule": [],
+}
+PATHS = ("./data", "./report", "archive/", "reminders.csv", "rejects")
+REMINDERS = "key,deliver_at,body\na,2031-05-01T09:00:00Z,x\nb,2031-05-01 09:00:00,y\n,1935403200000,z\n"
+
+
+@pytest.mark.parametrize("page", BEFORE)
+def test_the_commands_of_a_page(
+    page: str, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reminders.csv").write_text(REMINDERS)
+    lines = [line.split("#")[0] for block in blocks(f"{page}.md", "sh") for line in block.splitlines()]
+    commands = [shlex.split(line)[2:] for line in lines if line.startswith("tickwheel pipeline ")]
+    assert commands
+    with Daemon(tmp_path / "data") as daemon, tickwheel.sync.Client(daemon.url) as client:
+        monkeypatch.setenv("TICKWHEEL_URL", daemon.url)
+        for topic in BEFORE[page]:
+            client.send_many(topic, [b"1", b"2", b"3"])
+            work_off(client, topic, 2)
+        for words in commands:
+            assert (
+                pipeline(*(str(tmp_path / word) if word in PATHS else word for word in words)).exit_code == 0
+            )

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import tickwheel
-from cli.main import root
+from tests.spark.conftest import Pipeline
 from tests.support.archives import work_off
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
 @pytest.fixture
-def command(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def command(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     """Runs `tickwheel pipeline …` on a data directory that no daemon has: 5 messages are acked, 2 are for later."""
 
-    @contextmanager
-    def ours(master: str, conf: tuple[str, ...]) -> Iterator[SparkSession]:
-        yield spark
-
-    for name in ("archive", "restore", "reschedule"):
-        monkeypatch.setattr(f"cli.pipeline.{name}.open_spark", ours)
     monkeypatch.chdir(tmp_path)
     with tickwheel.embedded(tmp_path / "data") as broker, broker.sync_client() as client:
         client.send_many("orders", [b"done"] * 5)
@@ -37,8 +29,7 @@ def command(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         client.send_many("orders", [b"later"] * 2, delay=3_600_000)
 
     def run(*arguments: str) -> Result:
-        line = ["pipeline", *arguments, "--data", "data"]
-        return CliRunner().invoke(root, line, standalone_mode=False, catch_exceptions=False)
+        return pipeline(*arguments, "--data", "data")
 
     return run
 

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
+from click.testing import Result
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.spark.conftest import Pipeline
 from tickwheel.errors import NotConnected
 from tickwheel.spark import (
     RowsRefused,
@@ -430,23 +432,9 @@ def test_what_the_driver_or_the_broker_cannot_do(spark: SparkSession, daemon: Da
 
 
 @pytest.fixture
-def command(spark: SparkSession, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs `tickwheel pipeline schedule` on the session of these tests."""
-    from contextlib import contextmanager
-
-    from click.testing import CliRunner
-
-    from cli.main import root
-
-    @contextmanager
-    def ours(master: str, conf: tuple[str, ...]) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr("cli.pipeline.schedule.open_spark", ours)
-
-    def run(*options: str) -> Any:
-        words = ["pipeline", "schedule", "--url", daemon.url, "--topic", "t", *options]
-        return CliRunner().invoke(root, words, standalone_mode=False)
+def command(pipeline: Pipeline, daemon: Daemon) -> Pipeline:
+    def run(*options: str) -> Result:
+        return pipeline("schedule", "--url", daemon.url, "--topic", "t", *options, catch=True)
 
     return run
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,46 +13,25 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.daemon import Daemon
-from tickwheel import Client, sync
+from bench.with_spark import HOUR_MS, SHARDS, create_topic, make_rows, with_spark
+from tickwheel import Client
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MESSAGES = 10_000_000
 SENT = 1_000_000
-SHARDS = 16
 HOURS = 24
 FEW_HOURS = 2  # each hour of each shard is a file: for trying whether it works at all
 ROUNDS = 2
 DUE_PER_MS = 10
 QUIET_S = 5
 LEAD_MS = 5_000
-HOUR_MS = 3_600_000
 
 
 def bulk(directory: Path, scale: float) -> dict[str, Any]:
     """Ten million rows with keys and bodies of 100 bytes, due within a day, to a topic with 16 shards."""
-    missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
-    if missing:
-        return {"skipped": f"{', '.join(missing)} cannot be imported: pip install 'tickwheel[spark]'"}
-    from tickwheel.spark import JavaMissing
-
-    try:
-        with _spark(directory.parent / "spark") as spark, Daemon(directory) as daemon:
-            return _measure(spark, daemon, directory.parent, scale)
-    except JavaMissing as error:
-        return {"skipped": str(error)}
-
-
-@contextmanager
-def _spark(folder: Path) -> Iterator[SparkSession]:
-    from tickwheel.spark import session
-
-    spark = session(app="bench", master="local[2]", progress=False, conf={"spark.local.dir": str(folder)})
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    return with_spark(directory, lambda spark, daemon: _measure(spark, daemon, directory.parent, scale))
 
 
 def _measure(spark: SparkSession, daemon: Daemon, folder: Path, scale: float) -> dict[str, Any]:
@@ -64,13 +40,13 @@ def _measure(spark: SparkSession, daemon: Daemon, folder: Path, scale: float) ->
     count, sent = int(MESSAGES * scale), int(SENT * scale)
     start_ms = (int(time.time() * 1000) // HOUR_MS + 48) * HOUR_MS
     hours = HOURS if scale >= 1 else FEW_HOURS
-    rows = _source(spark, folder / "rows", count, start_ms, hours)
+    rows = make_rows(spark, folder / "rows", count, start_ms, hours)
     figures: dict[str, Any] = {"messages": count, "rounds": []}
     _warm_up(spark, daemon, folder, start_ms)
     figures["driver_rss_mib_before"] = _rss_mib()
     for number in range(ROUNDS if scale >= 1 else 1):
         topic = f"bulk-{number}"
-        _create(daemon, topic)
+        create_topic(daemon, topic)
         parquet_s = _parquet(rows, folder / "parquet")
         started_s = time.perf_counter()
         result = schedule_messages(rows, url=daemon.url, topic=topic)
@@ -96,32 +72,12 @@ def _measure(spark: SparkSession, daemon: Daemon, folder: Path, scale: float) ->
     return figures
 
 
-def _source(spark: SparkSession, path: Path, count: int, start_ms: int, hours: int) -> DataFrame:
-    """A file of rows in no order of time."""
-    from pyspark.sql import functions as F
-
-    number = F.col("id")
-    due_ms = start_ms + F.pmod(F.xxhash64(number), F.lit(hours * HOUR_MS))
-    columns = (
-        F.concat(F.lit("key-"), number).alias("key"),
-        F.timestamp_millis(due_ms).alias("deliver_at"),
-        F.rpad(F.concat(F.lit("call "), number), 100, ".").cast("binary").alias("body"),
-    )
-    spark.range(count, numPartitions=8).select(*columns).write.mode("overwrite").parquet(str(path))
-    return spark.read.parquet(str(path))
-
-
-def _create(daemon: Daemon, topic: str) -> None:
-    with sync.Client(daemon.url) as client:
-        client.create_topic(topic, shards=SHARDS)
-
-
 def _warm_up(spark: SparkSession, daemon: Daemon, folder: Path, start_ms: int) -> None:
     """The first job of a session compiles code and starts workers."""
     from tickwheel.spark import schedule_messages
 
-    _create(daemon, "warm")
-    rows = _source(spark, folder / "warm", 20_000, start_ms, FEW_HOURS)
+    create_topic(daemon, "warm")
+    rows = make_rows(spark, folder / "warm", 20_000, start_ms, FEW_HOURS)
     schedule_messages(rows, url=daemon.url, topic="warm")
     _parquet(rows, folder / "parquet")
 
@@ -140,8 +96,8 @@ def _parquet(rows: DataFrame, path: Path) -> float:
 
 
 def _sent_per_s(spark: SparkSession, daemon: Daemon, folder: Path, count: int, start_ms: int) -> float:
-    _create(daemon, "sent")
-    rows = _source(spark, folder / "fewer", count, start_ms, HOURS)
+    create_topic(daemon, "sent")
+    rows = make_rows(spark, folder / "fewer", count, start_ms, HOURS)
     started_s = time.perf_counter()
     rows.write.format("tickwheel").mode("append").options(url=daemon.url, topic="sent").save()
     return count / (time.perf_counter() - started_s)
@@ -205,7 +161,7 @@ def _beside_a_stream(rows: DataFrame, daemon: Daemon, count: int) -> dict[str, A
     """The job once more while 10,000 messages a second are delivered; quiet is the time before it."""
     from tickwheel.spark import schedule_messages
 
-    _create(daemon, "bulk-beside")
+    create_topic(daemon, "bulk-beside")
     stream = _Stream(daemon.url, seconds=QUIET_S + 15 + count // 150_000)
     stream.start()
     time.sleep(max(0.0, stream.start_ms / 1000 - time.time()) + QUIET_S)

@@ -47,7 +47,7 @@ SAMPLES: Final = 100
 MAX_SEGMENTS: Final = 4_096
 _OTHER_FILES: Final = 256
 _ROUNDS: Final = 3
-_PARTITIONS_A_STEP: Final = 16
+_PARTITIONS_A_STEP: Final = 2
 _WHY: Final = (
     "",
     "a record is damaged",
@@ -162,10 +162,17 @@ class _Adoption:
             raise
         yield WaitDurable(self._store.appended_position)
         yield from self._make_visible()
+        self._let_go()
+        # To unmap gigabytes takes longer than a delivery may wait.
+        yield self._in_thread(self._files.close)
 
-    def close(self) -> None:
+    def _let_go(self) -> None:
+        """Nothing looks at the job's own files any more."""
         self._native.adopted_first_id = self._native.adopted_end_id = 0
         self._native.foreign = ffi.NULL
+
+    def close(self) -> None:
+        self._let_go()
         if self._opened is not None:
             self._opened.close()
 

@@ -65,7 +65,7 @@ def schedule(
     master: str,
     conf: tuple[str, ...],
 ) -> None:
-    """Schedule the rows of Parquet, CSV or JSON files: all of them or none, millions a second.
+    """Schedule the rows of Parquet, CSV or JSON files: all of them or none, without sending each.
 
     \b
     tickwheel pipeline schedule --from reminders.parquet --topic reminders

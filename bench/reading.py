@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,8 @@ def _ours(spark: SparkSession, directory: Path, **options: str) -> DataFrame:
 def _filtered(since_ms: int) -> dict[str, str]:
     from tickwheel.spark import conditions
 
-    return {"columns": FILTERED, "filters": conditions(("deliver_at", ">=", since_ms))}
+    since = datetime.fromtimestamp(since_ms / 1_000, UTC).isoformat()
+    return {"columns": FILTERED, "filters": conditions(("deliver_at", ">=", since))}
 
 
 def _aggregate(frame: DataFrame, since_ms: int) -> Any:

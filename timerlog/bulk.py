@@ -23,6 +23,7 @@ from timerlog.layout import (
     MAX_HEADERS_BYTES,
     MAX_KEY_BYTES,
     MAX_TIME_MS,
+    MESSAGE_HEAD_BYTES,
     RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
     RecordType,
@@ -34,7 +35,9 @@ ORDERED_PRIORITY: Final = 50
 #: Where a segment says that it lies before it is taken in: nowhere.
 NOWHERE: Final = 0
 MANIFEST: Final = "manifest.json"
-_BUFFER_BYTES: Final = 16 * 1024 * 1024
+#: What is built before it is written: small enough to stay in the processor's cache, which makes both several times as
+#: fast as with 16 MiB.
+_BUFFER_BYTES: Final = 1024 * 1024
 _HOUR_MS: Final = 3_600_000
 _TOPIC_IDS: Final = 1 << 16
 
@@ -174,7 +177,8 @@ class _Writer:
             priorities = topics.each([one.priority for one in planned], np.uint8)
         self._columns = self._as_c(columns, priorities)
         self._done = 0
-        self._buffer = np.empty(min(_BUFFER_BYTES, plan.segment_bytes), np.uint8)
+        wanted_bytes = max(_BUFFER_BYTES, _largest_record_bytes(columns))
+        self._buffer = np.empty(min(wanted_bytes, plan.segment_bytes), np.uint8)
 
     @property
     def is_left(self) -> bool:
@@ -247,6 +251,13 @@ class _Writer:
             (*divmod(pair, _TOPIC_IDS), n) for pair, n in zip(unique.tolist(), counts.tolist(), strict=True)
         )
         return sorted((topic_id, hour, n) for hour, topic_id, n in found)
+
+
+def _largest_record_bytes(columns: Columns) -> int:
+    """At most so much does one message take."""
+    texts = (columns.bodies, columns.keys, columns.headers, columns.orders)
+    lengths = [int(one.lengths.max(initial=0)) for one in texts if one is not None]
+    return MESSAGE_HEAD_BYTES + sum(lengths) + 8
 
 
 def end_record() -> bytes:

@@ -20,6 +20,7 @@ from timerlog.errors import BadJob
 from timerlog.job import InThread
 from timerlog.layout import MessageState
 from timerlog.purge import DropTicket, FreeTicket, WaitDurable
+from timerlog.settings import StoreSettings
 from timerlog.store import Store
 from timerlog.tables import remove_derived_files
 
@@ -104,6 +105,18 @@ def test_messages_of_a_job_are_like_sent_ones(store: Store, staged: Path) -> Non
     assert store.reschedule([ids[1]], NOW_MS + 5, NOW_MS) == ["rescheduled"]
     assert drain(store, "t", NOW_MS + 10) == [ids[1]]
     assert sorted(drain(store, "t", NOW_MS + MINUTE_MS)) == sorted(ids[2:])
+
+
+def test_bodies_of_megabytes(tmp_path: Path) -> None:
+    """They are larger than what is written at once."""
+    settings = StoreSettings(max_body_bytes=4 << 20, max_frame_bytes=8 << 20)
+    store = Store.open(tmp_path / "data", settings, NOW_MS)
+    bodies = [b"small", b"x" * (3 << 20), b"", b"y" * (1 << 20)]
+    staged = tmp_path / "data" / "staging" / "job"
+    job(store, staged, [("t", columns([NOW_MS] * 4, bodies=bodies))], NOW_MS)
+    assert store.adopt(staged, 0, NOW_MS).messages == 4
+    assert len(drain(store, "t", NOW_MS)) == 4
+    store.close(clean=True)
 
 
 def test_keys_that_are_taken_are_rejected(store: Store, staged: Path) -> None:

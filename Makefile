@@ -30,7 +30,7 @@ demo: $(VENV)/.compiled $(VENV)/.flights ## Replay one real day of New York depa
 
 .PHONY: test
 test: $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java ## Run all tests but the long ones (TEST_ARGS="-k wheel")
-	$(BIN)/pytest --numprocesses=$(TEST_JOBS) --dist=loadgroup $(TEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(TEST_JOBS) --dist=loadfile $(TEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.compiled ## Check style and formatting

@@ -28,7 +28,7 @@ async def _schedule(client: Client, topic: str, due_ms: np.ndarray) -> None:
         (await client.send_many(topic, [BODY] * len(part), deliver_at=part)).raise_for_errors()
 
 
-async def _work_off(client: Client, topic: str, count: int) -> None:
+async def work_off(client: Client, topic: str, count: int) -> None:
     """Delivers and acks everything."""
     async with client.subscribe(topic, group="bench", credit=50_000, batch=2_000) as subscription:
         received = 0
@@ -66,7 +66,7 @@ def purge(directory: Path, scale: float) -> dict[str, Any]:
             soon_ms = int(time.time() * 1000) + 1_000
             await _schedule(client, "old", soon_ms + np.arange(count) % max(1, int(60_000 * scale)))
             with anyio.fail_after(900):
-                await _work_off(client, "old", count)
+                await work_off(client, "old", count)
             peak_bytes = disk_bytes(directory)
             start_ms = int(time.time() * 1000) + 4_000
             await _schedule(other, "stream", start_ms + np.arange(stream) * 1_000 // DUE_PER_S)

@@ -1,30 +1,47 @@
-"""Bulk scheduling: takes jobs in, beside everything else. What a step is, `timerlog.adopting` says."""
+"""Bulk scheduling: takes jobs in, beside everything else. What a step is, `timerlog.adopting` says.
+
+Who makes a job removes its directory when it comes to nothing. One who was killed cannot: so directories in which
+nothing has happened for a day are removed, at the start and each hour.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
 
+from broker import logs
 from broker.errors import from_store
 from broker.replying import Caller, check_name, when_durable
 from broker.sync import InPlace, SyncRunner
 from broker.wake import Bell
 from tickwheel.protocol.bulk import AdoptJob, AdoptJobOk, PlanJob, PlanJobOk, ReserveIds, ReserveIdsOk
-from timerlog.adopting import AdoptJob as Job
-from timerlog.adopting import InThread
-from timerlog.errors import StoreError
+from tickwheel.protocol.errors import DiskFull
+from timerlog.errors import StoreError, TooManyRejects
+from timerlog.job import AdoptJob as Job
+from timerlog.job import InThread
 from timerlog.purge import WaitDurable
 
 if TYPE_CHECKING:
     from broker.core import Broker
 
 STAGING: Final = "staging"
+KEEP_S: Final = 24 * 3_600.0
+SWEEP_S: Final = 3_600.0
+KEEP_FREE: Final = 0.05
+"""So much of the disk is never given to rows of messages that are only announced."""
+
 _JOBS_KEPT: Final = 100
 _PURGE_S: Final = 0.05
+_JOB_NAME: Final = re.compile(r"[0-9a-f]{32}")
+
+_log = logs.get_logger("adopting")
 
 
 class Adopting:
@@ -48,6 +65,7 @@ class Adopting:
                 continue
             pause = self._adopter.step(self._broker.clock.now_ms())
             self._moved.unpark_all()
+            self._tell_of_finished()
             match pause:
                 case WaitDurable():
                     await self._broker.commit.wait_on_disk(pause.position)
@@ -58,15 +76,70 @@ class Adopting:
             self._broker.services.timers_changed()
             await trio.lowlevel.checkpoint()
 
+    def _tell_of_finished(self) -> None:
+        job = self._adopter.take_finished()
+        if job is None:
+            return
+        report = job.report
+        if job.error is not None:
+            code = getattr(job.error, "code", "internal")
+            _log.warning("a job was not taken in", job=job.directory.name, code=code, reason=str(job.error))
+        else:
+            _log.info(
+                "a job was taken in" if not report.repeated else "a job had been taken in before",
+                job=job.directory.name, messages=report.messages, rejected=report.rejected,
+            )  # fmt: skip
+        if job.left_behind is not None:
+            _log.error(
+                "a job that was taken in left files behind",
+                directory=str(job.directory), reason=str(job.left_behind), advice=f"They go after {KEEP_S:.0f} s.",
+            )  # fmt: skip
+
+    async def sweep(self) -> None:
+        """Remove what jobs have left that nobody works on any more, for ever."""
+        while True:
+            try:
+                if self._in_place:
+                    self._sweep_once()
+                else:
+                    await trio.to_thread.run_sync(self._sweep_once)
+            except OSError as error:
+                _log.error("what jobs have left cannot be removed", reason=str(error))
+            await trio.sleep(SWEEP_S)
+
+    def _sweep_once(self) -> None:
+        # The file system's times are those of the machine, whatever the broker's own clock says.
+        before_s = time.time() - KEEP_S
+        for directory in old_jobs(self.staging, before_s):
+            if self._is_wanted(directory.name):
+                continue
+            try:
+                shutil.rmtree(directory)
+            except OSError as error:
+                _log.error("a job's files cannot be removed", directory=str(directory), reason=str(error))
+            else:
+                _log.info("a job that nobody finished was removed", directory=str(directory))
+
+    def _is_wanted(self, name: str) -> bool:
+        job = self._jobs.get(name)
+        return job is not None and not job.is_done
+
+    @property
+    def staging(self) -> Path:
+        """Where the directories of all jobs are."""
+        return Path(self._broker.settings.data_dir).resolve() / STAGING
+
     def directory(self, job: str) -> Path:
         """Where the files of a job are."""
-        return Path(self._broker.settings.data_dir).resolve() / STAGING / job
+        return self.staging / job
 
     def begin(self, name: str, max_rejects: int) -> Job:
         """Take a job in, unless that is being done, or was done already."""
         job = self._jobs.get(name)
         if job is None or (job.is_done and job.error is not None):
-            job = self._jobs[name] = self._adopter.start(self.directory(name), max_rejects)
+            job = self._jobs[name] = self._adopter.start(
+                self.directory(name), max_rejects, bytes.fromhex(name)
+            )
             if len(self._jobs) > _JOBS_KEPT:
                 del self._jobs[next(iter(self._jobs))]
             self._wanted.ring()
@@ -77,13 +150,37 @@ class Adopting:
         with trio.move_on_after(wait_ms / 1_000):
             while not job.is_done:
                 await self._moved.park()
-        if isinstance(job.error, StoreError):
+        is_refused = isinstance(job.error, TooManyRejects)
+        if isinstance(job.error, StoreError) and not is_refused:
             raise from_store(job.error)
-        if job.error is not None:
+        if job.error is not None and not is_refused:
             raise job.error
         report = job.report
-        samples = [(reject.key, reject.topic, reject.earlier_id) for reject in report.samples]
-        return AdoptJobOk(job.is_done, report.messages, report.rejected, samples, report.repeated)
+        return AdoptJobOk(
+            is_done=job.is_done,
+            messages=0 if is_refused else report.messages,
+            rejected=report.rejected,
+            samples=[(reject.key, reject.topic, reject.earlier_id) for reject in report.samples],
+            repeated=report.repeated,
+            inside=report.inside,
+            is_refused=is_refused,
+        )
+
+
+def old_jobs(staging: Path, before_s: float) -> list[Path]:
+    """The directories of jobs in which nothing was written since. Raises `OSError`."""
+    if not staging.is_dir():
+        return []
+    jobs = [one for one in staging.iterdir() if _JOB_NAME.fullmatch(one.name) and one.is_dir()]
+    return sorted(one for one in jobs if _newest_s(one) < before_s)
+
+
+def _newest_s(directory: Path) -> float:
+    """When a directory or a file in it was changed last; now, for one that goes away meanwhile."""
+    try:
+        return max(one.lstat().st_mtime for one in (directory, *directory.iterdir()))
+    except FileNotFoundError:
+        return time.time()
 
 
 def plan_job(caller: Caller, correlation: int, request: PlanJob) -> None:
@@ -93,13 +190,25 @@ def plan_job(caller: Caller, correlation: int, request: PlanJob) -> None:
         check_name(name, "topic")
     plan = broker.store.plan_bulk(request.job, request.topics, broker.clock.now_ms())
     directory = broker.adopting.directory(request.job)
-    os.makedirs(directory, mode=0o750, exist_ok=True)
-    when_durable(caller, correlation, request, PlanJobOk(msgspec.to_builtins(plan), str(directory)))
+    known = broker.store.committed(bytes.fromhex(request.job))
+    if known is None:
+        os.makedirs(directory, mode=0o750, exist_ok=True)
+        os.utime(directory)  # one from long ago is in use again
+    answer = PlanJobOk(msgspec.to_builtins(plan), str(directory), known[0] if known else None)
+    when_durable(caller, correlation, request, answer)
 
 
 def reserve_ids(caller: Caller, correlation: int, request: ReserveIds) -> None:
-    """RESERVE_IDS."""
-    first_id = caller.broker.store.reserve_ids(request.count)
+    """RESERVE_IDS. Raises DiskFull, also where there would be too little room left for what is not announced."""
+    store = caller.broker.store
+    needed_bytes = request.count * store.tables.messages.dtype.itemsize
+    disk = os.statvfs(caller.broker.settings.data_dir)
+    left_bytes = disk.f_bavail * disk.f_frsize - needed_bytes
+    if left_bytes < KEEP_FREE * disk.f_blocks * disk.f_frsize:
+        raise DiskFull(
+            f"The rows of {request.count:,} messages take {needed_bytes:,} bytes; then the disk would be nearly full."
+        )
+    first_id = store.reserve_ids(request.count)
     when_durable(caller, correlation, request, ReserveIdsOk(first_id))
 
 

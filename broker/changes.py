@@ -63,6 +63,7 @@ def redeliver(caller: Caller, correlation: int, request: Redeliver) -> None:
         _moment(request.deliver_at_ms, request.delay_ms, now_ms),
         now_ms,
         acked=request.acked,
+        postpone=request.postpone,
         reset_attempts=not request.keep_attempts,
     )
     broker.after_change()

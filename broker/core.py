@@ -93,6 +93,7 @@ class Broker:
             nursery.start_soon(self.schedules.run)
             nursery.start_soon(self.purging.run)
             nursery.start_soon(self.adopting.run)
+            nursery.start_soon(self.adopting.sweep)
 
     def after_change(self) -> None:
         """Messages were changed: timers may be earlier, and subscribers may hold what is no longer theirs."""

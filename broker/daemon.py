@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -60,6 +61,7 @@ def run(settings: Settings, *, clock: Clock | None = None, ready: Ready | None =
     traceback.
     """
     logs.configure(settings)
+    _allow_open_files()
     try:
         trio.run(_serve_with_signals, settings, clock, ready)
     except TickwheelError as error:
@@ -116,6 +118,16 @@ async def _serve_with_signals(settings: Settings, clock: Clock | None, ready: Re
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise _first(group) from group
+
+
+def _allow_open_files() -> None:
+    """As many as the system allows: each segment of the log is one, and each connection. The usual limit is there for
+    programs that would search through all possible ones."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        _log.warning("the number of open files stays limited", limit=soft)
 
 
 def _spare_collector() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker import adopting, changes, purging, schedule_requests, topics
+from broker import adopting, changes, dropping, purging, schedule_requests, topics
 from broker.core import RELEASE_STEP
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
@@ -16,6 +16,7 @@ from tickwheel.protocol.admin import (
     Browse,
     Decide,
     DeleteTopic,
+    Drop,
     GetTopic,
     Prepare,
     Purge,
@@ -175,6 +176,7 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     Browse: topics.browse,
     ReplayDead: topics.replay_dead,
     Purge: purging.purge,
+    Drop: dropping.drop,
     PlanJob: adopting.plan_job,
     ReserveIds: adopting.reserve_ids,
     AdoptJob: adopting.adopt_job,

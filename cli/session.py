@@ -97,21 +97,27 @@ def json_option(command: _Command) -> _Command:
     )(command)
 
 
-def connection_options(command: _Command) -> _Command:
-    """`--url` and `--data`, before or after the name of the command."""
-    with_data = click.option(
-        "--data",
-        type=click.Path(file_okay=False, path_type=Path),
-        expose_value=False,
-        callback=_remember("data"),
-        help="Work on this directory without a daemon.",
-    )(command)
+def url_option(command: _Command) -> _Command:
+    """`--url`, before or after the name of the command."""
     return click.option(
         "--url",
         expose_value=False,
         callback=_remember("url"),
         help="The broker, also TICKWHEEL_URL.  [default: tickwheel://127.0.0.1:7411]",
-    )(with_data)
+    )(command)
+
+
+def connection_options(command: _Command) -> _Command:
+    """`--url` and `--data`, before or after the name of the command."""
+    return url_option(
+        click.option(
+            "--data",
+            type=click.Path(file_okay=False, path_type=Path),
+            expose_value=False,
+            callback=_remember("data"),
+            help="Work on this directory without a daemon.",
+        )(command)
+    )
 
 
 def shared_options(command: _Command) -> _Command:

@@ -29,3 +29,11 @@ void tw_gather(const uint8_t *log, const uint64_t *starts, const uint64_t *sizes
         out += sizes[i];
     }
 }
+
+void tw_check_records(const uint8_t *log, const uint64_t *positions, const uint64_t *sizes, uint64_t n, uint8_t *ok) {
+    for (uint64_t i = 0; i < n; i++) {
+        const uint8_t *record = log + positions[i];
+        ok[i] = sizes[i] >= sizeof(tw_head) && tw_load32(record + 4) == sizes[i] &&
+                tw_crc32c(record + 4, sizes[i] - 4, 0) == tw_load32(record);
+    }
+}

@@ -10,4 +10,6 @@ uint64_t tw_log_scan(const uint8_t *log, uint64_t position, uint64_t end, const 
                      uint64_t *positions, uint64_t *found, int32_t *reason);
 /* Copies n pieces of the log to `out`, one behind the other; the caller knows that they exist and fit. */
 void     tw_gather(const uint8_t *log, const uint64_t *starts, const uint64_t *sizes, uint64_t n, uint8_t *out);
+/* Says of n records whether their bytes match their checksum; the caller knows that the bytes exist. */
+void     tw_check_records(const uint8_t *log, const uint64_t *positions, const uint64_t *sizes, uint64_t n, uint8_t *ok);
 #endif

@@ -71,7 +71,8 @@ typedef struct {
     uint8_t  priority;
 } tw_row;
 
-enum { TW_NONE = 0, TW_SCHEDULED = 1, TW_READY = 2, TW_CANCELLED = 3, TW_DAMAGED = 4, TW_EXPIRED = 5 };
+enum { TW_NONE = 0, TW_SCHEDULED = 1, TW_READY = 2, TW_CANCELLED = 3, TW_DAMAGED = 4, TW_EXPIRED = 5,
+       TW_DROPPED = 6 };
 enum { TW_ORDERED = 1 }; /* flags: the message has an ordering key */
 
 /* `count` consecutive values from `first` that share epoch and time. */
@@ -442,7 +443,8 @@ enum {
 };
 int      tw_judge(const tw_store *store, uint64_t id);
 void     tw_judge_all(const tw_store *store, const uint64_t *ids, uint64_t n, uint8_t *verdicts);
-/* Ends messages (TW_CANCELLED, TW_DAMAGED, TW_EXPIRED) that are scheduled or in their topic; their keys are free. */
+/* Ends messages (TW_CANCELLED, TW_DAMAGED, TW_EXPIRED, TW_DROPPED) that are scheduled or in their topic; their keys
+ * are free. */
 int      tw_apply_end(tw_store *store, const uint64_t *ids, uint64_t n, uint8_t state);
 /* Gives messages another time, also those that are in their topic already; priority 256: as it is. Runs of one. */
 int      tw_apply_reschedule(tw_store *store, const tw_run *runs, uint64_t n, uint32_t priority);

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tickwheel import errors, stats, sync
 from tickwheel._bulk import AdoptResult, JobPlan
 from tickwheel._client import Client, connect
+from tickwheel._dropping import DropResult, LogPlace
 from tickwheel._message import Batch, Message
 from tickwheel._prepared import CheckedMessage
 from tickwheel._query import QueryResult
@@ -70,7 +71,9 @@ __all__ = [
     "Client",
     "ClientClosed",
     "DiskFull",
+    "DropResult",
     "JobPlan",
+    "LogPlace",
     "Message",
     "NaiveDatetime",
     "NotConnected",

@@ -149,15 +149,22 @@ class Changes(Requests):
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
         acked: bool = False,
+        postpone: bool = False,
         keep_attempts: bool = False,
     ) -> list[RedeliverResult]:
         """Delivers messages again, at once or at a time, to ``group`` or to every group that is not done with them.
 
-        ``acked``: also to those that are done. Whoever holds one loses it: its receipt is stale. Attempts are
+        ``acked``: also to those that are done. ``postpone``: what could be delivered again by now waits for the later
+        time, too, where otherwise it goes on as it is. Whoever holds one loses it: its receipt is stale. Attempts are
         counted from 0 again, unless ``keep_attempts``.
         """
         results: list[RedeliverResult] = []
-        options: dict[str, Any] = {"group": group, "acked": acked, "keep_attempts": keep_attempts}
+        options: dict[str, Any] = {
+            "group": group,
+            "acked": acked,
+            "postpone": postpone,
+            "keep_attempts": keep_attempts,
+        }
         for target in targets(topic, id, ids, key, keys):
             request = Redeliver(**target, **options, **when(deliver_at, delay))
             body = await self._answer(request, RedeliverOk)

@@ -28,6 +28,7 @@ from tickwheel._columns import (
     encode_one_order_key,
     level_delay,
 )
+from tickwheel._dropping import DropRequests
 from tickwheel._message import BaseBatch, Batch, Message
 from tickwheel._prepared import CheckRequests
 from tickwheel._query import QueryRequests
@@ -47,7 +48,14 @@ B = TypeVar("B", bound=BaseBatch[Any])
 
 
 class Client(
-    Changes, TopicRequests, TransactionRequests, CheckRequests, ScheduleRequests, QueryRequests, BulkRequests
+    Changes,
+    TopicRequests,
+    TransactionRequests,
+    CheckRequests,
+    ScheduleRequests,
+    QueryRequests,
+    BulkRequests,
+    DropRequests,
 ):
     """A connection to a broker that renews itself. One client serves any number of tasks of one event loop::
 

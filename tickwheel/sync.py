@@ -397,6 +397,8 @@ class Client:
     plan_job = _blocking(_client.Client.plan_job)
     reserve_ids = _blocking(_client.Client.reserve_ids)
     adopt_job = _blocking(_client.Client.adopt_job)
+    log_place = _blocking(_client.Client.log_place)
+    drop = _blocking(_client.Client.drop)
     commit_prepared = _blocking(_client.Client.commit_prepared)
     rollback_prepared = _blocking(_client.Client.rollback_prepared)
     query = _blocking(_client.Client.query)

@@ -11,11 +11,12 @@ All of a job or nothing, while everything else goes on. A generator of small ste
 
 from __future__ import annotations
 
+import resource
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -23,8 +24,9 @@ import numpy as np
 from native import ffi, lib
 from timerlog.bulk import Segment
 from timerlog.core import MESSAGE_TIMER, UInt64Array
-from timerlog.errors import BadJob, DiskFull
-from timerlog.job_files import JobFiles
+from timerlog.errors import BadJob, DiskFull, TooManyRejects
+from timerlog.job import AdoptJob, AdoptReport, InThread, Keyed, Pause, Reject, Rejects, Steps
+from timerlog.job_files import JobFiles, clear_away
 from timerlog.layout import (
     KEY_PARTITIONS,
     RECORD_HEAD_BYTES,
@@ -41,51 +43,17 @@ if TYPE_CHECKING:
 FOREIGN: Final = 1 << 46
 STEP_MESSAGES: Final = 4_096
 SAMPLES: Final = 100
+#: Each takes some of the process's mappings, of which Linux allows 65,530, and is an open file from then on.
+MAX_SEGMENTS: Final = 4_096
+_OTHER_FILES: Final = 256
 _ROUNDS: Final = 3
-_PARTITIONS_A_STEP: Final = 16
+_PARTITIONS_A_STEP: Final = 2
 _WHY: Final = (
     "",
     "a record is damaged",
     "a message has a number that is not its own",
     "a message cannot be stored",
 )
-
-
-class Reject(msgspec.Struct, frozen=True):
-    """A message of a job whose key another message has."""
-
-    key: str
-    topic: str
-    earlier_id: int
-
-
-class AdoptReport(msgspec.Struct, kw_only=True):
-    """What became of a job. ``samples``: some of the rejected messages. ``repeated``: it had been taken in before."""
-
-    messages: int = 0
-    rejected: int = 0
-    samples: list[Reject] = []
-    repeated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class InThread:
-    """The job goes on when ``work`` has been called, in another thread as a rule."""
-
-    work: Callable[[], None]
-
-
-Pause: TypeAlias = InThread | WaitDurable | None
-Steps: TypeAlias = Generator[Pause, None, None]
-
-
-@dataclass(slots=True)
-class AdoptJob:
-    directory: Path
-    max_rejects: int
-    report: AdoptReport = field(default_factory=AdoptReport)
-    is_done: bool = False
-    error: Exception | None = None
 
 
 class Adopter:
@@ -97,6 +65,7 @@ class Adopter:
         self._job: AdoptJob | None = None
         self._steps: Steps | None = None
         self._adoption: _Adoption | None = None
+        self._finished: AdoptJob | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -107,9 +76,10 @@ class Adopter:
         """Whether the log holds messages that the tables do not show yet: no checkpoint may be made meanwhile."""
         return self._adoption is not None and self._adoption.is_committed
 
-    def start(self, directory: Path, max_rejects: int) -> AdoptJob:
-        """Takes the job in this directory in, after those that wait. ``job.error`` says why it was not."""
-        job = AdoptJob(directory, max_rejects)
+    def start(self, directory: Path, max_rejects: int, job_id: bytes | None = None) -> AdoptJob:
+        """Takes the job in this directory in, after those that wait. ``job.error`` says why it was not. With its
+        number, one that was taken in before is known also when its directory is gone."""
+        job = AdoptJob(directory, max_rejects, job_id)
         self._jobs.append(job)
         return job
 
@@ -145,31 +115,17 @@ class Adopter:
         assert self._adoption is not None
         self._adoption.close()
         self._job.error, self._job.is_done = error, True
+        self._finished = self._job
         self._job = self._steps = self._adoption = None
+
+    def take_finished(self) -> AdoptJob | None:
+        """The job that the last step has ended, once."""
+        job, self._finished = self._finished, None
+        return job
 
     def close(self) -> None:
         if self._adoption is not None:
             self._adoption.close()
-
-
-class _Keyed:
-    """The messages of a segment that have a key, and its hash, by partition of the key index."""
-
-    def __init__(self, capacity: int) -> None:
-        self._ids, self._hashes = np.empty(capacity, np.uint64), np.empty(capacity, np.uint32)
-        self.count = 0
-
-    def fill(self, native: Any, segment: Segment) -> None:
-        count = ffi.new("uint64_t *")
-        ids, hashes = self.id_pointer(0), self.hash_pointer(0)
-        lib.tw_bulk_order(native, segment.first_id, segment.messages, ids, hashes, count)
-        self.count = int(count[0])
-
-    def id_pointer(self, start: int) -> Any:
-        return ffi.cast("uint64_t *", self._ids.ctypes.data) + start
-
-    def hash_pointer(self, start: int) -> Any:
-        return ffi.cast("uint32_t *", self._hashes.ctypes.data) + start
 
 
 class _Adoption:
@@ -178,7 +134,7 @@ class _Adoption:
         self.is_committed = False
         self._store, self._job, self._native = store, job, store.tables.native
         self._opened: JobFiles | None = None
-        self._rejects: dict[int, int] = {}
+        self._noted: Rejects | None = None
         self._rejected_ids = np.empty(0, np.uint64)
         self._rejected_before = 0
         self._racers_from = 0
@@ -186,10 +142,18 @@ class _Adoption:
         self._failure: Exception | None = None
 
     def steps(self) -> Steps:
-        yield self._in_thread(self._open)
-        if self._is_repeated() or not self._segments:
+        if self._is_repeated(self._job.job_id):
+            yield from self._clean_up()
             return
-        self._check_plan()
+        yield self._in_thread(self._open)
+        self._raise_failure()
+        if not self._is_repeated(self._files.job_id):
+            self._check_plan()
+            if self._segments:
+                yield from self._take_in()
+        yield from self._clean_up()
+
+    def _take_in(self) -> Steps:
         yield self._in_thread(self._files.map)
         try:
             yield from self._prepare()
@@ -198,13 +162,25 @@ class _Adoption:
             raise
         yield WaitDurable(self._store.appended_position)
         yield from self._make_visible()
-        yield self._in_thread(self._clean_up)
+        self._let_go()
+        # To unmap gigabytes takes longer than a delivery may wait.
+        yield self._in_thread(self._files.close)
 
-    def close(self) -> None:
+    def _let_go(self) -> None:
+        """Nothing looks at the job's own files any more."""
         self._native.adopted_first_id = self._native.adopted_end_id = 0
         self._native.foreign = ffi.NULL
+
+    def close(self) -> None:
+        self._let_go()
         if self._opened is not None:
             self._opened.close()
+
+    @property
+    def _rejects(self) -> Rejects:
+        if self._noted is None:
+            self._noted = Rejects(self._segments)
+        return self._noted
 
     # -- what the job says --
 
@@ -238,9 +214,8 @@ class _Adoption:
     def _segments(self) -> list[Segment]:
         return self._files.segments
 
-    def _is_repeated(self) -> bool:
-        self._raise_failure()
-        known = self._store.committed(self._files.job_id)
+    def _is_repeated(self, job_id: bytes | None) -> bool:
+        known = self._store.committed(job_id) if job_id is not None else None
         if known is None:
             return False
         self._job.report = AdoptReport(messages=known[0][0], rejected=known[0][1], repeated=True)
@@ -250,9 +225,23 @@ class _Adoption:
         plan, store = self._files.manifest.plan, self._store
         if (plan.log_id, plan.segment_bytes) != (store.log.log_id, store.log.segment_bytes):
             raise BadJob("the job was made for another broker")
+        if self._job.job_id not in (None, self._files.job_id):
+            raise BadJob("the manifest is that of another job")
+        self._check_number()
         self._files.check_names()
+        if not self._segments:
+            return
         if self._files.id_range[1] > store.tables.next_id:
             raise BadJob("the job has message numbers that were never given to it")
+
+    def _check_number(self) -> None:
+        open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = min(MAX_SEGMENTS, open_files - _OTHER_FILES - len(self._store.log.segments))
+        if len(self._segments) > limit:
+            raise BadJob(
+                f"the job has {len(self._segments):,} files, and {max(0, limit):,} can be taken in at once; "
+                "write fewer and larger ones"
+            )
 
     # -- 1, 2, 3: everything that may fail --
 
@@ -267,7 +256,7 @@ class _Adoption:
             self._raise_failure()
         yield from self._expect_keys(counts)
         for segment in self._segments:
-            keyed = _Keyed(segment.messages)
+            keyed = Keyed(segment.messages)
             yield self._in_thread(lambda segment=segment, keyed=keyed: keyed.fill(self._native, segment))  # type: ignore[misc]
             self._raise_failure()
             yield from self._enter(keyed)
@@ -298,8 +287,8 @@ class _Adoption:
         """Nobody may have a message with one of the job's numbers."""
         rows = self._store.tables.rows
         for segment in self._segments:
-            for start in range(segment.first_id, segment.first_id + segment.messages, 16 * STEP_MESSAGES):
-                end = min(start + 16 * STEP_MESSAGES, segment.first_id + segment.messages)
+            for start in range(segment.first_id, segment.first_id + segment.messages, 4 * STEP_MESSAGES):
+                end = min(start + 4 * STEP_MESSAGES, segment.first_id + segment.messages)
                 if (rows["state"][start:end] != MessageState.NONE).any():
                     raise BadJob("the job's message numbers are in use")
                 yield None
@@ -320,7 +309,7 @@ class _Adoption:
             raise BadJob(f"{segment.file}, offset {int(at[0]) - start}: {_WHY[why]}")
         if int(at[0]) != end or int(next_id[0]) != end_id:
             raise BadJob(f"{segment.file} does not hold the {segment.messages} messages that the job says")
-        keyed = _Keyed(segment.messages)
+        keyed = Keyed(segment.messages)
         keyed.fill(self._native, segment)
         lib.tw_bulk_count_keys(keyed.hash_pointer(0), keyed.count, ffi.from_buffer("uint64_t[]", counts))
 
@@ -330,7 +319,7 @@ class _Adoption:
             if partition % _PARTITIONS_A_STEP == 0:
                 yield None
 
-    def _enter(self, keyed: _Keyed) -> Steps:
+    def _enter(self, keyed: Keyed) -> Steps:
         found = [np.empty(STEP_MESSAGES, np.uint64) for _ in range(2)]
         pointers = [ffi.from_buffer("uint64_t[]", array) for array in found]
         out = ffi.new("uint64_t[2]")
@@ -339,14 +328,10 @@ class _Adoption:
             step = min(STEP_MESSAGES, keyed.count - start)
             ids, hashes = keyed.id_pointer(start), keyed.hash_pointer(start)
             start += int(lib.tw_bulk_enter(self._native, ids, hashes, step, *pointers, out, out + 1))
-            self._note_rejects(found, int(out[0]))
+            self._rejects.add(*(array[: int(out[0])] for array in found))
             if out[1] != KEY_PARTITIONS:
                 self._store.tables.grow_keys(int(out[1]))
             yield None
-
-    def _note_rejects(self, found: Sequence[UInt64Array], count: int) -> None:
-        rejected, earlier = (array[:count].tolist() for array in found)
-        self._rejects.update(zip(rejected, earlier, strict=True))
 
     def _find_racers(self) -> bool:
         """Looks at some of the messages that were sent since the job began: one with a key of the job was first.
@@ -359,9 +344,7 @@ class _Adoption:
             *(ffi.from_buffer("uint64_t[]", array) for array in found),
         )  # fmt: skip
         self._racers_from += count
-        before = len(self._rejects)
-        self._note_rejects(found, int(rejected))
-        return len(self._rejects) > before
+        return self._rejects.add_raced(*(array[: int(rejected)].tolist() for array in found))
 
     def _find_all_racers(self) -> bool:
         is_new = False
@@ -372,10 +355,11 @@ class _Adoption:
     def _check_rejects(self) -> None:
         report = self._job.report
         report.rejected = len(self._rejects) + self._rejected_before
+        report.inside = self._rejects.inside
         report.messages = sum(segment.messages for segment in self._segments) - report.rejected
-        report.samples = [self._sample(i, earlier) for i, earlier in list(self._rejects.items())[:SAMPLES]]
+        report.samples = [self._sample(i, earlier) for i, earlier in islice(self._rejects, SAMPLES)]
         if report.rejected > self._job.max_rejects:
-            raise BadJob(
+            raise TooManyRejects(
                 f"{report.rejected} messages have a key that another one has; "
                 f"{self._job.max_rejects} may be rejected"
             )
@@ -390,9 +374,8 @@ class _Adoption:
 
     def _settle_files(self) -> None:
         """Rejected records mean nothing any more, and the headers say where the segments will lie; on the disk."""
-        for message_id in self._rejects:
-            row = self._store.tables.rows[message_id]
-            self._files.fill(int(row["position"]) - FOREIGN, int(row["record_bytes"]))
+        rows = self._store.tables.rows[self._rejects.sorted_ids()]
+        self._files.fill(rows["position"] - np.uint64(FOREIGN), rows["record_bytes"])
         self._bases = self._next_bases()
         self._files.settle(self._bases)
         self._store.disk.replace(ADOPTING, msgspec.json.encode(self._bases), durable=True)
@@ -417,7 +400,7 @@ class _Adoption:
             raise
         assert base == self._bases[0]
         log.touched()
-        self._rejected_ids = np.array(sorted(self._rejects), np.uint64)
+        self._rejected_ids = self._rejects.sorted_ids()
         self.is_committed = True
         self._native.adopted_first_id, self._native.adopted_end_id = self._files.id_range
 
@@ -476,6 +459,11 @@ class _Adoption:
                 lib.tw_bulk_forget(self._native, ffi.from_buffer("uint64_t[]", ids), len(ids), 1)
                 yield None
 
-    def _clean_up(self) -> None:
+    def _clean_up(self) -> Steps:
+        """What goes wrong with it changes nothing about the job."""
+        yield self._in_thread(self._remove_files)
+        self._job.left_behind, self._failure = self._failure, None
+
+    def _remove_files(self) -> None:
         self._store.disk.remove(ADOPTING)
-        self._files.clean_up()
+        clear_away(self._job.directory)

@@ -133,6 +133,8 @@ class Applier:
                 self.end(np.frombuffer(payload, np.uint64), MessageState.CANCELLED)
             case RecordType.EXPIRED:
                 self.end(np.frombuffer(payload, np.uint64), MessageState.EXPIRED)
+            case RecordType.DROPPED:
+                self.end(np.frombuffer(payload, np.uint64), MessageState.DROPPED)
             case RecordType.DAMAGED:
                 self.end(np.frombuffer(payload, np.uint64), MessageState.DAMAGED)
             case RecordType.RESCHEDULE:

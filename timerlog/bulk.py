@@ -8,7 +8,7 @@ place that the broker can reach.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from timerlog.layout import (
     MAX_HEADERS_BYTES,
     MAX_KEY_BYTES,
     MAX_TIME_MS,
+    MESSAGE_HEAD_BYTES,
     RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
     RecordType,
@@ -34,8 +35,11 @@ ORDERED_PRIORITY: Final = 50
 #: Where a segment says that it lies before it is taken in: nowhere.
 NOWHERE: Final = 0
 MANIFEST: Final = "manifest.json"
-_BUFFER_BYTES: Final = 16 * 1024 * 1024
+#: What is built before it is written: small enough to stay in the processor's cache, which makes both several times as
+#: fast as with 16 MiB.
+_BUFFER_BYTES: Final = 1024 * 1024
 _HOUR_MS: Final = 3_600_000
+_TOPIC_IDS: Final = 1 << 16
 
 
 class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,8 +93,20 @@ class Texts:
 
 
 @dataclass(frozen=True, slots=True)
+class Topics:
+    """The topic of each message: ``names[of[i]]``. ``of``: uint16."""
+
+    names: Sequence[str]
+    of: npt.NDArray[np.uint16]
+
+    def each(self, values: Sequence[int], dtype: npt.DTypeLike) -> Array:
+        """For each message the value of its topic."""
+        return np.asarray(values, dtype)[self.of]
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
-    """Messages for one topic, by column. ``priorities``: uint8; ``None``: the topic's, nobody has one."""
+    """Messages by column. ``priorities``: uint8; ``None``: the topic's, nobody has one."""
 
     deliver_at_ms: npt.NDArray[np.int64]
     bodies: Texts
@@ -103,11 +119,14 @@ class Columns:
         return len(self.deliver_at_ms)
 
 
-def refusals(columns: Columns, topic: TopicPlan) -> dict[str, npt.NDArray[np.bool_]]:
-    """Which messages a broker would not take, by reason; those must be left out before they are written."""
+def refusals(
+    columns: Columns, max_body_bytes: int | npt.NDArray[np.int64]
+) -> dict[str, npt.NDArray[np.bool_]]:
+    """Which messages a broker would not take, by reason; those must be left out before they are written.
+    ``max_body_bytes``: of their topic, or for each of them."""
     found = {
         "bad_time": (columns.deliver_at_ms < 0) | (columns.deliver_at_ms > MAX_TIME_MS),
-        "body_too_large": columns.bodies.lengths > topic.max_body_bytes,
+        "body_too_large": columns.bodies.lengths > max_body_bytes,
     }
     for reason, texts, limit in (
         ("key_too_long", columns.keys, MAX_KEY_BYTES),
@@ -120,12 +139,20 @@ def refusals(columns: Columns, topic: TopicPlan) -> dict[str, npt.NDArray[np.boo
 
 
 def write_segments(
-    plan: Plan, topic: str, columns: Columns, reserve: Callable[[int], int], directory: Path, name: str
+    plan: Plan,
+    topics: str | Topics,
+    columns: Columns,
+    reserve: Callable[[int], int],
+    directory: Path,
+    name: str,
 ) -> list[Segment]:
     """Writes messages, sorted by time, into as many files ``<name>-<n>.log`` as it takes; all are on the disk when this
-    returns. ``reserve`` gives the first of so many message numbers that nobody else has. Raises ``StoreError`` for a
-    message that ``refusals`` would have named, ``OSError``."""
-    writer = _Writer(plan, plan.topics[topic], columns, reserve(len(columns)) if len(columns) else 0)
+    returns. ``topics``: one for all, or of each message; the plan must have them. ``reserve`` gives the first of so
+    many message numbers that nobody else has. Raises ``StoreError`` for a message that ``refusals`` would have named,
+    ``OSError``."""
+    if isinstance(topics, str):
+        topics = Topics([topics], np.zeros(len(columns), np.uint16))
+    writer = _Writer(plan, topics, columns, reserve(len(columns)) if len(columns) else 0)
     segments: list[Segment] = []
     while writer.is_left:
         file = f"{name}-{len(segments)}.log"
@@ -134,27 +161,30 @@ def write_segments(
 
 
 class _Writer:
-    def __init__(self, plan: Plan, topic: TopicPlan, columns: Columns, first_id: int) -> None:
-        bad = [reason for reason, found in refusals(columns, topic).items() if found.any()]
+    def __init__(self, plan: Plan, topics: Topics, columns: Columns, first_id: int) -> None:
+        planned = [plan.topics[name] for name in topics.names]
+        limits = topics.each([one.max_body_bytes for one in planned], np.int64)
+        bad = [reason for reason, found in refusals(columns, limits).items() if found.any()]
         if bad:
             raise StoreError(f"some messages cannot be stored: {', '.join(bad)}")
         self._plan, self._next_id = plan, first_id
-        self._order = np.argsort(columns.deliver_at_ms, kind="stable").astype(np.uint32)
         self._deliver_at_ms = np.ascontiguousarray(columns.deliver_at_ms, np.int64)
-        self._topic_ids = _routed(topic, columns, self._order, first_id)
+        self._order = by_time(self._deliver_at_ms)
+        self._topic_ids = _routed(planned, topics, columns, self._order, first_id)
         self._keep: list[Any] = []
-        self._columns = self._as_c(topic, columns)
+        priorities = columns.priorities
+        if priorities is None:
+            priorities = topics.each([one.priority for one in planned], np.uint8)
+        self._columns = self._as_c(columns, priorities)
         self._done = 0
-        self._buffer = np.empty(min(_BUFFER_BYTES, plan.segment_bytes), np.uint8)
+        wanted_bytes = max(_BUFFER_BYTES, _largest_record_bytes(columns))
+        self._buffer = np.empty(min(wanted_bytes, plan.segment_bytes), np.uint8)
 
     @property
     def is_left(self) -> bool:
         return self._done < len(self._order)
 
-    def _as_c(self, topic: TopicPlan, columns: Columns) -> Any:
-        priorities = columns.priorities
-        if priorities is None:
-            priorities = np.full(len(columns), topic.priority, np.uint8)
+    def _as_c(self, columns: Columns, priorities: npt.NDArray[np.uint8]) -> Any:
         if columns.orders is not None:
             priorities = np.where(columns.orders.lengths > 0, np.uint8(ORDERED_PRIORITY), priorities)
         bulk = ffi.new("tw_bulk *")
@@ -214,13 +244,20 @@ class _Writer:
 
     def _hours(self, first: int) -> list[tuple[int, int, int]]:
         members = self._order[first : self._done]
-        pairs = np.stack(
-            [self._topic_ids[members].astype(np.int64), self._deliver_at_ms[members] // _HOUR_MS]
+        # Hour and topic as one number: of pairs, numpy finds the different ones many times more slowly.
+        pairs = self._deliver_at_ms[members] // _HOUR_MS * _TOPIC_IDS + self._topic_ids[members]
+        unique, counts = np.unique(pairs, return_counts=True)
+        found = (
+            (*divmod(pair, _TOPIC_IDS), n) for pair, n in zip(unique.tolist(), counts.tolist(), strict=True)
         )
-        unique, counts = np.unique(pairs, axis=1, return_counts=True)
-        return [
-            (int(t), int(h), int(n)) for (t, h), n in zip(unique.T.tolist(), counts.tolist(), strict=True)
-        ]
+        return sorted((topic_id, hour, n) for hour, topic_id, n in found)
+
+
+def _largest_record_bytes(columns: Columns) -> int:
+    """At most so much does one message take."""
+    texts = (columns.bodies, columns.keys, columns.headers, columns.orders)
+    lengths = [int(one.lengths.max(initial=0)) for one in texts if one is not None]
+    return MESSAGE_HEAD_BYTES + sum(lengths) + 8
 
 
 def end_record() -> bytes:
@@ -229,13 +266,22 @@ def end_record() -> bytes:
     return crc32c(tail).to_bytes(4, "little") + tail
 
 
+def by_time(times_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+    """The places of the earliest message, of the next one and so on; of those with one time, the first one first."""
+    return np.argsort(times_ms, kind="stable").astype(np.uint32)
+
+
 def _routed(
-    topic: TopicPlan, columns: Columns, order: npt.NDArray[np.uint32], first_id: int
+    planned: Sequence[TopicPlan],
+    topics: Topics,
+    columns: Columns,
+    order: npt.NDArray[np.uint32],
+    first_id: int,
 ) -> npt.NDArray[np.uint16]:
-    """The topic that takes each message: as the broker routes what is sent."""
+    """The topic or shard that takes each message: as the broker routes what is sent."""
+    if not any(one.shard_of_byte for one in planned):
+        return topics.each([one.topic_id for one in planned], np.uint16)
     count = len(columns)
-    if not topic.shard_of_byte:
-        return np.full(count, topic.topic_id, np.uint16)
     hashes = np.empty(count, np.uint32)
     hashes[order] = (np.arange(first_id, first_id + count, dtype=np.uint64) * np.uint64(0x9E3779B1)).astype(
         np.uint32
@@ -244,7 +290,8 @@ def _routed(
         if texts is not None:
             own = _hashes(texts)
             hashes = np.where(own != 0, own, hashes)
-    routed: npt.NDArray[np.uint16] = np.asarray(topic.shard_of_byte, np.uint16)[hashes >> np.uint32(24)]
+    by_byte = np.array([one.shard_of_byte or [one.topic_id] * 256 for one in planned], np.uint16)
+    routed: npt.NDArray[np.uint16] = by_byte[topics.of, hashes >> np.uint32(24)]
     return routed
 
 

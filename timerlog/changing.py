@@ -222,10 +222,12 @@ class Changing(Settling):
         now_ms: int,
         *,
         acked: bool = False,
+        postpone: bool = False,
         reset_attempts: bool = True,
     ) -> list[str]:
         """Delivers messages again, now or at a time, to one group or to all of their topic that are not done with
-        them; ``acked``: also to those that are. An answer for each: ``redelivered``, ``waiting`` (it is to be delivered
+        them; ``acked``: also to those that are; ``postpone``: what could be delivered again by now waits for a later
+        time as well. An answer for each: ``redelivered``, ``waiting`` (it is to be delivered
         anyway), ``already_acked``, ``already_cancelled``, ``expired`` or ``not_found``. Who holds one loses it.
         Raises ``BadTime``, ``UnknownGroup``, and ``DiskFull``: then those before the full disk are redelivered."""
         if at_ms is not None and not 0 <= at_ms <= MAX_TIME_MS:
@@ -238,7 +240,7 @@ class Changing(Settling):
         redelivered: set[int] = set()
         waiting: set[int] = set()
         for group_id, seqs, members in self._in_groups(wanted[in_topic], group):
-            again, idle = self._judge_redelivery(group_id, seqs, acked)
+            again, idle = self._judge_redelivery(group_id, seqs, acked, postpone and time_ms > now_ms)
             chosen = seqs[again]
             for start in range(0, len(chosen), _CHUNK):
                 part = np.ascontiguousarray(chosen[start : start + _CHUNK])
@@ -270,7 +272,7 @@ class Changing(Settling):
             raise UnknownGroup(f"no topic of these messages has a group {group!r}")
 
     def _judge_redelivery(
-        self, group_id: int, seqs: UInt64Array, acked: bool
+        self, group_id: int, seqs: UInt64Array, acked: bool, postpone: bool
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Which messages of a group can be redelivered, and which wait for their delivery anyway."""
         group = self.tables.groups[group_id]
@@ -279,7 +281,7 @@ class Changing(Settling):
         states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED)
         is_acked, is_dead = states == DeliveryState.ACKED, states == DeliveryState.DEAD
         # What was acked while it stood in the chain of redeliveries stands there still, and is passed over there.
-        waits = (rows["flags"] & (IN_RETRY | POSTPONED) == IN_RETRY) & ~is_acked & ~is_dead
+        waits = (rows["flags"] & (IN_RETRY | POSTPONED) == IN_RETRY) & ~is_acked & ~is_dead & (not postpone)
         untouched = states == DeliveryState.UNTOUCHED
         again = ~untouched & ~waits & (acked | ~is_acked)
         idle = (untouched | waits) & (seqs >= group.record.start_seq)

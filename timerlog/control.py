@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from timerlog.combining import OpenTransaction
 from timerlog.core import check_transaction_id
+from timerlog.dropping import Dropping
 from timerlog.layout import MAX_TIME_MS, ROW, MessageState
 from timerlog.prepared import Prepared
 from timerlog.reviving import Reviving
@@ -31,7 +32,7 @@ FORECAST: Final = (
 _HASH_ROWS: Final = 262_144
 
 
-class Control(Prepared, Reviving, Selecting):
+class Control(Prepared, Reviving, Selecting, Dropping):
     def new_transaction(self, transaction_id: bytes, now_ms: int) -> OpenTransaction:
         """A transaction to put parts into; ``close`` it in any case. ``transaction_id``: 16 bytes by which it is known
         when it is repeated. Raises ``BadTransactionId``."""

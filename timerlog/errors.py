@@ -171,3 +171,17 @@ class BadJob(StoreError):
     advice = (
         "Prepare the job again with this broker's plan; its messages can be prepared as often as it takes."
     )
+
+
+class TooManyRejects(BadJob):
+    """More messages of a job have a key that another one has than may be; nothing of the job was taken in."""
+
+    code = "too_many_rejects"
+    advice = "Take those messages out of the job, or let more of them be rejected."
+
+
+class OtherLog(StoreError):
+    """Messages of another broker's log are meant; nothing was changed."""
+
+    code = "other_log"
+    advice = "Message numbers mean something in one log only: name the broker that has the messages."

@@ -36,8 +36,9 @@ EVENTS: Final[dict[int, str]] = {
     RecordType.EXPIRED: "expired",
     RecordType.DAMAGED: "damaged",
     RecordType.DEAD: "dead",
+    RecordType.DROPPED: "dropped",
 }
-_LISTS_IDS: Final = frozenset({RecordType.CANCEL, RecordType.EXPIRED, RecordType.DAMAGED})
+_LISTS_IDS: Final = frozenset({RecordType.CANCEL, RecordType.EXPIRED, RecordType.DAMAGED, RecordType.DROPPED})
 #: Where the runs begin in the payload of each type that has some.
 _RUNS_AT: Final[dict[int, int]] = {
     RecordType.PUT: 24,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from native import crc32c, ffi, lib
 from timerlog.bulk import MANIFEST, Manifest
@@ -30,7 +34,6 @@ class JobFiles:
         self.segment_bytes = self.manifest.plan.segment_bytes
         self.base: Any = ffi.NULL
         self._mapped_bytes = 0
-        self._files: list[int] = []
 
     @property
     def job_id(self) -> bytes:
@@ -74,11 +77,19 @@ class JobFiles:
             self._mapped_bytes = 0
             raise BadJob("there is no address space for a job of this size")
         for number, path in enumerate(self.paths):
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            self._files.append(fd)
-            self._check_file(number, fd)
-            if lib.tw_map_file(self.base, number * self.segment_bytes, fd, 0, self.segment_bytes, 0):
-                raise BadJob(f"{path.name} cannot be mapped")
+            with self._opened(number) as fd:
+                self._check_file(number, fd)
+                if lib.tw_map_file(self.base, number * self.segment_bytes, fd, 0, self.segment_bytes, 0):
+                    raise BadJob(f"{path.name} cannot be mapped")
+
+    @contextmanager
+    def _opened(self, number: int) -> Iterator[int]:
+        """A file for as long as it is needed: open files are few, and clients need them too."""
+        fd = os.open(self.paths[number], os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     @property
     def is_mapped(self) -> bool:
@@ -100,35 +111,40 @@ class JobFiles:
     def key_at(self, place: int) -> bytes:
         """The key of the message at ``base + place``."""
         number, offset = divmod(place, self.segment_bytes)
-        count = int.from_bytes(os.pread(self._files[number], 2, offset + _KEY_BYTES_AT), "little")
-        return os.pread(self._files[number], count, offset + _KEY_AT)
+        with self._opened(number) as fd:
+            count = int.from_bytes(os.pread(fd, 2, offset + _KEY_BYTES_AT), "little")
+            return os.pread(fd, count, offset + _KEY_AT)
 
-    def fill(self, place: int, record_bytes: int) -> None:
-        """What the record at ``base + place`` says means nothing any more."""
-        number, offset = divmod(place, self.segment_bytes)
-        record = bytearray(os.pread(self._files[number], record_bytes, offset))
-        record[8] = RecordType.FILL
-        record[:4] = crc32c(bytes(record[4:])).to_bytes(4, "little")
-        os.pwrite(self._files[number], record, offset)
+    def fill(self, places: npt.NDArray[np.uint64], record_bytes: npt.NDArray[np.uint32]) -> None:
+        """What the records at ``base + place`` say means nothing any more."""
+        numbers, offsets = np.divmod(places.astype(np.int64), self.segment_bytes)
+        for number in np.unique(numbers).tolist():
+            here = numbers == number
+            with self._opened(number) as fd:
+                for offset, size in zip(offsets[here].tolist(), record_bytes[here].tolist(), strict=True):
+                    record = bytearray(os.pread(fd, size, offset))
+                    record[8] = RecordType.FILL
+                    record[:4] = crc32c(bytes(record[4:])).to_bytes(4, "little")
+                    os.pwrite(fd, record, offset)
 
     def settle(self, bases: Sequence[int]) -> None:
         """The headers say where the segments will lie, and all of them is on the disk."""
-        for fd, base in zip(self._files, bases, strict=True):
-            os.pwrite(fd, pack_segment_header(base, self.segment_bytes, self.manifest.plan.log_id), 0)
-            os.fdatasync(fd)
-
-    def clean_up(self) -> None:
-        """The log has the files under names of its own."""
-        for path in self.paths:
-            path.unlink(missing_ok=True)
+        for number, base in enumerate(bases):
+            with self._opened(number) as fd:
+                os.pwrite(fd, pack_segment_header(base, self.segment_bytes, self.manifest.plan.log_id), 0)
+                os.fdatasync(fd)
 
     def close(self) -> None:
         if self._mapped_bytes:
             lib.tw_release(self.base, self._mapped_bytes)
             self._mapped_bytes = 0
-        for fd in self._files:
-            os.close(fd)
-        self._files.clear()
+
+
+def clear_away(directory: Path) -> None:
+    """Removes what is left of a job: the log has its files under names of its own. Tasks whose work did not count may
+    have left more. Raises ``OSError``."""
+    if directory.exists():
+        shutil.rmtree(directory)
 
 
 def _read_manifest(directory: Path) -> Manifest:

@@ -54,6 +54,7 @@ class RecordType(IntEnum):
     RESERVED = 23  #: message numbers below this one belong to somebody already
     ADOPTED = 24  #: the next segments were written by others, and belong to the log from here on
     FILL = 25  #: bytes that mean nothing
+    DROPPED = 26  #: messages that every group is done with, and that somebody keeps elsewhere
     END = 255  #: the log goes on in the next segment
 
 
@@ -64,6 +65,7 @@ class MessageState(IntEnum):
     CANCELLED = 3
     DAMAGED = 4
     EXPIRED = 5
+    DROPPED = 6  #: nobody sees it any more; it goes at the next purge
 
 
 class DeliveryState(IntEnum):

@@ -58,7 +58,7 @@ class Reviving(Changing):
             return _GONE
         row = self.tables.rows[original]
         topic = self.tables.topics.get(int(row["topic_id"]))
-        if topic is None or row["state"] == MessageState.NONE:
+        if topic is None or row["state"] in (MessageState.NONE, MessageState.DROPPED):
             return _GONE
         if row["state"] != MessageState.READY or group not in topic.groups:
             return _ENDED

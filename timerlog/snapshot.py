@@ -25,8 +25,6 @@ from timerlog.errors import StoreError
 from timerlog.layout import (
     ARRIVAL,
     DELIVERY,
-    FORMAT_VERSION,
-    HEADER_BYTES,
     MESSAGE_HEAD_BYTES,
     RECORD_HEAD_BYTES,
     ROW,
@@ -37,9 +35,8 @@ from timerlog.layout import (
     TopicRecord,
 )
 from timerlog.log import ADDRESS_SPACE_BYTES, reserve_log_address_space
+from timerlog.mapping import Mapping, mapped
 from timerlog.recovery import END_RECORD, LogReader
-from timerlog.region import PAGE_BYTES
-from timerlog.tables import HEADER
 
 Int64Array = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -101,53 +98,6 @@ def describe(store: Core, now_ms: int) -> Description:
     )
 
 
-class _Mapping:
-    """A file mapped read-only; no descriptor stays open, because there may be thousands of files."""
-
-    def __init__(self, path: Path) -> None:
-        self.bytes = 0
-        self._base = ffi.NULL
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return  # its topic was deleted meanwhile
-        try:
-            size = os.fstat(fd).st_size // PAGE_BYTES * PAGE_BYTES
-            if size:
-                self._base = _reserved(lib.tw_reserve(size), path)
-                _mapped(lib.tw_map_file(self._base, 0, fd, 0, size, 0), path)
-                self.bytes = size
-        finally:
-            os.close(fd)
-
-    def items(self, dtype: np.dtype[Any], magic: bytes, log_id: int) -> Array:
-        """The items behind the header page. Raises ``StoreError`` when it is not the table that is meant."""
-        if not self.bytes:
-            return np.empty(0, dtype)
-        page = bytes(ffi.buffer(ffi.cast("char *", self._base), HEADER.size))
-        if page != HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id):
-            raise StoreError(f"{magic.decode()} does not belong to this log")
-        count = (self.bytes - HEADER_BYTES) // dtype.itemsize
-        buffer = ffi.buffer(ffi.cast("char *", self._base) + HEADER_BYTES, count * dtype.itemsize)
-        return np.frombuffer(buffer, dtype)
-
-    def close(self) -> None:
-        if self.bytes:
-            lib.tw_release(self._base, self.bytes)
-            self.bytes = 0
-
-
-def _reserved(base: Any, path: Path) -> Any:
-    if base == ffi.NULL:
-        raise StoreError(f"cannot reserve address space for {path.name}")
-    return base
-
-
-def _mapped(result: int, path: Path) -> None:
-    if result:
-        raise StoreError(f"cannot map {path.name}: {os.strerror(-result)}")
-
-
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Messages as their groups see them, by column: message ``ids[i]`` with its row, and what group ``groups[i]``
@@ -168,7 +118,7 @@ class Snapshot:
         for group in description.groups:
             self.groups_of.setdefault(group.topic_id, []).append(group)
         self._directory = Path(description.directory)
-        self._mappings: list[_Mapping] = []
+        self._mappings: list[Mapping] = []
         self._tables: dict[str, Array] = {}
         self.log = LogView(self._directory / "commitlog", description.segment_bytes)
         self.rows = self._table("messages.table", ROW, b"TWMSGTAB")[: description.next_id]
@@ -191,7 +141,7 @@ class Snapshot:
         first_id, end_id = (1, len(self.rows)) if ids is None else (max(ids.start, 1), ids.stop)
         for start in range(first_id, min(end_id, len(self.rows)), step):
             rows = _copied(self.rows[start : min(start + step, end_id)])  # one moment for all columns
-            wanted = rows["state"] != MessageState.NONE
+            wanted = (rows["state"] != MessageState.NONE) & (rows["state"] != MessageState.DROPPED)
             if topic_id is not None:
                 wanted &= rows["topic_id"] == topic_id
             if judge is not None:
@@ -231,7 +181,7 @@ class Snapshot:
 
     def _table(self, name: str, dtype: np.dtype[Any], magic: bytes) -> Array:
         if name not in self._tables:
-            mapping = _Mapping(self._directory / name)
+            mapping = Mapping(self._directory / name)
             self._mappings.append(mapping)
             self._tables[name] = mapping.items(dtype, magic, self.description.log_id)
         return self._tables[name]
@@ -419,6 +369,18 @@ class LogView:
         )
         return gathered
 
+    def are_right(self, positions: Int64Array, sizes: Int64Array) -> npt.NDArray[np.bool_]:
+        """Whether each of the records that ``records`` has found matches its checksum."""
+        right = np.empty(len(positions), np.uint8)
+        lib.tw_check_records(
+            ffi.cast("uint8_t *", self._base),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(positions)),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(sizes)),
+            len(positions),
+            ffi.from_buffer("uint8_t[]", right),
+        )
+        return right.astype(bool)
+
     def heads(self, positions: Int64Array) -> Array:
         """The heads of records that ``scan`` has found."""
         return self._items(positions, _HEAD_WORDS, RECORD_HEAD)
@@ -488,7 +450,7 @@ class LogView:
         try:
             size = min(os.fstat(fd).st_size, self._segment_bytes)
             if size:
-                _mapped(lib.tw_map_file(self._base, base, fd, 0, size, 0), path)
+                mapped(lib.tw_map_file(self._base, base, fd, 0, size, 0), path)
         finally:
             os.close(fd)
         return base + size

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from timerlog import checkpoint as checkpoints
-from timerlog.adopting import Adopter, AdoptReport, InThread
+from timerlog.adopting import Adopter
 from timerlog.apply import Applier
 from timerlog.base import capture
 from timerlog.bulk import Plan, TopicPlan
@@ -23,6 +23,7 @@ from timerlog.checkpoint import Checkpoint, boot_id
 from timerlog.control import Control
 from timerlog.disk import Disk, FileDisk
 from timerlog.errors import DirectoryReadOnly, DiskFull
+from timerlog.job import AdoptReport, InThread
 from timerlog.layout import RecordType
 from timerlog.lock import DirectoryLock
 from timerlog.log import SyncTicket
@@ -211,9 +212,11 @@ class Store(TimerServices, Control):
             shard_of_byte=list(topic.shard_of_byte) if topic.shards else [],
         )
 
-    def adopt(self, directory: Path, max_rejects: int, now_ms: int) -> AdoptReport:
-        """Takes a job in, in one go and in this thread. Raises ``BadJob``, ``DiskFull``."""
-        job = self.adopter.start(directory, max_rejects)
+    def adopt(
+        self, directory: Path, max_rejects: int, now_ms: int, job_id: bytes | None = None
+    ) -> AdoptReport:
+        """Takes a job in, in one go and in this thread; then its directory is gone. Raises ``BadJob``, ``DiskFull``."""
+        job = self.adopter.start(directory, max_rejects, job_id)
         while not job.is_done:
             match self.adopter.step(now_ms):
                 case WaitDurable():

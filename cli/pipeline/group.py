@@ -6,11 +6,24 @@ import click
 
 from cli.lazy import CommandEntry, LazyGroup
 
-_LOOKING = "Looking"
+_LOOKING, _CHANGING, _KEEPING = "Looking", "Scheduling", "Keeping"
 
 COMMANDS = {
     "doctor": CommandEntry("cli.pipeline.doctor", "doctor", "Check that Spark can run here.", _LOOKING),
     "sql": CommandEntry("cli.pipeline.sql", "sql", "Ask data directories with Spark SQL.", _LOOKING),
+    "report": CommandEntry(
+        "cli.pipeline.report", "report", "How late, how often, what failed: a page.", _LOOKING
+    ),
+    "schedule": CommandEntry(
+        "cli.pipeline.schedule", "schedule", "Schedule the rows of files, all or none.", _CHANGING
+    ),
+    "reschedule": CommandEntry(
+        "cli.pipeline.reschedule", "reschedule", "Give messages that SQL means another time.", _CHANGING
+    ),
+    "archive": CommandEntry(
+        "cli.pipeline.archive", "archive", "Move what is done to Parquet files.", _KEEPING
+    ),
+    "restore": CommandEntry("cli.pipeline.restore", "restore", "Bring archived messages back.", _KEEPING),
 }
 
 
@@ -21,6 +34,10 @@ def pipeline() -> None:
     \b
     tickwheel pipeline doctor                              is everything there?
     tickwheel pipeline sql --data ./data "select state, count(*) from messages group by state"
+    tickwheel pipeline report --data ./data --out ./report
+    tickwheel pipeline schedule --from reminders.parquet --topic reminders
+    tickwheel pipeline reschedule --where "topic = 'orders' and state = 'waiting'" --spread 2h
+    tickwheel pipeline archive --older-than 30d --to archive/
 
     It needs PySpark (pip install 'tickwheel[spark]') and Java 17 or newer.
     """

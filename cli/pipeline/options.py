@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -25,6 +26,15 @@ def spark_options(command: _Command) -> _Command:
         show_default=True,
         help="Where Spark runs: local[N], spark://…, yarn, k8s://…, sc://…",
     )(with_conf)
+
+
+def source_option(command: _Command) -> _Command:
+    """`--source`."""
+    return click.option(
+        "--source",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="The broker's data directory as it is named here.  [default: what the broker says]",
+    )(command)
 
 
 @contextmanager

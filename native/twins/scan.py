@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from native import Buffer
+from native import Buffer, crc32c
 from native.twins.log import END_OF_RANGE, END_RECORD, END_TYPE, HEAD, judge
 from native.twins.store import padded
 
@@ -36,3 +36,15 @@ def log_scan(
 def gather(log: Buffer, starts: Sequence[int], sizes: Sequence[int]) -> bytes:
     """The pieces of the log, one behind the other."""
     return b"".join(bytes(log[start : start + size]) for start, size in zip(starts, sizes, strict=True))
+
+
+def check_records(log: Buffer, positions: Sequence[int], sizes: Sequence[int]) -> list[bool]:
+    """Whether the bytes of each record match its checksum."""
+    return [_is_right(bytes(log[at : at + size]), size) for at, size in zip(positions, sizes, strict=True)]
+
+
+def _is_right(record: bytes, size: int) -> bool:
+    if size < HEAD.size:
+        return False
+    crc, said, *_ = HEAD.unpack_from(record)
+    return bool(said == size and crc32c(record[4:]) == crc)

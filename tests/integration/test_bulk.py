@@ -14,7 +14,8 @@ import trio
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.bulk import JOB, columns
-from tickwheel.errors import BadJob
+from tickwheel._bulk import JobRefused
+from tickwheel.errors import BadJob, BadRequest
 from tickwheel.sync import Client
 from timerlog.bulk import Manifest, Plan, write_manifest, write_segments
 
@@ -47,8 +48,11 @@ async def test_a_job_comes_in_beside_a_stream(daemon: Daemon) -> None:
         def adopt() -> tickwheel.AdoptResult:
             with Client(daemon.url) as pipeline:
                 prepare(pipeline, "jobs", [b"k%d" % number for number in range(COUNT)], now_ms + 500)
-                with pytest.raises(BadJob, match="1 messages have a key"):
+                with pytest.raises(JobRefused, match="1 messages have a key") as caught:
                     pipeline.adopt_job(JOB)
+                refused = caught.value.result
+                assert (refused.messages, refused.rejected, refused.inside) == (0, 1, 0)
+                assert [key for key, _, _ in refused.samples] == ["k5"]
                 result = pipeline.adopt_job(JOB, max_rejects=1)
                 assert pipeline.adopt_job(JOB).messages == result.messages, "asking again changes nothing"
                 return result
@@ -81,13 +85,17 @@ async def test_a_job_is_there_after_a_kill(tmp_path: Path) -> None:
                 client, "jobs", [b"k%d" % number for number in range(COUNT)], 4_000_000_000_000
             )
             assert client.adopt_job(JOB).messages == COUNT
-            assert not list(directory.glob("*.log"))
+            assert not directory.exists()
         daemon.kill()
     with Daemon(tmp_path / "data", segment_bytes="64MiB") as daemon, Client(daemon.url) as client:
         (stats,) = client.topics()
         assert stats.scheduled == COUNT
         result = client.adopt_job(JOB)
         assert (result.messages, result.repeated) == (COUNT, True)
+        planned = client.plan_job(["jobs"], job=JOB).adopted
+        assert planned is not None
+        assert (planned.messages, planned.repeated) == (COUNT, True)
+        assert not directory.exists(), "nothing is left to do"
         assert client.cancel("jobs", key="k7") == "cancelled"
 
 
@@ -95,6 +103,8 @@ def test_what_is_not_there_or_not_complete(daemon: Daemon) -> None:
     with Client(daemon.url) as client:
         with pytest.raises(BadJob, match="not complete"):
             client.adopt_job("0" * 32)
+        with pytest.raises(BadRequest, match="16777216"):
+            client.reserve_ids((1 << 24) + 1)
         first_id = client.reserve_ids(10)
         assert client.reserve_ids(1) == first_id + 10
         assert client.send("t", b"x").id == first_id + 11

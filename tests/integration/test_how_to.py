@@ -37,7 +37,7 @@ BEFORE: dict[str, list[str]] = {
 }
 FILES = {
     "changes.jsonl": '{"send": {"topic": "invoices", "body": "17", "key": "invoice-17"}}\n'
-    '{"cancel": {"topic": "reminders", "key": "order-17"}}\n'
+    '{"cancel": {"topic": "reminders", "key": "order-17"}}\n',
 }
 
 
@@ -67,7 +67,12 @@ def test_each_page_leads_to_an_example(page: Path) -> None:
     assert all((ROOT / "examples" / name).is_file() for name in linked)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "sh")], ids=lambda page: page.stem)
+# The pages on Spark: tests/spark/test_spark_page.py, where one session does all of them.
+@pytest.mark.parametrize(
+    "page",
+    [p for p in PAGES if blocks(p, "sh") and not p.stem.startswith("spark")],
+    ids=lambda page: page.stem,
+)
 def test_the_commands_of_a_page(page: Path, shell: Shell) -> None:
     lines = "".join(blocks(page, "sh")).splitlines()
     commands = [line.removeprefix("tickwheel ") for line in lines if line.startswith("tickwheel ")]
@@ -108,9 +113,10 @@ async def charge(card: str) -> None:
     assert card
 
 
-# The page on Spark: tests/spark/test_spark_page.py.
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if blocks(p, "python") and p.stem != "spark"], ids=lambda page: page.stem
+    "page",
+    [p for p in PAGES if blocks(p, "python") and not p.stem.startswith("spark")],
+    ids=lambda page: page.stem,
 )
 async def test_the_programs_of_a_page(page: Path, daemon: Daemon) -> None:
     """Pieces of a program: around them are a client, a subscription with three messages, and one order."""

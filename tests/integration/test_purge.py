@@ -13,7 +13,7 @@ import trio
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tickwheel.errors import BadRequest
+from tickwheel.errors import BadArgument, BadRequest, OtherLog
 from tickwheel.protocol.admin import Purge
 from tickwheel.protocol.frames import FrameType
 
@@ -91,6 +91,30 @@ async def test_it_survives_a_kill(tmp_path: Path) -> None:
                 assert message is not None
                 assert message.body == b"later"
                 await message.ack(confirm=True)
+
+
+async def test_what_is_kept_elsewhere_is_dropped_at_once_and_for_good(daemon: Daemon) -> None:
+    async with tickwheel.Client(daemon.unix_url) as client:
+        await work_off(client, "t", 30)
+        far = await client.send("t", b"far", delay=timedelta(days=9))
+        place = await client.log_place()
+        assert place.directory == str(daemon.directory.resolve())
+        later_ms = (await client.stats()).now_ms + 60_000
+        with pytest.raises(OtherLog, match="this one is"):
+            await client.drop("0" * 16, [(1, 30)], done_before=later_ms)
+        runs = [(1, 20), (11, 15), (far.id, 1), (10_000, 5)]
+        result = await client.drop(place.log_id, runs, done_before=later_ms)
+        assert (result.dropped, result.gone, result.kept) == (25, 5, [(far.id, 1)])
+        with pytest.raises(BadArgument, match="More than 100,000"):
+            await client.drop(place.log_id, [(1, 60_000), (1, 60_000)], done_before=later_ms)
+    daemon.kill()
+    daemon.start()
+    async with tickwheel.Client(daemon.unix_url) as client:
+        ids = [number for (number,) in (await client.query("select id from messages order by id")).rows]
+        assert ids == [26, 27, 28, 29, 30, far.id]
+        again = await client.drop(place.log_id, [(1, 26)], done_before=0)
+        assert (again.dropped, again.gone, again.kept) == (0, 25, [(26, 1)])
+        assert (await client.purge()).purged_messages == 25, "long before purge_after"
 
 
 async def test_no_wait_and_a_run_that_is_not_there(daemon: Daemon) -> None:

@@ -19,6 +19,7 @@ from native.twins.ingest import Stop
 from native.twins.store import (
     CANCELLED,
     DAMAGED,
+    DROPPED,
     EXPIRED,
     IN_RETRY,
     LEASED,
@@ -114,7 +115,7 @@ class Engine:
         if self.pair.twin.next_id == 1:
             return
         if detail.random() < 0.5:
-            self.pair.call("apply_end", ids, detail.choice([CANCELLED, CANCELLED, DAMAGED, EXPIRED]))
+            self.pair.call("apply_end", ids, detail.choice([CANCELLED, CANCELLED, DAMAGED, EXPIRED, DROPPED]))
         else:
             versions = [int(self.rows["version"][i]) + 1 for i in ids]
             runs = np.array([(i, 1, v, self.now_ms + 7) for i, v in zip(ids, versions, strict=True)], RUN)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
+from click.testing import CliRunner, Result
 
+from cli.main import root
+from cli.pipeline.group import COMMANDS
 from tickwheel.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: Runs `tickwheel pipeline` with these words.
+Pipeline: TypeAlias = Callable[..., Result]
 
 FAST = {
     "spark.driver.memory": "1g",
@@ -34,3 +41,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     running.sparkContext.setLogLevel("OFF")
     yield running
     running.stop()
+
+
+@pytest.fixture
+def pipeline(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """Runs commands of `tickwheel pipeline` on the session of these tests. Errors are raised, or else are in the result
+    (`catch`)."""
+
+    @contextmanager
+    def ours(master: str, conf: tuple[str, ...]) -> Iterator[SparkSession]:
+        yield spark
+
+    for name in COMMANDS:
+        monkeypatch.setattr(f"cli.pipeline.{name}.open_spark", ours)
+
+    def run(*words: str, catch: bool = False) -> Result:
+        return CliRunner().invoke(root, ["pipeline", *words], standalone_mode=False, catch_exceptions=catch)
+
+    return run

@@ -5,22 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import tickwheel
-from cli.main import root
 from tests.integration.cli_harness import Shell
+from tests.spark.conftest import Pipeline
 from tickwheel.spark import SourceError
 from tickwheel.spark.answers import BadSql
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FAST = (
     "--master",
@@ -60,18 +54,11 @@ def test_a_shell_runs_it(folder: Path) -> None:
 
 
 @pytest.fixture
-def sql(spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def sql(pipeline: Pipeline, folder: Path) -> Any:
     """Runs `tickwheel pipeline sql` on a directory beside ours."""
 
-    @contextmanager
-    def ours(master: str, conf: tuple[str, ...]) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr("cli.pipeline.sql.open_spark", ours)
-
     def run(statement: str, *options: str, data: str = "data") -> Any:
-        command = ["pipeline", "sql", "--data", str(folder / data), statement, *options]
-        return CliRunner().invoke(root, command, standalone_mode=False, catch_exceptions=False)
+        return pipeline("sql", "--data", str(folder / data), statement, *options)
 
     return run
 

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tickwheel
 from tests.integration.cli_harness import Shell
-from tests.support.spark_cluster import Cluster, standalone_cluster
+from tests.support.spark_cluster import WORKER_HOSTS, Cluster, standalone_cluster
 
 SMALL = {
     "spark.driver.memory": "512m",
@@ -20,6 +22,7 @@ SMALL = {
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 MESSAGES = 3_000
+FAR_MS = 1_935_000_000_000
 
 
 @pytest.fixture(scope="module")
@@ -29,19 +32,24 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder in which `data` is that of a broker that runs."""
+def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """The folder in which `data` is that of a broker that runs, and the broker's URL."""
     folder = tmp_path_factory.mktemp("work")
     with tickwheel.embedded(folder / "data") as broker, broker.sync_client() as client:
         client.send_many("orders", [b"due"] * MESSAGES, keys=[f"k{n}" for n in range(MESSAGES)])
-        (folder / "url").write_text(broker.url)
-        yield folder
+        yield folder, broker.url
 
 
 @pytest.fixture
-def pipeline(cluster: Cluster, folder: Path) -> Any:
+def client(work: tuple[Path, str]) -> Iterator[tickwheel.sync.Client]:
+    with tickwheel.sync.Client(work[1]) as client:
+        yield client
+
+
+@pytest.fixture
+def pipeline(cluster: Cluster, work: tuple[Path, str]) -> Any:
     """Runs a command of `tickwheel pipeline` on the cluster, and returns the JSON that it prints."""
-    shell = Shell(folder)
+    shell = Shell(*work)
     # PySpark leaves sockets and pipes to the interpreter's end.
     shell.environment["PYTHONWARNINGS"] = "error,ignore::ResourceWarning"
     conf = [word for name, value in SMALL.items() for word in ("--conf", f"{name}={value}")]
@@ -53,10 +61,53 @@ def pipeline(cluster: Cluster, folder: Path) -> Any:
     return run
 
 
-def test_two_workers_read_what_the_broker_has(cluster: Cluster, pipeline: Any) -> None:
+def used_by_both_workers(cluster: Cluster) -> bool:
+    """Whether the last application had an executor on each."""
+    return bool(cluster.state()["completedapps"][0]["cores"] == len(WORKER_HOSTS))
+
+
+def test_reading(cluster: Cluster, pipeline: Any) -> None:
     (row,) = pipeline(
         "sql", "--data", "data", "select count(*) as n, count(distinct key) as keys from messages"
     )
     assert (row["n"], row["keys"]) == (MESSAGES, MESSAGES)
-    (application,) = cluster.state()["completedapps"]
-    assert application["cores"] == 2
+    assert used_by_both_workers(cluster)
+
+
+def test_scheduling(
+    cluster: Cluster, pipeline: Any, work: tuple[Path, str], client: tickwheel.sync.Client
+) -> None:
+    (work[0] / "reminders.parquet").mkdir()
+    for part in range(4):
+        numbers = range(part, MESSAGES, 4)
+        columns = {
+            "key": [f"r{number}" for number in numbers],
+            "body": ["later"] * len(numbers),
+            "deliver_at": pa.array([FAR_MS + number for number in numbers], pa.timestamp("ms", "UTC")),
+        }
+        pq.write_table(pa.table(columns), work[0] / "reminders.parquet" / f"{part}.parquet")
+    done = pipeline("schedule", "--from", "reminders.parquet", "--topic", "reminders")
+    assert (done["messages"], done["rejected"]) == (MESSAGES, 0)
+    assert used_by_both_workers(cluster)
+    sql = "select state, count(*), count(distinct key), min(deliver_at) from reminders group by state"
+    (found,) = client.query(sql).rows
+    assert found[:3] == ["scheduled", MESSAGES, MESSAGES]
+
+
+def test_archiving(
+    cluster: Cluster, pipeline: Any, work: tuple[Path, str], client: tickwheel.sync.Client
+) -> None:
+    with client.subscribe("orders", credit=MESSAGES, batch=1_000) as subscription:
+        acked = 0
+        for batch in subscription.batches():
+            batch.ack()
+            acked += len(batch)
+            if acked == MESSAGES:
+                break
+    done = pipeline("archive", "--older-than", "0s", "--to", "archive")
+    assert (done["messages"], done["dropped"], done["kept"]) == (MESSAGES, MESSAGES, 0)
+    assert used_by_both_workers(cluster)
+    files = [file for file in (work[0] / "archive").rglob("*.parquet") if "_tickwheel" not in file.parts]
+    archived = [key for file in files for key in pq.read_table(file, columns=["key"])["key"].to_pylist()]
+    assert sorted(archived) == sorted(f"k{number}" for number in range(MESSAGES))
+    assert client.query("select count(*) from orders").rows == [[0]]

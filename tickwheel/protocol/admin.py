@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from tickwheel.protocol.bodies import U32, Answer, Id, Ids, Name, Request
+from tickwheel.protocol.bodies import U32, Answer, Id, Ids, Name, Request, TimeMs
 from tickwheel.protocol.frames import FrameType
+from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
+
+_RunLength: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_IDS_A_REQUEST)]
 
 
 class SetTopic(Request, frozen=True):
@@ -114,6 +117,30 @@ class PurgeOk(Answer, frozen=True):
     kept_messages: int
 
 
+class Drop(Request, frozen=True):
+    """DROP: forgets messages of the log ``log_id`` (16 hexadecimal digits) that every group was done with before
+    ``done_before_ms``. ``runs``: first id and count; none: nothing is dropped, and ``log_id`` does not count."""
+
+    runs: Annotated[list[tuple[Id, _RunLength]], msgspec.Meta(max_length=MAX_IDS_A_REQUEST)]
+    log_id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")] = "0" * 16
+    done_before_ms: TimeMs = 0
+
+    def __post_init__(self) -> None:
+        if sum(count for _, count in self.runs) > MAX_IDS_A_REQUEST:
+            raise ValueError(f"Expected at most {MAX_IDS_A_REQUEST} ids in `runs`")
+
+
+class DropOk(Answer, frozen=True):
+    """DROP_OK: which log this is and where its directory lies; how many went, how many were gone already, and first id
+    and count of those that stay because some group is not done with them."""
+
+    log_id: str
+    directory: str
+    dropped: int
+    gone: int
+    kept: list[tuple[int, int]]
+
+
 REQUESTS: Final[dict[FrameType, type[Request]]] = {
     FrameType.SET_TOPIC: SetTopic,
     FrameType.GET_TOPIC: GetTopic,
@@ -121,6 +148,7 @@ REQUESTS: Final[dict[FrameType, type[Request]]] = {
     FrameType.PREPARE: Prepare,
     FrameType.DECIDE: Decide,
     FrameType.PURGE: Purge,
+    FrameType.DROP: Drop,
     FrameType.REPLAY_DEAD: ReplayDead,
     FrameType.BROWSE: Browse,
 }
@@ -130,4 +158,5 @@ ANSWERS: Final[dict[FrameType, type[Answer]]] = {
     FrameType.DECIDE_OK: DecideOk,
     FrameType.REPLAY_DEAD_OK: ReplayDeadOk,
     FrameType.PURGE_OK: PurgeOk,
+    FrameType.DROP_OK: DropOk,
 }

@@ -9,6 +9,9 @@ import msgspec
 from tickwheel.protocol.bodies import Answer, Name, Request
 from tickwheel.protocol.frames import FrameType
 
+MAX_RESERVED_IDS: Final = 1 << 24
+"""The most message numbers in one RESERVE_IDS: each is a row of the broker's table, on the disk from then on."""
+
 _Job: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
@@ -16,20 +19,22 @@ class PlanJob(Request, frozen=True):
     """PLAN_JOB: what a job for these topics has to know. Topics that are not there are made."""
 
     job: _Job
-    topics: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=1_000)]
+    topics: Annotated[list[Name], msgspec.Meta(max_length=1_000)]
 
 
 class PlanJobOk(Answer, frozen=True):
-    """PLAN_JOB_OK: the plan (see ``timerlog.bulk.Plan``), and the directory that the job's files go to."""
+    """PLAN_JOB_OK: the plan (see ``timerlog.bulk.Plan``), and the directory that the job's files go to. ``adopted``:
+    the job was taken in already, with so many messages stored and rejected; then there is no directory."""
 
     plan: dict[str, Any]
     directory: str
+    adopted: tuple[int, int] | None = None
 
 
 class ReserveIds(Request, frozen=True):
     """RESERVE_IDS: message numbers that nobody else is given."""
 
-    count: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)]
+    count: Annotated[int, msgspec.Meta(ge=1, le=MAX_RESERVED_IDS)]
 
 
 class ReserveIdsOk(Answer, frozen=True):
@@ -49,13 +54,16 @@ class AdoptJob(Request, frozen=True):
 
 class AdoptJobOk(Answer, frozen=True):
     """ADOPT_JOB_OK. ``samples``: key, topic and earlier message of some that were rejected; ``repeated``: the job had
-    been taken in before."""
+    been taken in before. ``inside``: how many of the rejected have the key of another message of the job.
+    ``is_refused``: more were rejected than may be, so nothing was taken in."""
 
     is_done: bool
     messages: int
     rejected: int
     samples: list[tuple[str, str, int]]
     repeated: bool
+    inside: int = 0
+    is_refused: bool = False
 
 
 REQUESTS: Final[dict[FrameType, type[Request]]] = {

@@ -10,6 +10,11 @@ from typing import Any, Final
 
 from tickwheel.protocol.error_base import TickwheelError as TickwheelError
 from tickwheel.protocol.error_base import to_wire as to_wire
+from tickwheel.protocol.query_errors import BadQuery as BadQuery
+from tickwheel.protocol.query_errors import QueryFailed as QueryFailed
+from tickwheel.protocol.query_errors import QueryTimeout as QueryTimeout
+from tickwheel.protocol.query_errors import QueryUnavailable as QueryUnavailable
+from tickwheel.protocol.query_errors import TooManyQueries as TooManyQueries
 
 # The stream itself --------------------------------------------------------------------------------
 
@@ -72,42 +77,6 @@ class BadRequest(TickwheelError):
 
     code = "bad_request"
     advice = "Correct the request; the message says which field is wrong."
-
-
-class BadQuery(TickwheelError):
-    """A query was refused; the message is that of the query engine."""
-
-    code = "bad_query"
-    advice = "Each topic is a table, `messages` is all of them; `describe messages` lists the columns."
-
-
-class QueryTimeout(TickwheelError):
-    """A query took longer than it may, and was ended."""
-
-    code = "query_timeout"
-    advice = "Ask for less (fewer columns, a WHERE), or give it a longer timeout."
-
-
-class TooManyQueries(TickwheelError):
-    """Too many queries wait for their turn already."""
-
-    code = "too_many_queries"
-    advice = "Ask again when others are done: the broker runs only a few queries at a time."
-    retryable = True
-
-
-class QueryUnavailable(TickwheelError):
-    """The broker cannot query, because DuckDB is not installed."""
-
-    code = "query_unavailable"
-    advice = "Install what it needs where the broker runs: pip install 'tickwheel[query]'."
-
-
-class QueryFailed(TickwheelError):
-    """The process of a query ended without an answer."""
-
-    code = "query_failed"
-    advice = "See the broker's log for the details; a query that needs much memory should ask for less."
 
 
 class UnknownTopic(TickwheelError):
@@ -231,6 +200,20 @@ class BadJob(TickwheelError):
     advice = (
         "Prepare the job again with this broker's plan; its messages can be prepared as often as it takes."
     )
+
+
+class TooManyRejects(BadJob):
+    """More messages of a job cannot be taken in than were allowed to fail; none of it was."""
+
+    code = "too_many_rejects"
+    advice = "Mend or leave out those messages, or allow more of them to be rejected."
+
+
+class OtherLog(TickwheelError):
+    """Messages of another broker's log are meant; nothing was changed."""
+
+    code = "other_log"
+    advice = "Message numbers mean something in one log only: name the broker that has the messages."
 
 
 class BadSchedule(TickwheelError, ValueError):

@@ -86,6 +86,8 @@ class FrameType(IntEnum):
     DECIDE_OK = 75
     PREPARE = 76
     PREPARE_OK = 77
+    DROP = 78
+    DROP_OK = 79
     REVOKE = 80
     EXTEND = 82
     EXTEND_OK = 83
@@ -130,6 +132,7 @@ ANSWER_OF: Final[dict[FrameType, FrameType]] = {
     FrameType.REPLAY_DEAD: FrameType.REPLAY_DEAD_OK,
     FrameType.DECIDE: FrameType.DECIDE_OK,
     FrameType.PREPARE: FrameType.PREPARE_OK,
+    FrameType.DROP: FrameType.DROP_OK,
     FrameType.EXTEND: FrameType.EXTEND_OK,
     FrameType.RETURN: FrameType.RETURN_OK,
     FrameType.PLAN_JOB: FrameType.PLAN_JOB_OK,

@@ -73,7 +73,8 @@ class Extend(Request, frozen=True):
 
 
 class Redeliver(Request, frozen=True):
-    """REDELIVER: the target as in CANCEL; without a time: at once."""
+    """REDELIVER: the target as in CANCEL; without a time: at once. ``postpone``: to a later time also what could be
+    delivered again by now."""
 
     ids: Ids | None = None
     topic: Name | None = None
@@ -82,6 +83,7 @@ class Redeliver(Request, frozen=True):
     deliver_at_ms: TimeMs | None = None
     delay_ms: TimeMs | None = None
     acked: bool = False
+    postpone: bool = False
     keep_attempts: bool = False
 
     def __post_init__(self) -> None:

@@ -11,30 +11,57 @@ importing this package needs neither pyspark nor Java: see ``tickwheel.spark.err
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.spark.errors import (
+    ArchiveBusy,
+    ArchiveDamaged,
+    ArchiveError,
     JavaMissing,
     PositionLost,
+    RowsRefused,
     RowsRejected,
+    ScheduleFailed,
+    ScheduleUncertain,
     SourceError,
     SparkError,
     SparkMissing,
+    StagingError,
     understood,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tickwheel.spark.archive import ArchiveReport, RestoreReport
+    from tickwheel.spark.repair import RepairReport
+    from tickwheel.spark.scheduling import ScheduleResult
 
 __all__ = [
+    "ArchiveBusy",
+    "ArchiveDamaged",
+    "ArchiveError",
     "JavaMissing",
     "PositionLost",
+    "RowsRefused",
     "RowsRejected",
+    "ScheduleFailed",
+    "ScheduleUncertain",
     "SourceError",
     "SparkError",
     "SparkMissing",
+    "StagingError",
+    "archive_messages",
     "conditions",
+    "make_report",
     "register",
+    "reschedule_messages",
+    "restore_messages",
+    "schedule_file",
+    "schedule_messages",
     "session",
     "understood",
 ]
@@ -54,9 +81,103 @@ def conditions(*wanted: tuple[Any, ...]) -> str:
     return predicates.conditions(*wanted)
 
 
+def make_report(
+    spark: SparkSession,
+    directories: Sequence[str | Path] | str | Path,
+    out: str | Path,
+    **options: Any,
+) -> dict[str, Any]:
+    """Reports on the deliveries of data directories: writes ``index.html``, ``summary.json`` and
+    ``tables/*.parquet`` to ``out``, which is new, empty or an earlier report, and returns the summary. Options:
+    ``since`` and ``until`` (aware datetimes), ``by``, ``tenant``, ``top``, ``committed``;
+    docs/how-to/spark-report.md explains them.
+
+    Raises ``SourceError``, and what ``tickwheel.spark.report.options`` defines: ``ReportError``, ``OutputRefused``,
+    ``PlottingMissing``."""
+    from pathlib import Path
+
+    from tickwheel.spark.report import make
+    from tickwheel.spark.report.options import report_options
+
+    return make.make_report(spark, report_options(directories, **options), Path(out))
+
+
 def session(**options: Any) -> SparkSession:
     """A session that knows the format; see ``tickwheel.spark.sessions.make_session``. Raises ``SparkMissing``,
     ``JavaMissing``."""
     from tickwheel.spark.sessions import make_session
 
     return make_session(**options)
+
+
+def schedule_messages(
+    frame: DataFrame,
+    *,
+    url: str | None = None,
+    topic: str | None = None,
+    max_rejects: int = 0,
+    job: str | None = None,
+    rejects: str | None = None,
+    staging: str | None = None,
+    run_bytes: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> ScheduleResult:
+    """Schedules the rows of a DataFrame: all of them or none, without sending each. The columns are those of
+    ``df.write.format("tickwheel")``. The DataFrame is computed once.
+
+    ``url``: of the broker, as the workers see it. ``topic``: of rows that name none. ``max_rejects``: so many rows may
+    be bad or have keys that are taken, 0 by default; they are left out. ``job``: a name for the job; one that is given
+    twice is done once. ``rejects``: a directory of this machine for a Parquet file about rows that were left out.
+    ``staging``: where the broker's directory ``staging`` is, if it has another path on driver and workers.
+    ``run_bytes``: how much a task gathers before it sorts and writes it; it needs two to three times as much memory.
+    ``progress``: called with a line about what happens.
+
+    Raises ``RowsRefused`` (with ``result``), ``SourceError``, ``StagingError``, ``ScheduleFailed``: then nothing was
+    scheduled. ``ScheduleUncertain``: the broker went away at the last moment.
+    """
+    from tickwheel.spark import scheduling
+
+    return scheduling.schedule_frame(
+        frame,
+        scheduling.options(
+            url=url,
+            topic=topic,
+            max_rejects=max_rejects,
+            job=job,
+            rejects=rejects,
+            staging=staging,
+            run_bytes=run_bytes,
+            progress=progress,
+        ),
+    )
+
+
+def schedule_file(
+    spark: SparkSession, path: str, *, format: str | None = None, **options: Any
+) -> ScheduleResult:
+    """Schedules the rows of a file or a directory of files. ``format``: ``parquet``, ``csv`` or ``json`` (one object a
+    line), by default what the name says. All else is as for ``schedule_messages``."""
+    from tickwheel.spark import scheduling
+
+    return scheduling.schedule_file(spark, path, format, scheduling.options(**options))
+
+
+def archive_messages(spark: SparkSession, to: str | Path, **options: Any) -> ArchiveReport:
+    """Archives what is done, and has the broker drop it: see ``tickwheel.spark.archive.archive``."""
+    from tickwheel.spark.archive import archive
+
+    return archive(spark, to, **options)
+
+
+def restore_messages(spark: SparkSession, source: str | Path, **options: Any) -> RestoreReport:
+    """Brings a time range back from an archive: see ``tickwheel.spark.archive.restore``."""
+    from tickwheel.spark.archive import restore
+
+    return restore(spark, source, **options)
+
+
+def reschedule_messages(spark: SparkSession, where: str, **options: Any) -> RepairReport:
+    """Gives messages that a condition means another time: see ``tickwheel.spark.repair.reschedule``."""
+    from tickwheel.spark.repair import reschedule
+
+    return reschedule(spark, where, **options)

@@ -33,6 +33,11 @@ def add_tables(spark: SparkSession, directories: Sequence[str]) -> None:
         source.option("paths", json.dumps(list(directories))).load().createOrReplaceTempView(table)
 
 
+def first_part(message: str) -> str:
+    """What an error of Spark says, without the plans and stacks behind it."""
+    return _PLAN.split(message)[0].strip(" ;\n")
+
+
 def ask(
     spark: SparkSession, directories: Sequence[str], statement: str, limit: int
 ) -> tuple[list[str], list[str], list[list[Any]]]:
@@ -46,8 +51,7 @@ def ask(
         names, kinds = found.columns, [kind for _, kind in found.dtypes]
         rows = [list(row) for row in found.limit(limit).collect()]
     except PySparkException as error:
-        # Behind the first part of the message come plans and stacks.
-        raise understood(error) or BadSql(_PLAN.split(str(error))[0].strip(" ;\n")) from None
+        raise understood(error) or BadSql(first_part(str(error))) from None
     for row in rows:
         for place, kind in enumerate(kinds):
             if kind == "timestamp" and row[place] is not None:

@@ -7,9 +7,12 @@ in square brackets at the head of the message.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tickwheel.protocol.error_base import TickwheelError
+
+if TYPE_CHECKING:
+    from tickwheel.spark.scheduling.report import ScheduleResult
 
 
 class SparkError(TickwheelError):
@@ -57,6 +60,61 @@ class RowsRejected(SparkError):
 
     code = "rows_rejected"
     advice = "Correct or leave out these rows and write again: rows with a key are not sent twice."
+
+
+class ScheduleFailed(SparkError):
+    """A job of bulk scheduling failed; nothing of it was scheduled."""
+
+    code = "schedule_failed"
+    advice = "Mend what the message names, and run the job again."
+
+
+class StagingError(SparkError):
+    """The directory that a job's files go to cannot be used; nothing of the job was scheduled."""
+
+    code = "staging"
+    advice = (
+        "Driver and workers write to the broker's file system, as a user who may write to its data directory: mount "
+        "it, and name the place with staging (--staging) where it has another path there."
+    )
+
+
+class ScheduleUncertain(SparkError):
+    """The broker did not say whether it took a job in."""
+
+    code = "schedule_uncertain"
+    advice = "Run it again with this number as job (--job): it is taken in once."
+
+
+class RowsRefused(SparkError):
+    """More rows of a job cannot be scheduled than may fail; nothing of it was scheduled."""
+
+    code = "too_many_rejects"
+    advice = "Mend or leave out those rows, or allow more of them with max_rejects (--max-rejects)."
+
+    result: ScheduleResult
+    """The counts, and some of the rows."""
+
+
+class ArchiveError(SparkError):
+    """An archive cannot be used in the way that was asked for; nothing was changed."""
+
+    code = "bad_archive"
+    advice = "docs/how-to/spark-archive.md says how archives are made and read."
+
+
+class ArchiveBusy(SparkError):
+    """Another process writes to the archive."""
+
+    code = "archive_busy"
+    advice = "Wait until it is done; if it was killed, just run this again: its lock went with it."
+
+
+class ArchiveDamaged(SparkError):
+    """A file of an archive is missing, or does not hold what was written; nothing was dropped because of it."""
+
+    code = "archive_damaged"
+    advice = "Bring the file back from a backup. What the broker still has can be archived again."
 
 
 _OURS: Final = re.compile(r"^tickwheel\.[\w.]+\.(\w+): \[(\w+)\] (.*)$", re.MULTILINE)

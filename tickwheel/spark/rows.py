@@ -20,22 +20,11 @@ import pyarrow as pa
 from tickwheel import sync
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.limits import is_valid_name
+from tickwheel.spark.columns import CODES, REASONS, SINK_COLUMNS, Checked, checked, shown
 from tickwheel.spark.errors import RowsRejected, SourceError
 
 DEFAULT_BATCH_ROWS: Final = 10_000
-MAX_TIME_MS: Final = 253_402_300_799_999
 _SAMPLES: Final = 5
-_WHOLE_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
-#: Types that each column may have, as Spark spells them.
-SINK_COLUMNS: Final[dict[str, frozenset[str]]] = {
-    "key": frozenset({"string", "int", "bigint"}),
-    "deliver_at": frozenset({"timestamp", "bigint"}),
-    "body": frozenset({"string", "binary"}),
-    "priority": _WHOLE_NUMBERS,
-    "headers": frozenset({"string", "map<string,string>"}),
-    "topic": frozenset({"string"}),
-    "order_key": frozenset({"string"}),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +50,6 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         options.get("url"), topic, int(rows), options.get("jobId") or None, options.get("report")
     )
-
-
-def check_columns(columns: Mapping[str, str], options: WriteOptions) -> None:
-    """``columns``: names and types as Spark spells them. Raises ``SourceError``."""
-    for name, kind in columns.items():
-        if name not in SINK_COLUMNS:
-            raise SourceError(f"A message has no column {name!r}: {', '.join(SINK_COLUMNS)}.")
-        if kind == "timestamp_ntz":
-            raise SourceError(
-                f"The times of {name} have no time zone.",
-                advice="Cast them to timestamp, in a session with the zone that they are meant in.",
-            )
-        if kind not in SINK_COLUMNS[name]:
-            raise SourceError(f"The column {name} is {kind}: use {' or '.join(sorted(SINK_COLUMNS[name]))}.")
-    for name in ("deliver_at", "body"):
-        if name not in columns:
-            raise SourceError(f"There is no column {name}: each message needs one.")
-    if "topic" not in columns and options.topic is None:
-        raise SourceError("There is no topic.", advice='Add a column topic, or .option("topic", …).')
 
 
 @dataclass(slots=True)
@@ -157,10 +127,10 @@ def _cut(batches: Iterable[Any], rows: int) -> Iterator[Any]:
 
 def prepare(batch: Any, topic: str | None, keys: KeyOfRow) -> list[Outgoing]:
     """The messages of a batch, by topic and whether they name a priority. Raises ``RowsRejected``."""
-    columns = _plain_columns(batch, topic)
-    problems = _problems(columns)
-    if problems:
-        raise _rejected(problems, columns, batch.num_rows)
+    found = checked(batch, topic)
+    if found.reasons.any():
+        raise _rejected(found, batch)
+    columns = _plain_columns(found)
     groups: dict[tuple[str, bool], list[int]] = defaultdict(list)
     for number, (name, priority) in enumerate(zip(columns["topic"], columns["priority"], strict=True)):
         groups[name, priority is None].append(number)
@@ -188,92 +158,44 @@ def _keys(columns: dict[str, list[Any]], keys: KeyOfRow) -> list[str]:
     ]
 
 
-def _plain_columns(batch: Any, topic: str | None) -> dict[str, list[Any]]:
-    """Each column as plain values; what cannot be understood becomes the reason why, see ``Bad``."""
-    found = {name: batch.column(name) for name in batch.schema.names}
-    none = [None] * batch.num_rows
-    columns = {name: found[name].to_pylist() if name in found else none for name in SINK_COLUMNS}
-    columns["deliver_at"] = _times_ms(found["deliver_at"])
-    columns["body"] = [body.encode() if isinstance(body, str) else body for body in columns["body"]]
-    columns["key"] = [key if key is None else str(key) for key in columns["key"]]
-    columns["topic"] = [topic if name is None else name for name in columns["topic"]]
-    columns["headers"] = [_headers(value) for value in columns["headers"]]
-    return columns
+def _plain_columns(found: Checked) -> dict[str, list[Any]]:
+    """Each column as plain values."""
+    none = [None] * len(found.reasons)
+
+    def texts(column: Any | None) -> list[Any]:
+        return none if column is None else column.cast(pa.large_string()).to_pylist()
+
+    headers = none if found.headers is None else [_headers(packed) for packed in found.headers.to_pylist()]
+    return {
+        "key": texts(found.key),
+        "deliver_at": found.deliver_at_ms.tolist(),
+        "body": found.body.to_pylist(),
+        "priority": none if found.priority is None else found.priority.to_pylist(),
+        "headers": headers,
+        "topic": [found.topics[i] for i in found.topic_of.tolist()],
+        "order_key": texts(found.order_key),
+    }
 
 
-class Bad(str):
-    """Why a value cannot be used, in its place."""
+def _headers(packed: bytes | None) -> dict[str, Any] | None:
+    if not packed:
+        return None if packed is None else {}
+    unpacked: dict[str, Any] = msgspec.msgpack.decode(packed)
+    return unpacked
 
 
-def _times_ms(column: Any) -> list[int | None]:
-    if pa.types.is_timestamp(column.type):
-        micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-        # A message is never early: what lies within a millisecond is due when it is over.
-        values = -(-np.asarray(micros.fill_null(0)) // 1_000)
-        return [int(v) if ok else None for v, ok in zip(values, micros.is_valid().to_pylist(), strict=True)]
-    listed: list[int | None] = column.to_pylist()
-    return listed
-
-
-def _headers(value: Any) -> Any:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        return dict(value)  # a map comes as pairs
-    try:
-        parsed = msgspec.json.decode(value)
-    except msgspec.MsgspecError:
-        return Bad("the headers are no JSON")
-    return parsed if isinstance(parsed, dict) else Bad("the headers are no JSON object")
-
-
-def _problems(columns: dict[str, list[Any]]) -> list[tuple[int, str]]:
-    """(row, reason) of the rows that cannot be sent."""
-    problems = []
-    for number, values in enumerate(zip(*columns.values(), strict=True)):
-        reason = _problem(dict(zip(columns, values, strict=True)))
-        if reason:
-            problems.append((number, reason))
-    return problems
-
-
-def _problem(row: dict[str, Any]) -> str:
-    if row["deliver_at"] is None:
-        return "there is no deliver_at"
-    if not 0 <= row["deliver_at"] <= MAX_TIME_MS:
-        return "deliver_at is before 1970 or after the year 9999"
-    if row["body"] is None:
-        return "there is no body"
-    if row["topic"] is None:
-        return "there is no topic"
-    if not is_valid_name(row["topic"]):
-        return "this cannot be the name of a topic"
-    if row["priority"] is not None and not 0 <= row["priority"] <= 255:
-        return "the priority is not between 0 and 255"
-    for name in ("key", "order_key"):
-        if row[name] is not None and not 0 < len(row[name].encode()) <= 255:
-            return f"the {name} is empty or longer than 255 bytes"
-    return row["headers"] if isinstance(row["headers"], Bad) else ""
-
-
-def _rejected(problems: list[tuple[int, str]], columns: dict[str, list[Any]], rows: int) -> RowsRejected:
-    counts = Counter(reason for _, reason in problems)
+def _rejected(found: Checked, batch: Any) -> RowsRejected:
+    rows = np.flatnonzero(found.reasons).tolist()
+    counts = Counter(REASONS[CODES[number]][1] for number in found.reasons[rows].tolist())
     what = "; ".join(f"{count:,} × {reason}" for reason, count in counts.most_common())
     samples = [
-        {name: _shown(columns[name][number]) for name in SINK_COLUMNS if columns[name][number] is not None}
-        for number, _ in problems[:_SAMPLES]
+        {name: value for name in SINK_COLUMNS if (value := shown(batch, name, row)) is not None}
+        for row in rows[:_SAMPLES]
     ]
     return RowsRejected(
-        f"{len(problems):,} of a batch of {rows:,} rows cannot be sent, so none of it was: {what}. For example "
+        f"{len(rows):,} of a batch of {batch.num_rows:,} rows cannot be sent, so none of it was: {what}. For example "
         f"{msgspec.json.encode(samples).decode()}."
     )
-
-
-def _shown(value: Any) -> Any:
-    text = value.decode(errors="replace") if isinstance(value, bytes) else value
-    if isinstance(text, Bad):
-        return f"({text})"
-    return text if not isinstance(text, str) or len(text) <= 80 else f"{text[:80]}…"
 
 
 def _send(client: sync.Client, outgoing: Outgoing, written: Written) -> None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from tickwheel.spark.columns import check_columns
 from tickwheel.spark.errors import SourceError
-from tickwheel.spark.rows import WriteOptions, check_columns, send_rows, write_options
+from tickwheel.spark.rows import WriteOptions, send_rows, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -30,7 +31,7 @@ class Sent(WriterCommitMessage):
 
 def _checked(options: Mapping[str, str], schema: StructType) -> WriteOptions:
     parsed = write_options(options)
-    check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, parsed)
+    check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, parsed.topic)
     return parsed
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timerlog.dead_letters import HEADER
-from timerlog.layout import DeliveryState, MessageState, TopicRecord
+from timerlog.layout import MESSAGE_HEAD_BYTES, DeliveryState, MessageState, TopicRecord
 from timerlog.snapshot import Chunk, Int64Array, Records, Snapshot
 from timerlog.topics import shard_name
 
@@ -186,6 +186,19 @@ class LogColumns:
     def order_key(self, ids: Any) -> Any:
         """VARCHAR; NULL for a message without an ordering key."""
         return _texts(self._pieces(ids, Records.order_keys, empty_is_null=True))
+
+    def packed_headers(self, ids: Any) -> Any:
+        """BLOB: the headers as they were sent; NULL for a message without headers."""
+        return self._pieces(ids, Records.headers, empty_is_null=True)
+
+    def are_right(self, ids: Int64Array) -> npt.NDArray[np.bool_]:
+        """Whether the record of each message is there and matches its checksum."""
+        found = self._records(ids)
+        sizes = found.key_bytes + found.headers_bytes + found.order_bytes + found.body_bytes
+        right = np.zeros(len(ids), bool)
+        kept = np.flatnonzero(found.is_whole)
+        right[kept] = self._snapshot.log.are_right(found.positions[kept], sizes[kept] + MESSAGE_HEAD_BYTES)
+        return right
 
     def headers(self, ids: Any) -> Any:
         """VARCHAR with a JSON object; NULL for a message without headers."""

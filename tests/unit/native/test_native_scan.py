@@ -101,3 +101,24 @@ def test_nothing_is_copied_of_no_pieces() -> None:
 @pytest.mark.parametrize("capacity", [0, 1])
 def test_a_scan_without_room_says_so(capacity: int) -> None:
     assert scan(records(1, 1), capacity=capacity)[1] == twin.FULL
+
+
+@given(st.lists(st.binary(max_size=30), max_size=6), st.data())
+def test_checksums_are_looked_at(payloads: list[bytes], data: st.DataObject) -> None:
+    made = [make_record(1, 0, 7, payload) for payload in payloads]
+    starts = np.cumsum([0, *(padded(len(record)) for record in made)])[: len(made)].tolist()
+    log = bytearray(b"".join(record.ljust(padded(len(record)), b"\0") for record in made))
+    sizes = [len(record) for record in made]
+    hit = data.draw(st.integers(0, len(log) - 1)) if log and data.draw(st.booleans()) else None
+    if hit is not None:
+        log[hit] ^= data.draw(st.integers(1, 255))
+    with Outputs() as out:
+        right = out.array(len(made), np.uint8)
+        lib.tw_check_records(
+            out.bytes(bytes(log)), out.input(starts, np.uint64, "uint64_t *"),
+            out.input(sizes, np.uint64, "uint64_t *"), len(made), pointer(right, "uint8_t *"),
+        )  # fmt: skip
+        found = right.astype(bool).tolist()
+    assert found == twin.check_records(log, starts, sizes)
+    wrong = [start <= hit < start + size for start, size in zip(starts, sizes, strict=True)] if hit else None
+    assert wrong is None or found == [not one for one in wrong]

@@ -54,24 +54,80 @@ SAYS = {
         "what is set: ack_wait_ms max_attempts",
         "from Vitess: 30000 ms, 10000 messages",
     ],
+    "order_timeouts_spark.py": [
+        "scheduled 5, cancelled 2, paid first 3",
+        "after the second batch was done again: scheduled 5, cancelled 2, paid first 3",
+        "timed out: order-4, order-5, order-6",
+        "order-4 is paid too late: 1",
+    ],
+    "spark_archive.py": [
+        "archived: 30 in 3 files, 30 dropped",
+        "read with Spark alone: 10",
+        "the first of May: 10 to orders.restored",
+        "rescheduled: 1000 of 1000",
+    ],
     "spark_messages.py": [
         "50 acked, 50 leased, 900 scheduled",
         "acked and due by now: 50",
         "delivered early: 0",
     ],
+    "spark_schedule.py": [
+        "refused: {'no_time': 1}",
+        "scheduled 99998; left out: {'no_time': 1, 'key_twice': 1}",
+        "repeated: True",
+        "cancel: cancelled",
+    ],
     "sharded_consumers.py": ["shards: -80 80-", "every key once: True"],
 }
 
 
+#: What they show is tested elsewhere, and each starts Spark.
+SLOW = ("spark_archive.py", "spark_messages.py", "spark_schedule.py")
+YEAR = "flights_year.py"
+
+
 def test_no_example_is_forgotten() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAYS)
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*SAYS, YEAR}
 
 
-@pytest.mark.parametrize("name", sorted(SAYS))
-def test_example(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=60, check=True
+def lines_of(name: str, *options: str, timeout_s: int) -> list[str]:
+    """What a program prints; it says nothing on its standard error but what Java warns of."""
+    command = [sys.executable, str(EXAMPLES / name), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert (
+        done.returncode,
+        [line for line in done.stderr.splitlines() if not line.startswith("WARNING: ")],
+    ) == (
+        0,
+        [],
     )
-    assert done.stdout.splitlines() == SAYS[name]
-    # Java warns of what Spark asks it for.
-    assert [line for line in done.stderr.splitlines() if not line.startswith("WARNING: ")] == []
+    return done.stdout.splitlines()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.soak] * (name in SLOW)) for name in sorted(SAYS)]
+)
+def test_example(name: str) -> None:
+    assert lines_of(name, timeout_s=240) == SAYS[name]
+
+
+def counts_of_a_year(lines: list[str]) -> dict[str, str]:
+    """The counts it prints, without the times that steps took."""
+    return dict(line.strip().split(": ") for line in lines if line.startswith("  ") and ": " in line)
+
+
+@pytest.mark.timeout(300)
+def test_days_of_the_year_of_departures() -> None:
+    lines = lines_of(YEAR, "--days", "3", "--seconds", "2", timeout_s=290)
+    counts = counts_of_a_year(lines)
+    assert [
+        counts[name] for name in ("scheduled", "acked", "reported", "archived", "dropped by the broker")
+    ] == ["2,699"] * 5
+    assert lines[-1].startswith("2,699 departures scheduled, delivered, reported on and archived; ")
+
+
+@pytest.mark.soak
+def test_the_year_of_departures() -> None:
+    lines = lines_of(YEAR, timeout_s=1_800)
+    assert counts_of_a_year(lines)["archived"] == "336,776"

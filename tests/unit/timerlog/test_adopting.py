@@ -7,16 +7,20 @@ from collections import Counter
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.support.bulk import columns, job
+from tests.support.bulk import JOB, columns, job
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
-from timerlog.adopting import InThread
-from timerlog.bulk import MANIFEST
+from timerlog.bulk import MANIFEST, Manifest, Topics, by_time, write_manifest, write_segments
 from timerlog.errors import BadJob
+from timerlog.job import InThread
 from timerlog.layout import MessageState
 from timerlog.purge import DropTicket, FreeTicket, WaitDurable
+from timerlog.settings import StoreSettings
 from timerlog.store import Store
 from timerlog.tables import remove_derived_files
 
@@ -103,6 +107,18 @@ def test_messages_of_a_job_are_like_sent_ones(store: Store, staged: Path) -> Non
     assert sorted(drain(store, "t", NOW_MS + MINUTE_MS)) == sorted(ids[2:])
 
 
+def test_bodies_of_megabytes(tmp_path: Path) -> None:
+    """They are larger than what is written at once."""
+    settings = StoreSettings(max_body_bytes=4 << 20, max_frame_bytes=8 << 20)
+    store = Store.open(tmp_path / "data", settings, NOW_MS)
+    bodies = [b"small", b"x" * (3 << 20), b"", b"y" * (1 << 20)]
+    staged = tmp_path / "data" / "staging" / "job"
+    job(store, staged, [("t", columns([NOW_MS] * 4, bodies=bodies))], NOW_MS)
+    assert store.adopt(staged, 0, NOW_MS).messages == 4
+    assert len(drain(store, "t", NOW_MS)) == 4
+    store.close(clean=True)
+
+
 def test_keys_that_are_taken_are_rejected(store: Store, staged: Path) -> None:
     topic = store.open_topic("t", NOW_MS)
     store.ingest(send(topic, [b"x", b"y"], keys=[b"k1", b"free"], times_ms=[NOW_MS + MINUTE_MS] * 2), NOW_MS)
@@ -118,7 +134,7 @@ def test_keys_that_are_taken_are_rejected(store: Store, staged: Path) -> None:
     assert store.state_hash() == before
     assert store.find("t", ["k0", "k1", "k2"]) == [0, taken, 0]
     report = store.adopt(staged, 2, NOW_MS)
-    assert (report.messages, report.rejected) == (3, 2)
+    assert (report.messages, report.rejected, report.inside) == (3, 2, 1)
     assert Counter(reject.key for reject in report.samples) == {"k1": 1, "k2": 1}
     assert taken in {reject.earlier_id for reject in report.samples}
     assert store.cancel([free], NOW_MS) == ["cancelled"]
@@ -131,7 +147,7 @@ def test_a_job_is_taken_in_once(store: Store, staged: Path, tmp_path: Path) -> N
     copy = tmp_path / "copy"
     shutil.copytree(staged, copy)
     assert store.adopt(staged, 0, NOW_MS).messages == 5
-    assert list(staged.glob("*.log")) == [], "its files are the log's now"
+    assert not staged.exists(), "its files are the log's now"
     again = store.adopt(copy, 0, NOW_MS)
     assert (again.messages, again.repeated) == (5, True)
     assert len(drain(store, "t", NOW_MS)) == 5
@@ -300,7 +316,9 @@ def test_killed_between_any_two_steps(tmp_path: Path) -> None:
         store = Store.open(directory, SMALL, NOW_MS)
         count = store.topics()[0]["scheduled"]
         found.add(count)
-        assert store.adopt(staged, 10, NOW_MS).messages == 5_999 or count == 6_000
+        again = store.adopt(staged, 10, NOW_MS, bytes.fromhex(JOB))
+        assert (again.messages, again.repeated) == (5_999, count == 6_000)
+        assert not staged.exists(), "also where only the clearing away was missing"
         assert len(drain(store, "t", NOW_MS + 5)) == 6_000
         store.close()
         shutil.rmtree(directory)
@@ -308,3 +326,37 @@ def test_killed_between_any_two_steps(tmp_path: Path) -> None:
             break
         step += 1
     assert found == {1, 6_000}
+
+
+def test_a_file_of_several_topics(store: Store, staged: Path) -> None:
+    store.create_topic("sharded", {}, 4, NOW_MS)
+    names = ["plain", "sharded", "other"]
+    plan = store.plan_bulk(JOB, names, NOW_MS)
+    staged.mkdir(parents=True)
+    of = np.arange(3_000) % 3
+    segments = write_segments(
+        plan,
+        Topics(names, of.astype(np.uint16)),
+        columns([NOW_MS + MINUTE_MS - n for n in range(3_000)], keys=keys(3_000)),
+        store.reserve_ids,
+        staged,
+        "run",
+    )
+    write_manifest(Manifest(plan=plan, segments=segments), staged)
+    assert store.adopt(staged, 0, NOW_MS).messages == 3_000
+    assert store.find("sharded", ["k1", "k4"]) != [0, 0]
+    assert store.find("plain", ["k1"]) == [0]
+    assert [len(drain(store, name, NOW_MS + MINUTE_MS)) for name in ("plain", "other")] == [1_000] * 2
+    hours = Counter[int]()
+    for segment in segments:
+        for topic_id, hour, count in segment.hours:
+            hours[topic_id] += count
+            assert hour in (NOW_MS // 3_600_000, (NOW_MS + MINUTE_MS) // 3_600_000)
+    assert hours[plan.topics["plain"].topic_id] == hours[plan.topics["other"].topic_id] == 1_000
+    assert hours.total() == 3_000
+
+
+@given(st.lists(st.one_of(st.integers(0, 9), st.integers(0, 1 << 62)), max_size=50))
+def test_order_by_time(times: list[int]) -> None:
+    found = by_time(np.array(times, np.int64))
+    assert found.tolist() == sorted(range(len(times)), key=times.__getitem__)

@@ -198,6 +198,22 @@ def test_redeliver_at_a_time(store: Store, topic: int) -> None:
     assert reader.fetch(now_ms=NOW_MS + 500) == [(1, 2)]
 
 
+def test_what_could_be_delivered_by_now_can_be_postponed(store: Store, topic: int) -> None:
+    pump(store, NOW_MS)
+    reader = Reader(store, topic)
+    reader.nack(*reader.fetch(), delay_ms=0)
+    assert store.has_ready(reader.group)
+    later_ms = NOW_MS + 500
+    assert store.redeliver([1, 2], None, later_ms, NOW_MS) == ["waiting", "waiting"]
+    assert store.redeliver([1, 2], None, later_ms, NOW_MS, postpone=True) == ["redelivered", "redelivered"]
+    assert store.redeliver([2], None, NOW_MS, NOW_MS, postpone=True) == ["redelivered"], "its time is now"
+    assert reader.fetch() == [(2, 2)]
+    pump(store, later_ms - 1)
+    assert reader.fetch(now_ms=later_ms - 1) == [(3, 1), (4, 1)], "never early"
+    pump(store, later_ms)
+    assert reader.fetch(now_ms=later_ms) == [(1, 2)]
+
+
 def test_redeliver_refuses(store: Store, topic: int) -> None:
     pump(store, NOW_MS)
     Reader(store, topic).fetch()

@@ -57,7 +57,7 @@ def _record(kind: int, aux: int, payload: bytes) -> Iterator[Row]:
         tick, seq, _ = struct.unpack_from("<qQQ", payload)
         for number, (value, _, _) in enumerate(_values(payload[24:])):
             yield tick, -1, aux, 0, value, seq + number, 0
-    elif kind in (6, 8, 19):
+    elif kind in (6, 8, 19, 26):
         for (message_id,) in struct.iter_unpack("<Q", payload):
             yield -1, -1, 0, 0, message_id, -1, 0
     elif kind == 7:
@@ -125,9 +125,10 @@ def busy(store: Store) -> Store:
     store.redeliver([1, 2], "g", NOW_MS + 700, NOW_MS + 30, acked=True)
     store.set_topic("orders", {"max_attempts": 1}, (), None, NOW_MS)
     reader.nack(receipts[24], delay_ms=None, error="last straw", now_ms=NOW_MS + 40)
-    store.expire(np.array([27], np.uint64), NOW_MS + 1_000)
+    assert store.expire(np.array([receipts[26][0]], np.uint64), NOW_MS + 60_000) == 1
     store.return_unseen(reader.group, reader.holder, [receipts[25][0]], [receipts[25][1]], NOW_MS + 50)
     other.store.release_holder(other.holder, NOW_MS + 60)
+    assert store.drop(np.array([3], np.uint64), NOW_MS + 60_000).dropped == 1
     store.sync()
     return store
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tickwheel.spark.columns import check_columns
 from tickwheel.spark.errors import RowsRejected, SourceError
-from tickwheel.spark.rows import KeyOfRow, WriteOptions, check_columns, prepare, write_options
+from tickwheel.spark.rows import KeyOfRow, WriteOptions, prepare, write_options
 
 AT = 1_935_403_200_000
 
@@ -135,17 +136,17 @@ def test_options() -> None:
         ({"deliver_at": "timestamp"}, "no column body"),
         ({"body": "string"}, "no column deliver_at"),
         ({"deliver_at": "timestamp_ntz", "body": "string"}, "no time zone"),
-        ({"deliver_at": "date", "body": "string"}, "bigint or timestamp"),
+        ({"deliver_at": "date", "body": "string"}, "use bigint, string or timestamp"),
         ({"deliver_at": "timestamp", "body": "string", "x": "int"}, "no column 'x'"),
         ({"deliver_at": "timestamp", "body": "string"}, "no topic"),
     ],
 )
 def test_columns_that_are_refused(columns: dict[str, str], message: str) -> None:
     with pytest.raises(SourceError, match=message):
-        check_columns(columns, WriteOptions())
+        check_columns(columns, None)
 
 
 def test_columns_that_are_taken() -> None:
-    check_columns({"deliver_at": "bigint", "body": "binary", "topic": "string"}, WriteOptions())
+    check_columns({"deliver_at": "bigint", "body": "binary", "topic": "string"}, None)
     columns = {"deliver_at": "timestamp", "body": "string", "headers": "map<string,string>"}
-    check_columns(columns, WriteOptions(topic="t"))
+    check_columns(columns, "t")

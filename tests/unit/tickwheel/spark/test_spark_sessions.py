@@ -41,6 +41,8 @@ def test_a_server_that_does_not_answer_is_told_at_once() -> None:
 
 def test_an_incomplete_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)
+    # A process of several that run tests has none, which PySpark takes for a run of its own doctests.
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(SparkMissing, match="not complete") as caught:

@@ -1,0 +1,105 @@
+"""The command is killed with SIGKILL at each point that matters, and run again: every message is somewhere, once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tickwheel
+from tests.integration.daemon_harness import Daemon
+from tests.spark.test_spark_cli import FAST
+from tests.support.archives import archived, check_each_once, files_of, ids_at, work_off
+from tickwheel.spark import archive_messages
+from tickwheel.spark.archive.layout import OURS, Archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COUNT, DONE = 120, 100
+
+#: `tickwheel pipeline archive`, in which one function kills the process, before or after its n-th call.
+_DRIVER = """
+import os, signal, sys
+import tickwheel.sync
+from cli.main import main
+from tickwheel.spark.archive import archiving
+from tickwheel.spark.archive.layout import Archive
+
+archiving._DROP_IDS = 30
+place, name, when, at = sys.argv[1:5]
+where = {"archiving": archiving, "Archive": Archive, "Client": tickwheel.sync.Client}[place]
+real, calls = getattr(where, name), []
+
+def killing(*args, **options):
+    calls.append(1)
+    if when == "before" and len(calls) == int(at):
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = real(*args, **options)
+    if when == "after" and len(calls) == int(at):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+setattr(where, name, killing)
+sys.argv[1:] = sys.argv[5:]
+sys.exit(main())
+"""
+
+POINTS = {
+    "files are written": ("archiving", "check_files", "before", "1"),
+    "files are checked": ("Archive", "commit", "before", "1"),
+    "the manifest is there": ("Archive", "commit", "after", "1"),
+    "files have their places": ("Archive", "publish", "after", "1"),
+    "some are dropped": ("Client", "drop", "after", "2"),
+    "all are dropped": ("Archive", "finish", "before", "1"),
+}
+#: The others run in `make soak`: each starts Spark in a process of its own.
+QUICK = ("the manifest is there", "some are dropped")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    with Daemon(tmp_path / "data", purge_after="365d") as running:
+        yield running
+
+
+@pytest.mark.timeout(400)  # two starts of Spark, on a machine that may be busy
+@pytest.mark.parametrize(
+    "point", [one if one in QUICK else pytest.param(one, marks=pytest.mark.soak) for one in POINTS]
+)
+def test_killed_when(point: str, spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
+    root = tmp_path / "archive"
+    with tickwheel.sync.Client(daemon.unix_url) as client:
+        sent = list(client.send_many("t", [b"x"] * COUNT).ids())
+        work_off(client, "t", DONE)
+        command = ["pipeline", "archive", "--older-than", "0s", "--to", str(root), "--url", daemon.unix_url]
+        ended = subprocess.run(
+            [sys.executable, "-c", _DRIVER, *POINTS[point], *command, *FAST],
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+            capture_output=True,
+            timeout=240,
+        )
+        assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+        left, committed = ids_at(client), Archive(root).manifests()
+        if point.startswith("files are"):
+            assert (left, files_of(root), committed) == (sent, [], []), "nothing counts, nothing is dropped"
+        else:
+            assert len(committed) == 1
+            dropped = {"some are dropped": 60, "all are dropped": DONE}.get(point, 0)
+            assert len(left) == COUNT - dropped
+        work_off(client, "t", 5)
+        report = archive_messages(spark, root, older_than=timedelta(), url=daemon.unix_url)
+        assert report.messages == (5 if committed else DONE + 5), "what is archived is not archived again"
+        check_each_once(root, client, sent)
+        assert len(ids_at(client)) == COUNT - DONE - 5
+        assert list((root / OURS / "staging").iterdir()) == []
+        again = archive_messages(spark, root, older_than=timedelta(), url=daemon.unix_url)
+        assert (again.messages, again.resumed) == (0, {})
+        assert len(archived(root)) == DONE + 5

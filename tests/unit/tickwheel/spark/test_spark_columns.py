@@ -1,0 +1,164 @@
+"""Columns of a batch, checked without Spark: times that are texts, headers as MessagePack, the reason of each row."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tickwheel.spark.columns import CODES, CORRUPT, REASONS, check_columns, checked, shown
+from tickwheel.spark.errors import SourceError
+from tickwheel.spark.headers import packed_headers
+from tickwheel.spark.moments import GOOD, NAIVE, UNREADABLE, parse_moment, parse_moments
+
+AT = 1_935_403_200_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def batch(**columns: Any) -> Any:
+    arrays = {
+        name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()
+    }
+    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def codes(found: Any) -> list[str]:
+    return [CODES[number] for number in found.reasons.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms", "state"),
+    [
+        ("2031-05-01T12:00:00Z", AT, GOOD),
+        ("2031-05-01 12:00:00Z", AT, GOOD),
+        (" 2031-05-01T12:00Z ", AT, GOOD),
+        ("2031-05-01T14:00:00+02:00", AT, GOOD),
+        ("2031-05-01T14:00:00.000+0200", AT, GOOD),
+        ("2031-05-01T14:00:00+02", AT, GOOD),
+        ("2031-05-01T12:00:00.0001Z", AT + 1, GOOD),
+        ("2031-05-01T12:00:00.001000001Z", AT + 2, GOOD),
+        ("2031-05-01T12:00:00.001000000Z", AT + 1, GOOD),
+        ("20310501T120000Z", AT, GOOD),
+        ("1935403200000", AT, GOOD),
+        ("+1935403200000", AT, GOOD),
+        ("-1", -1, GOOD),
+        ("1969-12-31T23:59:59.9995Z", 0, GOOD),
+        ("2031-05-01T12:00:00", 0, NAIVE),
+        ("2031-05-01 12:00", 0, NAIVE),
+        ("2031-05-01", 0, NAIVE),
+        ("2031-W18-4T12:00:00", 0, NAIVE),
+        ("2031-13-01T12:00:00Z", 0, UNREADABLE),
+        ("tomorrow", 0, UNREADABLE),
+        ("", 0, UNREADABLE),
+        ("12345678901234567890", 0, UNREADABLE),
+    ],
+)
+def test_times_as_texts(text: str, time_ms: int, state: int) -> None:
+    for around in ([text], [text, None, "2031-05-01T12:00:00Z", "x", "5"]):
+        times, states = parse_moments(pa.array(around, pa.string()))
+        assert (int(times[0]), int(states[0])) == (time_ms, state)
+        assert states[1:].tolist() == [GOOD, GOOD, UNREADABLE, GOOD][: len(around) - 1]
+        assert times[1:].tolist() == [0, AT, 0, 5][: len(around) - 1]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.datetimes(datetime(1971, 1, 1), datetime(9998, 1, 1)),
+            st.integers(-14 * 60, 14 * 60),
+            st.booleans(),
+        ),
+        max_size=8,
+    )
+)
+def test_columns_of_times_are_read_as_single_ones(moments: list[tuple[datetime, int, bool]]) -> None:
+    aware = [moment.replace(tzinfo=timezone(timedelta(minutes=offset))) for moment, offset, _ in moments]
+    texts = [
+        one.isoformat(" " if spaced else "T") for one, (_, _, spaced) in zip(aware, moments, strict=True)
+    ]
+    times, states = parse_moments(pa.array(texts, pa.string()))
+    assert times.tolist() == [-((EPOCH - one) // timedelta(milliseconds=1)) for one in aware]
+    assert list(zip(times.tolist(), states.tolist(), strict=True)) == [parse_moment(text) for text in texts]
+
+
+headers = st.dictionaries(st.text(max_size=40), st.one_of(st.none(), st.text(max_size=300)), max_size=20)
+
+
+@given(st.lists(st.one_of(st.none(), headers), max_size=6), st.integers(0, 3))
+def test_maps_are_packed_as_dicts_are(maps: list[dict[str, str | None] | None], start: int) -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    column = pa.array([None if one is None else list(one.items()) for one in maps], kind).slice(start)
+    packed, bad = packed_headers(column)
+    wanted = [one if not one else msgspec.msgpack.encode(one) for one in maps[start:]]
+    assert packed.to_pylist() == [b"" if one == {} else one for one in wanted]
+    assert not bad.any()
+
+
+def test_headers_as_json() -> None:
+    texts = ['{"a": [1]}', None, "{}", "[1]", "{", '{"a": [1]}', '{"n": 123456789012345678901234567890}']
+    packed, bad = packed_headers(pa.array(texts))
+    assert packed.to_pylist()[:3] == [msgspec.msgpack.encode({"a": [1]}), None, b""]
+    assert packed[5].as_py() == packed[0].as_py()
+    assert bad.tolist() == [False, False, False, True, True, False, packed[6].as_py() is None]
+
+
+def test_the_first_reason_of_a_row_counts() -> None:
+    kinds: dict[str, list[Any]] = {
+        "deliver_at": ["5", None, "2031-05-01T12:00:00", "x", "-5", "5", "5", "5", "5", "5", "5", "5", "5"],
+        "body": ["b", None, "b", "b", "b", None, "b", "b", "b", "b", "b", "b", "b"],
+        "topic": ["t", "a b", "t", "t", "t", "t", None, "a b", "t", "t", "t", "t", "t"],
+        "priority": ["7", "", "1", "1", "1", "1", "1", "1", "256", "high", None, " 255 ", "1"],
+        "key": ["k", "", "k", "k", "k", "k", "k", "k", "k", "k", "", "é" * 127, "é" * 128],
+    }
+    rows = batch(**{name: pa.array(values, pa.string()) for name, values in kinds.items()})
+    assert codes(checked(rows, None)) == [
+        "", "no_time", "naive_time", "unreadable_time", "bad_time", "no_body", "no_topic", "bad_topic",
+        "bad_priority", "bad_priority", "bad_key", "", "bad_key",
+    ]  # fmt: skip
+    named = checked(rows, "other")
+    assert codes(named)[6] == ""
+    assert named.topics[named.topic_of[6]] == "other"
+    assert named.priority is not None
+    assert named.priority.to_pylist()[11] == 255
+
+
+def test_what_is_too_large_and_what_is_no_row() -> None:
+    large = pa.array(
+        [[("h", "x" * size)] for size in (16_000, 17_000, 70_000)], pa.map_(pa.string(), pa.string())
+    )
+    rows = batch(deliver_at=[1, 1, 1], body=[b"", b"", b""], headers=large)
+    assert codes(checked(rows, "t")) == ["", "headers_too_large", "headers_too_large"]
+    torn = pa.array([None, "1,2,3", None], pa.string())
+    rows = batch(**{"deliver_at": pa.array(["1", None, None], pa.string()), "body": ["b"] * 3, CORRUPT: torn})
+    assert codes(checked(rows, "t")) == ["", "unreadable_row", "no_time"]
+
+
+def test_values_are_shown_cut() -> None:
+    maps = pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string()))
+    far = pa.array([np.int64(1) << 62]).view(pa.timestamp("us", "UTC"))
+    rows = batch(deliver_at=far, body=[b"\xff" + b"x" * 100], headers=maps, key=pa.array([None], pa.string()))
+    assert shown(rows, "deliver_at", 0) == str(1 << 62)
+    assert shown(rows, "body", 0) == "\ufffd" + "x" * 79 + "…"
+    assert shown(rows, "headers", 0) == '{"a":"b"}'
+    assert shown(rows, "key", 0) is None
+    assert shown(rows, "topic", 0) is None
+
+
+def test_all_that_is_wrong_with_columns_is_told_at_once() -> None:
+    with pytest.raises(SourceError) as caught:
+        check_columns({"deliver_at": "timestamp_ntz", "bdoy": "string", "priority": "string"}, None)
+    for part in ("no time zone", "no column 'bdoy'", "priority is string", "no column body", "no topic"):
+        assert part in caught.value.message
+    assert "The columns are: deliver_at timestamp_ntz, bdoy string, priority string." in caught.value.message
+    assert "Cast them to timestamp" in caught.value.advice
+    check_columns({"deliver_at": "string", "body": "string", "priority": "string"}, "t", are_texts=True)
+
+
+def test_each_reason_has_a_text() -> None:
+    assert all(column and text for column, text in list(REASONS.values())[1:])

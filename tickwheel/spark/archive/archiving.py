@@ -1,0 +1,379 @@
+"""Archives what is done: copies it into Parquet files, checks them, and only then lets the broker forget it.
+
+1. What an earlier run left is brought to its end: see ``_Run.resume``.
+2. Tasks read the data directory and write files below ``staging``, with a count and a checksum of what they read.
+3. Other tasks read the files back and compare.
+4. The manifest: from here on the messages are archived.
+5. The files get their places, and the broker drops exactly the ids that are in them.
+
+A crash before 4 leaves files that nobody looks at; one behind it, a manifest whose drop the next run repeats: to drop
+an id that is gone changes nothing. What the broker keeps because somebody called for it again is not archived twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from tickwheel import sync
+from tickwheel.protocol.errors import UnknownTopic
+from tickwheel.spark.archive.files import check_file, read_ids, write_files
+from tickwheel.spark.archive.layout import FORMAT, Archive, FileEntry, Manifest, Outcome, new_run
+from tickwheel.spark.archive.source import STATES, Passed, Wanted, count_messages, read_pieces, topic_names
+from tickwheel.spark.archive.tasks import run_tasks
+from tickwheel.spark.errors import ArchiveDamaged, SourceError
+from timerlog.errors import StoreError
+from timerlog.offline import Offline, describe_directory
+from timerlog.snapshot import Int64Array
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_ROWS_PER_TASK: Final = 500_000
+_DROP_IDS: Final = 50_000
+_RUN_BYTES: Final = 4
+_NAMED: Final = 5
+
+
+class TopicCount(msgspec.Struct, frozen=True):
+    """``bytes``: of the log's records, or of the files."""
+
+    messages: int
+    bytes: int
+
+
+class ArchiveReport(msgspec.Struct, kw_only=True):
+    """What was archived, or would be (``dry_run``).
+
+    ``messages`` went into ``files`` files of ``bytes`` bytes, and of those the broker has ``dropped`` so many; ``gone``
+    had been purged before it was asked, ``kept`` were called for again meanwhile. ``vanished`` were purged while they
+    were read, so they are in no archive; ``unreadable`` stay with the broker. ``resumed``: earlier runs that were
+    brought to their end, with how many messages the broker has dropped of them.
+    """
+
+    run: str | None = None
+    done_before_ms: int = 0
+    messages: int = 0
+    files: int = 0
+    bytes: int = 0
+    topics: dict[str, TopicCount] = msgspec.field(default_factory=dict)
+    dropped: int = 0
+    gone: int = 0
+    kept: int = 0
+    vanished: int = 0
+    unreadable: int = 0
+    resumed: dict[str, int] = msgspec.field(default_factory=dict)
+    freed_bytes: int | None = None
+    warnings: list[str] = msgspec.field(default_factory=list)
+    dry_run: bool = False
+
+
+def archive(
+    spark: SparkSession,
+    to: str | Path,
+    *,
+    older_than: timedelta,
+    url: str | None = None,
+    source: str | Path | None = None,
+    topics: Sequence[str] = (),
+    states: Sequence[str] = ("acked",),
+    purge: bool = False,
+    dry_run: bool = False,
+    rows_per_task: int = DEFAULT_ROWS_PER_TASK,
+) -> ArchiveReport:
+    """Archives the messages that every group was done with more than ``older_than`` ago, and has the broker drop them.
+
+    ``to``: a directory that all tasks see; it is made where there is none. ``source``: the broker's data directory,
+    where it is mounted elsewhere than the broker says. ``states``: ``dead`` as well takes messages that some group
+    has given up. ``purge``: waits until the broker has given the disk space back; else it does so when it is worth it.
+
+    Raises ``SourceError``, ``ArchiveBusy``, ``ArchiveDamaged``, ``ArchiveError``, and the client's errors.
+    """
+    wrong = [state for state in states if state not in STATES]
+    if wrong or not states:
+        raise SourceError(
+            f"Messages cannot be archived by the states {list(states)}.",
+            advice="Use acked, or acked and dead.",
+        )
+    if older_than < timedelta():
+        raise SourceError("older_than is negative.", advice="Use 30d, or 0s for all that is done by now.")
+    with sync.Client(url) as client:
+        run = _Run(spark, client, Archive(Path(to).absolute()), source, rows_per_task)
+        return run.work(older_than, topics, tuple(states), purge=purge, dry_run=dry_run)
+
+
+class _Written(msgspec.Struct, frozen=True):
+    files: list[FileEntry]
+    meant: int
+    vanished: int
+    unreadable: int
+
+
+class _Counted(msgspec.Struct, frozen=True):
+    topics: dict[str, tuple[int, int]]
+
+
+class _Checked(msgspec.Struct, frozen=True):
+    name: str
+
+
+def _write(offline: Offline, wanted: Wanted, staging: str, ids: tuple[int, int], attempt: str) -> _Written:
+    passed = Passed()
+    pieces = read_pieces(offline, range(*ids), wanted, passed)
+    files = write_files(pieces, Path(staging), f"{Path(staging).name}-{attempt}")
+    return _Written(files, passed.meant, passed.vanished, passed.unreadable)
+
+
+def _count(offline: Offline, wanted: Wanted, ids: tuple[int, int], attempt: str) -> _Counted:
+    return _Counted(count_messages(offline, range(*ids), wanted))
+
+
+def _check(file: tuple[str, FileEntry], attempt: str) -> _Checked:
+    path, entry = file
+    check_file(Path(path), entry)
+    return _Checked(entry.name)
+
+
+def check_files(spark: SparkSession, files: Sequence[tuple[Path, FileEntry]]) -> None:
+    """Reads files in tasks and compares them with what was written. Raises ``ArchiveDamaged``."""
+    checked = run_tasks(spark, [(str(path), entry) for path, entry in files], _check, _Checked)
+    if sorted(one.name for one in checked) != sorted(entry.name for _, entry in files):
+        raise ArchiveDamaged("Not all files of the archive were checked.")
+
+
+class _Run:
+    def __init__(
+        self,
+        spark: SparkSession,
+        client: sync.Client,
+        archive: Archive,
+        source: str | Path | None,
+        rows_per_task: int,
+    ) -> None:
+        self._spark, self._client, self._archive = spark, client, archive
+        place = client.log_place()
+        self._log_id, self._rows_per_task = place.log_id, rows_per_task
+        self._directory = Path(source if source is not None else place.directory)
+        self._now_ms = client.stats().now_ms
+        self._report = ArchiveReport()
+        #: Ids that are in the archive and that the broker keeps.
+        self._kept: list[tuple[int, int]] = []
+
+    def work(
+        self,
+        older_than: timedelta,
+        topics: Sequence[str],
+        states: tuple[str, ...],
+        *,
+        purge: bool,
+        dry_run: bool,
+    ) -> ArchiveReport:
+        older_ms = older_than // timedelta(milliseconds=1)
+        report = self._report
+        report.dry_run, report.done_before_ms = dry_run, max(0, self._now_ms - older_ms)
+        offline = self._describe()
+        chosen = _topic_ids(offline, topics)
+        self._warn(offline, chosen, older_ms)
+        if dry_run:
+            self._kept = self._all_kept()
+            self._forecast(offline, self._wanted(chosen, states))
+            return report
+        with self._archive.locked():
+            self.resume()
+            manifest = self._write(offline, self._wanted(chosen, states))
+            if manifest is not None:
+                self._drop(manifest, self._archive)
+        if purge:
+            report.freed_bytes = self._client.purge().freed_bytes
+        return report
+
+    def _describe(self) -> Offline:
+        try:
+            offline = describe_directory(self._directory, self._now_ms)
+        except StoreError as error:
+            raise SourceError(f"{error}.", advice=error.advice) from None
+        found = f"{offline.description.log_id:016x}"
+        if found != self._log_id:
+            raise SourceError(
+                f"{self._directory} holds the log {found}, and the broker has {self._log_id}.",
+                advice="Name the data directory of the broker that is asked, or the broker of this directory.",
+            )
+        return offline
+
+    def _wanted(self, topic_ids: tuple[int, ...] | None, states: tuple[str, ...]) -> Wanted:
+        return Wanted(self._report.done_before_ms, states, topic_ids, _ids_of(self._kept))
+
+    def _warn(self, offline: Offline, topic_ids: tuple[int, ...] | None, older_ms: int) -> None:
+        """What is purged sooner than it is archived is lost."""
+        names = topic_names(offline.description.topics)
+        chosen = {name for number, name in names.items() if topic_ids is None or number in topic_ids}
+        short: dict[float, list[str]] = {}
+        for name in sorted(chosen):
+            try:
+                purge_after_ms = self._client.topic(name).effective["purge_after_ms"]
+            except UnknownTopic:
+                continue  # it was deleted just now
+            if purge_after_ms <= older_ms:
+                short.setdefault(purge_after_ms, []).append(name)
+        for purge_after_ms, found in sorted(short.items()):
+            others = f" and {len(found) - _NAMED} others" if len(found) > _NAMED else ""
+            self._report.warnings.append(
+                f"purge_after is {purge_after_ms / 1_000:,.0f} s for {', '.join(found[:_NAMED])}{others}, not longer "
+                f"than older_than: messages may be purged before they are archived. Raise it, to 36500d say."
+            )
+
+    def _parts(self, offline: Offline) -> list[tuple[int, int]]:
+        end = offline.description.next_id
+        return [(at, min(at + self._rows_per_task, end)) for at in range(1, end, self._rows_per_task)]
+
+    def _forecast(self, offline: Offline, wanted: Wanted) -> None:
+        counted = run_tasks(self._spark, self._parts(offline), partial(_count, offline, wanted), _Counted)
+        for one in counted:
+            self._add({topic: TopicCount(*counts) for topic, counts in one.topics.items()})
+
+    def _add(self, topics: dict[str, TopicCount]) -> None:
+        report = self._report
+        for topic, count in topics.items():
+            known = report.topics.get(topic, TopicCount(0, 0))
+            report.topics[topic] = TopicCount(known.messages + count.messages, known.bytes + count.bytes)
+            report.messages, report.bytes = report.messages + count.messages, report.bytes + count.bytes
+
+    # -- what earlier runs left --
+
+    def resume(self) -> None:
+        """Deletes files of runs without a manifest. Where the broker may not have dropped all of a run, its files are
+        checked once more, and it is asked again; so it is for messages that it kept."""
+        self._archive.remove_orphans()
+        for manifest in self._archive.manifests():
+            outcome = self._archive.outcome(manifest.run)
+            if manifest.log_id != self._log_id or (outcome is not None and not outcome.kept):
+                continue
+            if outcome is None:
+                check_files(self._spark, [(self._archive.path(manifest, one), one) for one in manifest.files])
+                self._report.resumed[manifest.run] = self._drop(manifest, self._archive, is_own=False).dropped
+            else:
+                self._drop_kept(manifest, outcome)
+
+    def _drop_kept(self, manifest: Manifest, before: Outcome) -> None:
+        """What was done again since is as old as everything that is archived now."""
+        dropped, gone, kept = self._ask(_batches(_ids_of(before.kept)), self._report.done_before_ms)
+        self._kept += kept
+        if dropped + gone:
+            done = Outcome(dropped=before.dropped + dropped, gone=before.gone + gone, kept=kept)
+            self._archive.finish(manifest.run, done)
+            self._report.resumed[manifest.run] = dropped
+
+    def _all_kept(self) -> list[tuple[int, int]]:
+        """Without asking the broker: what is in the archive and may still be with the broker."""
+        kept: list[tuple[int, int]] = []
+        for manifest in self._archive.manifests():
+            outcome = self._archive.outcome(manifest.run)
+            if manifest.log_id == self._log_id:
+                kept += outcome.kept if outcome is not None else _runs_of(self._ids_in(manifest))
+        return kept
+
+    def _ids_in(self, manifest: Manifest) -> Int64Array:
+        found = [read_ids(self._archive.path(manifest, entry), entry) for entry in manifest.files]
+        return np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+    # -- this run --
+
+    def _write(self, offline: Offline, wanted: Wanted) -> Manifest | None:
+        """None: there is nothing to archive."""
+        run = new_run(self._now_ms, os.urandom(_RUN_BYTES))
+        staging = self._archive.staging(run)
+        try:
+            work = partial(_write, offline, wanted, str(staging))
+            written = run_tasks(self._spark, self._parts(offline), work, _Written)
+            report, files = self._report, [entry for one in written for entry in one.files]
+            report.vanished = sum(one.vanished for one in written)
+            report.unreadable = sum(one.unreadable for one in written)
+            manifest = Manifest(
+                format=FORMAT,
+                run=run,
+                log_id=self._log_id,
+                created_ms=self._now_ms,
+                done_before_ms=wanted.done_before_ms,
+                states=list(wanted.states),
+                files=sorted(files, key=lambda entry: entry.name),
+            )
+            taken = sum(one.meant for one in written) - report.vanished - report.unreadable
+            if manifest.rows != taken:
+                raise ArchiveDamaged(f"The files hold {manifest.rows:,} messages, and {taken:,} were read.")
+            if not files:
+                return None
+            check_files(self._spark, [(staging / entry.name, entry) for entry in files])
+            self._archive.commit(manifest)
+        except BaseException:
+            if not self._is_committed(run):
+                self._archive.abandon(run)
+            raise
+        report.run, report.files = run, len(files)
+        for entry in files:
+            self._add({entry.topic: TopicCount(entry.rows, entry.bytes)})
+        return manifest
+
+    def _is_committed(self, run: str) -> bool:
+        return any(manifest.run == run for manifest in self._archive.manifests())
+
+    def _drop(self, manifest: Manifest, archive: Archive, *, is_own: bool = True) -> Outcome:
+        """Puts the files where they belong, has the broker drop what is in them, and writes down what it said."""
+        archive.publish(manifest)
+        batches = (
+            batch
+            for entry in manifest.files
+            for batch in _batches(np.sort(read_ids(archive.path(manifest, entry), entry)))
+        )
+        dropped, gone, kept = self._ask(batches, manifest.done_before_ms)
+        outcome = Outcome(dropped=dropped, gone=gone, kept=kept)
+        archive.finish(manifest.run, outcome)
+        self._kept += kept
+        if is_own:
+            self._report.dropped, self._report.gone = dropped, gone
+            self._report.kept = sum(count for _, count in kept)
+        return outcome
+
+    def _ask(
+        self, batches: Iterator[Int64Array], done_before_ms: int
+    ) -> tuple[int, int, list[tuple[int, int]]]:
+        dropped = gone = 0
+        kept: list[tuple[int, int]] = []
+        for ids in batches:
+            found = self._client.drop(self._log_id, _runs_of(ids), done_before=done_before_ms)
+            dropped, gone = dropped + found.dropped, gone + found.gone
+            kept += found.kept
+        return dropped, gone, kept
+
+
+def _topic_ids(offline: Offline, topics: Sequence[str]) -> tuple[int, ...] | None:
+    """The numbers of topics and their shards. Raises ``SourceError``."""
+    if not topics:
+        return None
+    names = topic_names(offline.description.topics)
+    unknown = sorted(set(topics) - set(names.values()))
+    if unknown:
+        raise SourceError(f"There is no topic {unknown[0]!r}.", advice="`tickwheel topics` lists them.")
+    return tuple(number for number, name in names.items() if name in topics)
+
+
+def _batches(ids: Int64Array) -> Iterator[Int64Array]:
+    for start in range(0, len(ids), _DROP_IDS):
+        yield ids[start : start + _DROP_IDS]
+
+
+def _runs_of(ids: Int64Array) -> list[tuple[int, int]]:
+    """First id and count of what is consecutive in ids that are in order."""
+    parts: list[Any] = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
+    return [(int(part[0]), len(part)) for part in parts if len(part)]
+
+
+def _ids_of(runs: Sequence[tuple[int, int]]) -> Int64Array:
+    parts = [np.arange(first, first + count, dtype=np.int64) for first, count in runs]
+    return np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)

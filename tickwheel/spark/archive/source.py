@@ -1,0 +1,275 @@
+"""What an archive takes from a data directory, and the rows that it makes of it; one row a message.
+
+A message is taken when every group of its topic was done with it before a time. Its record in the log must match its
+checksum: what is damaged, or has a key that is no UTF-8, stays with the broker and is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timerlog.layout import DeliveryState, MessageState, TopicRecord
+from timerlog.offline import Offline
+from timerlog.query.columns import LogColumns, shard_names
+from timerlog.snapshot import Array, Chunk, Int64Array, Snapshot
+
+_MS: Final = pa.timestamp("ms", "UTC")
+GROUP: Final = pa.struct(
+    [
+        pa.field("name", pa.string()),
+        pa.field("state", pa.string()),
+        pa.field("epoch", pa.int64()),
+        pa.field("attempts", pa.int64()),
+        pa.field("time", _MS),
+    ]
+)
+#: The columns of an archive's files. The topic and the date stand in the names of the directories.
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("log_id", pa.string()),
+        pa.field("shard", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("order_key", pa.string()),
+        pa.field("priority", pa.int32()),
+        pa.field("time_created", _MS),
+        pa.field("deliver_at", _MS),
+        pa.field("time_acked", _MS),
+        pa.field("headers", pa.string()),
+        pa.field("headers_packed", pa.binary()),
+        pa.field("body", pa.binary()),
+        pa.field("groups", pa.list_(GROUP)),
+    ]
+)
+STATES: Final[dict[str, int]] = {"acked": DeliveryState.ACKED, "dead": DeliveryState.DEAD}
+DAY_MS: Final = 86_400_000
+_NO_TEXT: Final = "\ufffd"
+_CHUNK_ROWS: Final = 65_536
+_BATCH_BYTES: Final = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages are taken. ``states``: how their groups may be done with them. ``topic_ids``: with all shards;
+    None: of all topics. ``without``: ids that are in the archive already, in order."""
+
+    done_before_ms: int
+    states: tuple[str, ...] = ("acked",)
+    topic_ids: tuple[int, ...] | None = None
+    without: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+@dataclass(slots=True)
+class Passed:
+    """How many messages were meant, and of these those that were not taken: purged while they were read, or not
+    readable."""
+
+    meant: int = 0
+    vanished: int = 0
+    unreadable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one topic and one UTC day, which is numbered from 1970 on."""
+
+    topic: str
+    day: int
+    batch: Any
+
+
+def topic_names(topics: list[TopicRecord]) -> dict[int, str]:
+    """The name under which each topic is archived: that of a shard is its topic's."""
+    own = {topic.topic_id: topic.name for topic in topics}
+    return {topic.topic_id: own.get(topic.parent, topic.name) for topic in topics}
+
+
+def count_messages(offline: Offline, ids: range, wanted: Wanted) -> dict[str, tuple[int, int]]:
+    """How many messages of each topic would be taken, and the bytes of their records."""
+    names, counts = topic_names(offline.description.topics), dict[str, tuple[int, int]]()
+    snapshot = Snapshot(offline.description)
+    try:
+        for chosen in _chosen(snapshot, ids, wanted):
+            for topic_id in np.unique(chosen.rows["topic_id"]).tolist():
+                mine = chosen.rows["topic_id"] == topic_id
+                messages, size = counts.get(names[topic_id], (0, 0))
+                record_bytes = int(chosen.rows["record_bytes"][mine].sum(dtype=np.int64))
+                counts[names[topic_id]] = messages + int(mine.sum()), size + record_bytes
+    finally:
+        snapshot.close()
+    return counts
+
+
+def read_pieces(offline: Offline, ids: range, wanted: Wanted, passed: Passed) -> Iterator[Piece]:
+    """The rows to be archived. Raises ``StoreError``."""
+    snapshot = Snapshot(offline.description)
+    try:
+        making = _Rows(snapshot)
+        for chosen in _chosen(snapshot, ids, wanted):
+            ends = np.cumsum(chosen.rows["record_bytes"].astype(np.int64))
+            cuts = (np.flatnonzero(np.diff(ends // _BATCH_BYTES)) + 1).tolist()
+            for start, stop in zip([0, *cuts], [*cuts, len(chosen.ids)], strict=True):
+                yield from making.pieces(chosen.part(start, stop), passed)
+    finally:
+        snapshot.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Messages in order of their ids, and what their groups did: those of message i are ``groups[at[i]:at[i + 1]]``."""
+
+    ids: Int64Array
+    rows: Array
+    done_ms: Int64Array
+    at: Int64Array
+    groups: npt.NDArray[np.uint32]
+    deliveries: Array
+
+    def part(self, start: int, stop: int) -> _Chosen:
+        first, last = int(self.at[start]), int(self.at[stop])
+        return _Chosen(
+            self.ids[start:stop],
+            self.rows[start:stop],
+            self.done_ms[start:stop],
+            self.at[start : stop + 1] - first,
+            self.groups[first:last],
+            self.deliveries[first:last],
+        )
+
+    def only(self, kept: Int64Array) -> _Chosen:
+        """Some of the messages."""
+        if len(kept) == len(self.ids):
+            return self
+        sizes = np.diff(self.at)
+        inside = np.isin(np.repeat(np.arange(len(self.ids)), sizes), kept)
+        at = np.concatenate([[0], np.cumsum(sizes[kept])])
+        return _Chosen(
+            self.ids[kept],
+            self.rows[kept],
+            self.done_ms[kept],
+            at,
+            self.groups[inside],
+            self.deliveries[inside],
+        )
+
+
+def _chosen(snapshot: Snapshot, ids: range, wanted: Wanted) -> Iterator[_Chosen]:
+    known = np.array(sorted(snapshot.groups_of.keys() & {t.topic_id for t in snapshot.description.topics}))
+    topics = known if wanted.topic_ids is None else np.array(wanted.topic_ids, np.int64)
+    states = [STATES[name] for name in wanted.states]
+
+    def judge(numbers: Int64Array, rows: Array) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = (rows["state"] == MessageState.READY) & np.isin(
+            rows["topic_id"], topics
+        )
+        if len(wanted.without):
+            found &= ~np.isin(numbers, wanted.without)
+        return found
+
+    for chunk in snapshot.chunks(None, chunk_rows=_CHUNK_ROWS, ids=ids, judge=judge):
+        chosen = _done(chunk, states, wanted.done_before_ms)
+        if len(chosen.ids):
+            yield chosen
+
+
+def _done(chunk: Chunk, states: list[int], done_before_ms: int) -> _Chosen:
+    """The messages of a chunk that all groups were done with in time."""
+    order = np.lexsort((chunk.groups, chunk.ids))
+    ids, deliveries, groups = chunk.ids[order], chunk.deliveries[order], chunk.groups[order]
+    starts = np.flatnonzero(np.diff(ids, prepend=-1))
+    at = np.append(starts, len(ids))
+    is_done = (groups > 0) & np.isin(deliveries["state"], states)
+    all_done = np.logical_and.reduceat(is_done, starts) if len(ids) else np.zeros(0, bool)
+    last_ms = np.maximum.reduceat(deliveries["time_ms"], starts) if len(ids) else np.zeros(0, np.int64)
+    everything = _Chosen(ids[starts], chunk.rows[order[starts]], last_ms, at, groups, deliveries)
+    return everything.only(np.flatnonzero(all_done & (last_ms < done_before_ms)))
+
+
+class _Rows:
+    """Makes rows of chosen messages."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        description = snapshot.description
+        self._snapshot, self._log = snapshot, LogColumns(snapshot)
+        self._log_id = f"{description.log_id:016x}"
+        self._names = topic_names(description.topics)
+        self._shards = dict(
+            zip((t.topic_id for t in description.topics), shard_names(description.topics), strict=True)
+        )
+        self._groups = {group.group_id: group.name for group in description.groups}
+
+    def pieces(self, chosen: _Chosen, passed: Passed) -> Iterator[Piece]:
+        batch, chosen = self._readable(chosen, passed)
+        if not len(chosen.ids):
+            return
+        days = chosen.rows["deliver_at_ms"] // DAY_MS
+        names = [self._names[topic_id] for topic_id in chosen.rows["topic_id"].tolist()]
+        topics, numbers = np.unique(np.array(names, object), return_inverse=True)
+        order = np.lexsort((days, numbers))
+        cuts = np.flatnonzero(np.diff(days[order]) | np.diff(numbers[order])) + 1
+        for part in np.split(order, cuts):
+            taken = batch if len(part) == len(order) else batch.take(pa.array(np.sort(part)))
+            yield Piece(str(topics[numbers[part[0]]]), int(days[part[0]]), taken)
+
+    def _readable(self, chosen: _Chosen, passed: Passed) -> tuple[Any, _Chosen]:
+        passed.meant += len(chosen.ids)
+        # All of the batch is read from the same places of the log: a purge cannot come between two columns.
+        batch = self._batch(chosen)
+        is_right = self._log.are_right(chosen.ids)
+        is_there = self._snapshot.rows["state"][chosen.ids] != MessageState.NONE
+        passed.vanished += int((~is_right & ~is_there).sum())
+        for name in ("key", "order_key"):
+            odd = pc.match_substring(batch.column(name), _NO_TEXT).fill_null(False)
+            is_right &= ~odd.to_numpy(zero_copy_only=False)
+        passed.unreadable += int((~is_right & is_there).sum())
+        kept = np.flatnonzero(is_right)
+        return (batch if len(kept) == len(batch) else batch.take(pa.array(kept))), chosen.only(kept)
+
+    def _batch(self, chosen: _Chosen) -> Any:
+        ids, rows = chosen.ids, chosen.rows
+        shards = [self._shards[topic_id] for topic_id in rows["topic_id"].tolist()]
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(ids),
+                pa.repeat(self._log_id, len(ids)),
+                pa.array(shards, pa.string()),
+                self._log.key(ids),
+                self._log.order_key(ids),
+                pa.array(rows["priority"].astype(np.int32)),
+                _times(rows["created_ms"]),
+                _times(rows["deliver_at_ms"]),
+                _times(chosen.done_ms),
+                self._log.headers(ids),
+                self._log.packed_headers(ids),
+                self._log.body(ids),
+                self._group_lists(chosen),
+            ],
+            schema=SCHEMA,
+        )
+
+    def _group_lists(self, chosen: _Chosen) -> Any:
+        deliveries = chosen.deliveries
+        names = {number: name for name, number in STATES.items()}
+        epochs = deliveries["epoch"].astype(np.int64)
+        items = pa.StructArray.from_arrays(
+            [
+                pa.array([self._groups[number] for number in chosen.groups.tolist()], pa.string()),
+                pa.array([names[state] for state in deliveries["state"].tolist()], pa.string()),
+                pa.array(epochs),
+                pa.array(epochs - deliveries["base_epoch"]),
+                _times(deliveries["time_ms"]),
+            ],
+            fields=list(GROUP),
+        )
+        return pa.ListArray.from_arrays(pa.array(chosen.at.astype(np.int32)), items, type=pa.list_(GROUP))
+
+
+def _times(values_ms: npt.NDArray[Any]) -> Any:
+    return pa.array(np.ascontiguousarray(values_ms), pa.int64()).view(_MS)

@@ -1,0 +1,229 @@
+"""Batches of rows as columns of messages, each row checked: Python runs once a batch, or once a distinct value.
+
+``checked`` takes an Arrow batch as Spark hands it over. A row is good, or has the first reason why it cannot be a
+message. Sending (``tickwheel.spark.rows``) and bulk scheduling (``tickwheel.spark.scheduling``) share all of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_KEY_BYTES, MAX_TIME_MS, is_valid_name
+from tickwheel.spark.errors import SourceError
+from tickwheel.spark.headers import packed_headers
+from tickwheel.spark.moments import NAIVE, UNREADABLE, parse_moments
+
+_WHOLE_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
+#: Types that each column may have, as Spark spells them.
+SINK_COLUMNS: Final[dict[str, frozenset[str]]] = {
+    "key": frozenset({"string", "int", "bigint"}),
+    "deliver_at": frozenset({"timestamp", "bigint", "string"}),
+    "body": frozenset({"string", "binary"}),
+    "priority": _WHOLE_NUMBERS,
+    "headers": frozenset({"string", "map<string,string>"}),
+    "topic": frozenset({"string"}),
+    "order_key": frozenset({"string"}),
+}
+#: A line of a text file that is no row, whole; Spark fills it in.
+CORRUPT: Final = "_corrupt_record"
+_SHOWN: Final = 80
+
+#: Code of a reason: (the column that it is about, what it says). Of several, the first one is a row's.
+REASONS: Final[dict[str, tuple[str, str]]] = {
+    "": ("", ""),
+    "unreadable_row": (CORRUPT, "the line is no row"),
+    "no_time": ("deliver_at", "there is no deliver_at"),
+    "naive_time": ("deliver_at", "deliver_at has no time zone"),
+    "unreadable_time": ("deliver_at", "deliver_at is neither an ISO 8601 time nor epoch milliseconds"),
+    "bad_time": ("deliver_at", "deliver_at is before 1970 or after the year 9999"),
+    "no_body": ("body", "there is no body"),
+    "no_topic": ("topic", "there is no topic"),
+    "bad_topic": ("topic", "this cannot be the name of a topic"),
+    "bad_priority": ("priority", "the priority is not between 0 and 255"),
+    "bad_key": ("key", "the key is empty or longer than 255 bytes"),
+    "bad_order_key": ("order_key", "the order_key is empty or longer than 255 bytes"),
+    "bad_headers": ("headers", "the headers are no JSON object"),
+    "headers_too_large": ("headers", f"the headers are longer than {MAX_HEADERS_BYTES:,} bytes"),
+    "body_too_large": ("body", "the body is larger than the topic allows"),
+}
+CODES: Final = tuple(REASONS)
+NUMBERS: Final = {code: number for number, code in enumerate(CODES)}
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Checked:
+    """Columns of a batch. ``reasons``: of each row, a place in ``CODES``; 0: it is good, only then its values count.
+    ``topics[topic_of[i]]``: its topic. ``headers``: MessagePack, empty for an empty map. Texts are ``large_binary``."""
+
+    reasons: npt.NDArray[np.uint8]
+    deliver_at_ms: npt.NDArray[np.int64]
+    body: Any
+    key: Any | None
+    order_key: Any | None
+    headers: Any | None
+    priority: Any | None
+    topics: Sequence[str]
+    topic_of: npt.NDArray[np.uint32]
+
+    def refuse(self, code: str, rows: Mask) -> None:
+        """These rows have this reason, unless they have one already."""
+        self.reasons[rows & (self.reasons == 0)] = NUMBERS[code]
+
+
+def check_columns(columns: Mapping[str, str], topic: str | None, *, are_texts: bool = False) -> None:
+    """``columns``: names and types as Spark spells them. ``are_texts``: they come from a file that has only texts.
+    Raises ``SourceError``, which names everything that is wrong."""
+    problems, advice = [], []
+    for name, kind in columns.items():
+        if name not in SINK_COLUMNS:
+            problems.append(f"A message has no column {name!r}: {', '.join(SINK_COLUMNS)}.")
+        elif kind == "timestamp_ntz":
+            problems.append(f"The times of {name} have no time zone.")
+            advice.append("Cast them to timestamp, in a session with the zone that they are meant in.")
+        elif kind not in SINK_COLUMNS[name] and not (are_texts and kind == "string"):
+            problems.append(f"The column {name} is {kind}: use {one_of(SINK_COLUMNS[name])}.")
+    problems += [
+        f"There is no column {name}: each message needs one."
+        for name in ("deliver_at", "body")
+        if name not in columns
+    ]
+    if "topic" not in columns and topic is None:
+        problems.append("There is no topic.")
+        advice.append("Name one, or add a column topic.")
+    if problems:
+        found = ", ".join(f"{name} {kind}" for name, kind in columns.items()) or "none"
+        text = f"{' '.join(problems)} The columns are: {found}."
+        raise SourceError(text, advice=" ".join(advice) or None)
+
+
+def one_of(kinds: frozenset[str]) -> str:
+    """``a``, ``a or b``, ``a, b or c``."""
+    *others, last = sorted(kinds)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def checked(batch: Any, topic: str | None) -> Checked:
+    """The columns of a batch; ``topic``: of rows that name none."""
+    column = {name: batch.column(name) for name in batch.schema.names}
+    rows = batch.num_rows
+    topics, topic_of, no_topic = _topics(column.get("topic"), topic, rows)
+    times_ms, time_reasons = _times(column["deliver_at"])
+    found = Checked(
+        reasons=np.zeros(rows, np.uint8),
+        deliver_at_ms=times_ms,
+        body=column["body"].cast(pa.large_binary()),
+        key=_text(column.get("key")),
+        order_key=_text(column.get("order_key")),
+        headers=None,
+        priority=None,
+        topics=topics,
+        topic_of=topic_of,
+    )
+    if CORRUPT in column:
+        found.refuse("unreadable_row", valid(column[CORRUPT]))
+    found.refuse("no_time", ~valid(column["deliver_at"]))
+    for code, mask in time_reasons.items():
+        found.refuse(code, mask)
+    found.refuse("bad_time", (times_ms < 0) | (times_ms > MAX_TIME_MS))
+    found.refuse("no_body", ~valid(found.body))
+    found.refuse("no_topic", no_topic)
+    bad_names = [not is_valid_name(name) for name in topics]
+    if any(bad_names):
+        found.refuse("bad_topic", np.array(bad_names)[topic_of])
+    if "priority" in column:
+        found.priority, is_bad = _priorities(column["priority"])
+        found.refuse("bad_priority", is_bad)
+    for code, texts in (("bad_key", found.key), ("bad_order_key", found.order_key)):
+        if texts is not None:
+            lengths = _lengths(texts)
+            found.refuse(code, valid(texts) & ((lengths == 0) | (lengths > MAX_KEY_BYTES)))
+    if "headers" in column:
+        found.headers, is_bad = packed_headers(column["headers"])
+        found.refuse("bad_headers", is_bad)
+        found.refuse("headers_too_large", _lengths(found.headers) > MAX_HEADERS_BYTES)
+    return found
+
+
+def valid(column: Any) -> Mask:
+    """Which values are not NULL."""
+    if not column.null_count:
+        return np.ones(len(column), np.bool_)
+    return np.asarray(column.is_valid())
+
+
+def _lengths(column: Any) -> npt.NDArray[np.int64]:
+    return np.asarray(pc.binary_length(column).fill_null(0), np.int64)
+
+
+def _text(column: Any | None) -> Any | None:
+    if column is None:
+        return None
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.string())
+    return column.cast(pa.large_binary())
+
+
+def _topics(
+    column: Any | None, default: str | None, rows: int
+) -> tuple[list[str], npt.NDArray[np.uint32], Mask]:
+    """Names, which of them is whose, and who has none."""
+    nobody = np.zeros(rows, np.bool_)
+    if column is None:
+        assert default is not None
+        return [default], np.zeros(rows, np.uint32), nobody
+    encoded = column.dictionary_encode()
+    names = [*encoded.dictionary.to_pylist(), default if default is not None else "none"]
+    of = np.asarray(encoded.indices.fill_null(len(names) - 1), np.uint32)
+    return names, of, nobody if default is not None else ~valid(column)
+
+
+def _times(column: Any) -> tuple[npt.NDArray[np.int64], dict[str, Mask]]:
+    """Milliseconds, and who has none that can be read."""
+    if pa.types.is_timestamp(column.type):
+        micros = np.asarray(column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).fill_null(0))
+        # A message is never early: what lies within a millisecond is due when it is over.
+        return -(-micros // 1_000), {}
+    if pa.types.is_integer(column.type):
+        return np.asarray(column.cast(pa.int64()).fill_null(0), np.int64), {}
+    times_ms, states = parse_moments(column)
+    return times_ms, {"naive_time": states == NAIVE, "unreadable_time": states == UNREADABLE}
+
+
+def _priorities(column: Any) -> tuple[Any, Mask]:
+    """As int64, and who has none that can be used."""
+    unreadable = np.zeros(len(column), np.bool_)
+    if not pa.types.is_integer(column.type):
+        is_number = pc.match_substring_regex(column, r"^\s*\d{1,3}\s*$")
+        unreadable = ~np.asarray(is_number.fill_null(True))
+        column = pc.utf8_trim_whitespace(pc.if_else(is_number, column, None))
+    numbers = column.cast(pa.int64())
+    values = np.asarray(numbers.fill_null(0))
+    return numbers, unreadable | (values < 0) | (values > 255)
+
+
+def shown(batch: Any, name: str, row: int) -> str | None:
+    """A value as somebody may want to see it, cut; None: there is none."""
+    if name not in batch.schema.names:
+        return None
+    column = batch.column(name)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())  # what is no time cannot be shown as one
+    value = column[row].as_py()
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    elif not isinstance(value, str | int):
+        value = msgspec.json.encode(dict(value)).decode()
+    text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

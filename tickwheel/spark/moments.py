@@ -1,0 +1,76 @@
+"""Times that are texts, a column at a time: ISO 8601 with a zone, or epoch milliseconds."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+GOOD: Final = 0
+NAIVE: Final = 1
+UNREADABLE: Final = 2
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY: Final = r"^\d{4}-\d{2}-\d{2}"
+_ZONED: Final = _DAY + r"[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}(:?\d{2})?)$"
+_WITHOUT: Final = _DAY + r"([T ]\d{2}(:\d{2}(:\d{2}([.,]\d{1,9})?)?)?)?$"
+_NUMBER: Final = r"^[+-]?\d{1,18}$"
+_FINE: Final = re.compile(r"([.,]\d{6})(\d+)")
+
+States = npt.NDArray[np.uint8]
+
+
+def parse_moments(column: Any) -> tuple[npt.NDArray[np.int64], States]:
+    """Milliseconds since 1970, rounded up, and whether they are; 0 and ``GOOD`` for NULL."""
+    texts = pc.utf8_trim_whitespace(column)
+    times_ms, states = np.zeros(len(texts), np.int64), np.full(len(texts), UNREADABLE, np.uint8)
+    states[~np.asarray(texts.is_valid())] = GOOD
+    is_zoned = _matches(texts, _ZONED)
+    if is_zoned.any():
+        micros = _micros(texts, is_zoned)
+        if micros is None:
+            is_zoned[:] = False  # one of them is no time after all: all of them go one by one
+        else:
+            times_ms[is_zoned] = -(-micros[is_zoned] // 1_000)
+            states[is_zoned] = GOOD
+    is_number = _matches(texts, _NUMBER)
+    if is_number.any():
+        numbers = pc.if_else(pa.array(is_number), pc.utf8_ltrim(texts, "+"), None).cast(pa.int64())
+        times_ms[is_number] = np.asarray(numbers.fill_null(0))[is_number]
+        states[is_number] = GOOD
+    states[_matches(texts, _WITHOUT)] = NAIVE
+    for place in np.flatnonzero(states == UNREADABLE).tolist():
+        times_ms[place], states[place] = parse_moment(texts[place].as_py())
+    return times_ms, states
+
+
+def _matches(texts: Any, pattern: str) -> npt.NDArray[np.bool_]:
+    return np.array(pc.match_substring_regex(texts, pattern).fill_null(False))
+
+
+def _micros(texts: Any, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | None:
+    try:
+        found = pc.if_else(pa.array(wanted), texts, None).cast(pa.timestamp("us", "UTC"))
+    except pa.ArrowInvalid:
+        return None
+    return np.asarray(found.cast(pa.int64()).fill_null(0))
+
+
+def parse_moment(text: str) -> tuple[int, int]:
+    """One time, in any form of ISO 8601 that Python knows: (milliseconds, state)."""
+    fine = _FINE.search(text)
+    try:
+        moment = datetime.fromisoformat(_FINE.sub(r"\1", text))
+        if moment.utcoffset() is None:
+            return 0, NAIVE
+        micros = (moment - _EPOCH) // timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        return 0, UNREADABLE
+    if fine is not None and fine[2].strip("0"):
+        micros += 1
+    return -(-micros // 1_000), GOOD

@@ -1,0 +1,58 @@
+"""Makes a report: checks where it goes, builds it, writes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tickwheel.spark.errors import understood
+from tickwheel.spark.report.options import PlottingMissing, ReportOptions
+from tickwheel.spark.report.output import PAGE, SUMMARY, TABLES, check_output, write_report
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tickwheel.spark.report.build import Answers
+
+
+def make_report(spark: SparkSession, options: ReportOptions, out: Path) -> dict[str, Any]:
+    """Writes a report to ``out`` and returns its summary. Raises ``OutputRefused``, ``PlottingMissing``,
+    ``SourceError``, ``ReportError``."""
+    from pyspark.errors import PySparkException
+
+    check_output(out)
+    _require_plotting()
+    from tickwheel.spark.report.build import build
+    from tickwheel.spark.report.summary import summarise
+
+    try:
+        answers = build(spark, options)
+    except PySparkException as error:
+        ours = understood(error)
+        if ours is None:
+            raise
+        raise ours from None
+    summary = summarise(answers)
+    write_report(out, lambda folder: _fill(folder, answers, summary))
+    return summary
+
+
+def _fill(folder: Path, answers: Answers, summary: dict[str, Any]) -> None:
+    import pyarrow.parquet as pq
+
+    from tickwheel.spark.report.page import render
+
+    (folder / TABLES).mkdir()
+    for name, table in answers.tables.items():
+        pq.write_table(table, folder / TABLES / f"{name}.parquet")
+    (folder / PAGE).write_text(render(answers), encoding="utf-8")
+    text = json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False)
+    (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
+
+
+def _require_plotting() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise PlottingMissing("The report's charts need matplotlib, which cannot be imported.") from None

@@ -1,0 +1,138 @@
+"""What a report reads: the tables ``messages`` and ``events`` of each data directory, with the columns that it
+needs and no others, times as epoch milliseconds and topics by the names that users gave them.
+
+Ids belong to one directory, so each row has the number of its own, ``log``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from tickwheel.spark.options import read_options
+from tickwheel.spark.predicates import conditions
+from tickwheel.spark.report.options import ReportOptions
+from tickwheel.spark.source import describe
+from timerlog.offline import Offline
+from timerlog.snapshot import Description
+from timerlog.tables import DEAD_SUFFIX
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: The events that say when a message was promised, delivered and done.
+_EVENTS: Final = "sent,rescheduled,delivered,returned,acked,dead"
+_EVENT_COLUMNS: Final = (
+    "position", "place", "event", "time", "time_next", "topic", "group", "id", "epoch", "priority", "deliver_at",
+)  # fmt: skip
+_STATE_COLUMNS: Final = ("id", "topic", "group", "state", "time_next", "time_created", "deliver_at")
+_TIMES: Final = ("time", "time_next", "time_created", "deliver_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """``events``: one row for each thing that happened. ``messages``: one for each message and group, ``is_first`` for
+    the first group of its topic. ``identities``: key, headers and ordering key, one row for each message. ``letters``:
+    the dead letters, one row each. ``now_ms``: when the directories were looked at; ``log_bytes``: the size of their
+    logs."""
+
+    events: DataFrame
+    messages: DataFrame
+    identities: DataFrame
+    letters: DataFrame
+    now_ms: int
+    log_bytes: int
+
+
+def read_frames(spark: SparkSession, options: ReportOptions) -> Frames:
+    """Raises ``SourceError`` when a directory cannot be read."""
+    found = [_described(options, number) for number in range(len(options.directories))]
+    readers = [_Reader(spark, options, number, one.description) for number, one in enumerate(found)]
+    return Frames(
+        events=_union(one.events() for one in readers),
+        messages=_union(one.messages() for one in readers),
+        identities=_union(one.identities() for one in readers),
+        letters=_union(one.letters() for one in readers),
+        now_ms=max(one.description.now_ms for one in found),
+        log_bytes=sum(one.end_position - one.first_position for one in found),
+    )
+
+
+def _described(options: ReportOptions, number: int) -> Offline:
+    wanted = {"path": str(options.directories[number]), "committed": str(options.committed).lower()}
+    return describe(read_options(wanted))[0]
+
+
+def _union(frames: Iterable[DataFrame]) -> DataFrame:
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+class _Reader:
+    """One directory."""
+
+    def __init__(
+        self, spark: SparkSession, options: ReportOptions, number: int, description: Description
+    ) -> None:
+        self._spark, self._options, self._number = spark, options, number
+        names = {topic.topic_id: topic.name for topic in description.topics}
+        #: The topic that users know, for each whose messages lie in the shards of another.
+        self._parents = {
+            topic.name: names[topic.parent] for topic in description.topics if topic.parent in names
+        }
+        #: A message belongs to the groups that began before it, so to the one that began first if to any.
+        self._first_groups: dict[str, str] = {}
+        for group in sorted(description.groups, key=lambda group: (group.start_seq, group.group_id)):
+            self._first_groups.setdefault(names[group.topic_id], group.name)
+        self._dead_topics = [name for name in names.values() if name.endswith(DEAD_SUFFIX)]
+
+    def events(self) -> DataFrame:
+        return self._finished(self._load("events", _EVENT_COLUMNS, events=_EVENTS))
+
+    def messages(self) -> DataFrame:
+        frame = self._load("messages", _STATE_COLUMNS)
+        return self._finished(frame.withColumn("is_first", self._is_first()))
+
+    def identities(self) -> DataFrame:
+        kind = self._options.tenant.kind
+        extra = {"header": ("headers",), "order-key": ("order_key",), "key-prefix": ()}[kind]
+        columns = ("id", "topic", "group", "key", *extra)
+        frame = self._load("messages", columns).where(self._is_first())
+        return frame.drop("topic", "group").withColumn("log", F.lit(self._number))
+
+    def letters(self) -> DataFrame:
+        columns = (*_STATE_COLUMNS, "dead_reason", "headers")
+        # Headers and reasons lie in the log: they are read of dead letters only.
+        filters = conditions(("topic", "in", self._dead_topics or [""]))
+        frame = self._load("messages", columns, filters=filters).where(self._is_first())
+        return self._finished(frame)
+
+    def _load(self, table: str, columns: Sequence[str], **options: str) -> DataFrame:
+        source = self._spark.read.format("tickwheel").options(table=table, columns=",".join(columns))
+        source = source.options(committed=str(self._options.committed).lower(), **options)
+        return source.load(str(self._options.directories[self._number]))
+
+    def _is_first(self) -> Column:
+        """Of the rows that a message has, one for each group, true for one."""
+        if not self._first_groups:
+            return F.col("group").isNull()
+        return F.col("group").isNull() | (F.col("group") == _looked_up(self._first_groups, "topic"))
+
+    def _finished(self, frame: DataFrame) -> DataFrame:
+        for name in _TIMES:
+            if name in frame.columns:
+                renamed = "happened_ms" if name == "time" else f"{name.removeprefix('time_')}_ms"
+                frame = frame.withColumn(renamed, F.unix_millis(name)).drop(name)
+        if self._parents:
+            frame = frame.withColumn("topic", F.coalesce(_looked_up(self._parents, "topic"), F.col("topic")))
+        return frame.withColumn("log", F.lit(self._number))
+
+
+def _looked_up(names: Mapping[str, str], column: str) -> Column:
+    """What a name stands for; NULL where it is not among them."""
+    return F.element_at(
+        F.create_map(*[F.lit(part) for pair in names.items() for part in pair]), F.col(column)
+    )

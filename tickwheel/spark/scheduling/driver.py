@@ -1,0 +1,303 @@
+"""Bulk scheduling, the driver's side: plans a job, lets Spark write it, hands it to the broker."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tickwheel import sync
+from tickwheel._bulk import AdoptResult, JobPlan, JobRefused
+from tickwheel._url import default_url
+from tickwheel.protocol.errors import NotConnected, RequestTimeout
+from tickwheel.protocol.limits import is_valid_name
+from tickwheel.spark.columns import CORRUPT, SINK_COLUMNS, check_columns
+from tickwheel.spark.errors import (
+    RowsRefused,
+    ScheduleFailed,
+    ScheduleUncertain,
+    SourceError,
+    StagingError,
+    understood,
+)
+from tickwheel.spark.scheduling.rejects import write_rejects
+from tickwheel.spark.scheduling.report import (
+    INSIDE,
+    KEPT_SAMPLES,
+    TAKEN,
+    Rejected,
+    ScheduleResult,
+    TaskReport,
+    merged,
+)
+from tickwheel.spark.scheduling.tasks import RUN_BYTES, RemoteBroker, Task, Work
+from timerlog.bulk import MANIFEST, Manifest, Plan, Segment, write_manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_JOB: Final = re.compile(r"[0-9a-f]{32}")
+_LEAST_RUN_BYTES: Final = 64 * 1024
+_CLEAN_UP_TRIES: Final = 5
+_CLEAN_UP_PAUSE_S: Final = 0.2
+_log = logging.getLogger("tickwheel.spark")
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """See ``schedule``. ``are_texts``: the columns come from a file that has only texts."""
+
+    url: str | None = None
+    topic: str | None = None
+    max_rejects: int = 0
+    job: str | None = None
+    rejects: str | None = None
+    staging: str | None = None
+    run_bytes: int = RUN_BYTES
+    progress: Progress | None = None
+    are_texts: bool = False
+
+    def check(self) -> None:
+        """Raises ``SourceError``."""
+        if self.topic is not None and not is_valid_name(self.topic):
+            raise SourceError(f"{self.topic!r} cannot be the name of a topic.")
+        if self.max_rejects < 0:
+            raise SourceError(f"max_rejects is {self.max_rejects}: use 0 or more.")
+        if self.run_bytes < _LEAST_RUN_BYTES:
+            raise SourceError(f"run_bytes is {self.run_bytes}: use at least {_LEAST_RUN_BYTES:,}.")
+        if self.job is not None and not self.job.strip():
+            raise SourceError("The job has an empty name.", advice="Leave it out, or name it.")
+
+
+def job_id(name: str | None) -> str:
+    """The number by which the broker knows a job: itself, or a digest of any other name; without a name a new one."""
+    if name is None:
+        return uuid.uuid4().hex
+    if _JOB.fullmatch(name):
+        return name
+    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+
+
+def schedule_frame(frame: DataFrame, options: Options) -> ScheduleResult:
+    """See ``tickwheel.spark.schedule``."""
+    options.check()
+    columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    named = {name: kind for name, kind in columns.items() if not (options.are_texts and name == CORRUPT)}
+    check_columns(named, options.topic, are_texts=options.are_texts)
+    return _Job(options).run(frame)
+
+
+class _Job:
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._id = job_id(options.job)
+        self._run = uuid.uuid4().hex[:8]
+
+    def run(self, frame: DataFrame) -> ScheduleResult:
+        planned = self._plan()
+        if planned.adopted is not None:
+            return self._repeated(planned.adopted)
+        directory = self._directory(planned)
+        plan = msgspec.convert(planned.plan, Plan)
+        self._tell(f"job {self._id}: tasks write to {directory}")
+        try:
+            return self._write_and_adopt(frame, plan, directory)
+        except ScheduleUncertain:
+            raise  # the broker may be at it, or come back to it
+        except BaseException as error:
+            discard(directory, self._run)
+            # Another run of this job may have won meanwhile: its end cleared the directory away under this one.
+            known = self._plan().adopted if isinstance(error, StagingError) else None
+            if known is None:
+                raise
+            return self._repeated(known)
+
+    def _tell(self, text: str) -> None:
+        if self._options.progress is not None:
+            self._options.progress(text)
+
+    def _plan(self) -> JobPlan:
+        topics = [self._options.topic] if self._options.topic is not None else []
+        with sync.Client(self._options.url) as client:
+            return client.plan_job(topics, job=self._id)
+
+    def _directory(self, planned: JobPlan) -> Path:
+        """Where the job's files go, as this process and the workers see it. Raises ``StagingError``."""
+        told = Path(planned.directory)
+        directory = told if self._options.staging is None else Path(self._options.staging) / told.name
+        if not directory.is_dir():
+            raise StagingError(
+                f"The broker's directory {told} cannot be seen from here"
+                + (f" as {directory}." if directory != told else ".")
+            )
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise StagingError(f"{directory} cannot be written.")
+        return directory
+
+    def _repeated(self, known: AdoptResult) -> ScheduleResult:
+        # The table of rejects is that of the run that did it.
+        return ScheduleResult(self._id, messages=known.messages, rejected=known.rejected, repeated=True)
+
+    def _write_and_adopt(self, frame: DataFrame, plan: Plan, directory: Path) -> ScheduleResult:
+        options, started_s = self._options, time.perf_counter()
+        # Workers may have another environment than the driver: its broker is theirs.
+        url = options.url or default_url()
+        work = Work(url, options.topic, plan, directory, self._run, options.run_bytes)
+        report = merged(collected(frame, work))
+        segments = report.segments
+        result = ScheduleResult(
+            self._id,
+            rejected=sum(report.counts.values()),
+            counts=report.counts,
+            samples=report.samples,
+            rows=report.rows,
+            files=len(segments),
+            written_bytes=sum(segment.bytes for segment in segments),
+            write_s=time.perf_counter() - started_s,
+        )
+        if result.rejected > options.max_rejects:
+            raise self._refused(result)
+        started_s = time.perf_counter()
+        try:
+            write_manifest(Manifest(plan=plan, segments=segments), directory)
+        except OSError as error:
+            raise StagingError(f"{directory} cannot be written: {error.strerror or error}.") from error
+        count = result.rows - result.rejected
+        self._tell(f"{count:,} messages in {result.files:,} files: the broker takes them in")
+        try:
+            found = self._adopt(options.max_rejects - result.rejected)
+        except JobRefused as error:
+            raise self._refused(with_duplicates(result, error.result, segments)) from None
+        if found.repeated:
+            return self._repeated(found)
+        result = replace(with_duplicates(result, found, segments), messages=found.messages)
+        return self._finished(replace(result, adopt_s=time.perf_counter() - started_s))
+
+    def _adopt(self, max_rejects: int) -> AdoptResult:
+        try:
+            with sync.Client(self._options.url) as client:
+                return client.adopt_job(self._id, max_rejects=max_rejects)
+        except (NotConnected, RequestTimeout) as error:
+            raise ScheduleUncertain(
+                f"The broker did not say whether it took in the job {self._id}: {error.message}"
+            ) from error
+
+    def _refused(self, result: ScheduleResult) -> RowsRefused:
+        result = self._finished(result)
+        error = RowsRefused(
+            f"{result.rejected:,} of {result.rows:,} rows cannot be scheduled, and {self._options.max_rejects:,} may "
+            f"fail, so nothing was: {'; '.join(line for line in result.summary() if not line.startswith(' '))}."
+        )
+        error.result = result
+        return error
+
+    def _finished(self, result: ScheduleResult) -> ScheduleResult:
+        if self._options.rejects is None:
+            return result
+        try:
+            return replace(result, rejects=write_rejects(result, Path(self._options.rejects)))
+        except OSError as error:
+            # What became of the job is more important than the table about it.
+            _log.error("the table of rejects cannot be written to %s: %s", self._options.rejects, error)
+            return result
+
+
+def with_duplicates(
+    result: ScheduleResult, found: AdoptResult, segments: Sequence[Segment]
+) -> ScheduleResult:
+    """What the tasks refused, and what the broker rejected on top."""
+    taken = found.rejected - found.inside
+    counts = result.counts | {code: n for code, n in ((INSIDE, found.inside), (TAKEN, taken)) if n}
+    samples = [
+        Rejected(
+            reason=INSIDE if _is_inside(earlier_id, segments) else TAKEN,
+            key=key,
+            topic=topic,
+            earlier_id=earlier_id,
+        )
+        for key, topic, earlier_id in found.samples
+    ]
+    return replace(
+        result,
+        rejected=result.rejected + found.rejected,
+        counts=counts,
+        samples=result.samples + samples[: max(0, KEPT_SAMPLES - len(result.samples))],
+    )
+
+
+def _is_inside(message_id: int, segments: Sequence[Segment]) -> bool:
+    return any(one.first_id <= message_id < one.first_id + one.messages for one in segments)
+
+
+def collected(frame: DataFrame, work: Work) -> list[TaskReport]:
+    """Runs the tasks, in one action: each further one would write everything again. What comes back is only of the
+    attempts that won. Raises ``SparkError``."""
+    from pyspark.errors import PySparkException
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "only a task of Spark runs this"
+        task = Task(work, RemoteBroker(work), context.taskAttemptId(), context.partitionId())
+        report = msgspec.msgpack.encode(task.run(batches))
+        yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], names=["report"])
+
+    wanted = frame.select([name for name in frame.columns if name in SINK_COLUMNS or name == CORRUPT])
+    try:
+        rows = wanted.mapInArrow(run, "report binary").collect()
+    except PySparkException as error:
+        raise understood(error) or _unknown(error) from None
+    return [msgspec.msgpack.decode(row[0], type=TaskReport) for row in rows]
+
+
+def _unknown(error: Exception) -> ScheduleFailed:
+    """What went wrong outside of our own code: in the DataFrame, as a rule. Behind the text come stacks."""
+    lines = [line.strip() for line in str(error).split("\n\tat ")[0].splitlines() if line.strip()]
+    what = lines[-1] if lines and "Traceback" in str(error) else " ".join(lines[:2])
+    return ScheduleFailed(f"Spark could not run the job, so nothing of it was scheduled: {what}")
+
+
+def discard(directory: Path, run: str) -> None:
+    """Removes what a run of a job has written, and the directory unless others write to it. Tasks that were told to
+    stop may write a little longer: they fail when it is gone."""
+    error: OSError | None = None
+    for _ in range(_CLEAN_UP_TRIES):
+        try:
+            _discard_once(directory, run)
+        except FileNotFoundError:
+            return
+        except OSError as found:
+            error = found
+            time.sleep(_CLEAN_UP_PAUSE_S)
+        else:
+            return
+    _log.error("%s cannot be cleared away, the broker does it in a day: %s", directory, error)
+
+
+def _discard_once(directory: Path, run: str) -> None:
+    for path in directory.iterdir():
+        if path.name.startswith(f"{run}-") or (path.name.startswith(MANIFEST) and _is_manifest_of(path, run)):
+            path.unlink(missing_ok=True)
+    if not any(directory.iterdir()):
+        directory.rmdir()
+
+
+def _is_manifest_of(path: Path, run: str) -> bool:
+    try:
+        segments = msgspec.json.decode(path.read_bytes(), type=Manifest).segments
+    except (OSError, msgspec.MsgspecError):
+        return False
+    return all(segment.file.startswith(f"{run}-") for segment in segments)

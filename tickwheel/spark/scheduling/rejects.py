@@ -1,0 +1,60 @@
+"""The table of rejects: one Parquet file a job, with some rows of each reason and how many there are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tickwheel.spark.scheduling.report import ScheduleResult
+
+SCHEMA: Final = pa.schema(
+    [
+        ("job", pa.string()),
+        ("reason", pa.string()),
+        ("rows", pa.int64()),
+        ("text", pa.string()),
+        ("detail", pa.string()),
+        ("partition", pa.int32()),
+        ("row", pa.int64()),
+        ("key", pa.string()),
+        ("topic", pa.string()),
+        ("earlier_id", pa.int64()),
+    ]
+)
+
+
+def rejects_table(result: ScheduleResult) -> pa.Table:
+    """``rows``: how many rows of the job have this reason; the others are one of them."""
+    rows = [
+        {
+            "job": result.job,
+            "reason": one.reason,
+            "rows": result.counts[one.reason],
+            "text": one.text,
+            "detail": one.detail,
+            "partition": one.partition,
+            "row": one.row,
+            "key": one.key,
+            "topic": one.topic,
+            "earlier_id": one.earlier_id,
+        }
+        for one in result.samples
+    ]
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def write_rejects(result: ScheduleResult, directory: Path) -> str:
+    """Writes the file, also with no rows, and says where it is. One of the same job is replaced. Raises ``OSError``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"rejects-{result.job}.parquet"
+    aside = directory / f".{path.name}.{os.getpid()}"  # a name that Spark does not read
+    try:
+        pq.write_table(rejects_table(result), aside)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return str(path)

@@ -1,0 +1,123 @@
+"""A job of bulk scheduling as it is taken in: what is asked, what became of it, and the keys of a piece of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from native import ffi, lib
+from timerlog.bulk import Segment
+from timerlog.core import UInt64Array
+from timerlog.purge import WaitDurable
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """A message of a job whose key another message has."""
+
+    key: str
+    topic: str
+    earlier_id: int
+
+
+class AdoptReport(msgspec.Struct, kw_only=True):
+    """What became of a job. ``inside``: how many of the rejected ones have the key of another message of the job;
+    ``samples``: some of them. ``repeated``: it had been taken in before."""
+
+    messages: int = 0
+    rejected: int = 0
+    inside: int = 0
+    samples: list[Reject] = []
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InThread:
+    """The job goes on when ``work`` has been called, in another thread as a rule."""
+
+    work: Callable[[], None]
+
+
+Pause: TypeAlias = InThread | WaitDurable | None
+Steps: TypeAlias = Generator[Pause, None, None]
+
+
+@dataclass(slots=True)
+class AdoptJob:
+    """``job_id``: None: what the manifest says. ``left_behind``: why its directory could not be cleared away."""
+
+    directory: Path
+    max_rejects: int
+    job_id: bytes | None = None
+    left_behind: Exception | None = None
+    report: AdoptReport = field(default_factory=AdoptReport)
+    is_done: bool = False
+    error: Exception | None = None
+
+
+class Keyed:
+    """The messages of a segment that have a key, and its hash, by partition of the key index."""
+
+    def __init__(self, capacity: int) -> None:
+        self._ids, self._hashes = np.empty(capacity, np.uint64), np.empty(capacity, np.uint32)
+        self.count = 0
+
+    def fill(self, native: Any, segment: Segment) -> None:
+        count = ffi.new("uint64_t *")
+        ids, hashes = self.id_pointer(0), self.hash_pointer(0)
+        lib.tw_bulk_order(native, segment.first_id, segment.messages, ids, hashes, count)
+        self.count = int(count[0])
+
+    def id_pointer(self, start: int) -> Any:
+        return ffi.cast("uint64_t *", self._ids.ctypes.data) + start
+
+    def hash_pointer(self, start: int) -> Any:
+        return ffi.cast("uint32_t *", self._hashes.ctypes.data) + start
+
+
+class Rejects:
+    """The messages of a job whose key another one has, with that one. A job may be nothing but such messages, so they
+    are kept in arrays."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        ranges = sorted((one.first_id, one.first_id + one.messages) for one in segments)
+        self._first, self._end = np.array(ranges, np.uint64).reshape(-1, 2).T
+        self._parts: list[tuple[UInt64Array, UInt64Array]] = []
+        self._raced: dict[int, int] = {}
+        self._count = 0
+        #: How many have the key of another message of the job.
+        self.inside = 0
+
+    def __len__(self) -> int:
+        return self._count + len(self._raced)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for ids, earlier in self._parts:
+            yield from zip(ids.tolist(), earlier.tolist(), strict=True)
+        yield from self._raced.items()
+
+    def add(self, ids: UInt64Array, earlier: UInt64Array) -> None:
+        """Takes copies; each message is added once."""
+        if not len(ids):
+            return
+        self._parts.append((ids.copy(), earlier.copy()))
+        self._count += len(ids)
+        place = np.searchsorted(self._first, earlier, "right")
+        self.inside += int(((place > 0) & (earlier < self._end[place - 1])).sum())
+
+    def add_raced(self, ids: Sequence[int], earlier: Sequence[int]) -> bool:
+        """Those whose key somebody sent meanwhile, maybe again; whether there is a new one."""
+        before = len(self._raced)
+        self._raced.update(zip(ids, earlier, strict=True))
+        return len(self._raced) > before
+
+    def sorted_ids(self) -> UInt64Array:
+        """All of them, by number."""
+        raced = np.array(list(self._raced), np.uint64)
+        ids: UInt64Array = np.concatenate([*(ids for ids, _ in self._parts), raced])
+        ids.sort()
+        return ids

@@ -8,7 +8,9 @@ place that the broker can reach.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +41,8 @@ MANIFEST: Final = "manifest.json"
 #: fast as with 16 MiB.
 _BUFFER_BYTES: Final = 1024 * 1024
 _HOUR_MS: Final = 3_600_000
+#: More files wait for the disk at most before the next one is made.
+_SYNCS_LEFT: Final = 4
 _TOPIC_IDS: Final = 1 << 16
 
 
@@ -145,19 +149,57 @@ def write_segments(
     reserve: Callable[[int], int],
     directory: Path,
     name: str,
+    syncs: Syncs | None = None,
 ) -> list[Segment]:
     """Writes messages, sorted by time, into as many files ``<name>-<n>.log`` as it takes; all are on the disk when this
-    returns. ``topics``: one for all, or of each message; the plan must have them. ``reserve`` gives the first of so
-    many message numbers that nobody else has. Raises ``StoreError`` for a message that ``refusals`` would have named,
-    ``OSError``."""
+    returns, or, with ``syncs``, when that was waited for. ``topics``: one for all, or of each message; the plan must
+    have them. ``reserve`` gives the first of so many message numbers that nobody else has. Raises ``StoreError`` for
+    a message that ``refusals`` would have named, ``OSError``."""
+    if syncs is None:
+        with Syncs() as own:
+            written = write_segments(plan, topics, columns, reserve, directory, name, own)
+            own.wait()
+        return written
     if isinstance(topics, str):
         topics = Topics([topics], np.zeros(len(columns), np.uint16))
     writer = _Writer(plan, topics, columns, reserve(len(columns)) if len(columns) else 0)
     segments: list[Segment] = []
     while writer.is_left:
         file = f"{name}-{len(segments)}.log"
-        segments.append(writer.write_segment(directory / file))
+        segments.append(writer.write_segment(directory / file, syncs))
     return segments
+
+
+class Syncs:
+    """Brings files to the disk in a thread, while the next ones are made."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "sync")
+        self._left: deque[Future[None]] = deque()
+
+    def __enter__(self) -> Syncs:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.shutdown()
+
+    def add(self, fd: int) -> None:
+        """Everything that was written to it so far. Raises the ``OSError`` of an earlier one."""
+        while len(self._left) >= _SYNCS_LEFT:
+            self._left.popleft().result()
+        self._left.append(self._thread.submit(_sync_and_close, os.dup(fd)))
+
+    def wait(self) -> None:
+        """Returns when all of them are on the disk. Raises ``OSError``."""
+        while self._left:
+            self._left.popleft().result()
+
+
+def _sync_and_close(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class _Writer:
@@ -207,7 +249,7 @@ class _Writer:
         self._keep.append(array)
         return ffi.cast(kind, array.ctypes.data)
 
-    def write_segment(self, path: Path) -> Segment:
+    def write_segment(self, path: Path, syncs: Syncs) -> Segment:
         first_id, first = self._next_id, self._done
         header = pack_segment_header(NOWHERE, self._plan.segment_bytes, self._plan.log_id)
         room = self._plan.segment_bytes - SEGMENT_HEADER_BYTES - RECORD_HEAD_BYTES
@@ -217,7 +259,7 @@ class _Writer:
                 _write_all(file.fileno(), self._buffer[:built])
                 room -= built
             _write_all(file.fileno(), end_record())
-            os.fsync(file.fileno())
+            syncs.add(file.fileno())
         if self._done == first:
             raise StoreError("a message does not fit into a segment")
         used = self._plan.segment_bytes - RECORD_HEAD_BYTES - room + RECORD_HEAD_BYTES

@@ -38,6 +38,12 @@ class BadDirectory(StoreError):
     advice = "Name a directory that this user can create and write to."
 
 
+class NoDataDirectory(BadDirectory):
+    """What should be read is not a data directory."""
+
+    advice = "Name the data directory of a broker."
+
+
 class TablesMissing(StoreError):
     """The tables of a data directory are not there, or not those of its log."""
 

@@ -13,7 +13,7 @@ import msgspec
 from native import lib
 from timerlog import checkpoint as checkpoints
 from timerlog.disk import Disk, FileDisk
-from timerlog.errors import BadDirectory
+from timerlog.errors import NoDataDirectory
 from timerlog.layout import SEGMENT_HEADER_BYTES, RecordType
 from timerlog.log import ADDRESS_SPACE_BYTES, SegmentHeader, reserve_log_address_space
 from timerlog.recovery import END_RECORD, REASONS, ZEROS, LogReader, is_unused, read_segment_header
@@ -47,7 +47,7 @@ def inspect_directory(directory: Path) -> InspectReport:
     Safe on a directory that a broker is using: records that it is writing meanwhile may show as a torn tail.
     """
     if not (directory / "commitlog").is_dir():
-        raise BadDirectory(f"{directory} is not a data directory: it has no commitlog/")
+        raise NoDataDirectory(f"{directory} is not a data directory: it has no commitlog/")
     disk = FileDisk(directory)
     report = InspectReport(directory=str(directory))
     base = reserve_log_address_space()

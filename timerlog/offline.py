@@ -22,7 +22,7 @@ import numpy as np
 from timerlog import checkpoint as checkpoints
 from timerlog.checkpoint import Checkpoint
 from timerlog.disk import FileDisk
-from timerlog.errors import BadDirectory, DamagedLog, PositionGone, TablesMissing
+from timerlog.errors import BadDirectory, DamagedLog, NoDataDirectory, PositionGone, TablesMissing
 from timerlog.layout import (
     RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -108,7 +108,7 @@ def describe_directory(directory: Path, now_ms: int, *, committed: bool = True) 
 def _segment_headers(directory: Path) -> list[SegmentHeader]:
     """The headers of the segments, oldest first; one that is being created has none yet."""
     if not (directory / "commitlog").is_dir():
-        raise BadDirectory(f"{directory} is not a data directory: it has no commitlog/")
+        raise NoDataDirectory(f"{directory} is not a data directory: it has no commitlog/")
     headers = []
     for base in FileDisk(directory).segments():
         header = _segment_header(directory / "commitlog" / f"{base:020d}.log")

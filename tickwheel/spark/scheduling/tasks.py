@@ -24,7 +24,7 @@ from tickwheel.spark.columns import Checked, checked
 from tickwheel.spark.errors import ScheduleFailed, SparkError, StagingError
 from tickwheel.spark.scheduling.report import TaskReport
 from tickwheel.spark.scheduling.runs import Gathered
-from timerlog.bulk import Plan, TopicPlan, write_segments
+from timerlog.bulk import Plan, Syncs, TopicPlan, write_segments
 
 RUN_BYTES: Final = 128 * 1024 * 1024
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -92,14 +92,16 @@ class Task:
         """Raises ``SparkError``; then nothing is left of it."""
         self._topics.update(self.work.plan.topics)
         try:
-            for batch in batches:
-                self._add(batch)
-                if (
-                    self._gathered.bytes >= self.work.run_bytes
-                    or self._gathered.rows >= MAX_RESERVED_IDS // 2
-                ):
-                    self._flush()
-            self._flush()
+            with Syncs() as syncs:
+                for batch in batches:
+                    self._add(batch)
+                    if (
+                        self._gathered.bytes >= self.work.run_bytes
+                        or self._gathered.rows >= MAX_RESERVED_IDS // 2
+                    ):
+                        self._flush(syncs)
+                self._flush(syncs)
+                syncs.wait()
         except BaseException as error:
             self._remove_files()
             typed = _typed(error, self.work.directory)
@@ -126,7 +128,7 @@ class Task:
         lengths = np.asarray(pc.binary_length(found.body).fill_null(0), np.int64)
         found.refuse("body_too_large", lengths > limits[found.topic_of])
 
-    def _flush(self) -> None:
+    def _flush(self, syncs: Syncs) -> None:
         if not self._gathered.rows:
             return
         plan = msgspec.structs.replace(self.work.plan, topics=self._topics)
@@ -134,7 +136,7 @@ class Task:
         name = f"{self.name}-{self._runs}"
         self._runs += 1
         self.report.segments += write_segments(
-            plan, topics, columns, self.broker.reserve_ids, self.work.directory, name
+            plan, topics, columns, self.broker.reserve_ids, self.work.directory, name, syncs
         )
 
     def _remove_files(self) -> None:

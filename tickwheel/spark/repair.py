@@ -25,6 +25,7 @@ from tickwheel._times import Moment, moment_ms
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.spark.answers import BadSql, first_part
 from tickwheel.spark.errors import SourceError, understood
+from tickwheel.spark.places import describe_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,24 +99,11 @@ def reschedule(
         if first_ms + spread_ms > MAX_TIME_MS:
             raise SourceError("The last of the new times lies behind the year 9999.")
         directory = str(Path(source if source is not None else place.directory).absolute())
-        check_log(directory, place.log_id)
+        describe_log(directory, place.log_id, 0)
         groups = _select(spark, directory, where, file)
         selected = _mapped(file)
         repair = _Repair(client, selected, groups, first_ms, spread_ms, reset_attempts=reset_attempts)
         return repair.report(dry_run=True) if dry_run else repair.work()
-
-
-def check_log(directory: str, log_id: str) -> None:
-    """Raises ``SourceError`` when a directory does not hold the broker's log."""
-    from timerlog.errors import StoreError
-    from timerlog.offline import describe_directory
-
-    try:
-        found = f"{describe_directory(Path(directory), 0).description.log_id:016x}"
-    except StoreError as error:
-        raise SourceError(f"{error}.", advice=error.advice) from None
-    if found != log_id:
-        raise SourceError(f"{directory} holds the log {found}, and the broker has {log_id}.")
 
 
 # -- selecting --

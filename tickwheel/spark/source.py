@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -34,9 +33,9 @@ from tickwheel.spark.events import (
 )
 from tickwheel.spark.messages import MessagesPart, read_messages, split_messages
 from tickwheel.spark.options import ReadOptions, read_options
+from tickwheel.spark.places import describe as describe_place
 from tickwheel.spark.predicates import take_filters
-from timerlog.errors import StoreError
-from timerlog.offline import Offline, describe_directory
+from timerlog.offline import Offline
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -76,13 +75,9 @@ class TickwheelSource(DataSource):
 def describe(options: ReadOptions) -> list[Offline]:
     """The directories as they are now. Raises ``SourceError``."""
     now_ms = time.time_ns() // 1_000_000
-    try:
-        return [
-            describe_directory(Path(directory), now_ms, committed=options.committed)
-            for directory in options.directories
-        ]
-    except StoreError as error:
-        raise SourceError(f"{error}.", advice=error.advice) from None
+    return [
+        describe_place(directory, now_ms, committed=options.committed) for directory in options.directories
+    ]
 
 
 class _Partition(InputPartition):

@@ -29,8 +29,8 @@ from tickwheel.spark.archive.layout import FORMAT, Archive, FileEntry, Manifest,
 from tickwheel.spark.archive.source import STATES, Passed, Wanted, count_messages, read_pieces, topic_names
 from tickwheel.spark.archive.tasks import run_tasks
 from tickwheel.spark.errors import ArchiveDamaged, SourceError
-from timerlog.errors import StoreError
-from timerlog.offline import Offline, describe_directory
+from tickwheel.spark.places import describe_log
+from timerlog.offline import Offline
 from timerlog.snapshot import Int64Array
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class _Run:
         older_ms = older_than // timedelta(milliseconds=1)
         report = self._report
         report.dry_run, report.done_before_ms = dry_run, max(0, self._now_ms - older_ms)
-        offline = self._describe()
+        offline = describe_log(self._directory, self._log_id, self._now_ms)
         chosen = _topic_ids(offline, topics)
         self._warn(offline, chosen, older_ms)
         if dry_run:
@@ -189,23 +189,10 @@ class _Run:
             self.resume()
             manifest = self._write(offline, self._wanted(chosen, states))
             if manifest is not None:
-                self._drop(manifest, self._archive)
+                self._drop(manifest)
         if purge:
             report.freed_bytes = self._client.purge().freed_bytes
         return report
-
-    def _describe(self) -> Offline:
-        try:
-            offline = describe_directory(self._directory, self._now_ms)
-        except StoreError as error:
-            raise SourceError(f"{error}.", advice=error.advice) from None
-        found = f"{offline.description.log_id:016x}"
-        if found != self._log_id:
-            raise SourceError(
-                f"{self._directory} holds the log {found}, and the broker has {self._log_id}.",
-                advice="Name the data directory of the broker that is asked, or the broker of this directory.",
-            )
-        return offline
 
     def _wanted(self, topic_ids: tuple[int, ...] | None, states: tuple[str, ...]) -> Wanted:
         return Wanted(self._report.done_before_ms, states, topic_ids, _ids_of(self._kept))
@@ -257,7 +244,7 @@ class _Run:
                 continue
             if outcome is None:
                 check_files(self._spark, [(self._archive.path(manifest, one), one) for one in manifest.files])
-                self._report.resumed[manifest.run] = self._drop(manifest, self._archive, is_own=False).dropped
+                self._report.resumed[manifest.run] = self._drop(manifest, is_own=False).dropped
             else:
                 self._drop_kept(manifest, outcome)
 
@@ -323,8 +310,9 @@ class _Run:
     def _is_committed(self, run: str) -> bool:
         return any(manifest.run == run for manifest in self._archive.manifests())
 
-    def _drop(self, manifest: Manifest, archive: Archive, *, is_own: bool = True) -> Outcome:
+    def _drop(self, manifest: Manifest, *, is_own: bool = True) -> Outcome:
         """Puts the files where they belong, has the broker drop what is in them, and writes down what it said."""
+        archive = self._archive
         archive.publish(manifest)
         batches = (
             batch

@@ -125,17 +125,24 @@ def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[Any]:
         raise ArchiveDamaged(f"{path} cannot be read: {error}.") from None
 
 
-def check_file(path: Path, entry: FileEntry) -> None:
-    """Reads a file whole and compares it with what was written. Raises ``ArchiveDamaged``."""
+def checked_batches(path: Path, entry: FileEntry) -> Iterator[Any]:
+    """A file, whole. Raises ``ArchiveDamaged``, at the end when it does not hold what was written."""
     rows, checksums = 0, []
     for batch in read_batches(path):
         rows += len(batch)
         checksums.append(checksum(batch))
+        yield batch
     if rows != entry.rows:
         raise ArchiveDamaged(f"{path} holds {rows:,} messages, and {entry.rows:,} were written.")
     found = f"{combined(checksums):016x}"
     if found != entry.checksum:
         raise ArchiveDamaged(f"{path} has the checksum {found}, and what was archived had {entry.checksum}.")
+
+
+def check_file(path: Path, entry: FileEntry) -> None:
+    """Reads a file whole and compares it with what was written. Raises ``ArchiveDamaged``."""
+    for _ in checked_batches(path, entry):
+        pass
 
 
 def read_ids(path: Path, entry: FileEntry) -> Any:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from tickwheel._times import Moment, moment_ms
 from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_TIME_MS, MAX_TOPIC_NAME_CHARS, is_valid_name
-from tickwheel.spark.archive.files import check_file, read_batches
+from tickwheel.spark.archive.files import checked_batches, read_batches
 from tickwheel.spark.archive.layout import Archive, FileEntry
 from tickwheel.spark.archive.tasks import numbers_of, part_frame, run_tasks
 from tickwheel.spark.errors import ArchiveDamaged, SourceError, understood
@@ -135,9 +135,10 @@ def _in_range(batch: Any, first_ms: int, end_ms: int) -> Any:
 
 def _count(first_ms: int, end_ms: int, file: tuple[str, FileEntry], attempt: str) -> _Counted:
     path, entry = file
-    check_file(Path(path), entry)
-    batches = read_batches(Path(path), ["deliver_at"])
-    return _Counted(entry.topic, sum(len(_in_range(batch, first_ms, end_ms)) for batch in batches))
+    batches = checked_batches(Path(path), entry)
+    return _Counted(
+        entry.topic, sum(len(_in_range(batch.select(["deliver_at"]), first_ms, end_ms)) for batch in batches)
+    )
 
 
 def _send(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.daemon import Daemon
-from bench.with_spark import HOUR_MS, SHARDS, create_topic, make_rows, with_spark
+from bench.with_spark import FEW_HOURS, HOUR_MS, HOURS, SHARDS, create_topic, make_rows, with_spark
 from tickwheel import Client
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 MESSAGES = 10_000_000
 SENT = 1_000_000
-HOURS = 24
-FEW_HOURS = 2  # each hour of each shard is a file: for trying whether it works at all
 ROUNDS = 2
 DUE_PER_MS = 10
 QUIET_S = 5

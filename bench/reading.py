@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.daemon import Daemon
-from bench.with_spark import HOUR_MS, create_topic, make_rows, with_spark
+from bench.with_spark import FEW_HOURS, HOUR_MS, HOURS, create_topic, make_rows, with_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MESSAGES = 10_000_000
 ROUNDS = 3
-HOURS = 24
 FILTERED = "topic,deliver_at"
 SCANNED = "id,topic,key,priority,state,time_created,deliver_at"
 
@@ -29,14 +28,14 @@ def reading(directory: Path, scale: float) -> dict[str, Any]:
 def _measure(spark: SparkSession, directory: Path, daemon: Daemon, scale: float) -> dict[str, Any]:
     from tickwheel.spark import schedule_messages
 
-    count = int(MESSAGES * scale)
+    count, hours = int(MESSAGES * scale), HOURS if scale >= 1 else FEW_HOURS
     start_ms = (int(time.time() * 1000) // HOUR_MS + 48) * HOUR_MS
     create_topic(daemon, "read")
-    rows = make_rows(spark, directory.parent / "rows", count, start_ms, HOURS if scale >= 1 else 2)
+    rows = make_rows(spark, directory.parent / "rows", count, start_ms, hours)
     assert schedule_messages(rows, url=daemon.url, topic="read").messages == count
     parquet = str(directory.parent / "messages")
     _ours(spark, directory).write.parquet(parquet)
-    since_ms = start_ms + (HOURS if scale >= 1 else 2) * HOUR_MS * 9 // 10
+    since_ms = start_ms + hours * HOUR_MS * 9 // 10
     queries: dict[str, tuple[dict[str, str], Callable[[DataFrame], Any]]] = {
         "filtered_aggregate": (_filtered(since_ms), lambda frame: _aggregate(frame, since_ms)),
         "full_scan_7_columns": ({"columns": SCANNED}, lambda frame: _scan(frame.select(*SCANNED.split(",")))),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SHARDS = 16
 HOUR_MS = 3_600_000
+HOURS = 24
+FEW_HOURS = 2  # each hour of each shard is a file: for trying whether it works at all
 
 
 def with_spark(directory: Path, measure: Callable[[SparkSession, Daemon], dict[str, Any]]) -> dict[str, Any]:

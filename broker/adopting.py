@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,7 @@ from tickwheel.protocol.bulk import AdoptJob, AdoptJobOk, PlanJob, PlanJobOk, Re
 from tickwheel.protocol.errors import DiskFull
 from timerlog.errors import StoreError, TooManyRejects
 from timerlog.job import AdoptJob as Job
-from timerlog.job import InThread
+from timerlog.job import InThread, Join, Pause
 from timerlog.purge import WaitDurable
 
 if TYPE_CHECKING:
@@ -54,9 +55,15 @@ class Adopting:
         self._wanted = Bell()
         self._moved = trio.lowlevel.ParkingLot()
         self._jobs: dict[str, Job] = {}
+        self._beside_ended = trio.Event()
+        self._beside_ended.set()
 
     async def run(self) -> None:
         """Take jobs in for ever. Raises SyncFailed when the disk fails."""
+        async with trio.open_nursery() as nursery:
+            await self._take_in(nursery)
+
+    async def _take_in(self, nursery: trio.Nursery) -> None:
         while True:
             if self._adopter.is_idle:
                 await self._wanted.wait()
@@ -66,15 +73,27 @@ class Adopting:
             pause = self._adopter.step(self._broker.clock.now_ms())
             self._moved.unpark_all()
             self._tell_of_finished()
-            match pause:
-                case WaitDurable():
-                    await self._broker.commit.wait_on_disk(pause.position)
-                case InThread() if not self._in_place:
-                    await trio.to_thread.run_sync(pause.work)
-                case InThread():
-                    pause.work()
+            await self._carry_out(pause, nursery)
             self._broker.services.timers_changed()
             await trio.lowlevel.checkpoint()
+
+    async def _carry_out(self, pause: Pause, nursery: trio.Nursery) -> None:
+        match pause:
+            case WaitDurable():
+                await self._broker.commit.wait_on_disk(pause.position)
+            case InThread() if self._in_place:
+                pause.work()
+            case InThread(beside=True):
+                self._beside_ended = trio.Event()
+                nursery.start_soon(self._run_beside, pause.work, self._beside_ended)
+            case InThread():
+                await trio.to_thread.run_sync(pause.work)
+            case Join():
+                await self._beside_ended.wait()
+
+    async def _run_beside(self, work: Callable[[], None], ended: trio.Event) -> None:
+        await trio.to_thread.run_sync(work)
+        ended.set()
 
     def _tell_of_finished(self) -> None:
         job = self._adopter.take_finished()

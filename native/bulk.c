@@ -121,6 +121,7 @@ int tw_bulk_check(tw_store *store, uint64_t *at, uint64_t end, uint64_t *next_id
         uint64_t bytes = message.head.record_bytes;
         if (bytes < sizeof message || tw_padded(bytes) > room) return TW_BULK_BAD_RECORD;
         if (tw_crc32c(record + 4, bytes - 4, 0) != message.head.crc) return TW_BULK_BAD_RECORD;
+        if (message.id == *next_id && store->rows[message.id].state != TW_NONE) return TW_BULK_TAKEN_ID;
         if (message.id == *next_id && message.head.type == TW_RECORD_FILL) {
             memset(&store->rows[message.id], 0, sizeof(tw_row)); /* it may be there from before a crash */
             *at += tw_padded(bytes);
@@ -152,10 +153,6 @@ void tw_bulk_order(const tw_store *store, uint64_t first_id, uint64_t n, uint64_
         ids[place] = id;
         hashes[place] = hash;
     }
-}
-
-void tw_bulk_count_keys(const uint32_t *hashes, uint64_t n, uint64_t *counts) {
-    for (uint64_t i = 0; i < n; i++) counts[tw_key_partition(hashes[i])]++;
 }
 
 /* The message that has the key of this one; 0: none. The message itself is looked at only if its hash is there. */

@@ -460,7 +460,7 @@ typedef struct {
     int64_t         created_ms;
 } tw_bulk;
 
-enum { TW_BULK_BAD_RECORD = 1, TW_BULK_BAD_ID = 2, TW_BULK_BAD_MESSAGE = 3 };
+enum { TW_BULK_BAD_RECORD = 1, TW_BULK_BAD_ID = 2, TW_BULK_BAD_MESSAGE = 3, TW_BULK_TAKEN_ID = 4 };
 
 /* Writes the records of order[0..n) with ids from first_id on, as many as fit; returns how many, and their bytes. What
  * is too long for its field must not be handed in. */
@@ -477,7 +477,6 @@ int      tw_bulk_check(tw_store *store, uint64_t *at, uint64_t end, uint64_t *ne
 void     tw_bulk_order(const tw_store *store, uint64_t first_id, uint64_t n, uint64_t *ids, uint32_t *hashes,
                        uint64_t *count);
 /* Adds to counts[TW_KEY_PARTITIONS] how many of them each partition gets. */
-void     tw_bulk_count_keys(const uint32_t *hashes, uint64_t n, uint64_t *counts);
 /* Enters keys. Returns how many ids were looked at: fewer than n when partition *need must grow first. Those whose key is
  * there already are listed, with the message that has it. */
 uint64_t tw_bulk_enter(tw_store *store, const uint64_t *ids, const uint32_t *hashes, uint64_t n, uint64_t *duplicates,

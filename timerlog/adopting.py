@@ -3,7 +3,8 @@
 All of a job or nothing, while everything else goes on. A generator of small steps, as for purging:
 
 1. What the job says is checked, and every record of it, checksum included; rows are filled in, which nobody sees yet.
-2. Its keys go into the index. Those that somebody has already are the job's rejects; too many end the job.
+   A thread does that for the next segment, while
+2. the keys of a segment go into the index. Those that somebody has already are the job's rejects; too many end the job.
 3. Rejected records are overwritten with FILL, headers say where the segments will lie; then all of it is on the disk.
 4. One record, ADOPTED, and the segments have their names in the log. From here on a start reads them like any other.
 5. When that is on the disk, the rows become visible and their timers go onto the wheel.
@@ -23,9 +24,9 @@ import numpy as np
 
 from native import ffi, lib
 from timerlog.bulk import Segment
-from timerlog.core import MESSAGE_TIMER, UInt64Array
+from timerlog.core import MESSAGE_TIMER
 from timerlog.errors import BadJob, DiskFull, TooManyRejects
-from timerlog.job import AdoptJob, AdoptReport, InThread, Keyed, Pause, Reject, Rejects, Steps
+from timerlog.job import AdoptJob, AdoptReport, InThread, Join, Keyed, Pause, Reject, Rejects, Steps
 from timerlog.job_files import JobFiles, clear_away
 from timerlog.layout import (
     KEY_PARTITIONS,
@@ -41,18 +42,19 @@ if TYPE_CHECKING:
     from timerlog.store import Store
 
 FOREIGN: Final = 1 << 46
-STEP_MESSAGES: Final = 4_096
+STEP_MESSAGES: Final = 8_192
 SAMPLES: Final = 100
 #: Each takes some of the process's mappings, of which Linux allows 65,530, and is an open file from then on.
 MAX_SEGMENTS: Final = 4_096
 _OTHER_FILES: Final = 256
 _ROUNDS: Final = 3
-_PARTITIONS_A_STEP: Final = 2
+_PARTITIONS_A_STEP: Final = 8
 _WHY: Final = (
     "",
     "a record is damaged",
     "a message has a number that is not its own",
     "a message cannot be stored",
+    "a message has a number that is in use",
 )
 
 
@@ -140,6 +142,7 @@ class _Adoption:
         self._racers_from = 0
         self._bases: list[int] = []
         self._failure: Exception | None = None
+        self._keyed = Keyed(0)
 
     def steps(self) -> Steps:
         if self._is_repeated(self._job.job_id):
@@ -158,6 +161,7 @@ class _Adoption:
         try:
             yield from self._prepare()
         except Exception:
+            yield Join()
             yield from self._forget_all()
             raise
         yield WaitDurable(self._store.appended_position)
@@ -184,8 +188,8 @@ class _Adoption:
 
     # -- what the job says --
 
-    def _in_thread(self, work: Callable[[], None]) -> InThread:
-        """An error in the thread is raised where the steps go on."""
+    def _in_thread(self, work: Callable[[], None], *, beside: bool = False) -> InThread:
+        """An error in the thread is kept for ``_raise_failure``."""
 
         def run() -> None:
             try:
@@ -193,7 +197,7 @@ class _Adoption:
             except Exception as error:
                 self._failure = error
 
-        return InThread(run)
+        return InThread(run, beside)
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
@@ -249,16 +253,15 @@ class _Adoption:
         self._raise_failure()
         self._native.foreign = ffi.cast("const uint8_t *", self._files.base)
         self._racers_from = self._store.tables.next_id
-        yield from self._check_free()
-        counts = np.zeros(KEY_PARTITIONS, np.uint64)
+        yield self._check(0)
         for number in range(len(self._segments)):
-            yield self._in_thread(lambda number=number: self._check_segment(number, counts))  # type: ignore[misc]
+            yield Join()
             self._raise_failure()
-        yield from self._expect_keys(counts)
-        for segment in self._segments:
-            keyed = Keyed(segment.messages)
-            yield self._in_thread(lambda segment=segment, keyed=keyed: keyed.fill(self._native, segment))  # type: ignore[misc]
-            self._raise_failure()
+            keyed = self._keyed
+            if number == 0:
+                yield from self._expect_keys(keyed.count / self._segments[0].messages)
+            if number + 1 < len(self._segments):
+                yield self._check(number + 1)
             yield from self._enter(keyed)
         yield from self._settle()
         self._commit()
@@ -283,17 +286,10 @@ class _Adoption:
     def _next_bases(self) -> list[int]:
         return self._store.log.following_bases(len(self._segments))
 
-    def _check_free(self) -> Steps:
-        """Nobody may have a message with one of the job's numbers."""
-        rows = self._store.tables.rows
-        for segment in self._segments:
-            for start in range(segment.first_id, segment.first_id + segment.messages, 4 * STEP_MESSAGES):
-                end = min(start + 4 * STEP_MESSAGES, segment.first_id + segment.messages)
-                if (rows["state"][start:end] != MessageState.NONE).any():
-                    raise BadJob("the job's message numbers are in use")
-                yield None
+    def _check(self, number: int) -> InThread:
+        return self._in_thread(lambda: self._check_segment(number), beside=True)
 
-    def _check_segment(self, number: int, counts: UInt64Array) -> None:
+    def _check_segment(self, number: int) -> None:
         segment, size = self._segments[number], self._files.segment_bytes
         # Since the numbers were given, a purge may have given their empty pages back.
         self._store.tables.refill_rows(segment.first_id, segment.first_id + segment.messages)
@@ -309,12 +305,14 @@ class _Adoption:
             raise BadJob(f"{segment.file}, offset {int(at[0]) - start}: {_WHY[why]}")
         if int(at[0]) != end or int(next_id[0]) != end_id:
             raise BadJob(f"{segment.file} does not hold the {segment.messages} messages that the job says")
-        keyed = Keyed(segment.messages)
-        keyed.fill(self._native, segment)
-        lib.tw_bulk_count_keys(keyed.hash_pointer(0), keyed.count, ffi.from_buffer("uint64_t[]", counts))
+        self._keyed = Keyed(segment.messages)
+        self._keyed.fill(self._native, segment)
 
-    def _expect_keys(self, counts: UInt64Array) -> Steps:
-        for partition, count in enumerate(counts.tolist()):
+    def _expect_keys(self, share: float) -> Steps:
+        """Room for all keys at once, if as many messages have one as of the first segment. Where more have,
+        ``_enter`` makes a partition larger when it is full."""
+        count = int(share * sum(segment.messages for segment in self._segments) / KEY_PARTITIONS)
+        for partition in range(KEY_PARTITIONS):
             self._store.tables.expect_keys(partition, count)
             if partition % _PARTITIONS_A_STEP == 0:
                 yield None

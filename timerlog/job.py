@@ -37,12 +37,19 @@ class AdoptReport(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class InThread:
-    """The job goes on when ``work`` has been called, in another thread as a rule."""
+    """``work`` is called, in another thread as a rule. The job goes on when it has ended, or, with ``beside``, at
+    once: then ``Join`` waits for it, and there is no other one meanwhile."""
 
     work: Callable[[], None]
+    beside: bool = False
 
 
-Pause: TypeAlias = InThread | WaitDurable | None
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The job goes on when the work beside it has ended."""
+
+
+Pause: TypeAlias = InThread | Join | WaitDurable | None
 Steps: TypeAlias = Generator[Pause, None, None]
 
 

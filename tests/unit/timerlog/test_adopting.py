@@ -17,7 +17,7 @@ from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
 from timerlog.bulk import MANIFEST, Manifest, Topics, by_time, write_manifest, write_segments
 from timerlog.errors import BadJob
-from timerlog.job import InThread
+from timerlog.job import InThread, Join
 from timerlog.layout import MessageState
 from timerlog.purge import DropTicket, FreeTicket, WaitDurable
 from timerlog.settings import StoreSettings
@@ -214,6 +214,50 @@ def test_what_is_not_whole_is_refused(store: Store, staged: Path, how: str) -> N
     assert store.state_hash() == before
     assert store.find("t", ["k1", "x1"]) == [0, 0]
     assert drain(store, "t", NOW_MS) == []
+
+
+def test_numbers_that_others_have_are_refused(store: Store, staged: Path, tmp_path: Path) -> None:
+    """Somebody gives in what was taken in already, as another job."""
+    job(store, staged, [("t", columns([NOW_MS] * 5, keys=keys(5)))], NOW_MS)
+    copy = tmp_path / "copy"
+    shutil.copytree(staged, copy)
+    text = (copy / MANIFEST).read_text()
+    (copy / MANIFEST).write_text(text.replace(JOB, JOB[::-1]))
+    store.adopt(staged, 0, NOW_MS)
+    before = store.state_hash()
+    with pytest.raises(BadJob, match="a number that is in use"):
+        store.adopt(copy, 5, NOW_MS)
+    assert store.state_hash() == before
+    assert len(drain(store, "t", NOW_MS)) == 5
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_segment_that_is_damaged_behind_others(store: Store, staged: Path, is_late: bool) -> None:
+    """``is_late``: keys of all others are in the index when it turns out; else it is found one step ahead."""
+    parts = [("t", columns([NOW_MS] * 9_000, keys=keys(9_000, prefix))) for prefix in "xyz"]
+    job(store, staged, parts, NOW_MS)
+    path = max(staged.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    before = store.state_hash()
+    adoption = store.adopter.start(staged, 0)
+    later: list[InThread] = []
+    while not adoption.is_done:
+        match store.adopter.step(NOW_MS):
+            case InThread(beside=True) as pause if is_late:
+                later.append(pause)
+            case InThread() as pause:
+                pause.work()
+            case Join() if later:
+                later.pop().work()
+            case WaitDurable():
+                store.sync()
+    assert isinstance(adoption.error, BadJob)
+    assert "a record is damaged" in str(adoption.error)
+    assert not later
+    assert store.state_hash() == before
+    assert store.find("t", ["x1", "y1", "z1"]) == [0, 0, 0]
 
 
 def test_a_job_for_another_broker_is_refused(store: Store, staged: Path, tmp_path: Path) -> None:

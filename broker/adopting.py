@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,7 +27,7 @@ from tickwheel.protocol.bulk import AdoptJob, AdoptJobOk, PlanJob, PlanJobOk, Re
 from tickwheel.protocol.errors import DiskFull
 from timerlog.errors import StoreError, TooManyRejects
 from timerlog.job import AdoptJob as Job
-from timerlog.job import InThread, Join, Pause
+from timerlog.job import InThread, Join, Pause, WriteBack
 from timerlog.purge import WaitDurable
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ KEEP_FREE: Final = 0.05
 
 _JOBS_KEPT: Final = 100
 _PURGE_S: Final = 0.05
+#: Whoever ends the broker waits for so much of it.
+_WRITE_BACK_BYTES: Final = 32 << 20
 _JOB_NAME: Final = re.compile(r"[0-9a-f]{32}")
 
 _log = logs.get_logger("adopting")
@@ -55,12 +58,15 @@ class Adopting:
         self._wanted = Bell()
         self._moved = trio.lowlevel.ParkingLot()
         self._jobs: dict[str, Job] = {}
+        self._dirty: deque[WriteBack] = deque()
+        self._is_dirty = Bell()
         self._beside_ended = trio.Event()
         self._beside_ended.set()
 
     async def run(self) -> None:
         """Take jobs in for ever. Raises SyncFailed when the disk fails."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_back)
             await self._take_in(nursery)
 
     async def _take_in(self, nursery: trio.Nursery) -> None:
@@ -90,10 +96,23 @@ class Adopting:
                 await trio.to_thread.run_sync(pause.work)
             case Join():
                 await self._beside_ended.wait()
+            case WriteBack() if not self._in_place:
+                self._dirty.append(pause)
+                self._is_dirty.ring()
 
     async def _run_beside(self, work: Callable[[], None], ended: trio.Event) -> None:
         await trio.to_thread.run_sync(work)
         ended.set()
+
+    async def _write_back(self) -> None:
+        """One piece after the other, for ever: nobody waits for it."""
+        while True:
+            await self._is_dirty.wait()
+            while self._dirty:
+                dirty = self._dirty.popleft()
+                for start in range(dirty.start_bytes, dirty.end_bytes, _WRITE_BACK_BYTES):
+                    end = min(start + _WRITE_BACK_BYTES, dirty.end_bytes)
+                    await trio.to_thread.run_sync(dirty.region.write_back, start, end)
 
     def _tell_of_finished(self) -> None:
         job = self._adopter.take_finished()

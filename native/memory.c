@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stddef.h>
 #include <sys/mman.h>
+#include <time.h>
 
 void *tw_reserve(uint64_t bytes) {
     void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -36,6 +37,20 @@ int tw_punch_hole(int fd, uint64_t offset, uint64_t bytes) {
     sync_file_range(fd, (off_t)offset, (off_t)bytes,
                     SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
     return fallocate(fd, mode, (off_t)offset, (off_t)bytes) == 0 ? 0 : -errno;
+}
+
+void tw_write_back(int fd, uint64_t offset, uint64_t bytes) {
+    const uint64_t piece = 1 << 20;
+    for (uint64_t done = 0; done < bytes; done += piece) {
+        uint64_t        count = bytes - done < piece ? bytes - done : piece;
+        struct timespec start, end;
+        clock_gettime(CLOCK_MONOTONIC, &start);
+        sync_file_range(fd, (off_t)(offset + done), (off_t)count,
+                        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        int64_t took_ns = (end.tv_sec - start.tv_sec) * INT64_C(1000000000) + end.tv_nsec - start.tv_nsec;
+        nanosleep(&(struct timespec){took_ns / 1000000000, took_ns % 1000000000}, NULL);
+    }
 }
 
 int tw_sync_map(void *base, uint64_t bytes) { return msync(base, bytes, MS_SYNC) == 0 ? 0 : -errno; }

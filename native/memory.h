@@ -16,4 +16,8 @@ int   tw_release(void *base, uint64_t bytes);
 int   tw_allocate(int fd, uint64_t offset, uint64_t bytes);
 int   tw_punch_hole(int fd, uint64_t offset, uint64_t bytes);
 int   tw_sync_map(void *base, uint64_t bytes);
+
+/* Writes what is dirty there, a little at a time and with as long a pause after each, so that whoever syncs another file
+ * meanwhile does not wait for all of it. What goes wrong shows at the next sync. */
+void tw_write_back(int fd, uint64_t offset, uint64_t bytes);
 #endif

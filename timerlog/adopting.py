@@ -26,7 +26,18 @@ from native import ffi, lib
 from timerlog.bulk import Segment
 from timerlog.core import MESSAGE_TIMER
 from timerlog.errors import BadJob, DiskFull, TooManyRejects
-from timerlog.job import AdoptJob, AdoptReport, InThread, Join, Keyed, Pause, Reject, Rejects, Steps
+from timerlog.job import (
+    AdoptJob,
+    AdoptReport,
+    InThread,
+    Join,
+    Keyed,
+    Pause,
+    Reject,
+    Rejects,
+    Steps,
+    WriteBack,
+)
 from timerlog.job_files import JobFiles, clear_away
 from timerlog.layout import (
     KEY_PARTITIONS,
@@ -143,6 +154,7 @@ class _Adoption:
         self._bases: list[int] = []
         self._failure: Exception | None = None
         self._keyed = Keyed(0)
+        self._left_keys: list[tuple[int, int]] = []
 
     def steps(self) -> Steps:
         if self._is_repeated(self._job.job_id):
@@ -254,12 +266,14 @@ class _Adoption:
         self._native.foreign = ffi.cast("const uint8_t *", self._files.base)
         self._racers_from = self._store.tables.next_id
         yield self._check(0)
-        for number in range(len(self._segments)):
+        for number, segment in enumerate(self._segments):
             yield Join()
             self._raise_failure()
             keyed = self._keyed
             if number == 0:
-                yield from self._expect_keys(keyed.count / self._segments[0].messages)
+                yield from self._expect_keys(keyed.count / segment.messages)
+                yield self._in_thread(self._free_keys)
+                self._raise_failure()
             if number + 1 < len(self._segments):
                 yield self._check(number + 1)
             yield from self._enter(keyed)
@@ -292,18 +306,17 @@ class _Adoption:
     def _check_segment(self, number: int) -> None:
         segment, size = self._segments[number], self._files.segment_bytes
         # Since the numbers were given, a purge may have given their empty pages back.
-        self._store.tables.refill_rows(segment.first_id, segment.first_id + segment.messages)
+        self._store.tables.refill_rows(segment.first_id, segment.end_id)
         start = FOREIGN + number * size
         at = ffi.new("uint64_t *", start + SEGMENT_HEADER_BYTES)
         next_id = ffi.new("uint64_t *", segment.first_id)
         end = start + segment.bytes - RECORD_HEAD_BYTES
-        end_id = segment.first_id + segment.messages
         filled = ffi.new("uint64_t *")
-        why = lib.tw_bulk_check(self._native, at, end, next_id, end_id, segment.messages, filled)
+        why = lib.tw_bulk_check(self._native, at, end, next_id, segment.end_id, segment.messages, filled)
         self._rejected_before += int(filled[0])
         if why:
             raise BadJob(f"{segment.file}, offset {int(at[0]) - start}: {_WHY[why]}")
-        if int(at[0]) != end or int(next_id[0]) != end_id:
+        if int(at[0]) != end or int(next_id[0]) != segment.end_id:
             raise BadJob(f"{segment.file} does not hold the {segment.messages} messages that the job says")
         self._keyed = Keyed(segment.messages)
         self._keyed.fill(self._native, segment)
@@ -313,9 +326,12 @@ class _Adoption:
         ``_enter`` makes a partition larger when it is full."""
         count = int(share * sum(segment.messages for segment in self._segments) / KEY_PARTITIONS)
         for partition in range(KEY_PARTITIONS):
-            self._store.tables.expect_keys(partition, count)
+            self._left_keys.append(self._store.tables.expect_keys(partition, count))
             if partition % _PARTITIONS_A_STEP == 0:
                 yield None
+
+    def _free_keys(self) -> None:
+        self._store.tables.free_keys(self._left_keys)
 
     def _enter(self, keyed: Keyed) -> Steps:
         found = [np.empty(STEP_MESSAGES, np.uint64) for _ in range(2)]
@@ -405,15 +421,24 @@ class _Adoption:
     # -- 5: visible --
 
     def _make_visible(self) -> Steps:
+        timer_log = self._store.wheel.log_region
+        timers_from = timer_log.allocated_bytes
         for segment in self._segments:
-            for start in range(segment.first_id, segment.first_id + segment.messages, STEP_MESSAGES):
-                count = min(STEP_MESSAGES, segment.first_id + segment.messages - start)
+            for start in range(segment.first_id, segment.end_id, STEP_MESSAGES):
+                count = min(STEP_MESSAGES, segment.end_id - start)
                 self._drop_rejected(start, count)
                 lib.tw_bulk_adopt(self._native, start, count, self._bases[0])
                 yield from self._set_timers(start, count)
                 yield None
         self._native.first_id = min(int(self._native.first_id), self._files.id_range[0])
         self.is_committed = False
+        yield from self._write_back(timers_from)
+
+    def _write_back(self, timers_from: int) -> Steps:
+        tables, timer_log = self._store.tables, self._store.wheel.log_region
+        yield WriteBack(tables.messages.region, *tables.messages.span(*self._files.id_range))
+        yield WriteBack(timer_log, timers_from, timer_log.allocated_bytes)
+        yield WriteBack(tables.keys_region, 0, tables.keys_region.allocated_bytes)
 
     def _drop_rejected(self, start: int, count: int) -> None:
         first, end = np.searchsorted(self._rejected_ids, [start, start + count]).tolist()
@@ -449,8 +474,8 @@ class _Adoption:
         if not self._files.is_mapped:
             return
         for segment in self._segments:
-            for start in range(segment.first_id, segment.first_id + segment.messages, STEP_MESSAGES):
-                end = min(start + STEP_MESSAGES, segment.first_id + segment.messages)
+            for start in range(segment.first_id, segment.end_id, STEP_MESSAGES):
+                end = min(start + STEP_MESSAGES, segment.end_id)
                 rows = self._store.tables.rows[start:end]
                 own = (rows["state"] == MessageState.NONE) & (rows["position"] >= FOREIGN)
                 ids = (np.flatnonzero(own) + start).astype(np.uint64)

@@ -76,6 +76,11 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     hours: list[tuple[int, int, int]]
 
+    @property
+    def end_id(self) -> int:
+        """Below it are its numbers."""
+        return self.first_id + self.messages
+
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a job consists of. It is there when everything else is."""

@@ -14,6 +14,7 @@ from native import ffi, lib
 from timerlog.bulk import Segment
 from timerlog.core import UInt64Array
 from timerlog.purge import WaitDurable
+from timerlog.region import Region
 
 
 class Reject(msgspec.Struct, frozen=True):
@@ -49,7 +50,17 @@ class Join:
     """The job goes on when the work beside it has ended."""
 
 
-Pause: TypeAlias = InThread | Join | WaitDurable | None
+@dataclass(frozen=True, slots=True)
+class WriteBack:
+    """These bytes of a table are as they will stay for a while: a good time for ``Region.write_back``, in a thread that
+    nobody waits for. The job goes on."""
+
+    region: Region
+    start_bytes: int
+    end_bytes: int
+
+
+Pause: TypeAlias = InThread | Join | WriteBack | WaitDurable | None
 Steps: TypeAlias = Generator[Pause, None, None]
 
 
@@ -91,7 +102,7 @@ class Rejects:
     are kept in arrays."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
-        ranges = sorted((one.first_id, one.first_id + one.messages) for one in segments)
+        ranges = sorted((one.first_id, one.end_id) for one in segments)
         self._first, self._end = np.array(ranges, np.uint64).reshape(-1, 2).T
         self._parts: list[tuple[UInt64Array, UInt64Array]] = []
         self._raced: dict[int, int] = {}

@@ -51,7 +51,7 @@ class JobFiles:
         """All message numbers of the job lie from the first to below the second."""
         return (
             min(segment.first_id for segment in self.segments),
-            max(segment.first_id + segment.messages for segment in self.segments),
+            max(segment.end_id for segment in self.segments),
         )
 
     @property

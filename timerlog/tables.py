@@ -7,6 +7,7 @@ delete them, and the next start makes the same ones again.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +55,11 @@ def _clear(pointer: Any) -> None:
     ffi.memmove(pointer, bytes(ffi.sizeof(pointer[0])), ffi.sizeof(pointer[0]))
 
 
+def _pages(freed: Any) -> tuple[int, int]:
+    """Where the whole pages begin and end in a range of an offset and a size."""
+    return -(-freed[0] // PAGE_BYTES) * PAGE_BYTES, (freed[0] + freed[1]) // PAGE_BYTES * PAGE_BYTES
+
+
 class Table:
     """An array of fixed-size items behind a header page that names the format and the log it belongs to."""
 
@@ -83,6 +89,10 @@ class Table:
     @property
     def address(self) -> int:
         return self.region.address + HEADER_BYTES
+
+    def span(self, first: int, end: int) -> tuple[int, int]:
+        """Where the items from ``first`` to below ``end`` begin and end in the file, in bytes."""
+        return HEADER_BYTES + first * self.dtype.itemsize, HEADER_BYTES + end * self.dtype.itemsize
 
     @property
     def capacity(self) -> int:
@@ -185,8 +195,7 @@ class Tables:
 
     def refill_rows(self, first_id: int, end_id: int) -> None:
         """Makes sure that rows can be written, also where disk space was given back. Raises ``DiskFull``."""
-        size = self.messages.dtype.itemsize
-        self.messages.region.refill(HEADER_BYTES + first_id * size, HEADER_BYTES + end_id * size)
+        self.messages.region.refill(*self.messages.span(first_id, end_id))
 
     def start_rows(self, first_id: int, next_id: int) -> None:
         """The table reaches up to ``next_id``, and nothing is there below ``first_id``."""
@@ -197,6 +206,10 @@ class Tables:
         native.next_id = max(int(native.next_id), next_id)
 
     # -- keys --
+
+    @property
+    def keys_region(self) -> Region:
+        return self._keys
 
     def _open_keys(self) -> Region:
         region = Region(self._path("keys.index"), TIB, self._lender)
@@ -221,33 +234,34 @@ class Tables:
         freed = ffi.new("uint64_t[2]")
         if lib.tw_keys_grow(self.native, partition, freed, freed + 1):
             raise StoreError("the key index did not grow")
-        self._free_keys(freed)
+        self.free_keys([_pages(freed)])
 
     def shrink_keys(self, partition: int) -> None:
         """Makes a partition smaller if few entries are left in it. Raises ``DiskFull``."""
         capacity = int(lib.tw_keys_fitting(self.native, partition))
         if not capacity:
             return
-        self._resize_keys(partition, capacity)
+        self.free_keys([self._resize_keys(partition, capacity)])
 
-    def expect_keys(self, partition: int, more: int) -> None:
-        """Makes a partition large enough for so many keys more, at once. Raises ``DiskFull``."""
+    def expect_keys(self, partition: int, more: int) -> tuple[int, int]:
+        """Makes a partition large enough for so many keys more, at once. What is left of the old one is to be freed by
+        ``free_keys``, which may wait for the disk. Raises ``DiskFull``."""
         capacity = int(lib.tw_keys_capacity_for(self.native, partition, more))
-        if capacity:
-            self._resize_keys(partition, capacity)
+        return self._resize_keys(partition, capacity) if capacity else (0, 0)
 
-    def _resize_keys(self, partition: int, capacity: int) -> None:
+    def _resize_keys(self, partition: int, capacity: int) -> tuple[int, int]:
         self._keys.ensure(int(lib.tw_keys_bytes_to_resize(self.native, capacity)))
         self.native.keys_allocated = self._keys.allocated_bytes
         freed = ffi.new("uint64_t[2]")
         if lib.tw_keys_resize(self.native, partition, capacity, freed, freed + 1):
             raise StoreError("a part of the key index could not be made larger or smaller")
-        self._free_keys(freed)
+        return _pages(freed)
 
-    def _free_keys(self, freed: Any) -> None:
-        start, end = -(-freed[0] // 4096) * 4096, (freed[0] + freed[1]) // 4096 * 4096
-        if end > start:
-            self._keys.free(start, end)
+    def free_keys(self, left: Iterable[tuple[int, int]]) -> None:
+        """Gives the disk back what partitions have left behind: nothing lies there again. Safe in another thread."""
+        for start, end in left:
+            if end > start:
+                self._keys.free(start, end)
 
     # -- topics and groups --
 

@@ -120,6 +120,11 @@ class TimerWheel:
         path.unlink(missing_ok=True)
         return path
 
+    @property
+    def log_region(self) -> Region:
+        """Where the TimerLog is."""
+        return self._log
+
     # -- linking --
 
     def link(self, due_ms: Int64Array, ref: UInt64Array, epoch: UInt32Array, owner: UInt32Array) -> None:

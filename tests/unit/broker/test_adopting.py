@@ -18,13 +18,15 @@ from broker.adopting import KEEP_S, SWEEP_S, old_jobs
 from broker.clock import TrioClock
 from broker.core import Broker
 from broker.settings import Settings
-from broker.sync import InPlace
+from broker.sync import InPlace, SyncRunner, SyncThread
 from tests.support.bulk import JOB, columns, job
 from tests.support.driver import NOW_MS, SMALL
 from tests.unit.broker.test_core import Client
 from tickwheel.protocol.bulk import PlanJob, ReserveIds
+from tickwheel.protocol.errors import BadJob as JobDamaged
 from tickwheel.protocol.errors import DiskFull
 from timerlog.errors import BadJob
+from timerlog.region import Region
 from timerlog.store import Store
 
 OTHER = "f" * 32
@@ -51,8 +53,10 @@ def leave(staging: Path, name: str, age_s: float) -> Path:
     return directory
 
 
-def make_broker(store: Store, directory: Path, nursery: trio.Nursery) -> Broker:
-    return Broker(Settings(data_dir=str(directory)), store, TrioClock(NOW_MS), InPlace(), nursery)
+def make_broker(
+    store: Store, directory: Path, nursery: trio.Nursery, runner: SyncRunner | None = None
+) -> Broker:
+    return Broker(Settings(data_dir=str(directory)), store, TrioClock(NOW_MS), runner or InPlace(), nursery)
 
 
 def test_what_is_old(tmp_path: Path) -> None:
@@ -104,6 +108,50 @@ async def test_a_job_that_is_being_taken_in_is_wanted(
         assert (done.is_done, done.messages) == (True, 10)
         assert not (staging / JOB).exists()
         nursery.cancel_scope.cancel()
+
+
+async def test_with_threads_what_a_job_made_dirty_is_written_back_in_the_end(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And segments are checked beside the keys of others."""
+    written: list[tuple[Region, int, int]] = []
+    monkeypatch.setattr(Region, "write_back", lambda *about: written.append(about))
+    parts = [("t", columns([NOW_MS] * 6_000, keys=[b"%c%d" % (p, k) for k in range(6_000)])) for p in b"xyz"]
+    job(store, tmp_path / "staging" / JOB, parts, NOW_MS)
+    async with trio.open_nursery() as nursery:
+        with SyncThread() as thread:
+            broker = make_broker(store, tmp_path, nursery, thread)
+            nursery.start_soon(broker.commit.run)
+            nursery.start_soon(broker.adopting.run)
+            with trio.fail_after(60):
+                done = await broker.adopting.wait(broker.adopting.begin(JOB, 0), 60_000)
+                while store.tables.keys_region not in {region for region, _, _ in written}:
+                    await trio.sleep(0.01)
+            assert (done.is_done, done.messages) == (True, 18_000)
+            nursery.cancel_scope.cancel()
+            await trio.lowlevel.checkpoint_if_cancelled()
+    rows = store.tables.messages
+    assert (rows.region, *rows.span(1, 18_001)) in written
+    assert all(store.find("t", ["x5", "y5999", "z0"]))
+
+
+async def test_a_damaged_job_ends_while_a_thread_looks_ahead(store: Store, tmp_path: Path) -> None:
+    directory = tmp_path / "staging" / JOB
+    parts = [("t", columns([NOW_MS] * 6_000, keys=[b"%c%d" % (p, k) for k in range(6_000)])) for p in b"xyz"]
+    job(store, directory, parts, NOW_MS)
+    path = sorted(directory.glob("*.log"))[1]
+    path.write_bytes(path.read_bytes().replace(b"y3000", b"y3OOO"))
+    before = store.state_hash()
+    async with trio.open_nursery() as nursery:
+        with SyncThread() as thread:
+            broker = make_broker(store, tmp_path, nursery, thread)
+            nursery.start_soon(broker.commit.run)
+            nursery.start_soon(broker.adopting.run)
+            with trio.fail_after(60), pytest.raises(JobDamaged, match="damaged"):
+                await broker.adopting.wait(broker.adopting.begin(JOB, 0), 60_000)
+            nursery.cancel_scope.cancel()
+            await trio.lowlevel.checkpoint_if_cancelled()
+    assert store.state_hash() == before
 
 
 @pytest.mark.parametrize("when", ["sweep", "adopted"])

@@ -92,3 +92,33 @@ def test_a_file_system_without_holes_keeps_the_space(tmp_path: Path, monkeypatch
     region.free(0, PAGE_BYTES)
     assert not region.array("u1", 0, PAGE_BYTES).any()
     region.close()
+
+
+def dirty_kib(address: int) -> int:
+    """Of the mapping that begins there."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    for line in lines:
+        if line.startswith(f"{address:x}-"):
+            break
+    counts = (next(lines).split() for _ in range(16))
+    return sum(int(words[1]) for words in counts if words[0] in ("Shared_Dirty:", "Private_Dirty:"))
+
+
+def test_what_is_dirty_is_written_back(tmp_path: Path) -> None:
+    region = Region(tmp_path / "file", 8 * MIB)
+    region.ensure(4 * MIB)
+    region.array("u1", 0, 3 * MIB)[:] = 7
+    assert dirty_kib(region.address) >= 3 * 1024
+    region.write_back(0, 2 * MIB + 4096)
+    assert dirty_kib(region.address) <= 1024
+    assert (region.array("u1", 0, 3 * MIB) == 7).all()
+    (tmp_path / "file").unlink()
+    region.write_back(0, 3 * MIB)
+    region.close()
+
+
+def test_memory_without_a_file_is_not_written_back() -> None:
+    region = Region(None, MIB)
+    region.ensure(PAGE_BYTES)
+    region.write_back(0, PAGE_BYTES)
+    region.close()

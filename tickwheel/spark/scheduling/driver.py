@@ -237,7 +237,7 @@ def with_duplicates(
 
 
 def _is_inside(message_id: int, segments: Sequence[Segment]) -> bool:
-    return any(one.first_id <= message_id < one.first_id + one.messages for one in segments)
+    return any(one.first_id <= message_id < one.end_id for one in segments)
 
 
 def collected(frame: DataFrame, work: Work) -> list[TaskReport]:

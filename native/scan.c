@@ -3,7 +3,7 @@
 #include "crc32c.h"
 #include "store.h"
 
-enum { END_OF_RANGE = 0, END_RECORD = 4, FULL = 5 };
+enum { END_OF_RANGE = 0, END_RECORD = 4, FULL = 5, AHEAD = 8 };
 
 uint64_t tw_log_scan(const uint8_t *log, uint64_t position, uint64_t end, const uint8_t *wanted, uint64_t capacity,
                      uint64_t *positions, uint64_t *found, int32_t *reason) {
@@ -35,5 +35,22 @@ void tw_check_records(const uint8_t *log, const uint64_t *positions, const uint6
         const uint8_t *record = log + positions[i];
         ok[i] = sizes[i] >= sizeof(tw_head) && tw_load32(record + 4) == sizes[i] &&
                 tw_crc32c(record + 4, sizes[i] - 4, 0) == tw_load32(record);
+    }
+}
+
+void tw_message_parts(const uint8_t *log, const uint64_t *ids, const uint64_t *positions, const uint64_t *sizes,
+                      uint64_t n, uint8_t *is_whole, int64_t *lengths) {
+    for (uint64_t i = 0; i < n; i++) {
+        if (i + AHEAD < n && sizes[i + AHEAD]) __builtin_prefetch(log + positions[i + AHEAD]);
+        tw_message message = {0};
+        if (sizes[i]) memcpy(&message, log + positions[i], sizeof message);
+        uint64_t of_parts = (uint64_t)message.key_bytes + message.headers_bytes + message.head.order_bytes;
+        of_parts += message.body_bytes;
+        is_whole[i] = message.head.type == TW_RECORD_MESSAGE && message.id == ids[i] &&
+                      message.head.record_bytes == sizes[i] && sizeof message + of_parts == sizes[i];
+        lengths[i] = message.key_bytes;
+        lengths[n + i] = message.headers_bytes;
+        lengths[2 * n + i] = message.head.order_bytes;
+        lengths[3 * n + i] = message.body_bytes;
     }
 }

@@ -12,4 +12,9 @@ uint64_t tw_log_scan(const uint8_t *log, uint64_t position, uint64_t end, const 
 void     tw_gather(const uint8_t *log, const uint64_t *starts, const uint64_t *sizes, uint64_t n, uint8_t *out);
 /* Says of n records whether their bytes match their checksum; the caller knows that the bytes exist. */
 void     tw_check_records(const uint8_t *log, const uint64_t *positions, const uint64_t *sizes, uint64_t n, uint8_t *ok);
+/* Says of n messages whether the record at their position is theirs: a MESSAGE with this id and size, whose parts fill
+ * it; and how long its parts are: lengths[0..n) of keys, then n of headers, of ordering keys, of bodies. Where sizes[i]
+ * is 0 nothing is looked at. The caller knows that the bytes exist. */
+void     tw_message_parts(const uint8_t *log, const uint64_t *ids, const uint64_t *positions, const uint64_t *sizes,
+                          uint64_t n, uint8_t *is_whole, int64_t *lengths);
 #endif

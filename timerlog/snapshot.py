@@ -31,7 +31,6 @@ from timerlog.layout import (
     SEGMENT_HEADER_BYTES,
     GroupRecord,
     MessageState,
-    RecordType,
     TopicRecord,
 )
 from timerlog.log import ADDRESS_SPACE_BYTES, reserve_log_address_space
@@ -62,8 +61,6 @@ _MESSAGE = np.dtype(
 assert _MESSAGE.itemsize == MESSAGE_HEAD_BYTES
 RECORD_HEAD = np.dtype([*_MESSAGE.descr[:5], ("aux", "<u4")])
 assert RECORD_HEAD.itemsize == RECORD_HEAD_BYTES
-_WORDS: Final = np.arange(MESSAGE_HEAD_BYTES // 8)
-_HEAD_WORDS: Final = np.arange(RECORD_HEAD_BYTES // 8)
 _SCANNED: Final = 65_536
 _SCAN_FULL: Final = 5
 _LOOKS: Final = 5
@@ -187,6 +184,8 @@ class Snapshot:
         return self._tables[name]
 
     def _expand(self, ids: Int64Array, rows: Array, with_deliveries: bool) -> Chunk:
+        if self._nobody_has(rows["topic_id"]):
+            return Chunk(ids, rows, np.zeros(len(ids), np.uint32), np.zeros(len(ids), DELIVERY))
         parts: list[tuple[Int64Array, int, Array]] = []
         for topic_id, part in _by_topic(rows["topic_id"]):
             if topic_id in self.groups_of:  # else it was deleted
@@ -201,6 +200,12 @@ class Snapshot:
         )
         deliveries = np.concatenate([delivery for _, _, delivery in parts])
         return Chunk(ids[index], _taken(rows, index), groups, deliveries)
+
+    def _nobody_has(self, topic_ids: npt.NDArray[np.uint16]) -> bool:
+        """Whether all of these topics are there, and none has a group."""
+        return all(
+            self.groups_of.get(number) == [] for number in np.flatnonzero(np.bincount(topic_ids)).tolist()
+        )
 
     def _without_purged(self, chunk: Chunk) -> Chunk:
         """What was purged since the rows were copied is left out: its deliveries may have been gone already, and an
@@ -333,15 +338,18 @@ class LogView:
         positions = rows["position"].astype(np.int64)
         sizes = rows["record_bytes"].astype(np.int64)
         readable = (sizes >= MESSAGE_HEAD_BYTES) & (positions + sizes <= self._readable_ends(positions))
-        heads = np.zeros(len(ids), _MESSAGE)
-        words = (positions[readable] // 8)[:, None] + _WORDS
-        heads[readable] = self._words[words].view(_MESSAGE)[:, 0]
-        names = ("key_bytes", "headers_bytes", "order_bytes", "body_bytes")
-        lengths = [heads[name].astype(np.int64) for name in names]
-        is_whole = readable & (heads["type"] == RecordType.MESSAGE) & (heads["id"] == ids.astype(np.uint64))
-        is_whole &= heads["record_bytes"] == sizes
-        is_whole &= MESSAGE_HEAD_BYTES + np.sum(lengths, axis=0) == sizes
-        return Records(is_whole, positions, *lengths)
+        count = len(ids)
+        is_whole, lengths = np.empty(count, np.uint8), np.empty((4, count), np.int64)
+        lib.tw_message_parts(
+            ffi.cast("uint8_t *", self._base),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(ids, np.int64)),
+            ffi.from_buffer("uint64_t[]", positions),
+            ffi.from_buffer("uint64_t[]", np.where(readable, sizes, 0)),
+            count,
+            ffi.from_buffer("uint8_t[]", is_whole),
+            ffi.from_buffer("int64_t[]", lengths),
+        )
+        return Records(is_whole.view(np.bool_), positions, *lengths)
 
     def map_more(self, positions: Int64Array) -> bool:
         """Maps what the segments of some positions have grown by; whether there was any."""
@@ -383,7 +391,7 @@ class LogView:
 
     def heads(self, positions: Int64Array) -> Array:
         """The heads of records that ``scan`` has found."""
-        return self._items(positions, _HEAD_WORDS, RECORD_HEAD)
+        return self._items(positions, RECORD_HEAD)
 
     def word(self, positions: Int64Array) -> Int64Array:
         """The whole numbers of 8 bytes at some positions, each a multiple of 8."""
@@ -391,10 +399,10 @@ class LogView:
 
     def messages(self, positions: Int64Array) -> Array:
         """The heads of MESSAGE records that ``scan`` has found, with all that stands before the key."""
-        return self._items(positions, _WORDS, _MESSAGE)
+        return self._items(positions, _MESSAGE)
 
-    def _items(self, positions: Int64Array, words: Int64Array, dtype: np.dtype[Any]) -> Array:
-        found: Array = self._words[(positions // 8)[:, None] + words].view(dtype)[:, 0]
+    def _items(self, positions: Int64Array, dtype: np.dtype[Any]) -> Array:
+        found: Array = self.gather(positions, np.full(len(positions), dtype.itemsize)).view(dtype)
         return found
 
     def scan(self, position: int, end: int, wanted: frozenset[int] | None = None) -> Iterator[Scanned]:
@@ -431,7 +439,10 @@ class LogView:
 
     def _readable_ends(self, positions: Int64Array) -> Int64Array:
         """For each position, where the readable part of its segment ends; 0 when it is gone."""
-        segments, which = np.unique(positions // self._segment_bytes, return_inverse=True)
+        numbers = positions // self._segment_bytes
+        if len(numbers) and (numbers == numbers[0]).all():  # as a rule
+            return np.full(len(numbers), self._end(int(numbers[0]) * self._segment_bytes))
+        segments, which = np.unique(numbers, return_inverse=True)
         ends = np.array([self._end(int(number) * self._segment_bytes) for number in segments], np.int64)
         return ends[which] if len(ends) else np.zeros(0, np.int64)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from native import Buffer, crc32c
-from native.twins.log import END_OF_RANGE, END_RECORD, END_TYPE, HEAD, judge
-from native.twins.store import padded
+from native.twins.log import END_OF_RANGE, END_RECORD, END_TYPE, HEAD, MESSAGE, MESSAGE_TYPE, judge
+from native.twins.store import MESSAGE_HEAD_BYTES, padded
 
 FULL: Final = 5
 
@@ -41,6 +41,22 @@ def gather(log: Buffer, starts: Sequence[int], sizes: Sequence[int]) -> bytes:
 def check_records(log: Buffer, positions: Sequence[int], sizes: Sequence[int]) -> list[bool]:
     """Whether the bytes of each record match its checksum."""
     return [_is_right(bytes(log[at : at + size]), size) for at, size in zip(positions, sizes, strict=True)]
+
+
+def message_parts(
+    log: Buffer, ids: Sequence[int], positions: Sequence[int], sizes: Sequence[int]
+) -> tuple[list[bool], list[tuple[int, int, int, int]]]:
+    """Whether each record is that of its message, and how long key, headers, ordering key and body are."""
+    whole, lengths = [], []
+    for message_id, at, size in zip(ids, positions, sizes, strict=True):
+        head = bytes(log[at : at + MESSAGE_HEAD_BYTES]) if size else bytes(MESSAGE_HEAD_BYTES)
+        _, said, kind, _, order_bytes, _ = HEAD.unpack_from(head)
+        said_id, _, _, key_bytes, headers_bytes, body_bytes = MESSAGE.unpack_from(head, HEAD.size)
+        parts = (key_bytes, headers_bytes, order_bytes, body_bytes)
+        lengths.append(parts)
+        is_message = kind == MESSAGE_TYPE and said_id == message_id
+        whole.append(is_message and said == size == MESSAGE_HEAD_BYTES + sum(parts))
+    return whole, lengths
 
 
 def _is_right(record: bytes, size: int) -> bool:

@@ -29,7 +29,11 @@ ARROW_TYPES: Final = {
     "timestamp": pa.timestamp("us", "UTC"),
 }
 LOG_COLUMNS: Final = ("key", "order_key", "headers", "body", "body_bytes", "dead_reason")
-_CHUNK_ROWS: Final = 65_536
+#: So much of a batch that it stays in a processor's cache from here to Spark.
+_CHUNK_ROWS: Final = 32_768
+#: Spark takes a tenth of a second for a task, in which a million rows are read; one that fails is done again.
+_LEAST_ROWS: Final = 1_000_000
+_MOST_ROWS: Final = 5_000_000
 #: What is read from the log for one batch at most, so that a batch of large bodies fits into memory.
 _BATCH_BYTES: Final = 32 * 1024 * 1024
 
@@ -43,15 +47,20 @@ class MessagesPart:
     end_id: int
 
 
-def split_messages(found: list[Offline], rows: int, predicates: list[Predicate]) -> list[MessagesPart]:
+def split_messages(
+    found: list[Offline], rows: int | None, predicates: list[Predicate], cores: int
+) -> list[MessagesPart]:
     """The parts of some directories, of at most so many rows of the MessageTable each; an id that is asked for spares
-    the others."""
-    parts = []
-    for number, offline in enumerate(found):
-        first, end = _id_range(predicates, offline.description.next_id)
-        starts = range(first, end, rows)
-        parts += [MessagesPart(number, start, min(start + rows, end)) for start in starts]
-    return parts
+    the others. Without ``rows`` there is work for each of the ``cores``."""
+    ranges = [_id_range(predicates, offline.description.next_id) for offline in found]
+    if rows is None:
+        total = sum(max(end - first, 0) for first, end in ranges)
+        rows = min(max(-(-total // cores), _LEAST_ROWS), _MOST_ROWS)
+    return [
+        MessagesPart(number, start, min(start + rows, end))
+        for number, (first, end) in enumerate(ranges)
+        for start in range(first, end, rows)
+    ]
 
 
 def _id_range(predicates: list[Predicate], next_id: int) -> tuple[int, int]:

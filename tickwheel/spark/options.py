@@ -12,7 +12,6 @@ from tickwheel.spark.errors import SourceError
 from tickwheel.spark.predicates import Predicate, parse_conditions
 
 TableName = Literal["messages", "events"]
-DEFAULT_ROWS_PER_PARTITION: Final = 1_000_000
 
 #: Type of each column, as Spark's SQL spells it.
 MESSAGE_COLUMNS: Final[dict[str, str]] = {
@@ -67,7 +66,7 @@ class ReadOptions:
     filters: tuple[Predicate, ...] = ()
     push_filters: bool | None = None
     committed: bool = True
-    rows_per_partition: int = DEFAULT_ROWS_PER_PARTITION
+    rows_per_partition: int | None = None
     events: tuple[str, ...] | None = None
     starting: str | dict[str, int] = "earliest"
     max_rows: int | None = None
@@ -89,7 +88,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         if options.get("pushFilters", "auto") == "auto"
         else _flag(options, "pushFilters", default=False),
         committed=_flag(options, "committed", default=True),
-        rows_per_partition=_number(options, "rowsPerPartition") or DEFAULT_ROWS_PER_PARTITION,
+        rows_per_partition=_number(options, "rowsPerPartition"),
         events=_listed(options.get("events", "")) or None,
         starting=_starting(options.get("startingOffsets", "earliest")),
         max_rows=_number(options, "maxRowsPerTrigger"),

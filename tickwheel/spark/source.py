@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,9 @@ class TableReader(DataSourceReader):
         if self._options.table == "events":
             first = self._found[0].first_position
             return all_events(self._found) or [EventsPart(0, first, first)]
-        parts = split_messages(self._found, self._options.rows_per_partition, self._predicates)
+        # Of the machine that plans, which on local[*] is the one that reads.
+        cores = len(os.sched_getaffinity(0))
+        parts = split_messages(self._found, self._options.rows_per_partition, self._predicates, cores)
         return parts or [MessagesPart(0, 1, 1)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from native import ffi, lib
 from native.twins import scan as twin
-from native.twins.log import BAD_CHECKSUM, BAD_LENGTH, END_OF_RANGE, END_RECORD, ZEROS, make_record
+from native.twins.log import BAD_CHECKSUM, BAD_LENGTH, END_OF_RANGE, END_RECORD, MESSAGE, ZEROS, make_record
 from native.twins.store import padded
 from tests.support.native_store import Outputs, pointer
 
@@ -122,3 +122,33 @@ def test_checksums_are_looked_at(payloads: list[bytes], data: st.DataObject) -> 
     assert found == twin.check_records(log, starts, sizes)
     wrong = [start <= hit < start + size for start, size in zip(starts, sizes, strict=True)] if hit else None
     assert wrong is None or found == [not one for one in wrong]
+
+
+@given(st.lists(st.tuples(*[st.binary(max_size=5)] * 4), max_size=12), st.data())
+def test_parts_of_messages_are_measured(messages: list[tuple[bytes, ...]], data: st.DataObject) -> None:
+    made = []
+    for number, (key, headers, order, body) in enumerate(messages, 1):
+        payload = MESSAGE.pack(number, 5, 6, len(key), len(headers), len(body)) + key + headers + order + body
+        made.append(make_record(1, 0, 7, payload, len(order)))
+    positions = np.cumsum([0, *(padded(len(record)) for record in made)])[: len(made)].tolist()
+    log = bytearray(b"".join(record.ljust(padded(len(record)), b"\0") for record in made))
+    ids, sizes = list(range(1, len(made) + 1)), [len(record) for record in made]
+    hit = data.draw(st.integers(0, len(log) - 1)) if log and data.draw(st.booleans()) else None
+    if hit is not None:
+        log[hit] ^= data.draw(st.integers(1, 255))
+    skipped = data.draw(st.integers(0, len(made))) if hit is None else 0
+    sizes[:skipped] = [0] * skipped
+    with Outputs() as out:
+        whole, lengths = out.array(len(made), np.uint8), out.array(4 * len(made), np.int64)
+        lib.tw_message_parts(
+            out.bytes(bytes(log)), *(out.input(one, np.uint64, "uint64_t *") for one in (ids, positions, sizes)),
+            len(made), pointer(whole, "uint8_t *"), pointer(lengths, "int64_t *"),
+        )  # fmt: skip
+        is_whole, found = (
+            whole.astype(bool).tolist(),
+            list(zip(*lengths.reshape(4, -1).tolist(), strict=True)),
+        )
+    assert (is_whole, found) == twin.message_parts(log, ids, positions, sizes)
+    if hit is None:
+        assert is_whole == [size > 0 for size in sizes]
+        assert found[skipped:] == [(len(k), len(h), len(o), len(b)) for k, h, o, b in messages[skipped:]]

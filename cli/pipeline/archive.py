@@ -10,7 +10,7 @@ import click
 
 from cli.options import parsed_by
 from cli.output import counted, print_json
-from cli.pipeline.options import open_spark, source_option, spark_options
+from cli.pipeline.options import needs_spark, open_spark, source_option, spark_options
 from cli.session import current_session, shared_options
 from cli.sizes import format_bytes
 from cli.times import parse_duration
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 @source_option
 @spark_options
 @shared_options
+@needs_spark
 def archive(
     older_than: timedelta,
     root: Path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +27,19 @@ def spark_options(command: _Command) -> _Command:
         show_default=True,
         help="Where Spark runs: local[N], spark://…, yarn, k8s://…, sc://…",
     )(with_conf)
+
+
+def needs_spark(command: Callable[..., None]) -> Callable[..., None]:
+    """For a command that imports what may be missing: that is said first. Raises `SparkMissing`."""
+
+    @wraps(command)
+    def run(**options: Any) -> None:
+        from tickwheel.spark.sessions import require_pyspark
+
+        require_pyspark()
+        command(**options)
+
+    return run
 
 
 def source_option(command: _Command) -> _Command:

@@ -10,7 +10,7 @@ import click
 
 from cli.options import parsed_by
 from cli.output import counted, print_json
-from cli.pipeline.options import open_spark, spark_options
+from cli.pipeline.options import needs_spark, open_spark, spark_options
 from cli.session import current_session, json_option
 from cli.times import format_duration, parse_moment
 
@@ -56,6 +56,7 @@ from cli.times import format_duration, parse_moment
 @click.option("--uncommitted", is_flag=True, help="Read also what may not be on the disk yet.")
 @spark_options
 @json_option
+@needs_spark
 def report(
     directories: tuple[Path, ...],
     out: Path,

@@ -9,7 +9,7 @@ import click
 
 from cli.options import parsed_by
 from cli.output import counted, print_json
-from cli.pipeline.options import open_spark, source_option, spark_options
+from cli.pipeline.options import needs_spark, open_spark, source_option, spark_options
 from cli.session import current_session, shared_options
 from cli.times import format_moment, parse_duration, parse_moment
 
@@ -34,6 +34,7 @@ from cli.times import format_moment, parse_duration, parse_moment
 @source_option
 @spark_options
 @shared_options
+@needs_spark
 def reschedule(
     where: str,
     moment: datetime | None,

@@ -9,7 +9,7 @@ import click
 
 from cli.options import parsed_by
 from cli.output import counted, print_json
-from cli.pipeline.options import open_spark, spark_options
+from cli.pipeline.options import needs_spark, open_spark, spark_options
 from cli.session import current_session, shared_options
 from cli.times import parse_moment
 
@@ -34,6 +34,7 @@ from cli.times import parse_moment
 @click.option("--dry-run", is_flag=True, help="Check the files and count; send nothing.")
 @spark_options
 @shared_options
+@needs_spark
 def restore(
     root: Path,
     since: datetime | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.output import counted, print_json
-from cli.pipeline.options import open_spark, spark_options
+from cli.pipeline.options import needs_spark, open_spark, spark_options
 from cli.session import current_session, json_option, url_option
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 @url_option
 @spark_options
 @json_option
+@needs_spark
 def schedule(
     source: str,
     kind: str | None,
@@ -74,23 +75,22 @@ def schedule(
     Columns: deliver_at and body, and if you like key, topic, priority, headers, order_key. Times have a zone. Tasks
     write into the broker's data directory, so Spark and broker need one file system.
     """
-    from tickwheel.spark import RowsRefused, schedule_file
+    from tickwheel.spark import RowsRefused, scheduling
 
     show = (lambda text: click.echo(text, err=True)) if not current_session().json else None
+    options = scheduling.options(
+        url=current_session().url,
+        topic=topic,
+        max_rejects=max_rejects,
+        rejects=str(Path(rejects).absolute()) if rejects else None,
+        job=job,
+        staging=staging,
+        progress=show,
+    )
+    scheduling.check_file(source, kind, options)
     with open_spark(master, conf) as spark:
         try:
-            result = schedule_file(
-                spark,
-                source,
-                format=kind,
-                url=current_session().url,
-                topic=topic,
-                max_rejects=max_rejects,
-                rejects=str(Path(rejects).absolute()) if rejects else None,
-                job=job,
-                staging=staging,
-                progress=show,
-            )
+            result = scheduling.schedule_file(spark, source, kind, options)
         except RowsRefused as error:
             _show_refusal(error)
             raise

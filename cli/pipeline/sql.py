@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from cli.output import print_json, printable
-from cli.pipeline.options import open_spark, spark_options
+from cli.pipeline.options import needs_spark, open_spark, spark_options
 from cli.session import current_session, json_option
 from cli.tables import print_table
 from cli.times import format_moment, moment_to_ms
@@ -34,6 +34,7 @@ from cli.times import format_moment, moment_to_ms
 )
 @spark_options
 @json_option
+@needs_spark
 def sql(
     statement: str,
     directories: tuple[Path, ...],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 
 from cli.main import root
 from tickwheel.spark.doctor import Check, examine
-from tickwheel.spark.errors import JavaMissing, SparkMissing
+from tickwheel.spark.errors import JavaMissing, SourceError
 
 
 @pytest.fixture
@@ -31,22 +32,47 @@ def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, no_jav
     assert "pyspark cannot be imported. pip install 'tickwheel[spark]'" in pyspark["detail"]
 
 
-def run_sql(directory: Path) -> None:
-    command = ["pipeline", "sql", "--data", str(directory), "select 1"]
-    CliRunner().invoke(root, command, standalone_mode=False, catch_exceptions=False)
+COMMANDS = [
+    ["sql", "--data", ".", "select 1"],
+    ["schedule", "--from", "rows.csv", "--topic", "t"],
+    ["report", "--data", ".", "--out", "report"],
+    ["archive", "--older-than", "1d", "--to", "archive"],
+    ["restore", "--from", ".", "--since", "2026-01-01T00:00Z"],
+    ["reschedule", "--where", "true", "--spread", "2h"],
+]
 
 
-def test_a_command_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(SparkMissing) as caught:
+@pytest.mark.parametrize("command", COMMANDS, ids=[command[0] for command in COMMANDS])
+@pytest.mark.parametrize("missing", ["pyarrow", "pyspark"])
+def test_a_command_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str], missing: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = f"import sys; sys.modules[{missing!r}] = None; from cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "pipeline", *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error [spark_missing]"), done.stderr
+    assert f"{missing} cannot be imported" in done.stderr
+    assert "pip install 'tickwheel[spark]'" in done.stderr
+
+
+@pytest.mark.usefixtures("no_java")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--from", "rows.xlsx", "--topic", "t"], "does not say its format"),
+        (["--from", "rows.csv", "--topic", "no topic"], "cannot be the name"),
+        (["--from", "rows.csv", "--topic", "t", "--job", " "], "empty name"),
+    ],
+)
+def test_what_is_wrong_is_said_before_spark_starts(options: list[str], message: str) -> None:
+    """There is no Java here."""
+    with pytest.raises(SourceError, match=message):
         CliRunner().invoke(
-            root,
-            ["pipeline", "sql", "--data", str(tmp_path), "select 1"],
-            standalone_mode=False,
-            catch_exceptions=False,
+            root, ["pipeline", "schedule", *options], standalone_mode=False, catch_exceptions=False
         )
-    assert caught.value.code == "spark_missing"
-    assert "pyarrow cannot be imported" in caught.value.message
 
 
 @pytest.mark.usefixtures("no_java")

@@ -1,8 +1,4 @@
-"""Runs work of the archive on Spark: a task for each part or for several, whose answers come back as JSON.
-
-A task that fails is run again, and only answers of attempts that succeeded reach the driver. One action is run for each
-call: a second one would do everything twice.
-"""
+"""Runs work of the archive on Spark: a task for each part or for several, whose answers come back as JSON."""
 
 from __future__ import annotations
 
@@ -10,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
-import pyarrow as pa
 
+from tickwheel.spark.action import Attempt, run_action
 from tickwheel.spark.errors import understood
 
 if TYPE_CHECKING:
@@ -34,22 +30,15 @@ def run_tasks(
     if not parts:
         return []
 
-    def task(batches: Iterable[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "only a task of Spark does this"
+    def task(batches: Iterable[Any], attempt: Attempt) -> Iterator[bytes]:
         for number in numbers_of(batches):
-            found = work(parts[number], f"{number:05d}-{context.taskAttemptId()}")
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([msgspec.json.encode(found)], pa.binary())], ["answer"]
-            )
+            yield msgspec.json.encode(work(parts[number], f"{number:05d}-{attempt.number}"))
 
     try:
-        rows = part_frame(spark, len(parts)).mapInArrow(task, "answer binary").collect()
+        answers = run_action(part_frame(spark, len(parts)), task)
     except PySparkException as error:
         raise understood(error) or error from None
-    return [msgspec.json.decode(bytes(row.answer), type=answer) for row in rows]
+    return [msgspec.json.decode(one, type=answer) for one in answers]
 
 
 def part_frame(spark: SparkSession, count: int) -> DataFrame:

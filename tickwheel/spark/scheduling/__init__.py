@@ -21,6 +21,7 @@ __all__ = [
     "Options",
     "Rejected",
     "ScheduleResult",
+    "check_file",
     "guess_format",
     "options",
     "schedule_file",
@@ -35,6 +36,12 @@ def options(**given: Any) -> Options:
 
 def schedule_file(spark: SparkSession, path: str, kind: str | None, options: Options) -> ScheduleResult:
     """See ``tickwheel.spark.schedule_file``."""
-    kind = kind or guess_format(path)
+    kind = check_file(path, kind, options)
     frame = read_file(spark, path, kind, options.topic)
     return schedule_frame(frame, replace(options, are_texts=are_texts(kind)))
+
+
+def check_file(path: str, kind: str | None, options: Options) -> str:
+    """What can be said without Spark, which takes ten seconds to start; the format. Raises ``SourceError``."""
+    options.check()
+    return kind or guess_format(path)

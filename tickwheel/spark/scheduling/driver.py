@@ -8,7 +8,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ from tickwheel._bulk import AdoptResult, JobPlan, JobRefused
 from tickwheel._url import default_url
 from tickwheel.protocol.errors import NotConnected, RequestTimeout
 from tickwheel.protocol.limits import is_valid_name
+from tickwheel.spark.action import Attempt, run_action
 from tickwheel.spark.columns import CORRUPT, SINK_COLUMNS, check_columns
 from tickwheel.spark.errors import (
     RowsRefused,
@@ -241,26 +242,20 @@ def _is_inside(message_id: int, segments: Sequence[Segment]) -> bool:
 
 
 def collected(frame: DataFrame, work: Work) -> list[TaskReport]:
-    """Runs the tasks, in one action: each further one would write everything again. What comes back is only of the
-    attempts that won. Raises ``SparkError``."""
+    """Runs the tasks. Raises ``SparkError``."""
     from pyspark.errors import PySparkException
 
-    def run(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "only a task of Spark runs this"
-        task = Task(work, RemoteBroker(work), context.taskAttemptId(), context.partitionId())
-        report = msgspec.msgpack.encode(task.run(batches))
-        yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], names=["report"])
+    def task(batches: Iterable[Any], attempt: Attempt) -> Iterator[bytes]:
+        yield msgspec.msgpack.encode(
+            Task(work, RemoteBroker(work), attempt.number, attempt.partition).run(batches)
+        )
 
     wanted = frame.select([name for name in frame.columns if name in SINK_COLUMNS or name == CORRUPT])
     try:
-        rows = wanted.mapInArrow(run, "report binary").collect()
+        answers = run_action(wanted, task)
     except PySparkException as error:
         raise understood(error) or _unknown(error) from None
-    return [msgspec.msgpack.decode(row[0], type=TaskReport) for row in rows]
+    return [msgspec.msgpack.decode(answer, type=TaskReport) for answer in answers]
 
 
 def _unknown(error: Exception) -> ScheduleFailed:

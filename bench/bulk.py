@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -160,6 +161,7 @@ def _beside_a_stream(rows: DataFrame, daemon: Daemon, count: int) -> dict[str, A
     from tickwheel.spark import schedule_messages
 
     create_topic(daemon, "bulk-beside")
+    os.sync()  # what the measurements before have left is not the job's
     stream = _Stream(daemon.url, seconds=QUIET_S + 15 + count // 150_000)
     stream.start()
     time.sleep(max(0.0, stream.start_ms / 1000 - time.time()) + QUIET_S)

@@ -136,6 +136,11 @@ class Adopter:
         job, self._finished = self._finished, None
         return job
 
+    def take_back(self) -> None:
+        """Before a clean checkpoint: a job that does not count yet leaves nothing in the tables. No thread is at it."""
+        if self._adoption is not None and not self.is_committing:
+            deque(self._adoption.forget_all(), 0)
+
     def close(self) -> None:
         if self._adoption is not None:
             self._adoption.close()
@@ -174,7 +179,7 @@ class _Adoption:
             yield from self._prepare()
         except Exception:
             yield Join()
-            yield from self._forget_all()
+            yield from self.forget_all()
             raise
         yield WaitDurable(self._store.appended_position)
         yield from self._make_visible()
@@ -469,9 +474,9 @@ class _Adoption:
 
     # -- after it --
 
-    def _forget_all(self) -> Steps:
+    def forget_all(self) -> Steps:
         """The job is over, and nothing of it stays behind."""
-        if not self._files.is_mapped:
+        if self._opened is None or not self._opened.is_mapped:
             return
         for segment in self._segments:
             for start in range(segment.first_id, segment.end_id, STEP_MESSAGES):

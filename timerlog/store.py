@@ -291,6 +291,7 @@ class Store(TimerServices, Control):
         """Syncs everything and closes the files. ``clean=False`` leaves them as a killed process would."""
         try:
             if clean:
+                self.adopter.take_back()
                 self.sync()
             if clean and not self.adopter.is_committing:
                 self.tables.sync()

@@ -120,6 +120,13 @@ def test_only_the_groups_that_are_meant(
     assert {group: time_ms == AT_MS for group, time_ms in rows} == {"one": False, "two": True}
 
 
+def test_columns_are_named_in_any_case(
+    spark: SparkSession, daemon: Daemon, client: tickwheel.sync.Client
+) -> None:
+    client.send_many("orders", [b"x"] * 3, keys=["a", "b", "c"], delay=HOUR_MS)
+    assert counts(run(spark, daemon, "TOPIC = 'orders' and Key > 'a'")) == (2, 2, 0, 0, 0, 0)
+
+
 def test_races_are_counted(
     spark: SparkSession,
     daemon: Daemon,

@@ -35,11 +35,12 @@ SINK_COLUMNS: Final[dict[str, frozenset[str]]] = {
 #: A line of a text file that is no row, whole; Spark fills it in.
 CORRUPT: Final = "_corrupt_record"
 _SHOWN: Final = 80
+_NO_TEXT: Final = "\ufffd"
 
 #: Code of a reason: (the column that it is about, what it says). Of several, the first one is a row's.
 REASONS: Final[dict[str, tuple[str, str]]] = {
     "": ("", ""),
-    "unreadable_row": (CORRUPT, "the line is no row"),
+    "unreadable_row": (CORRUPT, "the line is no row, or no UTF-8"),
     "no_time": ("deliver_at", "there is no deliver_at"),
     "naive_time": ("deliver_at", "deliver_at has no time zone"),
     "unreadable_time": ("deliver_at", "deliver_at is neither an ISO 8601 time nor epoch milliseconds"),
@@ -48,14 +49,24 @@ REASONS: Final[dict[str, tuple[str, str]]] = {
     "no_topic": ("topic", "there is no topic"),
     "bad_topic": ("topic", "this cannot be the name of a topic"),
     "bad_priority": ("priority", "the priority is not between 0 and 255"),
-    "bad_key": ("key", "the key is empty or longer than 255 bytes"),
-    "bad_order_key": ("order_key", "the order_key is empty or longer than 255 bytes"),
+    "bad_key": ("key", "the key is empty, longer than 255 bytes or no UTF-8"),
+    "bad_order_key": ("order_key", "the order_key is empty, longer than 255 bytes or no UTF-8"),
     "bad_headers": ("headers", "the headers are no JSON object"),
     "headers_too_large": ("headers", f"the headers are longer than {MAX_HEADERS_BYTES:,} bytes"),
     "body_too_large": ("body", "the body is larger than the topic allows"),
 }
 CODES: Final = tuple(REASONS)
 NUMBERS: Final = {code: number for number, code in enumerate(CODES)}
+
+#: The reason of a text that is no UTF-8, by column. A body may be any bytes.
+_BROKEN: Final = {
+    "deliver_at": "unreadable_time",
+    "topic": "bad_topic",
+    "priority": "bad_priority",
+    "key": "bad_key",
+    "order_key": "bad_order_key",
+    "headers": "bad_headers",
+}
 
 Mask = npt.NDArray[np.bool_]
 
@@ -115,6 +126,9 @@ def one_of(kinds: frozenset[str]) -> str:
 def checked(batch: Any, topic: str | None) -> Checked:
     """The columns of a batch; ``topic``: of rows that name none."""
     column = {name: batch.column(name) for name in batch.schema.names}
+    broken: dict[str, Mask] = {}
+    for name in column.keys() - {"body", CORRUPT}:
+        column[name], broken[name] = _without_broken(column[name])
     rows = batch.num_rows
     topics, topic_of, no_topic = _topics(column.get("topic"), topic, rows)
     times_ms, time_reasons = _times(column["deliver_at"])
@@ -131,6 +145,11 @@ def checked(batch: Any, topic: str | None) -> Checked:
     )
     if CORRUPT in column:
         found.refuse("unreadable_row", valid(column[CORRUPT]))
+        for texts in (one for one in column.values() if pa.types.is_string(one.type)):
+            found.refuse("unreadable_row", _was_replaced(texts))
+    for name, code in _BROKEN.items():
+        if name in broken:
+            found.refuse(code, broken[name])
     found.refuse("no_time", ~valid(column["deliver_at"]))
     for code, mask in time_reasons.items():
         found.refuse(code, mask)
@@ -152,6 +171,47 @@ def checked(batch: Any, topic: str | None) -> Checked:
         found.refuse("bad_headers", is_bad)
         found.refuse("headers_too_large", _lengths(found.headers) > MAX_HEADERS_BYTES)
     return found
+
+
+def _without_broken(column: Any) -> tuple[Any, Mask]:
+    """A column without the texts that are no UTF-8, as casts of binary columns make them, and where those were."""
+    is_map = pa.types.is_map(column.type)
+    if is_map or pa.types.is_string(column.type):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            broken = _broken_maps(column) if is_map else _broken_texts(column)
+            return column.take(pa.array(np.arange(len(column)), mask=broken)), broken
+    return column, np.zeros(len(column), np.bool_)
+
+
+def _broken_texts(texts: Any) -> Mask:
+    return np.array(
+        [text is not None and not _is_utf8(text) for text in texts.cast(pa.binary()).to_pylist()], bool
+    )
+
+
+def _broken_maps(column: Any) -> Mask:
+    offsets = np.asarray(column.offsets)
+    first, last = int(offsets[0]), int(offsets[-1])
+    broken = _broken_texts(column.keys.slice(first, last - first))
+    broken |= _broken_texts(column.items.slice(first, last - first))
+    until = np.concatenate([[0], np.cumsum(broken)])
+    found: Mask = np.diff(until[offsets - first]) > 0
+    return found
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _was_replaced(texts: Any) -> Mask:
+    """Where Spark has read bytes of a text file that are no UTF-8."""
+    return np.asarray(pc.match_substring(texts, _NO_TEXT).fill_null(False))
 
 
 def valid(column: Any) -> Mask:
@@ -218,7 +278,10 @@ def shown(batch: Any, name: str, row: int) -> str | None:
     column = batch.column(name)
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())  # what is no time cannot be shown as one
-    value = column[row].as_py()
+    try:
+        value = column[row].as_py()
+    except UnicodeDecodeError:
+        return "no UTF-8"
     if value is None:
         return None
     if isinstance(value, bytes):

@@ -137,10 +137,10 @@ def _messages(spark: SparkSession, directory: str, columns: Sequence[str]) -> Da
 
 
 def _used_columns(spark: SparkSession, directory: str, where: str) -> list[str]:
-    """The columns that a condition names: those that are read cost time, bodies most of all."""
+    """The columns that a condition names, in whatever case: those that are read cost time, bodies most of all."""
     filtered: Any = _messages(spark, directory, ()).where(where)
     used = filtered._jdf.queryExecution().analyzed().references().toSeq()
-    return sorted({str(used.apply(number).name()) for number in range(used.size())})
+    return sorted({str(used.apply(number).name()).lower() for number in range(used.size())})
 
 
 def _packed(rows: DataFrame) -> DataFrame:

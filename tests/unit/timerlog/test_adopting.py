@@ -336,8 +336,10 @@ def test_what_goes_wrong_once_it_counts_is_raised_and_the_next_start_mends_it(
     store.close()
 
 
-def test_killed_between_any_two_steps(tmp_path: Path) -> None:
-    """However far it came: all of the job is there or nothing, and it can be taken in again."""
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_ended_between_any_two_steps(tmp_path: Path, is_clean: bool) -> None:
+    """However far it came when the broker was killed or stopped: all of the job is there or nothing, and it can be
+    taken in again."""
     step, found = 0, set()
     while True:
         directory = tmp_path / str(step)
@@ -356,7 +358,7 @@ def test_killed_between_any_two_steps(tmp_path: Path) -> None:
                 case InThread() as pause:
                     pause.work()
         is_done = adoption.is_done
-        store.close(clean=False)
+        store.close(clean=is_clean)
         store = Store.open(directory, SMALL, NOW_MS)
         count = store.topics()[0]["scheduled"]
         found.add(count)
@@ -370,6 +372,27 @@ def test_killed_between_any_two_steps(tmp_path: Path) -> None:
             break
         step += 1
     assert found == {1, 6_000}
+
+
+def test_the_keys_of_a_job_that_a_stop_has_ended_are_free(tmp_path: Path, staged: Path) -> None:
+    """They are in the index when the broker stops. Nobody may look for them in the files of the next job then."""
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    job(store, staged, [("t", columns([NOW_MS + 5] * 20_000, keys=keys(20_000)))], NOW_MS)
+    adoption = store.adopter.start(staged, 0)
+    with mock.patch("timerlog.adopting._Adoption._settle", return_value=iter(["keys are entered"])):
+        while (pause := store.adopter.step(NOW_MS)) != "keys are entered":
+            if isinstance(pause, InThread):
+                pause.work()
+    assert not adoption.is_done
+    store.close()
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    assert store.recovery.was_clean
+    other = staged.with_name("other")
+    job(store, other, [("t", columns([NOW_MS + 5] * 500, keys=keys(500)))], NOW_MS, JOB[::-1])
+    report = store.adopt(other, 0, NOW_MS)
+    assert (report.messages, report.rejected) == (500, 0)
+    assert len(drain(store, "t", NOW_MS + 5)) == 500
+    store.close()
 
 
 def test_a_file_of_several_topics(store: Store, staged: Path) -> None:

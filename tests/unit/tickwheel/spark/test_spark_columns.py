@@ -162,3 +162,56 @@ def test_all_that_is_wrong_with_columns_is_told_at_once() -> None:
 
 def test_each_reason_has_a_text() -> None:
     assert all(column and text for column, text in list(REASONS.values())[1:])
+
+
+def broken(*texts: bytes | None) -> Any:
+    """Texts as casts of Spark make them, of any bytes."""
+    return pa.array(texts, pa.binary()).view(pa.string())
+
+
+def test_texts_that_are_no_utf8() -> None:
+    found = checked(
+        batch(
+            key=broken(b"\xff", b"a", None, b"", "ü".encode()),
+            order_key=broken(b"a", b"\xfe", b"a", b"a", None),
+            deliver_at=[AT] * 5,
+            body=broken(b"\xff", b"", b"x", b"x", b"x"),
+        ),
+        "t",
+    )
+    assert codes(found) == ["bad_key", "bad_order_key", "", "bad_key", ""]
+    assert found.key.to_pylist()[-1] == "ü".encode()
+    assert found.body.to_pylist()[0] == b"\xff", "a body may be any bytes"
+    found = checked(
+        batch(
+            deliver_at=broken(b"\xff", str(AT).encode(), str(AT).encode(), str(AT).encode()),
+            topic=broken(b"a", b"\xff", b"b", None),
+            headers=broken(b"{}", b"{}", b'{"a":"\xff"}', b"{}"),
+            body=["x"] * 4,
+        ),
+        None,
+    )
+    assert codes(found) == ["unreadable_time", "bad_topic", "bad_headers", "no_topic"]
+    assert found.topics[found.topic_of[2]] == "b"
+
+
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_maps_that_are_no_utf8(start: int) -> None:
+    maps = pa.MapArray.from_arrays(
+        pa.array([0, 1, 1, 3, 4, 4], pa.int32()),
+        broken(b"a", b"b", b"\xff", b"d"),
+        broken(b"\xff", b"1", b"2", b"3"),
+    )
+    whole = batch(deliver_at=[AT] * 5, body=["x"] * 5, headers=maps).slice(start)
+    found = checked(whole, "t")
+    assert codes(found) == ["bad_headers", "", "bad_headers", "", ""][start:]
+    assert found.headers.to_pylist()[3 - start] == b"\x81\xa1d\xa13"
+    assert shown(whole, "headers", 2 - start) == "no UTF-8"
+
+
+def test_bytes_of_a_text_file_that_are_no_utf8() -> None:
+    texts = ["a", "b\ufffd", "c"]
+    columns = {"key": texts, "deliver_at": [AT] * 3, "body": ["x", "x", "\ufffdx"]}
+    assert codes(checked(batch(**columns), "t")) == ["", "", ""], "a DataFrame means what it says"
+    found = checked(batch(**columns, **{CORRUPT: pa.nulls(3, pa.string())}), "t")
+    assert codes(found) == ["", "unreadable_row", "unreadable_row"]

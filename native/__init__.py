@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from native._native import ffi, lib
+try:
+    from native._native import ffi, lib
+except ImportError as error:
+    raise ImportError(
+        f"{error}. This is the source of Tickwheel, which is not compiled here: run Python in another directory, where "
+        "it finds the installed package, or install the source in place: pip install -e ."
+    ) from None
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

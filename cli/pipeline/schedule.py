@@ -110,7 +110,10 @@ def _show_refusal(error: RowsRefused) -> None:
 
 def _show(result: ScheduleResult) -> None:
     if result.repeated:
-        click.echo(f"repeated: job {result.job} had scheduled {counted(result.messages, 'message')} before")
+        click.echo(
+            f"repeated: job {result.job} had scheduled {counted(result.messages, 'message')} before, so nothing was "
+            "scheduled now; other rows need another --job"
+        )
         return
     taken_s = result.write_s + result.adopt_s
     rate = f"{result.messages / taken_s:,.0f}/s; " if taken_s else ""

@@ -34,6 +34,9 @@ SINK_COLUMNS: Final[dict[str, frozenset[str]]] = {
 }
 #: A line of a text file that is no row, whole; Spark fills it in.
 CORRUPT: Final = "_corrupt_record"
+#: As seconds these are the years 1973 to 5138, as milliseconds a few months long ago, in which nothing is scheduled.
+_LEAST_SECONDS: Final = 100_000_000
+_MOST_SECONDS: Final = 100_000_000_000
 _SHOWN: Final = 80
 _NO_TEXT: Final = "\ufffd"
 
@@ -45,6 +48,7 @@ REASONS: Final[dict[str, tuple[str, str]]] = {
     "naive_time": ("deliver_at", "deliver_at has no time zone"),
     "unreadable_time": ("deliver_at", "deliver_at is neither an ISO 8601 time nor epoch milliseconds"),
     "bad_time": ("deliver_at", "deliver_at is before 1970 or after the year 9999"),
+    "seconds_time": ("deliver_at", "deliver_at is in the years 1970 to 1973: seconds, where milliseconds are meant?"),
     "no_body": ("body", "there is no body"),
     "no_topic": ("topic", "there is no topic"),
     "bad_topic": ("topic", "this cannot be the name of a topic"),
@@ -95,10 +99,16 @@ def check_columns(columns: Mapping[str, str], topic: str | None, *, are_texts: b
     """``columns``: names and types as Spark spells them. ``are_texts``: they come from a file that has only texts.
     Raises ``SourceError``, which names everything that is wrong."""
     problems, advice = [], []
+    unknown = [name for name in columns if name not in SINK_COLUMNS]
+    if unknown:
+        problems.append(f"A message has no column {', '.join(map(repr, unknown))}.")
+        advice.append(f"Rename or leave out columns: a message has {', '.join(SINK_COLUMNS)}.")
+    if any(mark in name for name in unknown for mark in ";\t|"):
+        advice.append("The columns of a CSV file have commas between them.")
     for name, kind in columns.items():
-        if name not in SINK_COLUMNS:
-            problems.append(f"A message has no column {name!r}: {', '.join(SINK_COLUMNS)}.")
-        elif kind == "timestamp_ntz":
+        if name in unknown:
+            continue
+        if kind == "timestamp_ntz":
             problems.append(f"The times of {name} have no time zone.")
             advice.append("Cast them to timestamp, in a session with the zone that they are meant in.")
         elif kind not in SINK_COLUMNS[name] and not (are_texts and kind == "string"):
@@ -154,6 +164,8 @@ def checked(batch: Any, topic: str | None) -> Checked:
     for code, mask in time_reasons.items():
         found.refuse(code, mask)
     found.refuse("bad_time", (times_ms < 0) | (times_ms > MAX_TIME_MS))
+    if not pa.types.is_timestamp(column["deliver_at"].type):
+        found.refuse("seconds_time", (times_ms >= _LEAST_SECONDS) & (times_ms < _MOST_SECONDS))
     found.refuse("no_body", ~valid(found.body))
     found.refuse("no_topic", no_topic)
     bad_names = [not is_valid_name(name) for name in topics]

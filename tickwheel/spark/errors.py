@@ -121,7 +121,10 @@ _OURS: Final = re.compile(r"^tickwheel\.[\w.]+\.(\w+): \[(\w+)\] (.*)$", re.MULT
 
 
 def understood(error: BaseException) -> SparkError | None:
-    """The error of ours that one of Spark's tells of; None when there is none in it. Its advice is in its message."""
+    """The error of ours that one of Spark's tells of, or that it is itself; None when there is none in it. Of one of
+    Spark's the advice is in the message."""
+    if isinstance(error, SparkError):
+        return error
     found = _OURS.findall(str(error))
     for name, code, message in found[-1:]:
         cls = {one.__name__: one for one in SparkError.__subclasses__()}.get(name, SparkError)

@@ -75,7 +75,7 @@ def _lead(answers: Answers) -> str:
 def _cards(answers: Answers) -> list[Markup]:
     totals, due = answers.totals, due_totals(answers)
     overall = {row["measure"]: row for row in answers.rows("latency")}
-    cards = [card(count(totals["messages"]), "messages are kept")]
+    cards = [card(count(totals["messages"]), "messages are kept, cancelled ones and dead letters too")]
     late, acks = overall.get("lateness"), overall.get("ack_latency")
     if late:
         cards += [
@@ -95,7 +95,16 @@ def _cards(answers: Answers) -> list[Markup]:
         *cards,
         card(count(dead), "dead letters", "bad" if dead else "good"),
         card(count(due["scheduled"]), f"scheduled, {count(due['due_next_day'])} of them within a day"),
+        _backlog(answers, due["due_backlog"]),
     ]
+
+
+def _backlog(answers: Answers, number: int) -> Markup:
+    since_ms = [row["backlog_due_ms"] for row in answers.rows("due_by_topic") if row["backlog"]]
+    if not since_ms:
+        return card("0", "due that nobody has taken", "good")
+    waited = duration(max(0, answers.now_ms - min(since_ms)))
+    return card(count(number), f"due that nobody has taken, the oldest for {waited}", "bad")
 
 
 def _of(answers: Answers, name: str, measure: str) -> list[dict[str, Any]]:
@@ -140,7 +149,7 @@ def _distribution(answers: Answers) -> Markup:
 
 
 def _by_name(
-    name: str, key: str, word: str, title: str, label: Callable[[Any], str]
+    name: str, key: str, word: str, title: str, label: Callable[[Mapping[str, Any]], str]
 ) -> Callable[[Answers], Markup]:
     """A chart of lateness by a name, and tables of both measures."""
 
@@ -151,15 +160,16 @@ def _by_name(
         if not late and not acks:
             return section(anchor, title, note, nothing("Nothing was measured in this period."))
         parts: list[Markup] = []
-        column = Column(word, key, label, number=False)
+        column = Column(word, "label", shown, number=False)
         for rows, words in ((late, _MEASURES["lateness"]), (acks, _MEASURES["ack_latency"])):
             if rows:
                 parts.append(heading(words))
+                named = [{**row, "label": label(row)} for row in rows]
                 if rows is late:
-                    drawn = rows[:_NAMES]
-                    labels = [shown(label(row[key]), _LABEL) for row in drawn]
+                    drawn = named[:_NAMES]
+                    labels = [shown(row["label"], _LABEL) for row in drawn]
                     parts.append(plot(charts.spread_by_name(drawn, labels, anchor), f"Lateness by {word}"))
-                parts.append(table((column, *FIGURES), rows[: answers.options.top]))
+                parts.append(table((column, *FIGURES), named[: answers.options.top]))
         return section(anchor, title, note, *parts)
 
     return made
@@ -218,21 +228,23 @@ def _tenants(answers: Answers) -> Markup:
 
 def _due(answers: Answers) -> Markup:
     since = moment(answers.now_ms)
-    note = f"What is scheduled, counted from {since} UTC. Each of hour, day and week holds the one before."
+    note = (f"What is scheduled, counted from {since} UTC. Each of hour, day and week holds the one before. Backlog: "
+            "due, and no subscriber has taken it; like retries, once for each group.")  # fmt: skip
     rows, hours = answers.rows("due_by_topic"), answers.rows("due_by_hour")
     if not rows:
         return section(
             "due",
             "To come",
             note,
-            nothing("Nothing is scheduled, and no delivery waits for another attempt."),
+            nothing("Nothing is scheduled, and no delivery waits for a subscriber or another attempt."),
         )
     parts: list[Markup] = []
     if hours:
         parts.append(plot(_due_chart(hours), "Messages by the time until they are due"))
     columns = (text("topic", "topic"), number("overdue", "overdue"), number("next hour", "next_hour"),
                number("next day", "next_day"), number("next week", "next_week"), number("later", "later"),
-               number("all", "scheduled"), number("retries", "retries"), instant("next", "next_due_ms"))  # fmt: skip
+               number("all", "scheduled"), instant("next", "next_due_ms"), number("retries", "retries"),
+               number("backlog", "backlog"), instant("backlog since", "backlog_due_ms"))  # fmt: skip
     return section("due", "To come", note, *parts, table(columns, rows))
 
 
@@ -275,7 +287,7 @@ def _letters(answers: Answers) -> Markup:
 
 
 def _herds(answers: Answers) -> Markup:
-    note = "The milliseconds in which most messages are or were due. `spread` smooths them."
+    note = "The milliseconds in which most messages are or were due. The topic setting spread smooths them."
     rows = answers.rows("herds")
     columns = (instant("due", "deliver_at_ms", to_ms=True), number("messages", "messages"), number("topics", "topics"),
                text("largest topic", "largest_topic"), bar("messages"))  # fmt: skip
@@ -284,8 +296,8 @@ def _herds(answers: Answers) -> Markup:
     )
 
 
-def _priority(value: int | None) -> str:
-    return "unknown" if value is None else str(value)
+def _priority(row: Mapping[str, Any]) -> str:
+    return "unknown" if row["priority"] is None else str(row["priority"])
 
 
 _SECTIONS: Final[dict[str, Callable[[Answers], Markup]]] = {
@@ -298,7 +310,10 @@ _SECTIONS: Final[dict[str, Callable[[Answers], Markup]]] = {
         "ack_latency", "Time to ack", "From the last delivery of a message to the ack of its group.", "acks"
     ),
     "distribution": _distribution,
-    "by-topic": _by_name("latency_by_topic", "topic", "topic", "By topic", lambda name: shown(name)),
+    "by-topic": _by_name("latency_by_topic", "topic", "topic", "By topic", lambda row: str(row["topic"])),
+    "by-group": _by_name(
+        "latency_by_group", "group", "group", "By group", lambda row: f"{row['group']} of {row['topic']}"
+    ),
     "by-priority": _by_name("latency_by_priority", "priority", "priority", "By priority", _priority),
     "attempts": _attempts,
     "keys": _keys,
@@ -307,5 +322,5 @@ _SECTIONS: Final[dict[str, Callable[[Answers], Markup]]] = {
     "dead": _letters,
     "herds": _herds,
 }  # fmt: skip
-_LINKS: Final = ("Lateness", "Time to ack", "Distribution", "Topics", "Priorities", "Attempts", "Slowest keys",
-                 "Slowest tenants", "To come", "Dead letters", "Herds")  # fmt: skip
+_LINKS: Final = ("Lateness", "Time to ack", "Distribution", "Topics", "Groups", "Priorities", "Attempts",
+                 "Slowest keys", "Slowest tenants", "To come", "Dead letters", "Herds")  # fmt: skip

@@ -45,7 +45,7 @@ def summarise(answers: Answers) -> dict[str, Any]:
 def due_totals(answers: Answers) -> dict[str, int]:
     """What is to come, over all topics."""
     rows = answers.rows("due_by_topic")
-    names = ("scheduled", "overdue", "next_hour", "next_day", "next_week", "later", "retries")
+    names = ("scheduled", "overdue", "next_hour", "next_day", "next_week", "later", "retries", "backlog")
     return {f"due_{name}" if name != "scheduled" else name: sum(row[name] for row in rows) for name in names}
 
 

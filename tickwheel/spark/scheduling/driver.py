@@ -175,7 +175,7 @@ class _Job:
         except OSError as error:
             raise StagingError(f"{directory} cannot be written: {error.strerror or error}.") from error
         count = result.rows - result.rejected
-        self._tell(f"{count:,} messages in {result.files:,} files: the broker takes them in")
+        self._tell(f"messages: {count:,}, files: {result.files:,}; the broker takes them in")
         try:
             found = self._adopt(options.max_rejects - result.rejected)
         except JobRefused as error:

@@ -30,7 +30,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
                      "slowest_group", "slowest_id"),
     "slowest_tenants": ("tenant", *FIGURES),
     "due_by_topic": ("topic", "scheduled", "overdue", "next_hour", "next_day", "next_week", "later", "retries",
-                     "next_due_ms", "last_due_ms"),
+                     "backlog", "backlog_due_ms", "next_due_ms", "last_due_ms"),
     "due_by_hour": ("hours_ahead", "topic", "messages"),
     "dead_letters": ("topic", "group", "reason", "letters", "still_there", "attempts_max", "first_ms", "last_ms"),
     "herds": ("deliver_at_ms", "messages", "topics", "largest_topic"),
@@ -75,7 +75,7 @@ def full(text: str) -> Answers:
         attempts=[(1, "acked", 90), (2, "dead", 7), (3, "open", 3)],
         slowest_keys=[(text, text, 9_000, 8_000, 1_000, 2, text, 7), (text, None, 5, 5, None, 1, text, 8)],
         slowest_tenants=[(text, 100, 0, 0, 3.5, 1, 5, 70, 400, 9_000)],
-        due_by_topic=[(text, 9, 1, 2, 4, 5, 3, 1, NOW_MS + 5, NOW_MS + 9)],
+        due_by_topic=[(text, 9, 1, 2, 4, 5, 3, 1, 6, NOW_MS - 90_000, NOW_MS + 5, NOW_MS + 9)],
         due_by_hour=[(0, text, 2), (40, f"{text} 2", 2), *((n, f"topic {n}", 1) for n in range(8))],
         dead_letters=[(text, text, text, 5, 4, 2, NOW_MS, NOW_MS), (text, text, None, 1, 1, 2, NOW_MS, NOW_MS)],
         herds=[(NOW_MS, 60, 2, text)],
@@ -148,8 +148,8 @@ def test_nothing_is_fetched() -> None:
 def test_charts_follow_the_colours_of_the_page() -> None:
     page = render(full("plain"))
     charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    # Two over time, the distributions, topics, priorities, attempts, and what is due.
-    assert len(charts) == 7
+    # Two over time, the distributions, topics, groups, priorities, attempts, and what is due.
+    assert len(charts) == 8
     assert not re.findall("#0101[01][0-9]", page)
     assert all("var(--" in chart for chart in charts)
     assert len(page.encode()) < 400_000

@@ -42,6 +42,7 @@ def work(client: tickwheel.sync.Client) -> None:
         client.subscribe("orders", "audit", credit=200) as audit,
     ):
         soon = now() + timedelta(milliseconds=200)
+        client.send_many("lonely", [b"l"] * 4)  # nobody listens
         client.send_many("orders", [b"o"] * 60, keys=[f"acme/{n}" for n in range(60)], deliver_at=soon)
         client.send("orders", b"h", key=HOSTILE, deliver_at=now() - timedelta(days=3))
         client.send_many("orders", [b"p"] * 20, priority=7)

@@ -461,3 +461,27 @@ def test_the_command(spark: SparkSession, command: Any, daemon: Daemon, tmp_path
     assert "1 × there is no body" in done.stderr
     assert "partition 0, row 1, key 'b', topic t, '2031-05-01 12:00:00'" in done.stderr
     assert len(stored(daemon)) == 103
+
+
+def test_files_that_spark_cannot_read(spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
+    """What is wrong is said in a line, without stacks, and with the file's name."""
+    whole = tmp_path / "whole.parquet"
+    reminders(spark, 500, partitions=1).write.parquet(str(whole))
+    data = next(whole.glob("*.parquet")).read_bytes()
+    short = tmp_path / "short.parquet"
+    short.write_bytes(data[:-20])
+    with pytest.raises(SourceError, match=r"short\.parquet cannot be read as parquet: ") as refused:
+        schedule_file(spark, str(short), topic="t", url=daemon.url)
+    assert "\n" not in str(refused.value)
+    zeros = tmp_path / "zeros.parquet"
+    zeros.write_bytes(data[:4] + bytes(len(data) // 2) + data[4 + len(data) // 2 :])
+    with pytest.raises(ScheduleFailed, match=r"reading file .*zeros\.parquet") as failed:
+        schedule_file(spark, str(zeros), topic="t", url=daemon.url)
+    assert "\n" not in str(failed.value)
+    mixed = tmp_path / "mixed.csv"
+    mixed.mkdir()
+    (mixed / "a.csv").write_text(f"key,deliver_at,body\na,{SOON},x\n")
+    (mixed / "b.csv").write_text(f"body,deliver_at,key\nx,{SOON},b\n")
+    with pytest.raises(ScheduleFailed, match="CSV header does not conform"):
+        schedule_file(spark, str(mixed), topic="t", url=daemon.url)
+    assert stored(daemon) == []

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
-from tickwheel.spark.errors import SparkError, understood
+from tickwheel.spark.errors import SparkError, plain_text, spark_errors, understood
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,15 +43,13 @@ def ask(
 ) -> tuple[list[str], list[str], list[list[Any]]]:
     """Names, Spark's types and at most ``limit`` rows of what a statement gives; times have the zone UTC. Raises
     ``BadSql``."""
-    from pyspark.errors import PySparkException
-
     try:
         add_tables(spark, directories)
         found = spark.sql(statement)
         names, kinds = found.columns, [kind for _, kind in found.dtypes]
         rows = [list(row) for row in found.limit(limit).collect()]
-    except PySparkException as error:
-        raise understood(error) or BadSql(first_part(str(error))) from None
+    except spark_errors() as error:
+        raise understood(error) or BadSql(first_part(plain_text(error))) from None
     for row in rows:
         for place, kind in enumerate(kinds):
             if kind == "timestamp" and row[place] is not None:

@@ -48,7 +48,10 @@ REASONS: Final[dict[str, tuple[str, str]]] = {
     "naive_time": ("deliver_at", "deliver_at has no time zone"),
     "unreadable_time": ("deliver_at", "deliver_at is neither an ISO 8601 time nor epoch milliseconds"),
     "bad_time": ("deliver_at", "deliver_at is before 1970 or after the year 9999"),
-    "seconds_time": ("deliver_at", "deliver_at is in the years 1970 to 1973: seconds, where milliseconds are meant?"),
+    "seconds_time": (
+        "deliver_at",
+        "deliver_at is in the years 1970 to 1973: seconds, where milliseconds are meant?",
+    ),
     "no_body": ("body", "there is no body"),
     "no_topic": ("topic", "there is no topic"),
     "bad_topic": ("topic", "this cannot be the name of a topic"),

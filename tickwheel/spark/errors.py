@@ -69,6 +69,13 @@ class ScheduleFailed(SparkError):
     advice = "Mend what the message names, and run the job again."
 
 
+class SparkFailed(SparkError):
+    """Something outside of our own code went wrong in Spark."""
+
+    code = "spark_failed"
+    advice = "Mend what the message names, and run it again: what was done is not done twice."
+
+
 class StagingError(SparkError):
     """The directory that a job's files go to cannot be used; nothing of the job was scheduled."""
 
@@ -115,6 +122,38 @@ class ArchiveDamaged(SparkError):
 
     code = "archive_damaged"
     advice = "Bring the file back from a backup. What the broker still has can be archived again."
+
+
+_CALL: Final = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
+_CAUSE: Final = re.compile(r"^Caused by: [\w.$]+: (.*)$", re.MULTILINE)
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What Spark raises: errors that PySpark has a class for, and all others of Java."""
+    from pyspark.errors import PySparkException
+
+    try:
+        from py4j.protocol import Py4JJavaError
+    except ImportError:  # a client of Spark Connect has no Java
+        return (PySparkException,)
+    return PySparkException, Py4JJavaError
+
+
+def plain_text(error: Exception) -> str:
+    """What an error of Spark says. One of Java without its stacks, and with what caused it first."""
+    text = str(error)
+    if not _CALL.match(text):
+        return text
+    first = _CALL.sub("", text).split("\n\tat ")[0].splitlines()[0].strip()
+    cause = _CAUSE.findall(text)[-1:]
+    return " ".join(
+        [first.partition(" SQLSTATE")[0].strip(), *(one.strip() for one in cause if one not in first)]
+    )
+
+
+def as_ours(error: Exception) -> SparkError:
+    """An error of Spark's as one that can be shown: ours, if it tells of one."""
+    return understood(error) or SparkFailed(f"Spark could not do it: {plain_text(error)}")
 
 
 _OURS: Final = re.compile(r"^tickwheel\.[\w.]+\.(\w+): \[(\w+)\] (.*)$", re.MULTILINE)

@@ -24,7 +24,7 @@ from tickwheel import sync
 from tickwheel._times import Moment, moment_ms
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.spark.answers import BadSql, first_part
-from tickwheel.spark.errors import SourceError, understood
+from tickwheel.spark.errors import SourceError, plain_text, spark_errors, understood
 from tickwheel.spark.places import describe_log
 
 if TYPE_CHECKING:
@@ -112,7 +112,6 @@ def reschedule(
 def _select(spark: SparkSession, directory: str, where: str, file: BinaryIO) -> list[str]:
     """Writes what is meant into a file, as ``SELECTED``, in order; the names of the groups. Raises ``BadSql``,
     ``SourceError``."""
-    from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
 
     try:
@@ -123,8 +122,8 @@ def _select(spark: SparkSession, directory: str, where: str, file: BinaryIO) -> 
         # Sorting reads everything before the first row comes: no change can be seen by what is still to be selected.
         for row in _packed(rows.orderBy("id", "group")).toLocalIterator():
             file.write(_numbered(bytes(row.rows), groups).tobytes())
-    except PySparkException as error:
-        raise understood(error) or BadSql(first_part(str(error))) from None
+    except spark_errors() as error:
+        raise understood(error) or BadSql(first_part(plain_text(error))) from None
     file.flush()
     return ["", *groups]
 

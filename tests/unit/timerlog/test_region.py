@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -121,4 +122,13 @@ def test_memory_without_a_file_is_not_written_back() -> None:
     region = Region(None, MIB)
     region.ensure(PAGE_BYTES)
     region.write_back(0, PAGE_BYTES)
+    region.close()
+
+
+def test_to_write_back_promises_nothing(tmp_path: Path) -> None:
+    """A broker whose clients have all open files goes on."""
+    region = Region(tmp_path / "table", 1 << 20)
+    region.ensure(PAGE_BYTES)
+    with mock.patch("timerlog.region.os.open", side_effect=OSError(errno.EMFILE, "too many open files")):
+        region.write_back(0, PAGE_BYTES)
     region.close()

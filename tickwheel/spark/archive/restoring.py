@@ -24,7 +24,7 @@ from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_TIME_MS, MAX_TOPIC_
 from tickwheel.spark.archive.files import checked_batches, read_batches
 from tickwheel.spark.archive.layout import Archive, FileEntry
 from tickwheel.spark.archive.tasks import numbers_of, part_frame, run_tasks
-from tickwheel.spark.errors import ArchiveDamaged, SourceError, understood
+from tickwheel.spark.errors import ArchiveDamaged, SourceError, as_ours, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,8 +149,6 @@ def _send(
     url: str | None,
     report: RestoreReport,
 ) -> None:
-    from pyspark.errors import PySparkException
-
     def task(batches: Iterable[Any]) -> Iterator[Any]:
         for number in numbers_of(batches):
             path, entry = files[number]
@@ -163,8 +161,8 @@ def _send(
         options = {"report": str(written), **({"url": url} if url is not None else {})}
         try:
             frame.write.format("tickwheel").mode("append").options(**options).save()
-        except PySparkException as error:
-            raise understood(error) or error from None
+        except spark_errors() as error:
+            raise as_ours(error) from None
         counts = json.loads(written.read_bytes())
     report.stored, report.duplicates = counts["stored"], counts["duplicates"]
     if report.stored + report.duplicates != report.messages:

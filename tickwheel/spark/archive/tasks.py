@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from tickwheel.spark.action import Attempt, run_action
-from tickwheel.spark.errors import understood
+from tickwheel.spark.errors import as_ours, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,8 +25,6 @@ def run_tasks(
 ) -> list[S]:
     """What ``work`` gives for each part, in no order. Its second argument is a name that no other attempt of any task
     of this call has. Raises what the work raises, if it is an error of ours."""
-    from pyspark.errors import PySparkException
-
     if not parts:
         return []
 
@@ -36,8 +34,8 @@ def run_tasks(
 
     try:
         answers = run_action(part_frame(spark, len(parts)), task)
-    except PySparkException as error:
-        raise understood(error) or error from None
+    except spark_errors() as error:
+        raise as_ours(error) from None
     return [msgspec.json.decode(one, type=answer) for one in answers]
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tickwheel.spark.errors import understood
+from tickwheel.spark.errors import as_ours, spark_errors
 from tickwheel.spark.report.options import PlottingMissing, ReportOptions
 from tickwheel.spark.report.output import PAGE, SUMMARY, TABLES, check_output, write_report
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 def make_report(spark: SparkSession, options: ReportOptions, out: Path) -> dict[str, Any]:
     """Writes a report to ``out`` and returns its summary. Raises ``OutputRefused``, ``PlottingMissing``,
     ``SourceError``, ``ReportError``."""
-    from pyspark.errors import PySparkException
-
     check_output(out)
     _require_plotting()
     from tickwheel.spark.report.build import build
@@ -28,11 +26,8 @@ def make_report(spark: SparkSession, options: ReportOptions, out: Path) -> dict[
 
     try:
         answers = build(spark, options)
-    except PySparkException as error:
-        ours = understood(error)
-        if ours is None:
-            raise
-        raise ours from None
+    except spark_errors() as error:
+        raise as_ours(error) from None
     summary = summarise(answers)
     write_report(out, lambda folder: _fill(folder, answers, summary))
     return summary

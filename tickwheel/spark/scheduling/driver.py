@@ -28,6 +28,8 @@ from tickwheel.spark.errors import (
     ScheduleUncertain,
     SourceError,
     StagingError,
+    plain_text,
+    spark_errors,
     understood,
 )
 from tickwheel.spark.scheduling.rejects import write_rejects
@@ -243,7 +245,6 @@ def _is_inside(message_id: int, segments: Sequence[Segment]) -> bool:
 
 def collected(frame: DataFrame, work: Work) -> list[TaskReport]:
     """Runs the tasks. Raises ``SparkError``."""
-    from pyspark.errors import PySparkException
 
     def task(batches: Iterable[Any], attempt: Attempt) -> Iterator[bytes]:
         yield msgspec.msgpack.encode(
@@ -253,15 +254,16 @@ def collected(frame: DataFrame, work: Work) -> list[TaskReport]:
     wanted = frame.select([name for name in frame.columns if name in SINK_COLUMNS or name == CORRUPT])
     try:
         answers = run_action(wanted, task)
-    except PySparkException as error:
+    except spark_errors() as error:
         raise understood(error) or _unknown(error) from None
     return [msgspec.msgpack.decode(answer, type=TaskReport) for answer in answers]
 
 
 def _unknown(error: Exception) -> ScheduleFailed:
     """What went wrong outside of our own code: in the DataFrame, as a rule. Behind the text come stacks."""
-    lines = [line.strip() for line in str(error).split("\n\tat ")[0].splitlines() if line.strip()]
-    what = lines[-1] if lines and "Traceback" in str(error) else " ".join(lines[:2])
+    text = plain_text(error)
+    lines = [line.strip() for line in text.split("\n\tat ")[0].splitlines() if line.strip()]
+    what = lines[-1] if lines and "Traceback" in text else " ".join(lines[:2])
     return ScheduleFailed(f"Spark could not run the job, so nothing of it was scheduled: {what}")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tickwheel.spark.columns import CORRUPT, SINK_COLUMNS, check_columns
-from tickwheel.spark.errors import SourceError
+from tickwheel.spark.errors import SourceError, plain_text, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,8 +37,6 @@ def guess_format(path: str) -> str:
 
 def read_file(spark: SparkSession, path: str, kind: str, topic: str | None) -> DataFrame:
     """The rows of a file or a directory of files. Raises ``SourceError``, also for columns that no message has."""
-    from pyspark.errors import PySparkException
-
     try:
         match kind:
             case "parquet":
@@ -47,8 +45,8 @@ def read_file(spark: SparkSession, path: str, kind: str, topic: str | None) -> D
                 return _read_csv(spark, path, topic)
             case "json":
                 return _read_json(spark, path, topic)
-    except PySparkException as error:
-        what = str(error).split("\n")[0].partition(" SQLSTATE")[0]
+    except spark_errors() as error:
+        what = plain_text(error).split("\n")[0].partition(" SQLSTATE")[0]
         raise SourceError(
             f"{path} cannot be read as {kind}: {what}", advice="Check the path and --format."
         ) from None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cli.failures import CommandError
 from cli.output import counted, print_json
 from cli.pipeline.options import needs_spark, open_spark, spark_options
 from cli.session import current_session, json_option, url_option
@@ -88,6 +89,9 @@ def schedule(
         progress=show,
     )
     scheduling.check_file(source, kind, options)
+    _check_place(source, master)
+    with current_session().client():
+        pass  # Spark takes ten seconds to start: it is there before
     with open_spark(master, conf) as spark:
         try:
             result = scheduling.schedule_file(spark, source, kind, options)
@@ -98,6 +102,15 @@ def schedule(
         print_json(_as_json(result))
     else:
         _show(result)
+
+
+def _check_place(source: str, master: str) -> None:
+    """Raises `CommandError` if it can be seen from here that there is no such file."""
+    is_here = (
+        master.startswith("local") and "://" not in source and not any(mark in source for mark in "*?[{")
+    )
+    if is_here and not Path(source).exists():
+        raise CommandError("no_file", f"{source} does not exist", "Name a file or a directory of files.")
 
 
 def _show_refusal(error: RowsRefused) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import pandas as pd
 import pytest
 from click.testing import Result
 from pyspark import TaskContext
@@ -391,7 +392,7 @@ def test_wrong_columns_are_refused_before_anything_runs(
     rows = reminders(spark, 10)
     naive = rows.withColumn("deliver_at", F.col("deliver_at").cast("timestamp_ntz"))
     with pytest.raises(
-        SourceError, match=r"no time zone.*no column 'delay'.*The columns are: key string"
+        SourceError, match=r"no column 'delay'.*no time zone.*The columns are: key string"
     ) as caught:
         schedule_messages(naive.withColumn("delay", F.lit(3)), url=daemon.url, topic="t")
     assert "Cast them to timestamp" in caught.value.advice
@@ -410,6 +411,21 @@ def test_wrong_columns_are_refused_before_anything_runs(
         schedule_file(spark, str(tmp_path / "nothing.parquet"), url=daemon.url, topic="t")
     assert stored(daemon) == []
     assert staged(daemon) == []
+
+
+def test_nanoseconds_as_pandas_writes_them(spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
+    path = tmp_path / "pandas.parquet"
+    late = pd.Timestamp("2031-05-01T09:00:00.000000001", tz="UTC")
+    times = pd.Series([late, late + pd.Timedelta(days=1)]).astype("datetime64[ns, UTC]")
+    frame = pd.DataFrame({"key": ["a", "b"], "deliver_at": times, "body": ["x", "y"]})
+    frame.to_parquet(path, version="2.6")
+    assert schedule_file(spark, str(path), url=daemon.url, topic="t").messages == 2
+    due = [row[0] for row in stored(daemon, "deliver_at")]
+    assert due == [datetime(2031, 5, day, 9, 0, 0, 1_000, UTC) for day in (1, 2)]
+    frame["deliver_at"] = times.dt.tz_localize(None)
+    frame.to_parquet(path, version="2.6")
+    with pytest.raises(SourceError, match="without a time zone"):
+        schedule_file(spark, str(path), url=daemon.url, topic="t")
 
 
 def test_what_the_driver_or_the_broker_cannot_do(spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from cli.failures import CommandError
 from cli.main import root
+from tickwheel.protocol.errors import NotConnected
 from tickwheel.spark.doctor import Check, examine
 from tickwheel.spark.errors import JavaMissing, SourceError
 
@@ -83,6 +85,20 @@ def test_a_command_says_that_java_is_missing(tmp_path: Path) -> None:
             ["pipeline", "sql", "--data", str(tmp_path), "select 1"],
             standalone_mode=False,
             catch_exceptions=False,
+        )
+
+
+@pytest.mark.usefixtures("no_java")
+def test_no_file_and_no_broker_are_seen_before_spark_starts(tmp_path: Path) -> None:
+    command = ["pipeline", "schedule", "--topic", "t", "--url", "tickwheel://127.0.0.1:1", "--from"]
+    with pytest.raises(CommandError, match="does not exist"):
+        CliRunner().invoke(
+            root, [*command, str(tmp_path / "rows.csv")], standalone_mode=False, catch_exceptions=False
+        )
+    (tmp_path / "rows.csv").write_text("deliver_at,body\n")
+    with pytest.raises(NotConnected):
+        CliRunner().invoke(
+            root, [*command, str(tmp_path / "rows.csv")], standalone_mode=False, catch_exceptions=False
         )
 
 

@@ -19,6 +19,7 @@ FORMATS: Final[dict[str, tuple[str, ...]]] = {
     "json": ("json", "jsonl", "ndjson"),
 }
 _PACKED: Final = ("gz", "bz2", "zst", "zstd", "snappy", "lz4")
+_NANOS_AS_NUMBERS: Final = "spark.sql.legacy.parquet.nanosAsLong"
 _LOOKED_AT: Final = 1_000
 
 
@@ -40,7 +41,7 @@ def read_file(spark: SparkSession, path: str, kind: str, topic: str | None) -> D
     try:
         match kind:
             case "parquet":
-                return spark.read.parquet(path)
+                return _read_parquet(spark, path)
             case "csv":
                 return _read_csv(spark, path, topic)
             case "json":
@@ -56,6 +57,28 @@ def read_file(spark: SparkSession, path: str, kind: str, topic: str | None) -> D
 def are_texts(kind: str) -> bool:
     """Whether the columns of such files are texts."""
     return kind != "parquet"
+
+
+def _read_parquet(spark: SparkSession, path: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    spark.conf.set(_NANOS_AS_NUMBERS, "false")  # a file before this one may have needed it
+    try:
+        return spark.read.parquet(path)
+    except spark_errors() as error:
+        if "TIMESTAMP(NANOS,false)" in str(error):
+            raise SourceError(
+                f"{path} has times without a time zone.",
+                advice="In pandas: frame['deliver_at'].dt.tz_localize('Europe/Berlin'), or whatever zone is meant.",
+            ) from None
+        if "TIMESTAMP(NANOS,true)" not in str(error):
+            raise
+    # What pandas writes by default. Spark reads it as whole numbers, if this is set when the tasks are planned, too.
+    spark.conf.set(_NANOS_AS_NUMBERS, "true")
+    frame = spark.read.parquet(path)
+    micros = F.expr("(deliver_at + 999) div 1000")
+    is_there = dict(frame.dtypes).get("deliver_at") == "bigint"
+    return frame.withColumn("deliver_at", F.timestamp_micros(micros)) if is_there else frame
 
 
 def _read_csv(spark: SparkSession, path: str, topic: str | None) -> DataFrame:

@@ -128,6 +128,17 @@ def test_the_first_reason_of_a_row_counts() -> None:
     assert named.priority.to_pylist()[11] == 255
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
+def test_seconds_are_no_milliseconds(kind: Any) -> None:
+    """Seconds of 1973 and of 2031; what is about now as milliseconds, and small numbers, which mean at once."""
+    numbers = [99_999_999, 100_000_000, AT // 1_000, 99_999_999_999, 100_000_000_000, AT, 0]
+    times = pa.array([str(one) if kind == pa.string() else one for one in numbers], kind)
+    found = codes(checked(batch(deliver_at=times, body=[b""] * len(numbers)), "t"))
+    assert found == ["", *["seconds_time"] * 3, "", "", ""]
+    real = pa.array([AT // 1_000 * 1_000], pa.int64()).view(pa.timestamp("us", "UTC"))
+    assert codes(checked(batch(deliver_at=real, body=[b""]), "t")) == [""]
+
+
 def test_what_is_too_large_and_what_is_no_row() -> None:
     large = pa.array(
         [[("h", "x" * size)] for size in (16_000, 17_000, 70_000)], pa.map_(pa.string(), pa.string())

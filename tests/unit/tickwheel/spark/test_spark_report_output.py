@@ -160,7 +160,7 @@ def test_without_matplotlib_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_the_command_refuses_before_spark_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark", None)  # would be missed
+    monkeypatch.setattr("tickwheel.spark.sessions.make_session", None)  # would be missed
     (tmp_path / "mine.txt").write_text("")
     for arguments, error in (
         (["--out", str(tmp_path)], OutputRefused),

@@ -3,7 +3,7 @@
 >>> from tickwheel.spark import session
 >>> spark = session()
 >>> messages = spark.read.format("tickwheel").load("data")
->>> messages.where("state = 'waiting'").groupBy("topic").count().show()
+>>> messages.where("state = 'scheduled'").groupBy("topic").count().show()
 
 In a session of your own, ``register(spark)`` makes the format known. Nothing here is imported before it is used, and
 importing this package needs neither pyspark nor Java: see ``tickwheel.spark.errors`` for what is missing when it is.

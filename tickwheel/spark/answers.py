@@ -21,9 +21,7 @@ class BadSql(SparkError):
     """Spark refused the statement: its message says why."""
 
     code = "bad_query"
-    advice = (
-        "`describe messages` and `describe events` list the columns; group is a word of SQL: write `group`."
-    )
+    advice = "`describe messages` and `describe events` list the columns."
 
 
 def add_tables(spark: SparkSession, directories: Sequence[str]) -> None:

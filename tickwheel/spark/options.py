@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
@@ -55,6 +56,11 @@ EVENT_COLUMNS: Final[dict[str, str]] = {
 _COLUMNS: Final[dict[TableName, dict[str, str]]] = {"messages": MESSAGE_COLUMNS, "events": EVENT_COLUMNS}
 
 
+_OPTIONS: Final = ("path", "paths", "columns", "filters", "pushFilters", "table", "committed", "rowsPerPartition",
+                   "events", "startingOffsets", "maxRowsPerTrigger", "failOnDataLoss")  # fmt: skip
+_CLOSE: Final = 0.8
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What to read. ``filters``: what each row must meet. ``push_filters``: whether to take Spark's filters as well,
@@ -75,6 +81,7 @@ class ReadOptions:
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Raises ``SourceError``."""
+    refuse_misspelt(options, _OPTIONS)
     table = options.get("table", "messages")
     if table not in get_args(TableName):
         raise SourceError(f"There is no table {table!r}: use messages or events.")
@@ -94,6 +101,15 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         max_rows=_number(options, "maxRowsPerTrigger"),
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
     )
+
+
+def refuse_misspelt(options: Mapping[str, str], known: Iterable[str]) -> None:
+    """Raises ``SourceError`` for what is nearly the name of an option. Others may be Spark's own, which we are told, too."""
+    names = {name.lower(): name for name in known}
+    for given in options:
+        close = difflib.get_close_matches(given.lower(), names, 1, _CLOSE)
+        if given.lower() not in names and close:
+            raise SourceError(f"There is no option {given!r}: is {names[close[0]]} meant?")
 
 
 def _directories(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -22,8 +22,10 @@ from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.limits import is_valid_name
 from tickwheel.spark.columns import CODES, REASONS, SINK_COLUMNS, Checked, checked, shown
 from tickwheel.spark.errors import RowsRejected, SourceError
+from tickwheel.spark.options import refuse_misspelt
 
 DEFAULT_BATCH_ROWS: Final = 10_000
+_OPTIONS: Final = ("url", "topic", "batchRows", "jobId", "report")
 _SAMPLES: Final = 5
 
 
@@ -41,6 +43,7 @@ class WriteOptions:
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Raises ``SourceError``."""
+    refuse_misspelt(options, _OPTIONS)
     rows = options.get("batchRows", str(DEFAULT_BATCH_ROWS))
     if not rows.isdecimal() or int(rows) == 0:
         raise SourceError(f"The option batchRows is {rows!r}: use a whole number above 0.")

@@ -48,6 +48,8 @@ def test_what_is_refused() -> None:
     assert "no column 'x'" in refused(columns="id, x")
     assert "twice" in refused(columns="id,id")
     assert "rowsPerPartition" in refused(rowsPerPartition="-1")
+    assert "is filters meant?" in refused(filter="[]")
+    assert "is rowsPerPartition meant?" in refused(rowperpartition="5")
     assert "maxRowsPerTrigger" in refused(maxRowsPerTrigger="many")
     assert "startingOffsets" in refused(startingOffsets="soon")
     assert "startingOffsets" in refused(startingOffsets='{"a": "b"}')

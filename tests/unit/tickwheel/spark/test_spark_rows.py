@@ -125,7 +125,7 @@ def test_options() -> None:
         {"url": "tickwheel://x", "topic": "t", "batchRows": "5", "jobId": "j", "report": "r"}
     )
     assert options == WriteOptions("tickwheel://x", "t", 5, "j", "r")
-    for wrong in ({"batchRows": "0"}, {"batchRows": "x"}, {"topic": "no spaces"}):
+    for wrong in ({"batchRows": "0"}, {"batchRows": "x"}, {"topic": "no spaces"}, {"topics": "t"}):
         with pytest.raises(SourceError):
             write_options(wrong)
 

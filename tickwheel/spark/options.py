@@ -104,7 +104,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def refuse_misspelt(options: Mapping[str, str], known: Iterable[str]) -> None:
-    """Raises ``SourceError`` for what is nearly the name of an option. Others may be Spark's own, which we are told, too."""
+    """Raises ``SourceError`` for what is nearly the name of an option. Others may be Spark's own: we are told them."""
     names = {name.lower(): name for name in known}
     for given in options:
         close = difflib.get_close_matches(given.lower(), names, 1, _CLOSE)

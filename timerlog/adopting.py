@@ -385,11 +385,13 @@ class _Adoption:
 
     def _sample(self, message_id: int, earlier_id: int) -> Reject:
         row = self._store.tables.rows[message_id]
-        topic = self._store.tables.topics[int(row["topic_id"])].record
-        if topic.parent:
-            topic = self._store.tables.topics[topic.parent].record
+        topics = self._store.tables.topics
+        topic = topics.get(int(row["topic_id"]))
+        if topic is not None and topic.record.parent:
+            topic = topics.get(topic.record.parent)
         key = self._files.key_at(int(row["position"]) - FOREIGN)
-        return Reject(key.decode(errors="replace"), topic.name, earlier_id)
+        # One that was deleted meanwhile has no name, and ends the job in the end.
+        return Reject(key.decode(errors="replace"), topic.record.name if topic else "", earlier_id)
 
     def _settle_files(self) -> None:
         """Rejected records mean nothing any more, and the headers say where the segments will lie; on the disk."""

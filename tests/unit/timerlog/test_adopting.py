@@ -276,6 +276,18 @@ def test_a_topic_that_is_gone(store: Store, staged: Path) -> None:
         store.adopt(staged, 0, NOW_MS)
 
 
+def test_a_topic_that_goes_while_its_job_has_rejects(store: Store, staged: Path) -> None:
+    job(store, staged, [("t", columns([NOW_MS] * 5, keys=[b"k"] * 5))], NOW_MS)
+    adoption = store.adopter.start(staged, 4)
+    while not len(store.adopter._adoption._rejects if store.adopter._adoption else ()):
+        carry_out(store, store.adopter.step(NOW_MS))
+    store.delete_topic("t")
+    while not adoption.is_done:
+        carry_out(store, store.adopter.step(NOW_MS))
+    assert isinstance(adoption.error, BadJob)
+    assert "a topic of the job was deleted" in str(adoption.error)
+
+
 def carry_out(store: Store, pause: object) -> None:
     """What a step of adopting or purging asks for."""
     match pause:

@@ -32,12 +32,13 @@ from timerlog.job import (
     InThread,
     Join,
     Keyed,
+    Pace,
     Pause,
     Reject,
     Rejects,
     Steps,
     WriteBack,
-)
+)  # fmt: skip
 from timerlog.job_files import JobFiles, clear_away
 from timerlog.layout import (
     KEY_PARTITIONS,
@@ -159,6 +160,7 @@ class _Adoption:
         self._bases: list[int] = []
         self._failure: Exception | None = None
         self._keyed = Keyed(0)
+        self._pace = Pace(STEP_MESSAGES)
         self._left_keys: list[tuple[int, int]] = []
 
     def steps(self) -> Steps:
@@ -344,12 +346,13 @@ class _Adoption:
         out = ffi.new("uint64_t[2]")
         start = 0
         while start < keyed.count:
-            step = min(STEP_MESSAGES, keyed.count - start)
+            step = self._pace.begin(keyed.count - start)
             ids, hashes = keyed.id_pointer(start), keyed.hash_pointer(start)
             start += int(lib.tw_bulk_enter(self._native, ids, hashes, step, *pointers, out, out + 1))
             self._rejects.add(*(array[: int(out[0])] for array in found))
             if out[1] != KEY_PARTITIONS:
                 self._store.tables.grow_keys(int(out[1]))
+            self._pace.end()
             yield None
 
     def _find_racers(self) -> bool:
@@ -431,11 +434,14 @@ class _Adoption:
         timer_log = self._store.wheel.log_region
         timers_from = timer_log.allocated_bytes
         for segment in self._segments:
-            for start in range(segment.first_id, segment.end_id, STEP_MESSAGES):
-                count = min(STEP_MESSAGES, segment.end_id - start)
+            start = segment.first_id
+            while start < segment.end_id:
+                count = self._pace.begin(segment.end_id - start)
                 self._drop_rejected(start, count)
                 lib.tw_bulk_adopt(self._native, start, count, self._bases[0])
                 yield from self._set_timers(start, count)
+                self._pace.end()
+                start += count
                 yield None
         self._native.first_id = min(int(self._native.first_id), self._files.id_range[0])
         self.is_committed = False

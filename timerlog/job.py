@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -15,6 +16,10 @@ from timerlog.bulk import Segment
 from timerlog.core import UInt64Array
 from timerlog.purge import WaitDurable
 from timerlog.region import Region
+
+_LEAST: Final = 256
+_QUICK_S: Final = 0.0007
+_SLOW_S: Final = 0.0015
 
 
 class Reject(msgspec.Struct, frozen=True):
@@ -75,6 +80,26 @@ class AdoptJob:
     report: AdoptReport = field(default_factory=AdoptReport)
     is_done: bool = False
     error: Exception | None = None
+
+
+class Pace:
+    """How many messages a step may take, so that it takes about a millisecond and everybody else has a turn. As a rule
+    that is ``most``; while the system writes the pages that a step touches, each can cost as much as hundreds."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._count, self._started_s = most, most, 0.0
+
+    def begin(self, left: int) -> int:
+        """How many of those that are left."""
+        self._started_s = time.perf_counter()
+        return min(self._count, left)
+
+    def end(self) -> None:
+        taken_s = time.perf_counter() - self._started_s
+        if taken_s > _SLOW_S:
+            self._count = max(self._count // 2, _LEAST)
+        elif taken_s < _QUICK_S:
+            self._count = min(self._count * 2, self._most)
 
 
 class Keyed:

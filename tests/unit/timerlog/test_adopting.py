@@ -17,7 +17,7 @@ from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
 from timerlog.bulk import MANIFEST, Manifest, Topics, by_time, write_manifest, write_segments
 from timerlog.errors import BadJob
-from timerlog.job import InThread, Join
+from timerlog.job import InThread, Join, Pace
 from timerlog.layout import MessageState
 from timerlog.purge import DropTicket, FreeTicket, WaitDurable
 from timerlog.settings import StoreSettings
@@ -439,3 +439,21 @@ def test_a_file_of_several_topics(store: Store, staged: Path) -> None:
 def test_order_by_time(times: list[int]) -> None:
     found = by_time(np.array(times, np.int64))
     assert found.tolist() == sorted(range(len(times)), key=times.__getitem__)
+
+
+def test_steps_get_small_where_they_are_slow_and_grow_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now_s)
+    pace = Pace(8_192)
+
+    def step(taken_s: float, left: int = 1 << 20) -> int:
+        nonlocal now_s
+        count = pace.begin(left)
+        now_s += taken_s
+        pace.end()
+        return count
+
+    assert [step(0.005) for _ in range(7)] == [8_192, 4_096, 2_048, 1_024, 512, 256, 256]
+    assert [step(0.001) for _ in range(2)] == [256, 256], "a millisecond is right"
+    assert [step(0.0001) for _ in range(7)] == [256, 512, 1_024, 2_048, 4_096, 8_192, 8_192]
+    assert step(0.0001, left=5) == 5

@@ -12,7 +12,6 @@ All of a job or nothing, while everything else goes on. A generator of small ste
 
 from __future__ import annotations
 
-import resource
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -56,9 +55,6 @@ if TYPE_CHECKING:
 FOREIGN: Final = 1 << 46
 STEP_MESSAGES: Final = 8_192
 SAMPLES: Final = 100
-#: Each takes some of the process's mappings, of which Linux allows 65,530, and is an open file from then on.
-MAX_SEGMENTS: Final = 4_096
-_OTHER_FILES: Final = 256
 _ROUNDS: Final = 3
 _PARTITIONS_A_STEP: Final = 8
 _WHY: Final = (
@@ -250,21 +246,12 @@ class _Adoption:
             raise BadJob("the job was made for another broker")
         if self._job.job_id not in (None, self._files.job_id):
             raise BadJob("the manifest is that of another job")
-        self._check_number()
+        self._files.check_number(len(store.log.segments))
         self._files.check_names()
         if not self._segments:
             return
         if self._files.id_range[1] > store.tables.next_id:
             raise BadJob("the job has message numbers that were never given to it")
-
-    def _check_number(self) -> None:
-        open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        limit = min(MAX_SEGMENTS, open_files - _OTHER_FILES - len(self._store.log.segments))
-        if len(self._segments) > limit:
-            raise BadJob(
-                f"the job has {len(self._segments):,} files, and {max(0, limit):,} can be taken in at once; "
-                "write fewer and larger ones"
-            )
 
     # -- 1, 2, 3: everything that may fail --
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from timerlog.errors import BadJob
 from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, TRANSACTION_ID_BYTES, RecordType
 from timerlog.log import pack_segment_header, unpack_segment_header
 
+#: Each takes some of the process's mappings, of which Linux allows 65,530, and is an open file from then on.
+MAX_SEGMENTS: Final = 4_096
+_OTHER_FILES: Final = 256
 _LEAST_BYTES: Final = SEGMENT_HEADER_BYTES + RECORD_HEAD_BYTES
 _KEY_BYTES_AT: Final = 40
 _KEY_AT: Final = 48
@@ -57,6 +61,16 @@ class JobFiles:
     @property
     def paths(self) -> list[Path]:
         return [self.directory / segment.file for segment in self.segments]
+
+    def check_number(self, segments: int) -> None:
+        """Whether so many files can be taken in beside so many ``segments`` of the log. Raises ``BadJob``."""
+        open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = min(MAX_SEGMENTS, open_files - _OTHER_FILES - segments)
+        if len(self.segments) > limit:
+            raise BadJob(
+                f"the job has {len(self.segments):,} files, and {max(0, limit):,} can be taken in at once; "
+                "write fewer and larger ones"
+            )
 
     def check_names(self) -> None:
         """Raises ``BadJob``: names of files that are not in the job's directory, numbers that overlap."""

@@ -211,7 +211,7 @@ def test_a_job_of_too_many_files_is_refused(store: Store, tmp_path: Path) -> Non
     staged = tmp_path / "staging" / JOB
     job(store, staged, [("t", columns([NOW_MS]))] * 3, NOW_MS)
     with (
-        mock.patch("timerlog.adopting.MAX_SEGMENTS", 2),
+        mock.patch("timerlog.job_files.MAX_SEGMENTS", 2),
         pytest.raises(BadJob, match="the job has 3 files, and 2"),
     ):
         store.adopt(staged, 0, NOW_MS)

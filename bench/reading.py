@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MESSAGES = 10_000_000
-ROUNDS = 3
+ROUNDS = 5
 FILTERED = "topic,deliver_at"
 SCANNED = "id,topic,key,priority,state,time_created,deliver_at"
 
 
 def reading(directory: Path, scale: float) -> dict[str, Any]:
-    """Ten million scheduled messages with keys and bodies of 100 bytes; each query three times, the best counts."""
+    """Ten million scheduled messages with keys and bodies of 100 bytes; each query five times, the best counts."""
     return with_spark(directory, lambda spark, daemon: _measure(spark, directory, daemon, scale))
 
 

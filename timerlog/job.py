@@ -17,9 +17,9 @@ from timerlog.core import UInt64Array
 from timerlog.purge import WaitDurable
 from timerlog.region import Region
 
-_LEAST: Final = 256
-_QUICK_S: Final = 0.0007
-_SLOW_S: Final = 0.0015
+_LEAST: Final = 1_024
+_QUICK_S: Final = 0.001
+_SLOW_S: Final = 0.003
 
 
 class Reject(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class AdoptJob:
 
 
 class Pace:
-    """How many messages a step may take, so that it takes about a millisecond and everybody else has a turn. As a rule
+    """How many messages a step may take, so that it takes one to three milliseconds and everybody else has a turn. As a rule
     that is ``most``; while the system writes the pages that a step touches, each can cost as much as hundreds."""
 
     def __init__(self, most: int) -> None:

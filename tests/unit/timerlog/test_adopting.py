@@ -453,7 +453,7 @@ def test_steps_get_small_where_they_are_slow_and_grow_again(monkeypatch: pytest.
         pace.end()
         return count
 
-    assert [step(0.005) for _ in range(7)] == [8_192, 4_096, 2_048, 1_024, 512, 256, 256]
-    assert [step(0.001) for _ in range(2)] == [256, 256], "a millisecond is right"
-    assert [step(0.0001) for _ in range(7)] == [256, 512, 1_024, 2_048, 4_096, 8_192, 8_192]
+    assert [step(0.005) for _ in range(5)] == [8_192, 4_096, 2_048, 1_024, 1_024]
+    assert [step(0.002) for _ in range(2)] == [1_024, 1_024], "two milliseconds are right"
+    assert [step(0.0001) for _ in range(5)] == [1_024, 2_048, 4_096, 8_192, 8_192]
     assert step(0.0001, left=5) == 5

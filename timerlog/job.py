@@ -84,7 +84,7 @@ class AdoptJob:
 
 class Pace:
     """How many messages a step may take, so that it takes one to three milliseconds and everybody else has a turn. As
-    a rule that is ``most``; while the system writes the pages that a step touches, each can cost as much as hundreds."""
+    a rule that is ``most``; while the system writes the pages that a step touches, each costs as much as hundreds."""
 
     def __init__(self, most: int) -> None:
         self._most, self._count, self._started_s = most, most, 0.0

@@ -76,7 +76,10 @@ class Adopting:
             if self._adopter.is_waiting:
                 await trio.sleep(_PURGE_S)
                 continue
+            started_s = time.perf_counter()
             pause = self._adopter.step(self._broker.clock.now_ms())
+            if not self._in_place:
+                self._adopter.took(time.perf_counter() - started_s)
             self._moved.unpark_all()
             self._tell_of_finished()
             await self._carry_out(pause, nursery)

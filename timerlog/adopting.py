@@ -37,7 +37,7 @@ from timerlog.job import (
     Rejects,
     Steps,
     WriteBack,
-)  # fmt: skip
+)
 from timerlog.job_files import JobFiles, clear_away
 from timerlog.layout import (
     KEY_PARTITIONS,
@@ -133,6 +133,12 @@ class Adopter:
         job, self._finished = self._finished, None
         return job
 
+    def took(self, taken_s: float) -> None:
+        """How long the last step took: the next ones are as large as is good for others. Who does not say has large
+        ones."""
+        if self._adoption is not None:
+            self._adoption.pace.took(taken_s)
+
     def take_back(self) -> None:
         """Before a clean checkpoint: a job that does not count yet leaves nothing in the tables. No thread is at it."""
         if self._adoption is not None and not self.is_committing:
@@ -156,7 +162,7 @@ class _Adoption:
         self._bases: list[int] = []
         self._failure: Exception | None = None
         self._keyed = Keyed(0)
-        self._pace = Pace(STEP_MESSAGES)
+        self.pace = Pace(STEP_MESSAGES)
         self._left_keys: list[tuple[int, int]] = []
 
     def steps(self) -> Steps:
@@ -333,13 +339,12 @@ class _Adoption:
         out = ffi.new("uint64_t[2]")
         start = 0
         while start < keyed.count:
-            step = self._pace.begin(keyed.count - start)
+            step = min(self.pace.count, keyed.count - start)
             ids, hashes = keyed.id_pointer(start), keyed.hash_pointer(start)
             start += int(lib.tw_bulk_enter(self._native, ids, hashes, step, *pointers, out, out + 1))
             self._rejects.add(*(array[: int(out[0])] for array in found))
             if out[1] != KEY_PARTITIONS:
                 self._store.tables.grow_keys(int(out[1]))
-            self._pace.end()
             yield None
 
     def _find_racers(self) -> bool:
@@ -423,11 +428,10 @@ class _Adoption:
         for segment in self._segments:
             start = segment.first_id
             while start < segment.end_id:
-                count = self._pace.begin(segment.end_id - start)
+                count = min(self.pace.count, segment.end_id - start)
                 self._drop_rejected(start, count)
                 lib.tw_bulk_adopt(self._native, start, count, self._bases[0])
                 yield from self._set_timers(start, count)
-                self._pace.end()
                 start += count
                 yield None
         self._native.first_id = min(int(self._native.first_id), self._files.id_range[0])

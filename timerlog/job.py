@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,19 +86,14 @@ class Pace:
     a rule that is ``most``; while the system writes the pages that a step touches, each costs as much as hundreds."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._count, self._started_s = most, most, 0.0
+        self.count = self._most = most
 
-    def begin(self, left: int) -> int:
-        """How many of those that are left."""
-        self._started_s = time.perf_counter()
-        return min(self._count, left)
-
-    def end(self) -> None:
-        taken_s = time.perf_counter() - self._started_s
+    def took(self, taken_s: float) -> None:
+        """How long a step took."""
         if taken_s > _SLOW_S:
-            self._count = max(self._count // 2, _LEAST)
+            self.count = max(self.count // 2, _LEAST)
         elif taken_s < _QUICK_S:
-            self._count = min(self._count * 2, self._most)
+            self.count = min(self.count * 2, self._most)
 
 
 class Keyed:

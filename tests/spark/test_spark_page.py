@@ -61,7 +61,7 @@ def test_the_programs_of_the_page(
     assert around["acked"].columns == ["topic", "deliver_at", "time_acked"]
     history = [row.event for row in spark.read.parquet(str(tmp_path / "history")).collect()]
     assert sorted(history) == ["sent"] * 4
-    assert "|topic|count|" in capfd.readouterr().out
+    assert "|orders|    3|" in capfd.readouterr().out
 
 
 def test_the_program_of_the_page_on_scheduling(

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import pandas as pd
 import pytest
 from click.testing import Result
 from pyspark import TaskContext
@@ -413,21 +412,6 @@ def test_wrong_columns_are_refused_before_anything_runs(
     assert staged(daemon) == []
 
 
-def test_nanoseconds_as_pandas_writes_them(spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
-    path = tmp_path / "pandas.parquet"
-    late = pd.Timestamp("2031-05-01T09:00:00.000000001", tz="UTC")
-    times = pd.Series([late, late + pd.Timedelta(days=1)]).astype("datetime64[ns, UTC]")
-    frame = pd.DataFrame({"key": ["a", "b"], "deliver_at": times, "body": ["x", "y"]})
-    frame.to_parquet(path, version="2.6")
-    assert schedule_file(spark, str(path), url=daemon.url, topic="t").messages == 2
-    due = [row[0] for row in stored(daemon, "deliver_at")]
-    assert due == [datetime(2031, 5, day, 9, 0, 0, 1_000, UTC) for day in (1, 2)]
-    frame["deliver_at"] = times.dt.tz_localize(None)
-    frame.to_parquet(path, version="2.6")
-    with pytest.raises(SourceError, match="without a time zone"):
-        schedule_file(spark, str(path), url=daemon.url, topic="t")
-
-
 def test_what_the_driver_or_the_broker_cannot_do(spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
     rows = reminders(spark, 10)
     with pytest.raises(StagingError, match="cannot be seen from here"):
@@ -477,27 +461,3 @@ def test_the_command(spark: SparkSession, command: Any, daemon: Daemon, tmp_path
     assert "1 × there is no body" in done.stderr
     assert "partition 0, row 1, key 'b', topic t, '2031-05-01 12:00:00'" in done.stderr
     assert len(stored(daemon)) == 103
-
-
-def test_files_that_spark_cannot_read(spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
-    """What is wrong is said in a line, without stacks, and with the file's name."""
-    whole = tmp_path / "whole.parquet"
-    reminders(spark, 500, partitions=1).write.parquet(str(whole))
-    data = next(whole.glob("*.parquet")).read_bytes()
-    short = tmp_path / "short.parquet"
-    short.write_bytes(data[:-20])
-    with pytest.raises(SourceError, match=r"short\.parquet cannot be read as parquet: ") as refused:
-        schedule_file(spark, str(short), topic="t", url=daemon.url)
-    assert "\n" not in str(refused.value)
-    zeros = tmp_path / "zeros.parquet"
-    zeros.write_bytes(data[:4] + bytes(len(data) // 2) + data[4 + len(data) // 2 :])
-    with pytest.raises(ScheduleFailed, match=r"reading file .*zeros\.parquet") as failed:
-        schedule_file(spark, str(zeros), topic="t", url=daemon.url)
-    assert "\n" not in str(failed.value)
-    mixed = tmp_path / "mixed.csv"
-    mixed.mkdir()
-    (mixed / "a.csv").write_text(f"key,deliver_at,body\na,{SOON},x\n")
-    (mixed / "b.csv").write_text(f"body,deliver_at,key\nx,{SOON},b\n")
-    with pytest.raises(ScheduleFailed, match="CSV header does not conform"):
-        schedule_file(spark, str(mixed), topic="t", url=daemon.url)
-    assert stored(daemon) == []

@@ -441,19 +441,25 @@ def test_order_by_time(times: list[int]) -> None:
     assert found.tolist() == sorted(range(len(times)), key=times.__getitem__)
 
 
-def test_steps_get_small_where_they_are_slow_and_grow_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = 0.0
-    monkeypatch.setattr("time.perf_counter", lambda: now_s)
+def test_steps_get_small_where_they_are_slow_and_grow_again() -> None:
     pace = Pace(8_192)
 
-    def step(taken_s: float, left: int = 1 << 20) -> int:
-        nonlocal now_s
-        count = pace.begin(left)
-        now_s += taken_s
-        pace.end()
-        return count
+    def after(taken_s: float) -> int:
+        pace.took(taken_s)
+        return pace.count
 
-    assert [step(0.005) for _ in range(5)] == [8_192, 4_096, 2_048, 1_024, 1_024]
-    assert [step(0.002) for _ in range(2)] == [1_024, 1_024], "two milliseconds are right"
-    assert [step(0.0001) for _ in range(5)] == [1_024, 2_048, 4_096, 8_192, 8_192]
-    assert step(0.0001, left=5) == 5
+    assert [after(0.005) for _ in range(4)] == [4_096, 2_048, 1_024, 1_024]
+    assert [after(0.002) for _ in range(2)] == [1_024, 1_024], "two milliseconds are right"
+    assert [after(0.0001) for _ in range(4)] == [2_048, 4_096, 8_192, 8_192]
+
+
+def test_a_job_whose_steps_are_slow_is_taken_in_as_well(store: Store, staged: Path) -> None:
+    job(store, staged, [("t", columns([NOW_MS] * 9_000, keys=keys(9_000)))], NOW_MS)
+    adoption, steps = store.adopter.start(staged, 0), 0
+    while not adoption.is_done:
+        carry_out(store, store.adopter.step(NOW_MS))
+        store.adopter.took(1.0)
+        steps += 1
+    assert adoption.error is None
+    assert steps > 2 * 9
+    assert len(drain(store, "t", NOW_MS)) == 9_000

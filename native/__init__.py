@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 try:
     from native._native import ffi, lib
-except ImportError as error:
+except ModuleNotFoundError as error:
     raise ImportError(
         f"{error}. This is the source of Tickwheel, which is not compiled here: run Python in another directory, where "
         "it finds the installed package, or install the source in place: pip install -e ."

@@ -105,7 +105,16 @@ def dirty_kib(address: int) -> int:
     return sum(int(words[1]) for words in counts if words[0] in ("Shared_Dirty:", "Private_Dirty:"))
 
 
+def is_memory(directory: Path) -> bool:
+    """Whether it lies on a file system without a disk, as /tmp does on some machines: pages stay dirty there."""
+    mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
+    kinds = {Path(words[1]): words[2] for words in mounts}
+    return next(kinds[one] for one in (directory, *directory.parents) if one in kinds) in ("tmpfs", "ramfs")
+
+
 def test_what_is_dirty_is_written_back(tmp_path: Path) -> None:
+    if is_memory(tmp_path.resolve()):
+        pytest.skip("temporary files are in memory here, where nothing is ever written back")
     region = Region(tmp_path / "file", 8 * MIB)
     region.ensure(4 * MIB)
     region.array("u1", 0, 3 * MIB)[:] = 7

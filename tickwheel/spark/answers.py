@@ -24,6 +24,11 @@ class BadSql(SparkError):
     advice = "`describe messages` and `describe events` list the columns."
 
 
+def as_bad_sql(error: Exception) -> SparkError:
+    """Why Spark refused a statement: ours, if it tells of one of our errors."""
+    return understood(error) or BadSql(first_part(plain_text(error)))
+
+
 def add_tables(spark: SparkSession, directories: Sequence[str]) -> None:
     """Makes the tables ``messages`` and ``events`` of some data directories known to a session."""
     for table in ("messages", "events"):
@@ -47,7 +52,7 @@ def ask(
         names, kinds = found.columns, [kind for _, kind in found.dtypes]
         rows = [list(row) for row in found.limit(limit).collect()]
     except spark_errors() as error:
-        raise understood(error) or BadSql(first_part(plain_text(error))) from None
+        raise as_bad_sql(error) from None
     for row in rows:
         for place, kind in enumerate(kinds):
             if kind == "timestamp" and row[place] is not None:

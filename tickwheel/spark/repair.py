@@ -23,8 +23,8 @@ import pyarrow as pa
 from tickwheel import sync
 from tickwheel._times import Moment, moment_ms
 from tickwheel.protocol.limits import MAX_TIME_MS
-from tickwheel.spark.answers import BadSql, first_part
-from tickwheel.spark.errors import SourceError, plain_text, spark_errors, understood
+from tickwheel.spark.answers import as_bad_sql
+from tickwheel.spark.errors import SourceError, spark_errors
 from tickwheel.spark.places import describe_log
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _select(spark: SparkSession, directory: str, where: str, file: BinaryIO) -> 
         for row in _packed(rows.orderBy("id", "group")).toLocalIterator():
             file.write(_numbered(bytes(row.rows), groups).tobytes())
     except spark_errors() as error:
-        raise understood(error) or BadSql(first_part(plain_text(error))) from None
+        raise as_bad_sql(error) from None
     file.flush()
     return ["", *groups]
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from cli.main import root
 from cli.pipeline.group import COMMANDS
+from tests.integration.daemon_harness import Daemon
 from tickwheel.spark import session
 
 if TYPE_CHECKING:
@@ -41,6 +42,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     running.sparkContext.setLogLevel("OFF")
     yield running
     running.stop()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    """A broker in a process of its own, with a new directory and the usual settings."""
+    with Daemon(tmp_path / "data") as running:
+        yield running
 
 
 @pytest.fixture

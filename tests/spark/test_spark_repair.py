@@ -24,12 +24,6 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data") as running:
-        yield running
-
-
-@pytest.fixture
 def client(daemon: Daemon) -> Iterator[tickwheel.sync.Client]:
     with tickwheel.sync.Client(daemon.unix_url) as client:
         yield client

@@ -40,12 +40,6 @@ SOON = "2031-05-01T12:00:00Z"
 SOON_MS = 1_935_403_200_000
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data") as running:
-        yield running
-
-
 def reminders(spark: SparkSession, count: int, partitions: int = 2, at: str = SOON) -> DataFrame:
     number = F.col("id")
     return spark.range(count, numPartitions=partitions).select(

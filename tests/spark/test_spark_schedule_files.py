@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,12 +15,6 @@ from tickwheel.spark import ScheduleFailed, SourceError, schedule_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data") as running:
-        yield running
 
 
 def test_nanoseconds_as_pandas_writes_them(spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:

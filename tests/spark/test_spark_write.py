@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 SOON = "2031-05-01T12:00:00.000Z"
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data") as running:
-        yield running
-
-
 def reminders(spark: SparkSession, count: int, partitions: int = 2, *, with_key: bool = True) -> DataFrame:
     frame = spark.range(count, numPartitions=partitions)
     columns = {

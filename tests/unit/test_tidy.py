@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tickwheel._embedded": {"tickwheel", "broker"},
     "tickwheel.testing": {"tickwheel", "broker"},
     "tickwheel.spark": {"tickwheel", "timerlog"},
+    "tickwheel.outbox.schedule": {"tickwheel", "timerlog"},
     "cli": {"tickwheel", "broker"},
     "cli.inspect": {"cli", "tickwheel", "broker", "timerlog"},
     "bench": {"tickwheel", "broker"},

@@ -1,0 +1,329 @@
+"""A user's database: opened by URL or given as an engine, with what its kind can do.
+
+Everything that talks SQL here is synchronous and runs in a worker thread (``Database.call``), because SQLAlchemy's own
+asynchronous layer needs asyncio. Time is the database's clock, so that all processes agree on what is due.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+import anyio.to_thread
+
+from tickwheel.outbox.errors import (
+    BadDatabase,
+    DatabaseBusy,
+    DatabaseUnavailable,
+    DriverMissing,
+    OutboxError,
+    SqlMissing,
+)
+
+try:
+    import sqlalchemy as sa
+    from sqlalchemy import event
+    from sqlalchemy.engine import URL, Connection, Engine, make_url
+    from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+except ModuleNotFoundError as error:
+    if error.name is not None and error.name.partition(".")[0] == "sqlalchemy":
+        raise SqlMissing from None
+    raise
+
+if TYPE_CHECKING:
+    from sqlalchemy.sql.elements import ColumnElement
+
+T = TypeVar("T")
+Kind = Literal["sqlite", "postgresql", "mariadb"]
+
+_DRIVERS: Final = {
+    "postgresql": ("psycopg", "psycopg[binary]"),
+    "mysql": ("pymysql", "PyMySQL"),
+    "mariadb": ("pymysql", "PyMySQL"),
+}
+_KINDS: Final[dict[str, Kind]] = {
+    "sqlite": "sqlite",
+    "postgresql": "postgresql",
+    "mysql": "mariadb",
+    "mariadb": "mariadb",
+}
+_OLDEST: Final = {
+    "SQLite": (3, 35),  # RETURNING
+    "PostgreSQL": (12,),
+    "MariaDB": (10, 6),  # SKIP LOCKED
+    "MySQL": (8, 0, 1),
+}
+BUSY_TIMEOUT_S: Final = 15
+ATTEMPTS: Final = 8
+"""How often a transaction is tried when others are in its way."""
+_FIRST_PAUSE_S: Final = 0.005
+_LONGEST_PAUSE_S: Final = 0.5
+_THREADS: Final = 8
+
+
+class Database:
+    """A database that holds messages beside the user's own tables.
+
+    ``kind``: ``sqlite``, ``postgresql`` or ``mariadb`` (also MySQL). ``returning``: whether an UPDATE can return rows.
+    ``skip_locked``: whether rows that others have locked can be passed over (SQLite has one writer at a time instead).
+    """
+
+    def __init__(self, engine: Engine, *, owned: bool) -> None:
+        self.engine = engine
+        self.kind: Kind = _KINDS[engine.dialect.name]
+        self.returning = bool(engine.dialect.update_returning)
+        self.skip_locked = self.kind != "sqlite"
+        self._owned = owned
+        self._offset_ns = 0
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
+        return self.engine.url.render_as_string(hide_password=True)
+
+    @property
+    def path(self) -> Path | None:
+        """The file of an SQLite database."""
+        name = self.engine.url.database
+        return Path(name) if self.kind == "sqlite" and name else None
+
+    def close(self) -> None:
+        """Closes the connections; those of an engine that the user gave stay."""
+        if self._owned:
+            self.engine.dispose()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- transactions --
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """A transaction that writes: committed at the end of the block, rolled back when it raises.
+
+        On SQLite it takes the write lock at once: a transaction that reads first and writes later fails as soon as
+        another has written in between. Elsewhere it is READ COMMITTED, so that claims lock rows and no gaps.
+        Raises DatabaseUnavailable and DatabaseBusy for what the driver raises of that kind.
+        """
+        with self._translated(), self.engine.connect() as plain:
+            connection = plain if self._owned or self.kind == "sqlite" else _read_committed(plain)
+            with connection.begin():
+                if self.kind == "sqlite" and not _has_begun(connection):
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection for statements that only read."""
+        with self._translated(), self.engine.connect() as connection:
+            yield connection
+
+    def run(self, work: Callable[[Connection], T]) -> T:
+        """The result of ``work`` in a transaction of its own, which is tried again when others were in its way.
+
+        ``work`` may run several times, but is committed once. Raises DatabaseBusy, DatabaseUnavailable; the latter
+        may also come when the commit did happen and only its answer was lost.
+        """
+        for attempt in range(ATTEMPTS):
+            try:
+                with self.begin() as connection:
+                    return work(connection)
+            except DatabaseBusy:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                time.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * (0.5 + random.random()))
+        raise AssertionError("unreachable")
+
+    async def call(self, work: Callable[..., T], *arguments: Any) -> T:
+        """``work(*arguments)`` in a worker thread. A cancellation waits for its end: nothing is half done."""
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(_THREADS)
+        return await anyio.to_thread.run_sync(work, *arguments, limiter=self._limiter)
+
+    async def transaction(self, work: Callable[[Connection], T]) -> T:
+        """``run`` in a worker thread."""
+        return await self.call(self.run, work)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            typed = typed_error(error, self.name)
+            if typed is None:
+                raise
+            raise typed from error
+
+    # -- time --
+
+    def now_ns(self) -> int:
+        """Nanoseconds since 1970 by the database's clock, as it was last compared with ours."""
+        return time.time_ns() + self._offset_ns
+
+    def compare_clocks(self) -> int:
+        """Asks the database for its time, and returns by how many ns its clock is ahead of ours."""
+        if self.kind != "sqlite":  # SQLite's clock is this machine's
+            with self.reading() as connection:
+                connection.execute(sa.select(sa.literal(1)))  # a first connection is slow to make
+                asked_ns = time.time_ns()
+                theirs_ns = int(connection.execute(sa.select(now_ns(self.kind))).scalar_one())
+                self._offset_ns = theirs_ns - (asked_ns + time.time_ns()) // 2
+        return self._offset_ns
+
+
+def now_ns(kind: Kind) -> ColumnElement[int]:
+    """SQL: nanoseconds since 1970 by the database's clock when the statement begins."""
+    texts = {
+        "sqlite": (
+            "(cast(strftime('%s', 'now') as integer) * 1000000000"
+            " + cast(substr(strftime('%f', 'now'), 4) as integer) * 1000000)"
+        ),
+        "postgresql": "(extract(epoch from statement_timestamp()) * 1000000000)::bigint",
+        "mariadb": "cast(unix_timestamp(now(6)) * 1000000000 as signed)",
+    }
+    return sa.literal_column(texts[kind], sa.BigInteger)
+
+
+def open_database(where: str | URL | Engine | Database) -> Database:
+    """A database by its SQLAlchemy URL, or around an engine of the user's.
+
+    Raises DriverMissing, BadDatabase (a URL that means nothing, a server that is too old, SQLite without a file) and
+    DatabaseUnavailable. Reads the version and the clock of the server, so it blocks for a moment.
+    """
+    if isinstance(where, Database):
+        return where
+    owned = not isinstance(where, Engine)
+    engine = where if isinstance(where, Engine) else _engine(where)
+    if engine.dialect.name not in _KINDS:
+        raise BadDatabase(f"{engine.dialect.name} is no database that the outbox knows.")
+    database = Database(engine, owned=owned)
+    if database.kind == "sqlite" and (database.path is None or str(database.path) == ":memory:"):
+        raise BadDatabase(
+            "An SQLite database in memory is seen by one connection only.",
+            advice="Name a file: sqlite:///app.db",
+        )
+    _check_version(database)
+    database.compare_clocks()
+    return database
+
+
+def _engine(where: str | URL) -> Engine:
+    try:
+        url = make_url(where)
+        if url.drivername == "postgresql":
+            url = url.set(drivername="postgresql+psycopg")  # SQLAlchemy's own default is psycopg2
+        elif url.drivername in ("mysql", "mariadb"):
+            url = url.set(drivername=f"{url.drivername}+pymysql")
+        backend = url.get_backend_name()
+        if backend not in _KINDS:
+            raise BadDatabase(f"{backend} is no database that the outbox knows.")
+        options: dict[str, Any] = {} if backend == "sqlite" else {"isolation_level": "READ COMMITTED"}
+        engine = sa.create_engine(url, **options)
+    except ArgumentError as error:
+        raise BadDatabase(f"{where!r} is no database URL: {error}.") from None
+    except NoSuchModuleError as error:
+        raise BadDatabase(f"SQLAlchemy has no driver of this name: {error}.") from None
+    except ModuleNotFoundError as error:
+        raise _driver_missing(url, error) from None
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _prepare_sqlite)
+    return engine
+
+
+def _driver_missing(url: URL, error: ModuleNotFoundError) -> OutboxError:
+    backend = url.get_backend_name()
+    usual, package = _DRIVERS.get(backend, ("", ""))
+    name = (error.name or url.get_driver_name()).partition(".")[0]
+    return DriverMissing(
+        f"The Python package {name} is not installed, which {url.drivername} databases need.",
+        advice=f"pip install '{package if usual == name else name}', or all drivers: pip install 'tickwheel[sql]'",
+    )
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    """Readers do not stop the writer (WAL), who is waited for; and a commit is on the disk when it returns."""
+    for pragma in (f"busy_timeout={BUSY_TIMEOUT_S * 1000}", "journal_mode=WAL", "synchronous=FULL"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _read_committed(connection: Connection) -> Connection:
+    return connection.execution_options(isolation_level="READ COMMITTED")
+
+
+def _has_begun(connection: Connection) -> bool:
+    """Whether the engine's own settings have begun the transaction already."""
+    return bool(getattr(connection.connection.driver_connection, "in_transaction", False))
+
+
+def _check_version(database: Database) -> None:
+    with database.reading() as connection:
+        dialect = connection.dialect
+        version = tuple(dialect.server_version_info or ())
+        if database.kind == "mariadb":
+            product = "MariaDB" if getattr(dialect, "is_mariadb", False) else "MySQL"
+        else:
+            product = "SQLite" if database.kind == "sqlite" else "PostgreSQL"
+    needed = _OLDEST[product]
+    if tuple(part for part in version if isinstance(part, int)) < needed:
+        have, need = (".".join(map(str, one)) for one in (version, needed))
+        raise BadDatabase(f"{product} {have} is too old.", advice=f"Use {product} {need} or newer.")
+
+
+# -- what the drivers raise --
+
+_BUSY_POSTGRESQL: Final = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock not available
+_BUSY_MARIADB: Final = (1205, 1213, 3572, 1020)  # lock wait timeout, deadlock, NOWAIT, record changed
+_GONE_POSTGRESQL: Final = ("57P01", "57P02", "57P03", "08")  # shut down, crashed, starting, connection errors
+_GONE_MARIADB: Final = (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040)
+
+
+def is_busy(error: DBAPIError) -> bool:
+    """Whether other transactions were in the way, so that trying again makes sense."""
+    original = error.orig
+    state = getattr(original, "sqlstate", None)
+    if state is not None:
+        return state in _BUSY_POSTGRESQL
+    code = original.args[0] if original is not None and original.args else None
+    return code in _BUSY_MARIADB or (isinstance(code, str) and "database is locked" in code)
+
+
+def is_gone(error: DBAPIError) -> bool:
+    """Whether the server, or the connection to it, went away."""
+    if error.connection_invalidated:
+        return True
+    original = error.orig
+    state = getattr(original, "sqlstate", None)
+    if state is not None:
+        return str(state).startswith(_GONE_POSTGRESQL)
+    code = original.args[0] if original is not None and original.args else None
+    if isinstance(code, int):
+        return code in _GONE_MARIADB
+    texts = (
+        "connection failed",
+        "unable to open database file",
+        "connection is closed",
+        "server closed the connection",
+    )
+    return any(text in str(code) for text in texts)
+
+
+def typed_error(error: DBAPIError, name: str) -> OutboxError | None:
+    """The typed error for one of the driver's; None if it is of no kind that can be waited out."""
+    if is_busy(error):
+        return DatabaseBusy(f"{name}: {_first_line(error)}.")
+    if is_gone(error):
+        return DatabaseUnavailable(f"{name}: {_first_line(error)}.")
+    return None
+
+
+def _first_line(error: DBAPIError) -> str:
+    lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
+    return lines[0].rstrip(".")

@@ -1,0 +1,88 @@
+"""What can go wrong between Tickwheel and the user's database, as typed errors."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from tickwheel.protocol.error_base import TickwheelError
+
+
+class OutboxError(TickwheelError):
+    """Something went wrong between Tickwheel and a database."""
+
+    code = "outbox"
+    advice = "docs/how-to/outbox.md says what the outbox expects of a database."
+
+
+class SqlMissing(OutboxError):
+    """SQLAlchemy is not installed."""
+
+    code = "sql_missing"
+    advice = "pip install 'tickwheel[sql]'"
+
+
+class DriverMissing(OutboxError):
+    """The Python package that talks to this kind of database is not installed."""
+
+    code = "driver_missing"
+    advice = "pip install 'tickwheel[sql]'"
+
+
+class BadDatabase(OutboxError):
+    """A database URL cannot be used."""
+
+    code = "bad_database"
+    advice = "Use sqlite:///app.db, postgresql+psycopg://user:password@host/name or mariadb+pymysql://user:password@host/name."
+
+
+class DatabaseUnavailable(OutboxError):
+    """The database does not answer, or broke the connection; what was not committed did not happen."""
+
+    code = "database_unavailable"
+    advice = "Check that the server runs and that the URL is right, and try again."
+    retryable = True
+
+
+class DatabaseBusy(OutboxError):
+    """Other transactions held locks for too long; nothing was changed."""
+
+    code = "database_busy"
+    advice = "Try again; if it goes on, look for transactions that stay open."
+    retryable = True
+
+
+class BadTable(OutboxError):
+    """A table is not what the outbox needs; nothing was changed."""
+
+    code = "bad_table"
+    advice = "docs/how-to/outbox-message-tables.md lists the columns and the keys of the comment."
+
+
+class TableMissing(OutboxError):
+    """There is no such table."""
+
+    code = "table_missing"
+    advice = "Create it with `tickwheel outbox init`, or check the name and the database."
+
+
+class NotInTransaction(OutboxError):
+    """This is only possible inside a transaction, whose commit makes it count."""
+
+    code = "not_in_transaction"
+    advice = "Use `with engine.begin() as connection:` and pass the connection."
+
+
+class LeaseLost(OutboxError):
+    """A message, or a range of keys, is not held any more: somebody else took it over, or it is done."""
+
+    code = "lease_lost"
+    advice = "Roll back: whoever has it now does the work. Make the lease longer, or extend it, if this is frequent."
+
+    ids: Sequence[Hashable]
+    """What was lost."""
+
+    def __init__(
+        self, message: str | None = None, *, advice: str | None = None, ids: Sequence[Hashable] = ()
+    ) -> None:
+        super().__init__(message, advice=advice)
+        self.ids = ids

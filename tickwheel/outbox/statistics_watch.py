@@ -1,0 +1,120 @@
+"""Noticing commits on MariaDB and MySQL, which have nothing that can be waited for.
+
+The server counts the statements of all its clients, and tells the count without executing one (COM_STATISTICS, which
+`mysqladmin status` uses and which is not itself counted). While the count stands still, nobody has committed anything,
+and the table need not be asked. On a server that is never still, it is asked as often as this watch looks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from sqlalchemy.exc import DBAPIError
+
+from tickwheel._backoff import Backoff
+from tickwheel.outbox.errors import DatabaseUnavailable
+
+if TYPE_CHECKING:
+    from tickwheel.outbox.database import Database
+
+_INTERVAL_S: Final = 0.010
+_LONGEST_INTERVAL_S: Final = 0.080
+"""Where others keep the server busy, but not with messages."""
+_QUESTIONS: Final = re.compile(rb"Questions: (\d+)")
+
+
+@dataclass(slots=True)
+class Look:
+    """What came of looking for messages. ``found``: something was there; set it inside of the block."""
+
+    found: bool = False
+
+
+class StatisticsWatch:
+    """Rings when the server's count of statements has changed, other than by our own looking."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: Any = None
+        self._lock = anyio.Lock()
+        self._quiet_at = -1
+        """The count at which nothing new can be there."""
+        self._own_cost: int | None = None
+        """What one look that finds nothing adds to the count."""
+        self._is_looking = False
+        self._fruitless = 0
+
+    async def run(self, ring: Callable[[int | None], None]) -> None:
+        """See ``tickwheel.outbox.watch.Watch``."""
+        backoff = Backoff(first_s=0.05, max_s=2.0)
+        try:
+            while True:
+                try:
+                    if not self._is_looking and await self._count() != self._quiet_at:
+                        ring(None)
+                    backoff.reset()
+                    await anyio.sleep(
+                        min(_INTERVAL_S * 2 ** min(self._fruitless // 8, 10), _LONGEST_INTERVAL_S)
+                    )
+                except DatabaseUnavailable:
+                    await anyio.sleep(backoff.next_s())
+        finally:
+            self._close()
+
+    @asynccontextmanager
+    async def look(self) -> AsyncIterator[Look]:
+        """See ``tickwheel.outbox.watch.Watch``. The count is read before and after: what our own statements add is
+        known from looks in which nobody else did anything, so that it can be told from what others do."""
+        look = Look()
+        self._is_looking = True
+        try:
+            before = await self._count()
+            yield look
+            after = await self._count()
+        finally:
+            self._is_looking = False
+        self._fruitless = 0 if look.found else self._fruitless + 1
+        if look.found:
+            return
+        cost = after - before
+        if self._own_cost is None or cost <= self._own_cost:
+            self._own_cost = cost
+            self._quiet_at = after
+
+    async def _count(self) -> int:
+        async with self._lock:
+            return await self._database.call(self._read_count)
+
+    def _read_count(self) -> int:
+        from pymysql import MySQLError
+        from pymysql.constants import COMMAND
+
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            self._connection._execute_command(COMMAND.COM_STATISTICS, b"")
+            found = _QUESTIONS.search(self._connection._read_packet().get_all_data())
+        except (MySQLError, OSError) as error:
+            self._close()
+            raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
+        assert found is not None
+        return int(found[1])
+
+    def _connect(self) -> Any:
+        try:
+            pooled = self._database.engine.raw_connection()
+        except DBAPIError as error:
+            raise DatabaseUnavailable(f"{self._database.name}: {error.orig}") from error
+        connection = pooled.driver_connection
+        pooled.detach()
+        return connection
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection._force_close()

@@ -1,0 +1,207 @@
+"""How a commit wakes those who wait for messages: a watch rings when a table may have changed.
+
+- PostgreSQL: a trigger notifies at commit (LISTEN/NOTIFY), with the earliest due time among the rows. Nothing is asked
+  meanwhile.
+- SQLite: the times and sizes of the database's files, looked at every few milliseconds. No statement is executed.
+- MariaDB and MySQL have nothing that can be waited for: ``tickwheel.outbox.statistics_watch``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias
+
+import anyio
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from tickwheel._backoff import Backoff
+from tickwheel.outbox.database import Database
+from tickwheel.outbox.errors import DatabaseUnavailable
+from tickwheel.outbox.statistics_watch import Look, StatisticsWatch
+
+Ring: TypeAlias = Callable[[int | None], None]
+"""Called with the ns since 1970 at which something becomes due, or None: something may be there now."""
+
+_FILE_INTERVAL_S: Final = 0.004
+_FILE_GRAIN_S: Final = 0.020
+"""File times are only as fine as the kernel's clock: a second commit this soon after another may not show."""
+_NAME_BYTES: Final = 63
+
+
+class Watch(Protocol):
+    """Rings when a commit may have changed a table."""
+
+    async def run(self, ring: Ring) -> None:
+        """Rings until it is cancelled; also after a connection was lost and made again."""
+
+    def look(self) -> AbstractAsyncContextManager[Look]:
+        """To be entered around statements that look for messages, so that they are not taken for a change."""
+
+
+def watch_table(database: Database, table: str) -> Watch:
+    """The watch for this kind of database. On PostgreSQL the table needs the triggers of ``notify_statements``."""
+    if database.kind == "postgresql":
+        return NotifyWatch(database, channel_of(table))
+    if database.kind == "sqlite":
+        assert database.path is not None
+        return FileWatch(database.path)
+    return StatisticsWatch(database)
+
+
+# -- PostgreSQL --
+
+
+def channel_of(table: str) -> str:
+    """The name under which changes of a table are notified."""
+    channel = f"tickwheel_{table}"
+    if len(channel.encode()) <= _NAME_BYTES:
+        return channel
+    return f"tickwheel_{hashlib.sha256(table.encode()).hexdigest()[:40]}"
+
+
+_NOTIFY_FUNCTION: Final = """
+create or replace function tickwheel_notify() returns trigger language plpgsql as $$
+declare
+    due bigint;
+begin
+    if current_setting('tickwheel.quiet', true) = 'on' then
+        return null;
+    end if;
+    if TG_NARGS > 1 then
+        execute format('select min(%I) from changed', TG_ARGV[1]) into due;
+        if due is null then
+            return null;
+        end if;
+    elsif not exists (select from changed) then
+        return null;
+    end if;
+    perform pg_notify(TG_ARGV[0], coalesce(due::text, ''));
+    return null;
+end $$
+"""
+
+QUIET: Final = "set_config('tickwheel.quiet', 'on', true)"
+"""SQL of PostgreSQL: changes of this transaction notify nobody."""
+
+
+def notify_statements(table: sa.Table, due_column: str | None = None, *, updates: bool = True) -> list[str]:
+    """What makes PostgreSQL notify ``channel_of(table.name)`` when rows were inserted (or updated).
+
+    ``due_column``: epoch nanoseconds; the earliest is the notification's text, and rows without one notify nobody.
+    """
+    quoted = sa.dialects.postgresql.dialect().identifier_preparer.format_table(table)  # type: ignore[attr-defined]
+    arguments = ", ".join(_literal(one) for one in (channel_of(table.name), due_column) if one is not None)
+    statements = [_NOTIFY_FUNCTION]
+    for what in ("insert", "update") if updates else ("insert",):
+        statements += [
+            f"drop trigger if exists tickwheel_{what} on {quoted}",
+            f"create trigger tickwheel_{what} after {what} on {quoted} referencing new table as changed "
+            f"for each statement execute function tickwheel_notify({arguments})",
+        ]
+    return statements
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+class NotifyWatch:
+    """Listens to a channel on a connection of its own, which is renewed when it breaks."""
+
+    def __init__(self, database: Database, channel: str) -> None:
+        self._database = database
+        self._channel = channel
+
+    async def run(self, ring: Ring) -> None:
+        """See Watch."""
+        backoff = Backoff(first_s=0.05, max_s=2.0)
+        while True:
+            try:
+                connection = await self._database.call(self._listen)
+            except DatabaseUnavailable:
+                await anyio.sleep(backoff.next_s())
+                continue
+            try:
+                backoff.reset()
+                ring(None)  # what was committed before anybody listened
+                await self._pass_on(connection, ring)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._database.call(connection.close)
+
+    def _listen(self) -> Any:
+        pooled = self._reachable()
+        connection: Any = pooled.driver_connection
+        pooled.detach()
+        connection.autocommit = True
+        connection.execute("listen " + '"' + self._channel.replace('"', '""') + '"')
+        return connection
+
+    def _reachable(self) -> Any:
+        try:
+            return self._database.engine.raw_connection()
+        except DBAPIError as error:
+            raise DatabaseUnavailable(f"{self._database.name}: {error.orig}") from error
+
+    async def _pass_on(self, connection: Any, ring: Ring) -> None:
+        """Rings for each notification, until the connection breaks."""
+        from psycopg import OperationalError
+
+        while True:
+            try:
+                await anyio.wait_readable(connection.fileno())
+                for one in connection.notifies(timeout=0):
+                    ring(int(one.payload) if one.payload else None)
+            except (OperationalError, OSError):
+                return
+
+    @asynccontextmanager
+    async def look(self) -> AsyncIterator[Look]:
+        """Looking notifies nobody."""
+        yield Look()
+
+
+# -- SQLite --
+
+
+class FileWatch:
+    """Looks at the files of an SQLite database: every commit writes to one of them."""
+
+    def __init__(self, path: Path) -> None:
+        self._paths = (str(path), f"{path}-wal")
+
+    async def run(self, ring: Ring) -> None:
+        """See Watch."""
+        seen = self._signature()
+        again_at = anyio.current_time()
+        ring(None)
+        while True:
+            await anyio.sleep(_FILE_INTERVAL_S)
+            now = self._signature()
+            if now != seen:
+                seen, again_at = now, anyio.current_time() + _FILE_GRAIN_S
+                ring(None)
+            elif 0 < again_at <= anyio.current_time():
+                again_at = 0
+                ring(None)
+
+    def _signature(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(_time_and_size(path) for path in self._paths)
+
+    @asynccontextmanager
+    async def look(self) -> AsyncIterator[Look]:
+        """Looking writes nothing."""
+        yield Look()
+
+
+def _time_and_size(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size

@@ -31,17 +31,51 @@ from tickwheel.outbox.errors import (
 
 if TYPE_CHECKING:
     from tickwheel.outbox.database import Database, open_database
+    from tickwheel.outbox.keys.errors import (
+        BadKey,
+        BadLimit,
+        BadOperation,
+        BadValue,
+        CounterOverflow,
+        NotAnInteger,
+    )
+    from tickwheel.outbox.keys.leases import Range
+    from tickwheel.outbox.keys.operations import Account, Delete, DeleteRange, Increment, Operation, Put
+    from tickwheel.outbox.keys.queues import Accounted, Accounting, FailedOperation, InboxMessage
+    from tickwheel.outbox.keys.service import KeyService
+    from tickwheel.outbox.keys.space import KeySpace
+    from tickwheel.outbox.keys.statistics import KeySpaceStats
 
 __all__ = [
+    "Account",
+    "Accounted",
+    "Accounting",
     "BadDatabase",
+    "BadKey",
+    "BadLimit",
+    "BadOperation",
     "BadTable",
+    "BadValue",
+    "CounterOverflow",
     "Database",
     "DatabaseBusy",
     "DatabaseUnavailable",
+    "Delete",
+    "DeleteRange",
     "DriverMissing",
+    "FailedOperation",
+    "InboxMessage",
+    "Increment",
+    "KeyService",
+    "KeySpace",
+    "KeySpaceStats",
     "LeaseLost",
+    "NotAnInteger",
     "NotInTransaction",
+    "Operation",
     "OutboxError",
+    "Put",
+    "Range",
     "SqlMissing",
     "TableMissing",
     "open_database",
@@ -51,6 +85,26 @@ __all__ = [
 _HOMES = {
     "Database": "tickwheel.outbox.database",
     "open_database": "tickwheel.outbox.database",
+    "Account": "tickwheel.outbox.keys.operations",
+    "Accounted": "tickwheel.outbox.keys.queues",
+    "Accounting": "tickwheel.outbox.keys.queues",
+    "BadKey": "tickwheel.outbox.keys.errors",
+    "BadLimit": "tickwheel.outbox.keys.errors",
+    "BadOperation": "tickwheel.outbox.keys.errors",
+    "BadValue": "tickwheel.outbox.keys.errors",
+    "CounterOverflow": "tickwheel.outbox.keys.errors",
+    "Delete": "tickwheel.outbox.keys.operations",
+    "DeleteRange": "tickwheel.outbox.keys.operations",
+    "FailedOperation": "tickwheel.outbox.keys.queues",
+    "InboxMessage": "tickwheel.outbox.keys.queues",
+    "Increment": "tickwheel.outbox.keys.operations",
+    "KeyService": "tickwheel.outbox.keys.service",
+    "KeySpace": "tickwheel.outbox.keys.space",
+    "KeySpaceStats": "tickwheel.outbox.keys.statistics",
+    "NotAnInteger": "tickwheel.outbox.keys.errors",
+    "Operation": "tickwheel.outbox.keys.operations",
+    "Put": "tickwheel.outbox.keys.operations",
+    "Range": "tickwheel.outbox.keys.leases",
 }
 
 

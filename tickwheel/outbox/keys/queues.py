@@ -15,6 +15,8 @@ from tickwheel.outbox.keys.tables import Tables, within
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Row
 
+_CHUNK: Final = 500
+"""Rows that one statement names."""
 _OPERATION_COLUMNS: Final = ("operation", "key", "end_key", "value", "amount", "amount_bytes")
 
 
@@ -103,11 +105,9 @@ def reap(connection: Connection, tables: Tables, key: bytes, limit: int) -> list
     if tables.kind == "sqlite":
         rows = _reap_at_once(connection, tables, key, limit)
     elif tables.kind == "postgresql":
-        rows = _locked(connection, tables, key, limit)
+        rows = _lock_and_delete(connection, tables, key, limit)
     else:
-        rows = _locked_without_gaps(connection, tables, key, limit)
-    if tables.kind != "sqlite" and rows:
-        connection.execute(sa.delete(tables.inbox).where(_are(tables, rows)))
+        rows = _delete_one_by_one(connection, tables, key, limit)
     ordered = sorted(rows, key=lambda row: (row.timestamp_ns, row.sequence, bytes(row.sender)))
     return [
         InboxMessage(key, bytes(row.value), bytes(row.sender), row.timestamp_ns, row.sequence)
@@ -125,63 +125,65 @@ def _reap_at_once(connection: Connection, tables: Tables, key: bytes, limit: int
     return connection.execute(deletion).all()
 
 
-def _locked(connection: Connection, tables: Tables, key: bytes, limit: int) -> Sequence[Row[Any]]:
+def _lock_and_delete(connection: Connection, tables: Tables, key: bytes, limit: int) -> Sequence[Row[Any]]:
     """PostgreSQL locks before it counts to the limit, and leaves out what was deleted while it waited."""
     inbox = tables.inbox
     head = sa.select(inbox).where(inbox.c.key == key)
     head = head.order_by(inbox.c.timestamp_ns, inbox.c.sequence, inbox.c.sender).limit(limit)
-    return connection.execute(head.with_for_update()).all()
+    rows = connection.execute(head.with_for_update()).all()
+    place = sa.tuple_(inbox.c.timestamp_ns, inbox.c.sequence, inbox.c.sender)
+    for first in range(0, len(rows), _CHUNK):
+        chosen = [(row.timestamp_ns, row.sequence, row.sender) for row in rows[first : first + _CHUNK]]
+        connection.execute(sa.delete(inbox).where(inbox.c.key == key, place.in_(chosen)))
+    return rows
 
 
-def _locked_without_gaps(
-    connection: Connection, tables: Tables, key: bytes, limit: int
-) -> Sequence[Row[Any]]:
-    """Looks first and locks single rows then.
+def _delete_one_by_one(connection: Connection, tables: Tables, key: bytes, limit: int) -> Sequence[Row[Any]]:
+    """Looks without locks, and then deletes row by row: who deletes it, has it, for rows never change.
 
-    Locking while looking would, under InnoDB's default isolation, also lock the gap in which new messages arrive: the
-    dispatcher would wait for as long as the user's transaction takes.
+    Any other statement would, under InnoDB's default isolation (REPEATABLE READ), also lock the gaps in which new
+    messages arrive: the dispatcher would wait for as long as the user's transaction takes.
     """
     inbox = tables.inbox
     place = (inbox.c.timestamp_ns, inbox.c.sequence, inbox.c.sender)
+    deletion = sa.delete(inbox).where(
+        inbox.c.key == key,
+        *(column == sa.bindparam(f"the_{column.name}", type_=column.type) for column in place),
+    )
     found: list[Row[Any]] = []
-    passed: tuple[int, int, bytes] | None = None
+    passed: Row[Any] | None = None
     while len(found) < limit:
         wanted = limit - len(found)
-        head = sa.select(*place).where(inbox.c.key == key).order_by(*place).limit(wanted)
+        head = sa.select(inbox).where(inbox.c.key == key).order_by(*place).limit(wanted)
         if passed is not None:
             head = head.where(_after(tables, passed))
         candidates = connection.execute(head).all()
-        if candidates:
-            rows = connection.execute(
-                sa.select(inbox).where(_are_at(tables, key, candidates)).order_by(*place).with_for_update()
-            )
-            found += rows
-            last = candidates[-1]
-            passed = (last.timestamp_ns, last.sequence, bytes(last.sender))
+        for row in candidates:
+            at = {
+                "the_timestamp_ns": row.timestamp_ns,
+                "the_sequence": row.sequence,
+                "the_sender": row.sender,
+            }
+            if connection.execute(deletion, at).rowcount:
+                found.append(row)
         if len(candidates) < wanted:
             break
+        passed = candidates[-1]  # under REPEATABLE READ, what others have deleted would be found again
     return found
 
 
-def _after(tables: Tables, passed: tuple[int, int, bytes]) -> sa.ColumnElement[bool]:
-    c, (timestamp_ns, sequence, sender) = tables.inbox.c, passed
+def _after(tables: Tables, row: Row[Any]) -> sa.ColumnElement[bool]:
+    c = tables.inbox.c
     return sa.or_(
-        c.timestamp_ns > timestamp_ns,
+        c.timestamp_ns > row.timestamp_ns,
         sa.and_(
-            c.timestamp_ns == timestamp_ns,
-            sa.or_(c.sequence > sequence, sa.and_(c.sequence == sequence, c.sender > sender)),
+            c.timestamp_ns == row.timestamp_ns,
+            sa.or_(
+                c.sequence > row.sequence,
+                sa.and_(c.sequence == row.sequence, c.sender > row.sender),
+            ),
         ),
     )
-
-
-def _are(tables: Tables, rows: Sequence[Row[Any]]) -> sa.ColumnElement[bool]:
-    return _are_at(tables, bytes(rows[0].key), rows)
-
-
-def _are_at(tables: Tables, key: bytes, rows: Sequence[Any]) -> sa.ColumnElement[bool]:
-    c = tables.inbox.c
-    place = sa.tuple_(c.key, c.timestamp_ns, c.sequence, c.sender)
-    return place.in_([(key, row.timestamp_ns, row.sequence, bytes(row.sender)) for row in rows])
 
 
 def waiting_keys(

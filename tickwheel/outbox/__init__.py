@@ -31,6 +31,8 @@ from tickwheel.outbox.errors import (
 
 if TYPE_CHECKING:
     from tickwheel.outbox.database import Database, open_database
+    from tickwheel.outbox.relay import Relay
+    from tickwheel.outbox.relay_batch import RelayStats
 
 __all__ = [
     "BadDatabase",
@@ -42,6 +44,8 @@ __all__ = [
     "LeaseLost",
     "NotInTransaction",
     "OutboxError",
+    "Relay",
+    "RelayStats",
     "SqlMissing",
     "TableMissing",
     "open_database",
@@ -50,6 +54,8 @@ __all__ = [
 # Only what is used is imported: SQLAlchemy is an extra.
 _HOMES = {
     "Database": "tickwheel.outbox.database",
+    "Relay": "tickwheel.outbox.relay",
+    "RelayStats": "tickwheel.outbox.relay_batch",
     "open_database": "tickwheel.outbox.database",
 }
 

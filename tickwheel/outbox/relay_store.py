@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
-from tickwheel.outbox.database import Database, now_ns
+from tickwheel.outbox.database import Database, now_ns, typed_error
 from tickwheel.outbox.relay_rows import RowReader
 
 if TYPE_CHECKING:
@@ -40,7 +41,13 @@ class HeldTransaction:
 
     async def call(self, work: Callable[..., T], *arguments: Any) -> T:
         """``work(connection, *arguments)`` in a worker thread."""
-        return await self._database.call(work, self._connection, *arguments)
+        try:
+            return await self._database.call(work, self._connection, *arguments)
+        except DBAPIError as error:
+            typed = typed_error(error, self._database.name)
+            if typed is None:
+                raise
+            raise typed from error
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

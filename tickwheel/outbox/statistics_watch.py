@@ -106,10 +106,12 @@ class StatisticsWatch:
         return int(found[1])
 
     def _connect(self) -> Any:
+        from pymysql import MySQLError
+
         try:
             pooled = self._database.engine.raw_connection()
-        except DBAPIError as error:
-            raise DatabaseUnavailable(f"{self._database.name}: {error.orig}") from error
+        except (DBAPIError, MySQLError) as error:  # a pool does not translate what the driver raises
+            raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
         connection = pooled.driver_connection
         pooled.detach()
         return connection

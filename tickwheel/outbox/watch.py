@@ -143,10 +143,12 @@ class NotifyWatch:
         return connection
 
     def _reachable(self) -> Any:
+        from psycopg import OperationalError
+
         try:
             return self._database.engine.raw_connection()
-        except DBAPIError as error:
-            raise DatabaseUnavailable(f"{self._database.name}: {error.orig}") from error
+        except (DBAPIError, OperationalError) as error:  # a pool does not translate what the driver raises
+            raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
 
     async def _pass_on(self, connection: Any, ring: Ring) -> None:
         """Rings for each notification, until the connection breaks."""

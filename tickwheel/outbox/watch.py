@@ -135,11 +135,17 @@ class NotifyWatch:
                     await self._database.call(connection.close)
 
     def _listen(self) -> Any:
+        from psycopg import OperationalError
+
         pooled = self._reachable()
         connection: Any = pooled.driver_connection
         pooled.detach()
-        connection.autocommit = True
-        connection.execute("listen " + '"' + self._channel.replace('"', '""') + '"')
+        try:
+            connection.autocommit = True
+            connection.execute("listen " + '"' + self._channel.replace('"', '""') + '"')
+        except OperationalError as error:  # it broke while it lay in the pool
+            connection.close()
+            raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
         return connection
 
     def _reachable(self) -> Any:

@@ -109,7 +109,7 @@ class BatchMover:
         if turn is not None:
             self._known = turn
             self.stats.moved += outcome.moved
-            self.stats.batches += 1
+            self.stats.batches += outcome.moved > 0
         self.stats.set_aside = len(self.aside)
         return outcome
 
@@ -125,23 +125,37 @@ class BatchMover:
             return Outcome(is_standby=True), None
         await self.at("begun")
         markers = Markers(self._client, turn.relay_id)
-        done = Turn(turn.relay_id, turn.batch + 1)
         if self._known != turn:
             self._live = await self._asked(markers.live())
             self._known = turn
-        if done.batch in self._live:
-            return await self._resume(held, turn, markers), done
+        if turn.batch + 1 in self._live:
+            return await self._resume(held, turn, markers)
+        newest = max(self._live, default=0)
+        if newest > turn.batch:
+            log.warning("The database has forgotten commits.", known_batch=turn.batch, newest_batch=newest)
+            return await self._turn_to(held, turn._replace(batch=newest, has_gaps=True))
+        return await self._send_rows(held, turn, markers)
+
+    async def _turn_to(self, held: HeldTransaction, turn: Turn) -> tuple[Outcome, Turn]:
+        await held.call(self._ledger.set_turn, turn)
+        return Outcome(more=True), turn
+
+    async def _send_rows(
+        self, held: HeldTransaction, turn: Turn, markers: Markers
+    ) -> tuple[Outcome, Turn | None]:
         rows = await held.call(self._store.unsent, self._limit, self.aside.hidden())
         await self.at("selected")
+        if turn.has_gaps and not rows and not self.aside:
+            return await self._turn_to(held, turn._replace(has_gaps=False))
         refused = self.stats.refused
         messages = self._sendable(rows)
-        sent = await self._send(markers, turn, messages)
-        if sent is None:
-            return await self._resume(held, turn, markers), done
+        sent, done = await self._send(markers, turn, messages)
+        if done is None:
+            return await self._resume(held, turn, markers)
         if not sent:
             return Outcome(more=bool(rows)), None
         await self.at("sent")
-        await held.call(self._finish, turn, [message.id for message in sent])
+        await held.call(self._finish, done, [message.id for message in sent])
         is_full = len(rows) >= self._limit
         if len(sent) < len(messages) or len(messages) + self.stats.refused - refused < len(rows):
             self._limit = 2 * len(sent)  # a part was too large, or had one that was refused
@@ -150,9 +164,9 @@ class BatchMover:
         self._limit = min(self._batch, self._limit)
         return Outcome(len(sent), more=is_full or len(sent) < len(rows)), done
 
-    def _finish(self, connection: Any, turn: Turn, ids: Sequence[Any]) -> None:
+    def _finish(self, connection: Any, done: Turn, ids: Sequence[Any]) -> None:
         self._store.mark_sent(connection, ids)
-        self._ledger.advance(connection, turn)
+        self._ledger.set_turn(connection, done)
 
     async def _asked(self, question: Any) -> Any:
         """Bounds what may take as long as a transaction is open."""
@@ -181,8 +195,11 @@ class BatchMover:
             messages.append(message)
         return messages
 
-    async def _send(self, markers: Markers, turn: Turn, messages: list[Outgoing]) -> list[Outgoing] | None:
-        """What of the messages was stored, which may be a part of them. None: the batch of this number is there."""
+    async def _send(
+        self, markers: Markers, turn: Turn, messages: list[Outgoing]
+    ) -> tuple[list[Outgoing], Turn | None]:
+        """What of the messages is stored, which may be a part of them, and the turn after that. None instead of a turn:
+        the broker has a batch of this number."""
         number, shape = turn.batch + 1, self._store.reader.shape
         while messages:
             outdated = [one for one in self._live if one <= turn.batch]
@@ -192,27 +209,26 @@ class BatchMover:
                 live = await self._asked(markers.live())
                 if number in live:
                     self._live = live
-                    return None
+                    return [], None
                 if live.keys() != self._live.keys():
                     self._live = live  # somebody cancelled a marker: without it then
                 elif len(messages) > 1:
                     messages = messages[: len(messages) // 2]  # half by half to the one that is refused
                 elif await self._is_there(messages[0], turn, refusal):
                     self.stats.duplicates += 1
-                    return messages
+                    return messages, turn  # nothing was sent, so no batch has the number
                 elif messages[0].is_renamed or not isinstance(refusal, TransactionRefused):
                     self._refuse(messages[0].id, refusal)
-                    return []
+                    return [], turn
                 else:
                     self._rename(messages[0], turn)
                 continue
-            # Markers of later batches are there only if the database has forgotten commits.
-            self._live = {number: 0} | {one: where for one, where in self._live.items() if one > number}
+            self._live = {number: 0}
             for message in messages:
                 self.aside.forget(message.id)
                 self.stats.renamed += message.is_renamed
-            return messages
-        return []
+            return messages, turn._replace(batch=number)
+        return [], turn
 
     def _refuse(self, row_id: Any, error: Exception) -> None:
         self.stats.refused += 1
@@ -221,10 +237,10 @@ class BatchMover:
     async def _is_there(self, message: Outgoing, turn: Turn, refusal: TickwheelError) -> bool:
         """Whether this very message is in the broker, although the database does not know it as sent.
 
-        That is possible only when the database has forgotten commits: it was restored, or a replica took over. As long
-        as the broker's marker is that of our last batch, it has not: then the key belongs to another message.
+        That is possible only when the database has forgotten commits: it was restored, or a replica took over.
+        Otherwise the key belongs to another message.
         """
-        if max(self._live, default=0) == turn.batch:
+        if not turn.has_gaps:
             return False
         found = _EARLIER.search(refusal.message)
         if found is None:
@@ -250,7 +266,7 @@ class BatchMover:
 
     # -- after an interruption --
 
-    async def _resume(self, held: HeldTransaction, turn: Turn, markers: Markers) -> Outcome:
+    async def _resume(self, held: HeldTransaction, turn: Turn, markers: Markers) -> tuple[Outcome, Turn]:
         """Takes over into the database what the broker has of a batch whose commit never happened."""
         marker: Marker = await self._asked(markers.read(self._live[turn.batch + 1]))
         sent = marker.sent()
@@ -277,10 +293,11 @@ class BatchMover:
             await self._reschedule(marker.topic, which, time_ms, priority)
         await self._cancel(marker.topic, gone)
         await self.at("reconciled")
-        await held.call(self._finish, turn, done)
+        after = turn._replace(batch=turn.batch + 1)
+        await held.call(self._finish, after, done)
         self.stats.resumed += 1
         log.info("A batch was in the broker already.", messages=len(sent), changed=len(gone) + len(moved))
-        return Outcome(len(done), more=True)
+        return Outcome(len(done), more=True), after
 
     async def _reschedule(self, topic: str, which: list[Sent], time_ms: int, priority: int) -> None:
         keys = [one.key for one in which]

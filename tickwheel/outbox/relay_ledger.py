@@ -19,10 +19,12 @@ TABLE_NAME = "tickwheel_relay"
 
 
 class Turn(NamedTuple):
-    """The right to send the next batch. ``batch`` is the number of the last one that was committed."""
+    """The right to send the next batch. ``batch`` is the number of the last one that was committed. ``has_gaps``: the
+    database has forgotten commits, so that rows which it takes for unsent may be in the broker."""
 
     relay_id: str
     batch: int
+    has_gaps: bool = False
 
 
 class Ledger:
@@ -40,6 +42,7 @@ class Ledger:
             sa.Column("source", sa.Text, nullable=False),
             sa.Column("relay_id", sa.String(32), nullable=False),
             sa.Column("batch", sa.BigInteger, nullable=False),
+            sa.Column("has_gaps", sa.SmallInteger, nullable=False),
             schema=source.schema,
         )
 
@@ -63,18 +66,20 @@ class Ledger:
         mine = self._table.c.source_hash == self._key
         if connection.execute(sa.select(self._table.c.batch).where(mine)).first() is None:
             row = {"source_hash": self._key, "source": self._source, "relay_id": secrets.token_hex(16)}
-            connection.execute(self._table.insert().values(**row, batch=0))
+            connection.execute(self._table.insert().values(**row, batch=0, has_gaps=0))
 
     def take_turn(self, connection: Connection) -> Turn | None:
         """Locks the row until the end of the transaction; None: another relay has it."""
         columns = self._table.c
-        statement = sa.select(columns.relay_id, columns.batch).where(columns.source_hash == self._key)
+        statement = sa.select(columns.relay_id, columns.batch, columns.has_gaps)
+        statement = statement.where(columns.source_hash == self._key)
         if self._database.skip_locked:
             statement = statement.with_for_update(skip_locked=True)
         row = connection.execute(statement).first()
-        return None if row is None else Turn(row.relay_id, int(row.batch))
+        return None if row is None else Turn(row.relay_id, int(row.batch), bool(row.has_gaps))
 
-    def advance(self, connection: Connection, turn: Turn) -> None:
-        """Says that the next batch is done; it counts with the commit."""
+    def set_turn(self, connection: Connection, turn: Turn) -> None:
+        """Whose turn it is next; it counts with the commit."""
         mine = self._table.c.source_hash == self._key
-        connection.execute(self._table.update().where(mine).values(batch=turn.batch + 1))
+        changes = {"batch": turn.batch, "has_gaps": int(turn.has_gaps)}
+        connection.execute(self._table.update().where(mine).values(changes))

@@ -103,12 +103,12 @@ class RowReader:
     def outgoing(self, row: Any) -> Outgoing:
         """The message of a row of ``select``."""
         row_id, time_next, priority, values = row[0], int(row[1]), row[2], tuple(row[4:])
-        named = dict(zip(self._read, values, strict=True))
+        named = {"id": row_id, **dict(zip(self._read, values, strict=True))}
         order_key = None if self.order_key is None else named[self.order_key]
         return Outgoing(
             id=row_id,
             time_next=time_next,
-            body=self._body(row_id, named),
+            body=self._body(named),
             headers={name: _plain(named[name]) for name in self.headers} or None,
             order_key=None if order_key in (None, "", b"") else text_of(order_key),
             priority=DEFAULT_PRIORITY if priority is None else min(max(int(priority), 0), MAX_PRIORITY),
@@ -117,11 +117,10 @@ class RowReader:
             fingerprint=zlib.crc32(repr(values).encode(errors="surrogatepass")),
         )
 
-    def _body(self, row_id: Any, named: Mapping[str, Any]) -> bytes:
+    def _body(self, named: Mapping[str, Any]) -> bytes:
         if self.body is None:
-            columns = {name: row_id if name == "id" else named[name] for name in self._chosen}
-            return msgspec.json.encode(columns, enc_hook=str)
-        value = row_id if self.body == "id" else named[self.body]
+            return msgspec.json.encode({name: named[name] for name in self._chosen}, enc_hook=str)
+        value = named[self.body]
         if value is None:
             return b""
         if isinstance(value, bytes | bytearray | memoryview):

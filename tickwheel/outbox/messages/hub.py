@@ -119,7 +119,11 @@ class Hub:
 
     async def open(self) -> None:
         """Starts the tasks. Raises what makes the table unusable."""
-        await self._database.call(self._table.reload)
+        schema = await self._database.call(self._table.reload)
+        try:
+            await self._database.transaction(lambda one: schemas.make_notify(self._database, one, schema))
+        except BadTable as error:
+            logger.warning("%s Until then it is only looked at every vt_poller_interval.", error)
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         for work in (self._watch_on, self._deliver, self._keep, self.acks.run):

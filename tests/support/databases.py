@@ -35,7 +35,7 @@ for attempt in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$1" && break; sleep 0.2; done
 
 # The process writes its own id, so that the guard knows it from the first moment. It leads a group, which the guard
 # kills; PostgreSQL's children are in groups of their own, but end when their parent does.
-_LAUNCH: Final = 'echo $$ >server.pid; exec "$@"'
+_LAUNCH: Final = 'echo $$ >server.pid && exec "$@"'
 
 
 class DatabaseServer(ABC):

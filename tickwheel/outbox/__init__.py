@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.outbox.errors import (
+    AlreadyInTransaction,
     BadDatabase,
     BadTable,
     DatabaseBusy,
@@ -31,29 +32,46 @@ from tickwheel.outbox.errors import (
 
 if TYPE_CHECKING:
     from tickwheel.outbox.database import Database, open_database
+    from tickwheel.outbox.inbox import Inbox
+    from tickwheel.outbox.messages.settings import MessageSettings
+    from tickwheel.outbox.messages.stream import Batch, Message, Stream
+    from tickwheel.outbox.messages.table import MessageTable
     from tickwheel.outbox.relay import Relay
     from tickwheel.outbox.relay_batch import RelayStats
 
 __all__ = [
+    "AlreadyInTransaction",
     "BadDatabase",
     "BadTable",
+    "Batch",
     "Database",
     "DatabaseBusy",
     "DatabaseUnavailable",
     "DriverMissing",
+    "Inbox",
     "LeaseLost",
+    "Message",
+    "MessageSettings",
+    "MessageTable",
     "NotInTransaction",
     "OutboxError",
     "Relay",
     "RelayStats",
     "SqlMissing",
+    "Stream",
     "TableMissing",
     "open_database",
 ]
 
 # Only what is used is imported: SQLAlchemy is an extra.
 _HOMES = {
+    "Batch": "tickwheel.outbox.messages.stream",
+    "Message": "tickwheel.outbox.messages.stream",
+    "Stream": "tickwheel.outbox.messages.stream",
+    "MessageSettings": "tickwheel.outbox.messages.settings",
+    "MessageTable": "tickwheel.outbox.messages.table",
     "Database": "tickwheel.outbox.database",
+    "Inbox": "tickwheel.outbox.inbox",
     "Relay": "tickwheel.outbox.relay",
     "RelayStats": "tickwheel.outbox.relay_batch",
     "open_database": "tickwheel.outbox.database",

@@ -23,7 +23,6 @@ import anyio.to_thread
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tickwheel import sync
 from tickwheel._columns import check_name
@@ -35,6 +34,7 @@ from tickwheel.protocol.errors import BadArgument
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL, Connection, Engine
+    from sqlalchemy.ext.asyncio import AsyncConnection  # needs greenlet
 
     from tickwheel._acks import AckQueue
 
@@ -158,7 +158,7 @@ class Inbox:
         then ack the message. Raises NotInTransaction."""
         _check_begun(connection.in_transaction())
         log_id = await _log_id(message.acks)
-        return await _runner(connection)(self._insert, message, group, log_id)
+        return bool(await _runner(connection)(self._insert, message, group, log_id))
 
     def mark_sync(self, message: sync.Message, connection: Connection, *, group: str = "default") -> bool:
         """``mark`` for messages of ``tickwheel.sync``."""
@@ -186,7 +186,7 @@ class Inbox:
             return _added(connection, self.table.insert().values(row))
         insert = postgresql.insert if kind == "postgresql" else sqlite.insert
         statement = insert(self.table).values(row).on_conflict_do_nothing(index_elements=["mark"])
-        return connection.execute(statement).rowcount == 1
+        return connection.execute(statement.returning(self.table.c.mark)).first() is not None
 
 
 def _added(connection: Connection, statement: sa.Insert) -> bool:
@@ -204,7 +204,7 @@ _Run: TypeAlias = Callable[..., Any]
 
 def _runner(connection: Connection | AsyncConnection) -> _Run:
     """How a function of a connection is called without stopping the event loop."""
-    if isinstance(connection, AsyncConnection):
+    if not isinstance(connection, sa.Connection):
         return connection.run_sync
 
     async def run(work: Callable[..., T], *arguments: Any) -> T:
@@ -217,7 +217,7 @@ def _runner(connection: Connection | AsyncConnection) -> _Run:
 async def _begun(connection: Connection | AsyncConnection) -> AsyncIterator[_Run]:
     """A transaction, committed at the end of the block and rolled back when it raises."""
     run = _runner(connection)
-    if isinstance(connection, AsyncConnection):
+    if not isinstance(connection, sa.Connection):
         async with connection.begin():
             yield run
         return

@@ -22,7 +22,8 @@ from tickwheel._backoff import Backoff
 from tickwheel._client import Client
 from tickwheel._columns import check_name
 from tickwheel.outbox.database import Database, open_database
-from tickwheel.outbox.errors import TableMissing
+from tickwheel.outbox.errors import BadTable, TableMissing
+from tickwheel.outbox.messages.schema import load
 from tickwheel.outbox.relay_batch import BatchMover, Outcome, RelayStats
 from tickwheel.outbox.relay_ledger import Ledger
 from tickwheel.outbox.relay_log import log
@@ -46,10 +47,11 @@ class Relay:
         relay = outbox.Relay("postgresql://app@db/app", "outbox", "tickwheel://127.0.0.1:7411", "orders")
         await relay.run()
 
-    ``where``: the database. ``table``: its name, or a reflected Table. ``broker``: a URL, or an open Client; None:
-    ``TICKWHEEL_URL``, else this machine.
+    ``where``: the database. ``table``: the name of a message table, or of any table with its columns; or a reflected
+    Table. ``broker``: a URL, or an open Client; None: ``TICKWHEEL_URL``, else this machine.
 
-    ``columns``: those of the message, by default all that are not the table's bookkeeping. ``body``: the column that
+    ``columns``: those of the message, by default the streamed ones of a message table, else all that are not
+    bookkeeping. ``body``: the column that
     becomes the body; by default ``message`` or ``body``, else the body is a JSON object of all columns. ``headers``:
     the columns that become headers; by default all others. ``order_key``: the column with the ordering key.
     ``batch``: the most rows at a time. ``poll_s``: how often the table is looked at although no commit was noticed.
@@ -180,7 +182,9 @@ class Relay:
         database = self._database
         with database.reading() as connection:
             if isinstance(self._table, str):
-                self._table = _reflected(connection, self._table)
+                self._table, streamed = _reflected(database, connection, self._table)
+                if self._columns["columns"] is None:
+                    self._columns["columns"] = streamed
         ledger = Ledger(database, self._table)
         ledger.create()
         return RelayStore(database, RowReader(self._table, **self._columns)), ledger
@@ -238,10 +242,20 @@ def _name(table: str | sa.Table) -> str:
     return table if isinstance(table, str) else table.name
 
 
-def _reflected(connection: sa.Connection, name: str) -> sa.Table:
-    """The table as the database has it; the name may have a schema. Raises TableMissing."""
+def _reflected(
+    database: Database, connection: sa.Connection, name: str
+) -> tuple[sa.Table, Sequence[str] | None]:
+    """The table as the database has it; the name may have a schema. Which columns are streamed, if it is a message
+    table. Raises TableMissing."""
     schema, _, plain = name.rpartition(".")
+    if not schema:
+        try:
+            found = load(database, connection, plain)
+        except BadTable:
+            pass  # no settings are needed here
+        else:
+            return found.table, found.columns
     try:
-        return sa.Table(plain, sa.MetaData(), schema=schema or None, autoload_with=connection)
+        return sa.Table(plain, sa.MetaData(), schema=schema or None, autoload_with=connection), None
     except NoSuchTableError:
         raise TableMissing(f"There is no table {name!r}.") from None

@@ -343,7 +343,7 @@ def test_consumers_are_killed_before_and_after_the_commit(
     running = Daemon(tmp_path / "data", ack_wait="200ms", min_backoff="200ms")
     with running as daemon, sync.Client(daemon.unix_url) as client:
         client.send_many(topic, [b"%d" % one for one in range(20)])
-        for after in (-3, 3, -1, 1, 4):
+        for after in (-3, 3, 1):
             command = [sys.executable, "-c", _CONSUMER, database_url, daemon.unix_url, topic, str(after)]
             ended = subprocess.run(command, timeout=PATIENCE_S, check=False, env=os.environ)
             assert ended.returncode == -signal.SIGKILL

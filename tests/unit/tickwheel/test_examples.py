@@ -29,6 +29,16 @@ SAYS = {
         "14 days earlier: how was order 17?",
         "acked: 2, waiting: 0",
     ],
+    "outbox_relay.py": [
+        "order 18: the card was declined, so there is no message either",
+        "moved to the broker: 2",
+        "moved again: 0",
+        "relay_messages:1: ship order 17 (ready)",
+        "relay_messages:2: how was order 17? (scheduled)",
+        "first delivery, a parcel is made: True",
+        "delivered again, a parcel is made: False",
+        "parcels: ship order 17, ship order 19",
+    ],
     "reminders.py": ["bed: cancelled", "dentist: call the dentist", "tea: take the tea out"],
     "bulk.py": ["received 100,000 of 100,000"],
     "order_timeout.py": [

@@ -170,6 +170,24 @@ async def test_two_consumers_at_once_have_one_effect(
         assert effects(engine) == ["pay"]
 
 
+async def test_a_consumer_that_is_cancelled_leaves_nothing_behind(
+    broker: EmbeddedBroker, engine: sa.Engine, topic: str
+) -> None:
+    async with broker.client() as client, client.subscribe(topic) as subscription:
+        await client.send(topic, b"pay")
+        message = await anext(subscription)
+        with engine.connect() as connection:
+            with anyio.CancelScope() as scope:
+                async with inbox.process(message, connection):
+                    act(connection, message)
+                    scope.cancel()  # noticed at the commit
+            assert scope.cancelled_caught
+            assert not connection.in_transaction()
+            assert effects(engine) == []
+            async with inbox.process(message, connection) as first:
+                assert first
+
+
 def test_the_blocking_twin(broker: EmbeddedBroker, engine: sa.Engine, topic: str) -> None:
     with broker.sync_client() as client, client.subscribe(topic) as subscription:
         client.send(topic, b"pay")

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 import tickwheel
 from tests.support.relaying import LATER_NS, PATIENCE_S, Messages, check_once, in_topic, interrupted, until
 from tickwheel._embedded import EmbeddedBroker
-from tickwheel.outbox import BadTable, Relay, TableMissing
+from tickwheel.outbox import BadTable, MessageSettings, MessageTable, Relay, TableMissing
 from tickwheel.outbox.relay_markers import Markers
 
 LATER_MS = -(-LATER_NS // 1_000_000)
@@ -359,6 +359,37 @@ async def test_refused_rows_wait_and_block_nobody(
         await until(is_empty)
         assert relay.stats.set_aside == 0
         await check_once(client, topic, messages, range(1, 12))
+
+
+async def test_more_refused_rows_than_a_statement_can_name(
+    broker: EmbeddedBroker, messages: Messages, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are due before all others, and fill more than a batch."""
+    monkeypatch.setattr("tickwheel.outbox.relay_store._HIDDEN_MAX", 2)
+    messages.add(*({"id": one, "message": "x" * 32_769, "time_next": 5} for one in range(1, 10)))
+    messages.add_ids(range(10, 16))
+    async with broker.client() as client:
+        relay = Relay(messages.database, "outbox", client, topic, batch=3)
+        assert await relay.run_once() == 6
+        assert messages.unsent() == list(range(1, 10))
+        assert sorted(one.key for one in await in_topic(client, topic)) == [
+            f"outbox:{one}" for one in range(10, 16)
+        ]
+
+
+async def test_a_message_table_says_which_columns_count(
+    broker: EmbeddedBroker, database_url: str, topic: str
+) -> None:
+    columns = [sa.Column(name, sa.String(50)) for name in ("message", "tenant", "secret")]
+    settings = MessageSettings(columns=("id", "message", "tenant"))
+    with MessageTable(database_url, "mails").create(columns, settings) as table:
+        with table.database.begin() as connection:
+            table.send(connection, message="hello", tenant="ada", secret="s")
+        async with broker.client() as client:
+            assert await Relay(table.database, "mails", client, topic).run_once() == 1
+            (sent,) = await in_topic(client, topic)
+        assert (sent.body, sent.headers) == (b"hello", {"tenant": "ada"})
+        assert table.stats().acked == 1
 
 
 async def test_large_rows_go_in_several_batches(

@@ -224,11 +224,11 @@ async def _begun(connection: Connection | AsyncConnection) -> AsyncIterator[_Run
     transaction = await anyio.to_thread.run_sync(connection.begin)
     try:
         yield run
+        await anyio.to_thread.run_sync(transaction.commit)
     except BaseException:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(transaction.rollback)
         raise
-    await anyio.to_thread.run_sync(transaction.commit)
 
 
 def _check_idle(is_in_transaction: bool) -> None:

@@ -17,14 +17,22 @@ import anyio
 
 from tickwheel._results import CancelResult, RescheduleResult
 from tickwheel.outbox.database import Database
-from tickwheel.outbox.errors import BadTable
 from tickwheel.outbox.relay_aside import SetAside
 from tickwheel.outbox.relay_ledger import Ledger, Turn
 from tickwheel.outbox.relay_log import log
 from tickwheel.outbox.relay_markers import Marker, Markers, Sent
 from tickwheel.outbox.relay_rows import Outgoing
 from tickwheel.outbox.relay_store import HeldTransaction, RelayStore
-from tickwheel.protocol.errors import BodyTooLarge, TickwheelError, TransactionRefused, TransactionTooLarge
+from tickwheel.protocol.errors import (
+    BadArgument,
+    BadTime,
+    BodyTooLarge,
+    HeadersTooLarge,
+    OrderKeyTooLong,
+    TickwheelError,
+    TransactionRefused,
+    TransactionTooLarge,
+)
 
 if TYPE_CHECKING:
     from tickwheel._client import Client
@@ -32,6 +40,15 @@ if TYPE_CHECKING:
 BATCH_BYTES: Final = 4 * 1024 * 1024
 _FIRST_LIMIT: Final = 64
 _EARLIER: Final = re.compile(r"duplicate \(it is message (\d+)\)")
+_BAD_ROWS: Final = (
+    BodyTooLarge,
+    HeadersTooLarge,
+    OrderKeyTooLong,
+    BadTime,
+    BadArgument,
+    ValueError,
+    TypeError,
+)
 _REFUSALS: Final = (TransactionRefused, TransactionTooLarge, BodyTooLarge)
 
 
@@ -184,9 +201,7 @@ class BatchMover:
             try:
                 message = self._store.reader.outgoing(row)
                 message.check(limits)
-            except BadTable:
-                raise
-            except (TickwheelError, ValueError, TypeError, OverflowError) as error:
+            except _BAD_ROWS as error:
                 self._refuse(row[0], error)
                 continue
             room_bytes -= message.size_bytes
@@ -273,22 +288,19 @@ class BatchMover:
         rows = await held.call(self._store.by_id, [one.id for one in sent])
         await self.at("found")
         done: list[Any] = []
-        again: list[Any] = []
         gone: list[Sent] = []
         moved: dict[tuple[int, int], list[Sent]] = defaultdict(list)
         for one in sent:
             row = rows.get(one.id)
-            if row is None:
+            if row is not None and (row.time_acked is not None or row.time_next is None):
+                continue  # somebody acked it by hand
+            now = None if row is None else self._as_sent(row, one, marker)
+            if now is None:
                 gone.append(one)
-            elif row.time_acked is None and row.time_next is not None:
-                message = self._store.reader.outgoing(row)
-                if marker.shape == self._store.reader.shape and message.fingerprint != one.fingerprint:
-                    gone.append(one)
-                    again.append(one.id)
-                    continue
-                done.append(one.id)
-                if (message.deliver_at_ms, message.priority) != (one.deliver_at_ms, one.priority):
-                    moved[message.deliver_at_ms, message.priority].append(one)
+                continue
+            done.append(one.id)
+            if now != (one.deliver_at_ms, one.priority):
+                moved[now].append(one)
         for (time_ms, priority), which in moved.items():
             await self._reschedule(marker.topic, which, time_ms, priority)
         await self._cancel(marker.topic, gone)
@@ -298,6 +310,16 @@ class BatchMover:
         self.stats.resumed += 1
         log.info("A batch was in the broker already.", messages=len(sent), changed=len(gone) + len(moved))
         return Outcome(len(done), more=True), after
+
+    def _as_sent(self, row: Any, sent: Sent, marker: Marker) -> tuple[int, int] | None:
+        """The row's time and priority; None if it has become another message, which is to be sent anew."""
+        try:
+            message = self._store.reader.outgoing(row)
+        except _BAD_ROWS:
+            return None  # it will be set aside
+        if marker.shape == self._store.reader.shape and message.fingerprint != sent.fingerprint:
+            return None
+        return message.deliver_at_ms, message.priority
 
     async def _reschedule(self, topic: str, which: list[Sent], time_ms: int, priority: int) -> None:
         keys = [one.key for one in which]

@@ -93,13 +93,14 @@ class RelayStore:
         if hidden:
             statement = statement.where(columns.id.not_in(list(hidden)[:_HIDDEN_MAX]))
         statement = statement.order_by(columns.time_next, columns.id).limit(limit)
+        kept: list[sa.Row[Any]] = []
         last: sa.Row[Any] | None = None
         while True:
             page = statement if last is None else statement.where(_behind(columns, last))
             rows = connection.execute(page).all()
-            kept = [row for row in rows if row[0] not in hidden] if len(hidden) > _HIDDEN_MAX else list(rows)
-            if kept or len(rows) < limit:
-                return kept
+            kept += [row for row in rows if row[0] not in hidden] if len(hidden) > _HIDDEN_MAX else rows
+            if len(kept) >= limit or len(rows) < limit:
+                return kept[:limit]
             last = rows[-1]
 
     def by_id(self, connection: Connection, ids: Sequence[Any]) -> dict[Any, sa.Row[Any]]:

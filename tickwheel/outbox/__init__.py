@@ -31,6 +31,8 @@ from tickwheel.outbox.errors import (
 
 if TYPE_CHECKING:
     from tickwheel.outbox.database import Database, open_database
+    from tickwheel.outbox.messages.settings import MessageSettings
+    from tickwheel.outbox.messages.table import MessageTable
 
 __all__ = [
     "BadDatabase",
@@ -40,6 +42,8 @@ __all__ = [
     "DatabaseUnavailable",
     "DriverMissing",
     "LeaseLost",
+    "MessageSettings",
+    "MessageTable",
     "NotInTransaction",
     "OutboxError",
     "SqlMissing",
@@ -49,6 +53,8 @@ __all__ = [
 
 # Only what is used is imported: SQLAlchemy is an extra.
 _HOMES = {
+    "MessageSettings": "tickwheel.outbox.messages.settings",
+    "MessageTable": "tickwheel.outbox.messages.table",
     "Database": "tickwheel.outbox.database",
     "open_database": "tickwheel.outbox.database",
 }

@@ -33,10 +33,16 @@ if TYPE_CHECKING:
     from tickwheel.outbox.database import Database, open_database
     from tickwheel.outbox.messages.settings import MessageSettings
     from tickwheel.outbox.messages.table import MessageTable
+    from tickwheel.outbox.queue import Queue
+    from tickwheel.outbox.queue_consumer import QueueConsumer
+    from tickwheel.outbox.queue_messages import ClaimedBatch, ClaimedMessage, QueueBatch, QueueMessage
+    from tickwheel.outbox.queue_sql import QueueStats
 
 __all__ = [
     "BadDatabase",
     "BadTable",
+    "ClaimedBatch",
+    "ClaimedMessage",
     "Database",
     "DatabaseBusy",
     "DatabaseUnavailable",
@@ -46,6 +52,11 @@ __all__ = [
     "MessageTable",
     "NotInTransaction",
     "OutboxError",
+    "Queue",
+    "QueueBatch",
+    "QueueConsumer",
+    "QueueMessage",
+    "QueueStats",
     "SqlMissing",
     "TableMissing",
     "open_database",
@@ -55,7 +66,14 @@ __all__ = [
 _HOMES = {
     "MessageSettings": "tickwheel.outbox.messages.settings",
     "MessageTable": "tickwheel.outbox.messages.table",
+    "ClaimedBatch": "tickwheel.outbox.queue_messages",
+    "ClaimedMessage": "tickwheel.outbox.queue_messages",
     "Database": "tickwheel.outbox.database",
+    "Queue": "tickwheel.outbox.queue",
+    "QueueBatch": "tickwheel.outbox.queue_messages",
+    "QueueConsumer": "tickwheel.outbox.queue_consumer",
+    "QueueMessage": "tickwheel.outbox.queue_messages",
+    "QueueStats": "tickwheel.outbox.queue_sql",
     "open_database": "tickwheel.outbox.database",
 }
 

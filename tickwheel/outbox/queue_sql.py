@@ -216,6 +216,13 @@ class QueueSql:
                     gone.update(connection.execute(delete).scalars())
         return gone
 
+    def present(self, connection: Connection, ids: Sequence[int]) -> set[int]:
+        """Which of these ids are in the table, whoever holds them."""
+        there: set[int] = set()
+        for chunk in _chunks(ids):
+            there.update(connection.execute(sa.select(self._id).where(self._id.in_(chunk))).scalars())
+        return there
+
     def extend(self, connection: Connection, receipts: Sequence[Receipt], lease_ns: int) -> set[int]:
         """Leases again what is held, from now on; the ids that are not held any more."""
         kept = self._change(connection, receipts, lease_ns)

@@ -32,6 +32,7 @@ from tickwheel.outbox.errors import (
 if TYPE_CHECKING:
     from tickwheel.outbox.database import Database, open_database
     from tickwheel.outbox.messages.settings import MessageSettings
+    from tickwheel.outbox.messages.stream import Batch, Message, Stream
     from tickwheel.outbox.messages.table import MessageTable
     from tickwheel.outbox.queue import Queue
     from tickwheel.outbox.queue_consumer import QueueConsumer
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BadDatabase",
     "BadTable",
+    "Batch",
     "ClaimedBatch",
     "ClaimedMessage",
     "Database",
@@ -48,6 +50,7 @@ __all__ = [
     "DatabaseUnavailable",
     "DriverMissing",
     "LeaseLost",
+    "Message",
     "MessageSettings",
     "MessageTable",
     "NotInTransaction",
@@ -58,12 +61,16 @@ __all__ = [
     "QueueMessage",
     "QueueStats",
     "SqlMissing",
+    "Stream",
     "TableMissing",
     "open_database",
 ]
 
 # Only what is used is imported: SQLAlchemy is an extra.
 _HOMES = {
+    "Batch": "tickwheel.outbox.messages.stream",
+    "Message": "tickwheel.outbox.messages.stream",
+    "Stream": "tickwheel.outbox.messages.stream",
     "MessageSettings": "tickwheel.outbox.messages.settings",
     "MessageTable": "tickwheel.outbox.messages.table",
     "ClaimedBatch": "tickwheel.outbox.queue_messages",

@@ -13,6 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import ProgrammingError
 
 from tickwheel.outbox.database import Database, Kind, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
@@ -71,6 +72,28 @@ def adopt(database: Database, connection: Connection, name: str, settings: Messa
     if settings is not None:
         set_comment(database, connection, name, settings.comment())
     _notify(database, connection, load(database, connection, name))
+
+
+def make_notify(database: Database, connection: Connection, schema: Schema) -> None:
+    """Makes sure that changes of the table wake its hubs, also when it was made by plain SQL. Raises BadTable."""
+    if (
+        database.kind != "postgresql"
+        or connection.execute(sa.text(_NOTIFIES), {"name": schema.table.name}).scalar()
+    ):
+        return
+    try:
+        _notify(database, connection, schema)
+    except ProgrammingError as error:
+        raise BadTable(
+            f"{schema.table.name} has no triggers that notify of its changes, and they cannot be made: {error.orig}",
+            advice="Let the owner of the table run `tickwheel outbox init` once.",
+        ) from error
+
+
+_NOTIFIES: Final = (
+    "select count(*) = 2 from pg_trigger where tgrelid = to_regclass(quote_ident(:name))"
+    " and tgname in ('tickwheel_insert', 'tickwheel_update')"
+)
 
 
 def _notify(database: Database, connection: Connection, schema: Schema) -> None:

@@ -155,8 +155,8 @@ class Statements:
             return [dict(row._mapping) for row in result]
         if self._kind == "postgresql":
             free = sa.select(t.c.id).where(still_due).with_for_update(skip_locked=True).subquery("free")
-            quiet = sa.select(sa.literal_column(QUIET).label("set")).subquery("quiet")
-            change = change.where(t.c.id == free.c.id, quiet.c.set == "on").returning(*columns)
+            quiet = sa.select(sa.literal_column(QUIET)).scalar_subquery()
+            change = change.where(t.c.id == free.c.id, quiet == "on").returning(*columns)
             return [dict(row._mapping) for row in connection.execute(change)]
         locked = sa.select(*columns).where(still_due).with_for_update(skip_locked=True)
         rows = [dict(row._mapping) for row in connection.execute(locked)]

@@ -26,6 +26,8 @@ class State(Enum):
     """Its deletion is on its way."""
     DELETED = auto()
     """A transaction of the user's deleted it and was about to commit. If that failed, it may be deleted again."""
+    DELETED_ALONE = auto()
+    """The same, by itself: a later deletion of the rest of the batch does not mean it."""
     DONE = auto()
     RELEASED = auto()
     LOST = auto()
@@ -85,7 +87,7 @@ class Holding:
 
         def committing(committed: Connection) -> None:
             if committed.get_transaction() is transaction:  # not a later one of the same connection
-                self._set(gone, State.DELETED, only=State.HELD)
+                self._set(gone, State.DELETED if is_batch else State.DELETED_ALONE, only=State.HELD)
 
         event.listen(connection, "commit", committing, once=True)
 

@@ -15,6 +15,7 @@ hold. PostgreSQL and SQLite have an index for each, MariaDB one for both.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import sqlalchemy as sa
@@ -43,10 +44,10 @@ _KINDS: Final[dict[str, tuple[type, str]]] = {
 
 def queue_table(name: str, kind: str) -> sa.Table:
     """The table as SQLAlchemy sees it. Raises BadArgument for a name that cannot be one."""
-    if not isinstance(name, str) or not 1 <= len(name.encode()) <= MAX_NAME_BYTES or not name.isprintable():
+    if not isinstance(name, str) or len(name.encode()) > MAX_NAME_BYTES or not re.fullmatch(r"\w+", name):
         raise BadArgument(
             f"{name!r} cannot be the name of a queue.",
-            advice=f"Use 1 to {MAX_NAME_BYTES} bytes of printable text.",
+            advice=f"Use 1 to {MAX_NAME_BYTES} bytes of letters, digits and underscores.",
         )
     table = sa.Table(
         name,

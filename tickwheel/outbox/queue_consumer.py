@@ -42,7 +42,9 @@ class QueueConsumer:
     """Use it as ``async with queue.consume() as consumer``, then iterate over it.
 
     It survives a database that goes away: it waits until it is back. Settle every message, by ``done``, ``delete`` or
-    ``release``; one that the program forgets comes again when its lease ends. Leaving the block gives back the rest.
+    ``release``: one that the program forgets comes again when its lease ends. To ask for the next batch by iterating
+    ends the extension of the leases of the one before; to work on several at a time, use ``receive`` or several
+    consumers. Leaving the block gives back what is not settled.
     """
 
     def __init__(self, queue: Queue, batch: int, lease_ns: int, name: str) -> None:
@@ -54,6 +56,8 @@ class QueueConsumer:
         self._lease_ns = lease_ns
         self._watch = watch_table(queue.database, queue.name)
         self._holdings: dict[Holding, weakref.ref[QueueBatch]] = {}
+        self._in_hand: Holding | None = None
+        """Of the batch that the iteration returned last."""
         self._ready: deque[QueueBatch] = deque()
         """Claimed, and not asked for yet, because who asked was cancelled."""
         self._group: TaskGroup | None = None
@@ -104,13 +108,19 @@ class QueueConsumer:
         return self
 
     async def __anext__(self) -> QueueBatch:
+        if self._in_hand is not None:
+            self._in_hand.is_extended = False
         batch = await self._next()
         if batch is None:
             raise StopAsyncIteration
+        self._in_hand = batch.holding
         return batch
 
     async def receive(self, timeout: float | None = None) -> QueueBatch | None:  # noqa: ASYNC109
-        """The next batch; None when none came within ``timeout`` seconds (None: wait for ever), or after ``stop``."""
+        """The next batch; None when none came within ``timeout`` seconds (None: wait for ever), or after ``stop``.
+
+        The leases of each are extended as long as the program refers to it.
+        """
         with anyio.move_on_after(timeout):
             return await self._next()
         return None
@@ -200,7 +210,7 @@ class QueueConsumer:
             held = {
                 holding: receipts
                 for holding, batch in self._holdings.items()
-                if batch() is not None and (receipts := holding.receipts(State.HELD))
+                if batch() is not None and holding.is_extended and (receipts := holding.receipts(State.HELD))
             }
             try:
                 if held:
@@ -235,8 +245,8 @@ class QueueConsumer:
         """What is settled, and what the program dropped a whole lease ago."""
         now_s = anyio.current_time()
         for holding, batch in list(self._holdings.items()):
-            dropped = batch() is None and holding.until_s < now_s
-            if dropped or not holding.receipts(State.HELD, State.FINISHING):
+            is_dropped = (batch() is None or not holding.is_extended) and holding.until_s < now_s
+            if is_dropped or not holding.receipts(State.HELD, State.FINISHING):
                 del self._holdings[holding]
 
     async def _give_back(self) -> None:

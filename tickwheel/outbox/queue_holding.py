@@ -45,6 +45,8 @@ class Holding:
         """In which of the user's transactions a message was deleted last."""
         self._may_be_done: set[int] = set()
         """The connection broke while they were deleted."""
+        self.is_extended = True
+        """Whether a consumer extends the leases."""
         self.until_s = 0.0
         """When the leases end, if they are not extended; by whatever clock the consumer has."""
         self._lock = threading.Lock()

@@ -54,7 +54,7 @@ class BaseQueueMessage:
         Raises LeaseLost when it is not held any more, which must leave the transaction's block, so that all is rolled
         back; and NotInTransaction.
         """
-        self._batch._holding.delete(connection, (self.id,), is_batch=False)
+        self._batch.holding.delete(connection, (self.id,), is_batch=False)
 
     def __repr__(self) -> str:
         return f"<message {self.id} of {self._batch.queue!r}, epoch {self.epoch}, {len(self.body):,} bytes>"
@@ -73,7 +73,8 @@ class BaseQueueBatch(Generic[M]):
         """The queue's name."""
         self.ids = tuple(row.id for row in rows)
         """The id of each message."""
-        self._holding = holding
+        self.holding = holding
+        """What is known of who holds them."""
         self._messages = [self.message_class(self, row) for row in rows]
 
     def __len__(self) -> int:
@@ -88,7 +89,7 @@ class BaseQueueBatch(Generic[M]):
     @property
     def lost(self) -> tuple[int, ...]:
         """The ids of those that somebody else is known to have taken over."""
-        return self._holding.lost_ids()
+        return self.holding.lost_ids()
 
     def bodies(self) -> list[bytes]:
         """The body of each message."""
@@ -96,7 +97,7 @@ class BaseQueueBatch(Generic[M]):
 
     def delete(self, connection: Connection) -> None:
         """Deletes all messages of the batch that were neither done nor released; otherwise as ``message.delete``."""
-        self._holding.delete(connection, self.ids, is_batch=True)
+        self.holding.delete(connection, self.ids, is_batch=True)
 
     def __repr__(self) -> str:
         return f"<batch of {len(self):,} messages of {self.queue!r}>"
@@ -109,11 +110,11 @@ class ClaimedMessage(BaseQueueMessage):
 
     def done(self) -> None:
         """Deletes it in a transaction of its own. Raises LeaseLost when it is not held any more."""
-        self._batch._holding.done((self.id,), is_batch=False)
+        self._batch.holding.done((self.id,), is_batch=False)
 
     def release(self, delay: Delay = 0) -> None:
         """Gives it back, to be claimed after ``delay``, in its old place."""
-        self._batch._holding.release((self.id,), delay_ms(delay) * _NS_A_MS)
+        self._batch.holding.release((self.id,), delay_ms(delay) * _NS_A_MS)
 
 
 class ClaimedBatch(BaseQueueBatch[ClaimedMessage]):
@@ -127,33 +128,33 @@ class ClaimedBatch(BaseQueueBatch[ClaimedMessage]):
         Raises LeaseLost, whose ``ids`` are not held any more; the others are deleted. After DatabaseUnavailable it may
         be called again, whether the first call was done or not.
         """
-        self._holding.done(self.ids, is_batch=True)
+        self.holding.done(self.ids, is_batch=True)
 
     def release(self, delay: Delay = 0) -> None:
         """Gives all that is left of the batch back."""
-        self._holding.release(self.ids, delay_ms(delay) * _NS_A_MS)
+        self.holding.release(self.ids, delay_ms(delay) * _NS_A_MS)
 
     def extend(self, lease: Delay) -> None:
         """Leases what is left of the batch for ``lease`` from now on. Raises LeaseLost."""
-        self._holding.extend(self.ids, delay_ms(lease) * _NS_A_MS)
+        self.holding.extend(self.ids, delay_ms(lease) * _NS_A_MS)
 
 
 class QueueMessage(BaseQueueMessage):
-    """A message that a consumer got. Its lease is extended as long as it, or its batch, is referred to."""
+    """A message that a consumer got."""
 
     __slots__ = ()
 
     async def done(self) -> None:
         """Deletes it in a transaction of its own. Raises LeaseLost when it is not held any more."""
-        await finish(self._batch._holding, (self.id,), is_batch=False)
+        await finish(self._batch.holding, (self.id,), is_batch=False)
 
     async def release(self, delay: Delay = 0) -> None:
         """Gives it back, to be claimed after ``delay``, in its old place."""
-        await give_back(self._batch._holding, (self.id,), delay)
+        await give_back(self._batch.holding, (self.id,), delay)
 
 
 class QueueBatch(BaseQueueBatch[QueueMessage]):
-    """What a consumer got. Its leases are extended as long as it, or one of its messages, is referred to."""
+    """What a consumer got. Its leases are extended while the program has it, or one of its messages, in hand."""
 
     message_class = QueueMessage
 
@@ -166,11 +167,11 @@ class QueueBatch(BaseQueueBatch[QueueMessage]):
 
         Raises LeaseLost, whose ``ids`` are not held any more; the others are deleted.
         """
-        await finish(self._holding, self.ids, is_batch=True)
+        await finish(self.holding, self.ids, is_batch=True)
 
     async def release(self, delay: Delay = 0) -> None:
         """Gives all that is left of the batch back, to be claimed after ``delay``, in the old places."""
-        await give_back(self._holding, self.ids, delay)
+        await give_back(self.holding, self.ids, delay)
 
     async def wait_lost(self) -> tuple[int, ...]:
         """Returns when somebody else has taken over messages of the batch; their ids."""

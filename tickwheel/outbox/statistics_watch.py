@@ -4,8 +4,8 @@ The server counts the statements of all its clients, and tells the count without
 `mysqladmin status` uses and which is not itself counted). While the count stands still, nobody has committed anything,
 and the table need not be asked. On a server that is never still, it is asked as often as this watch looks.
 
-A statement is counted when it begins, but what a COMMIT brings is seen when it ends, which may be after the look that it
-caused. So the table is asked a few times more, later and later, and only then the silence counts.
+A statement is counted when it begins, but what a COMMIT brings is seen when it ends, which may be after the look that
+it caused. So the table is asked a few times more, later and later, and only then the silence counts.
 """
 
 from __future__ import annotations

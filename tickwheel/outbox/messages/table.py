@@ -73,11 +73,8 @@ class MessageTable:
 
         A column named ``id`` replaces the default one, which counts up. Raises BadTable.
         """
-        self.database.run(
-            lambda connection: schemas.create(
-                self.database, connection, self.name, settings or MessageSettings(), columns
-            )
-        )
+        made = schemas.definition(self.database.kind, self.name, settings or MessageSettings(), columns)
+        self.database.run(lambda connection: schemas.create(self.database, connection, made))
         self.reload()
         return self
 

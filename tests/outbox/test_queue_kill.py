@@ -21,7 +21,7 @@ from tickwheel import outbox
 
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = 600
-KILLS = 300 if SOAK else 20
+ROUNDS = 100 if SOAK else 5
 LEASE_MS = 400
 PATIENCE_S = 60
 
@@ -36,13 +36,13 @@ class Workers:
         )
         self.start()
 
-    def start(self) -> int:
-        """One more, which has begun; its process id."""
+    def start(self, count: int = 1) -> list[int]:
+        """More of them, which have begun; their process ids."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write("\n" * count)
         self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        return [int(self._process.stdout.readline()) for _ in range(count)]
 
     def __enter__(self) -> Workers:
         return self
@@ -86,11 +86,12 @@ def test_consumers_are_killed(database_url: str) -> None:
     with outbox.Queue(database_url, "work") as queue:
         prepare(queue)
         with Workers(database_url) as workers:
-            for kill in range(KILLS):
-                put(queue, kill * MESSAGES // KILLS, MESSAGES // KILLS)
-                victim = workers.start()
-                time.sleep(rng.expovariate(50))
-                os.kill(victim, signal.SIGKILL)
+            for start in range(0, MESSAGES, MESSAGES // ROUNDS):
+                victims = workers.start(3)
+                put(queue, start, MESSAGES // ROUNDS)
+                for victim in victims:
+                    time.sleep(rng.expovariate(50))
+                    os.kill(victim, signal.SIGKILL)
             wait_for(queue, range(MESSAGES))
         check(queue)
 
@@ -130,8 +131,7 @@ def test_workers_side_by_side(database_url: str) -> None:
     with outbox.Queue(database_url, "work") as queue:
         prepare(queue)
         with Workers(database_url) as workers:
-            workers.start()
-            workers.start()
+            workers.start(2)
             for start in range(0, MESSAGES, 50):
                 put(queue, start, 50)
             wait_for(queue, range(MESSAGES))

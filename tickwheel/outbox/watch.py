@@ -135,26 +135,20 @@ class NotifyWatch:
                     await self._database.call(connection.close)
 
     def _listen(self) -> Any:
-        from psycopg import OperationalError
+        from psycopg import Error
 
-        pooled = self._reachable()
-        connection: Any = pooled.driver_connection
-        pooled.detach()
+        connection: Any = None
         try:
+            pooled = self._database.engine.raw_connection()
+            connection = pooled.driver_connection
+            pooled.detach()
             connection.autocommit = True
             connection.execute("listen " + '"' + self._channel.replace('"', '""') + '"')
-        except OperationalError as error:  # it broke while it lay in the pool
-            connection.close()
+        except (Error, DBAPIError) as error:
+            if connection is not None:  # the pool did not know yet that the server had ended it
+                connection.close()
             raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
         return connection
-
-    def _reachable(self) -> Any:
-        from psycopg import OperationalError
-
-        try:
-            return self._database.engine.raw_connection()
-        except (DBAPIError, OperationalError) as error:  # a pool does not translate what the driver raises
-            raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
 
     async def _pass_on(self, connection: Any, ring: Ring) -> None:
         """Rings for each notification, until the connection breaks."""

@@ -54,6 +54,16 @@ SAYS = {
         "replay: {'replayed': 1}",
         "delivered: to: ada@example.org",
     ],
+    "outbox_queue.py": [
+        "order 4 cannot be paid: nothing is in the queue for it",
+        "ready: 3",
+        "leased to a program that dies: invoice for order 1",
+        "written at attempt 1: invoice for order 2",
+        "written at attempt 1: invoice for order 3",
+        "written at attempt 2: invoice for order 1",
+        "the dead one comes back too late: 1 of the messages are not held any more: 1.",
+        "invoices: 3",
+    ],
     "priorities.py": ["first: alarm", "reports among the first 16: 2"],
     "ordering.py": ["ada: created, paid, shipped", "bob: created, paid, shipped"],
     "transactions.py": [

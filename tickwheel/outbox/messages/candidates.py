@@ -25,10 +25,11 @@ class Candidate(NamedTuple):
 class Candidates:
     """Messages that are due, in the order in which they are to be delivered."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: int = 0) -> None:
+        """``turn``: how many were taken before; who takes only a few at a time begins anywhere."""
         self._lanes: dict[int, deque[Candidate]] = {}
         self._count = 0
-        self._turn = 0
+        self._turn = turn
 
     def __len__(self) -> int:
         return self._count

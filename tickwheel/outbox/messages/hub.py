@@ -221,7 +221,7 @@ class Hub:
             found = await self._database.call(self._read, limit)
             look.found = bool(found.due)
         self.stats.looks += 1
-        self._candidates.replace(found.due)
+        self._candidates.replace(found.due, found.cut)
         if found.next_due_ns is not None:
             self._due_times.add(found.next_due_ns)
 

@@ -17,13 +17,14 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from tickwheel.outbox.database import Database, Kind
 from tickwheel.outbox.messages.backoff import NS_A_MS, wait_bounds_ns
-from tickwheel.outbox.messages.candidates import Candidate
+from tickwheel.outbox.messages.candidates import Candidate, choose
 from tickwheel.outbox.messages.schema import Schema
 from tickwheel.outbox.watch import QUIET
 
 PURGE_BATCH: Final = 2000
 REPAIR_PRIORITY: Final = 50
 _IDS_A_STATEMENT: Final = 1000
+_LANES_A_STATEMENT: Final = 8
 
 Receipt: TypeAlias = tuple[Hashable, int]
 """A delivery: a message's id and its epoch."""
@@ -31,10 +32,12 @@ Receipt: TypeAlias = tuple[Hashable, int]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is due, and when (ns) the next message will be; None if none waits."""
+    """What is due, and when (ns) the next message will be; None if none waits. ``cut``: the priorities of which more
+    than that may be due."""
 
     due: Sequence[Candidate]
     next_due_ns: int | None
+    cut: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +65,27 @@ class Statements:
     # -- looking --
 
     def look(self, connection: Connection, now_ns: int, limit: int) -> Found:
-        """Up to ``limit`` due messages of each priority, and the time of the next that is not due yet.
+        """About ``limit`` due messages, those that go first, and the time of the next that is not due yet.
 
         One statement when nothing is due: it steps from priority to priority in the index, and reads one entry of each.
         """
         lanes = connection.execute(self._lanes).all()
-        due = [priority for priority, earliest in lanes if earliest is not None and earliest <= now_ns]
+        due = {priority: earliest for priority, earliest in lanes if earliest is not None and earliest <= now_ns}
         later = [earliest for _, earliest in lanes if earliest is not None and earliest > now_ns]
-        found: list[Candidate] = []
-        for start in range(0, len(due), 64):
-            part = due[start : start + 64]
+        if not due:
+            return Found((), min(later, default=None), frozenset())
+        oldest = min(due, key=lambda one: (due[one], one))
+        unread = [oldest, *(priority for priority in sorted(due) if priority != oldest)]
+        found: dict[int, list[Candidate]] = {}
+        while unread and sum(map(len, found.values())) < limit + len(found.get(oldest, ())):
+            part, unread = unread[:_LANES_A_STATEMENT], unread[_LANES_A_STATEMENT:]
             values: dict[str, int] = {"now": now_ns, "limit": limit}
             values.update({f"p{index}": priority for index, priority in enumerate(part)})
-            rows = connection.execute(self._due_of(len(part)), values)
-            found.extend(Candidate(*row) for row in rows)
-        return Found(found, min(later, default=None))
+            found.update((priority, []) for priority in part)
+            for row in connection.execute(self._due_of(len(part)), values):
+                found[row[1]].append(Candidate(*row))
+        chosen, cut = choose(dict(sorted(found.items())), oldest, limit)
+        return Found(chosen, min(later, default=None), cut)
 
     def _make_lanes(self) -> Any:
         """The priorities that open messages have, each with its earliest time."""

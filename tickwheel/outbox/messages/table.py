@@ -297,7 +297,8 @@ class MessageTable:
 
         def take(connection: Connection) -> list[Claimed]:
             now = self.database.now_ns()
-            chosen.replace(self.statements.look(connection, now, wanted).due)
+            found = self.statements.look(connection, now, wanted)
+            chosen.replace(found.due, found.cut)
             return self.statements.claim(connection, chosen.take(wanted), now)
 
         return Batch(self, self.database.run(take), None)

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from tickwheel.outbox.messages.settings import MessageSettings
     from tickwheel.outbox.messages.stream import Batch, Message, Stream
     from tickwheel.outbox.messages.table import MessageTable
-    from tickwheel.outbox.relay import Relay
-    from tickwheel.outbox.relay_batch import RelayStats
     from tickwheel.outbox.queue import Queue
     from tickwheel.outbox.queue_consumer import QueueConsumer
     from tickwheel.outbox.queue_messages import ClaimedBatch, ClaimedMessage, QueueBatch, QueueMessage
     from tickwheel.outbox.queue_sql import QueueStats
+    from tickwheel.outbox.relay import Relay
+    from tickwheel.outbox.relay_batch import RelayStats
 
 __all__ = [
     "AlreadyInTransaction",
@@ -61,13 +61,13 @@ __all__ = [
     "MessageTable",
     "NotInTransaction",
     "OutboxError",
-    "Relay",
-    "RelayStats",
     "Queue",
     "QueueBatch",
     "QueueConsumer",
     "QueueMessage",
     "QueueStats",
+    "Relay",
+    "RelayStats",
     "SqlMissing",
     "Stream",
     "TableMissing",

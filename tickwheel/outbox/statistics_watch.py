@@ -3,13 +3,11 @@
 The server counts the statements of all its clients, and tells the count without executing one (COM_STATISTICS, which
 `mysqladmin status` uses and which is not itself counted). While the count stands still, nobody has committed anything,
 and the table need not be asked. On a server that is never still, it is asked as often as this watch looks.
-
-A statement is counted when it begins, but what a COMMIT brings is seen when it ends, which may be after the look that
-it caused. So the table is asked a few times more, later and later, and only then the silence counts.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tickwheel._backoff import Backoff
 from tickwheel.outbox.errors import DatabaseUnavailable
@@ -28,9 +27,35 @@ if TYPE_CHECKING:
 _INTERVAL_S: Final = 0.010
 _LONGEST_INTERVAL_S: Final = 0.080
 """Where others keep the server busy, but not with messages."""
-_AGAIN_S: Final = (0.02, 0.1, 0.5, 2.0)
-"""So long after the count has changed, the table is asked again."""
+_FIRST_ECHO_S: Final = 0.020
+_LAST_ECHO_S: Final = 1.5
 _QUESTIONS: Final = re.compile(rb"Questions: (\d+)")
+
+
+class Echoes:
+    """When to look again after a change was seen, and nothing more was.
+
+    A commit shows before others can read what it wrote: while it is on its way to the disk, which takes as long as the
+    disk takes. A second one right after it may not show at all, because file times are only as fine as the kernel's
+    clock. So there is a look soon afterwards, and some more at growing distances.
+    """
+
+    def __init__(self) -> None:
+        self._pause_s = math.inf
+        self._at = math.inf
+
+    def start(self, now: float) -> None:
+        """Something changed."""
+        self._pause_s = _FIRST_ECHO_S
+        self._at = now + self._pause_s
+
+    def is_due(self, now: float) -> bool:
+        """Whether to look again now."""
+        if now < self._at:
+            return False
+        self._pause_s *= 2
+        self._at = now + self._pause_s if self._pause_s <= _LAST_ECHO_S else math.inf
+        return True
 
 
 @dataclass(slots=True)
@@ -53,18 +78,20 @@ class StatisticsWatch:
         """What one look that finds nothing adds to the count."""
         self._is_looking = False
         self._fruitless = 0
-        self._changed_s = 0.0
-        """When others were last seen to do something."""
-        self._again = 0
-        """How often it was asked again since then."""
 
     async def run(self, ring: Callable[[int | None], None]) -> None:
         """See ``tickwheel.outbox.watch.Watch``."""
         backoff = Backoff(first_s=0.05, max_s=2.0)
+        echoes = Echoes()
         try:
             while True:
                 try:
-                    if not self._is_looking and await self._is_time():
+                    if self._is_looking:
+                        pass
+                    elif await self._count() != self._quiet_at:
+                        echoes.start(anyio.current_time())
+                        ring(None)
+                    elif echoes.is_due(anyio.current_time()):
                         ring(None)
                     backoff.reset()
                     await anyio.sleep(
@@ -73,17 +100,10 @@ class StatisticsWatch:
                 except DatabaseUnavailable:
                     await anyio.sleep(backoff.next_s())
         finally:
-            self._close()
-
-    async def _is_time(self) -> bool:
-        now_s = anyio.current_time()
-        if await self._count() != self._quiet_at:
-            self._changed_s, self._again = now_s, 0
-            return True
-        if self._again < len(_AGAIN_S) and now_s >= self._changed_s + _AGAIN_S[self._again]:
-            self._again += 1
-            return True
-        return False
+            # Somebody who looks may be reading the count in a thread, which no cancellation ends.
+            with anyio.CancelScope(shield=True):
+                async with self._lock:
+                    self._close()
 
     @asynccontextmanager
     async def look(self) -> AsyncIterator[Look]:
@@ -129,7 +149,11 @@ class StatisticsWatch:
 
         try:
             pooled = self._database.engine.raw_connection()
-        except (DBAPIError, MySQLError) as error:  # a pool does not translate what the driver raises
+        except (
+            DBAPIError,
+            MySQLError,
+            PoolTimeout,
+        ) as error:  # a pool does not translate what the driver raises
             raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
         connection = pooled.driver_connection
         pooled.detach()

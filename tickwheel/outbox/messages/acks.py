@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tickwheel._backoff import Backoff
 from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable, OutboxError
+from tickwheel.outbox.messages.statements import Receipt
 from tickwheel.outbox.messages.stream import ack_alone, lease_lost
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _ATTEMPTS = 6
 
 
 class _Waiter:
-    def __init__(self, receipts: Sequence[tuple[Hashable, int]]) -> None:
+    def __init__(self, receipts: Sequence[Receipt]) -> None:
         self.receipts = receipts
         self.done = anyio.Event()
         self.error: OutboxError | None = None
@@ -34,12 +35,18 @@ class AckQueue:
         self._under_way: list[_Waiter] = []
         self._arrived = anyio.Event()
         self._failed: OutboxError | None = None
+        self._closed = False
 
-    async def add(self, receipts: Sequence[tuple[Hashable, int]]) -> None:
+    async def add(self, receipts: Sequence[Receipt]) -> None:
         """Returns when the acks are committed. Raises LeaseLost, with the ids that did not count."""
         if self._failed is not None:
             raise self._failed.copy()
         waiter = _Waiter(receipts)
+        if self._closed:
+            await self._commit([waiter])
+            if waiter.error is not None:
+                raise waiter.error
+            return
         self._waiters.append(waiter)
         self._arrived.set()
         await waiter.done.wait()
@@ -51,9 +58,17 @@ class AckQueue:
         for waiter in [*self._under_way, *self._waiters]:
             await waiter.done.wait()
 
+    def close(self) -> None:
+        """Nothing runs any more: later acks have transactions of their own."""
+        self._closed = True
+        self._end(DatabaseUnavailable("The hub was closed before the acks were made."))
+
     def fail(self, error: OutboxError) -> None:
         """No ack can be made any more."""
         self._failed = error
+        self._end(error)
+
+    def _end(self, error: OutboxError) -> None:
         for waiter in [*self._under_way, *self._waiters]:
             waiter.error = error.copy()  # type: ignore[assignment]
             waiter.done.set()
@@ -81,11 +96,11 @@ class AckQueue:
                 waiter.done.set()
             return
         for waiter in waiters:
-            own = [one for one, _ in waiter.receipts if one in lost]
+            own = [one[0] for one in waiter.receipts if one in lost]
             waiter.error = lease_lost(own) if own else None
             waiter.done.set()
 
-    async def _attempt(self, receipts: Sequence[tuple[Hashable, int]]) -> list[Hashable]:
+    async def _attempt(self, receipts: Sequence[Receipt]) -> list[Receipt]:
         """Acks are safe to repeat, so a broken connection only delays them."""
         backoff = Backoff(first_s=0.05, max_s=2.0)
         for attempt in range(_ATTEMPTS):

@@ -67,6 +67,8 @@ class Hub:
         self._streams: list[Stream] = []
         self._turn = 0
         self._must_look = True
+        self._missed = self._taken = 0
+        self._pause = Backoff(first_s=0.005, max_s=0.5)
         self._woken = anyio.Event()
         self._group: TaskGroup | None = None
         self._error: OutboxError | None = None
@@ -140,12 +142,13 @@ class Hub:
             return
         with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
             await self.acks.flush()
-        for stream in self._streams:
-            stream.close()
+        unseen = [receipt for stream in self._streams for receipt in stream.close()]
+        await self._give_back(unseen)
         # The group is ours alone: its end must neither be interrupted by, nor wrap, what happens to the user's block.
         group.cancel_scope.shield = True
         group.cancel_scope.cancel()
         await group.__aexit__(None, None, None)
+        self.acks.close()
         self._due_times.close()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -172,6 +175,7 @@ class Hub:
     async def _deliver(self) -> None:
         backoff = Backoff(first_s=0.05, max_s=5.0)
         while True:
+            version = self._table.schema.version
             try:
                 await self._round()
                 backoff.reset()
@@ -182,15 +186,14 @@ class Hub:
                 self._must_look = True
                 await anyio.sleep(pause_s)
             except DBAPIError as error:
-                await self._after_change(error)
+                await self._after_change(error, version)
                 await anyio.sleep(backoff.next_s())
 
-    async def _after_change(self, error: DBAPIError) -> None:
+    async def _after_change(self, error: DBAPIError, before: object) -> None:
         """A statement failed: most likely the table was altered. Raises TableMissing, BadTable, or OutboxError."""
-        before = self._table.schema.version
         try:
             schema = await self._database.call(self._reload)
-        except DatabaseUnavailable:
+        except (DatabaseUnavailable, DatabaseBusy):
             return
         if schema.version == before:
             raise OutboxError(f"{self._table.name}: {error.orig}.") from error
@@ -219,12 +222,14 @@ class Hub:
 
     async def _look(self, wanted: int) -> None:
         self._must_look = False
-        limit = min(max(_LOOK_AHEAD * wanted, 1), self._table.settings.cache_size)
+        # Those that could not be had may still be there, locked by others: we look past them.
+        limit = min(max(_LOOK_AHEAD * (wanted + self._missed), 1), self._table.settings.cache_size)
+        self._missed = self._taken = 0
         async with self._watch.look() as look:
             found = await self._database.call(self._read, limit)
             look.found = bool(found.due)
         self.stats.looks += 1
-        self._candidates.replace(found.due)
+        self._candidates.replace(found.due, found.cut)
         if found.next_due_ns is not None:
             self._due_times.add(found.next_due_ns)
 
@@ -240,12 +245,21 @@ class Hub:
             return statements.claim(connection, chosen, database.now_ns())
 
         claimed = await database.transaction(work)
+        self._missed += len(chosen) - len(claimed)
+        self._taken += len(claimed)
         if not len(self._candidates):
             self._must_look = True  # there may be more; the look that finds nothing says when the next is due
         self.stats.sent += len(claimed)
         self.stats.retried += sum(one.epoch > 1 for one in claimed)
         self.stats.missed += len(chosen) - len(claimed)
         await self._hand_out(claimed)
+        if self._taken:
+            self._pause.reset()
+        elif self._must_look:
+            # Others hold all that we see, and not for ever.
+            self._woken = anyio.Event()
+            with anyio.move_on_after(self._pause.next_s()):
+                await self._woken.wait()
 
     async def _hand_out(self, claimed: Sequence[Claimed]) -> None:
         """Round robin: each subscriber that has room gets a batch, the one after the last to get one first."""

@@ -6,19 +6,21 @@ The settings are the table's comment, as in Vitess; SQLite knows no comments, so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.exc import NoSuchTableError, ProgrammingError
 
-from tickwheel.outbox.database import Database, Kind, now_ns
+from tickwheel.outbox.database import BUSY_TIMEOUT_S, Database, Kind, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.messages.settings import MessageSettings, parse_comment
-from tickwheel.outbox.watch import notify_statements
+from tickwheel.outbox.watch import ONE_AT_A_TIME, notify_statements
 
 REQUIRED: Final = ("id", "priority", "epoch", "time_next", "time_acked")
 _OWN: Final = frozenset(REQUIRED[1:])
@@ -28,7 +30,8 @@ _COMMENTS: Final = sa.Table(
     sa.Column("name", sa.String(255), primary_key=True),
     sa.Column("comment", sa.Text, nullable=False),
 )
-_CHECK: Final = "{}_has_a_time"
+_CHECK: Final = "has_a_time"
+_LONGEST_NAME: Final = 63
 _VACUUM_EARLY: Final = {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.02}
 """Every delivery and every ack updates a row: PostgreSQL's defaults let such a table grow fivefold first."""
 
@@ -47,13 +50,34 @@ class Schema:
 
 def create(database: Database, connection: Connection, table: sa.Table) -> None:
     """Makes a ``definition``, its indexes and what notifies of its changes; what is there already stays as it is."""
-    name, comment = table.name, table.comment
+    with _one_at_a_time(database, connection, table.name):
+        _create(database, connection, table)
+
+
+@contextmanager
+def _one_at_a_time(database: Database, connection: Connection, name: str) -> Iterator[None]:
+    """Several processes that start together make the same table. In SQLite they wait for each other anyhow."""
+    if database.kind == "postgresql":
+        connection.exec_driver_sql(f"select {ONE_AT_A_TIME}")  # until the transaction ends
+    if database.kind != "mariadb":
+        yield
+        return
+    lock = sa.literal(f"tickwheel.{hashlib.sha256(name.encode()).hexdigest()[:40]}")  # up to 64 characters
+    connection.execute(sa.select(sa.func.get_lock(lock, BUSY_TIMEOUT_S)))
+    try:
+        yield
+    finally:
+        connection.execute(sa.select(sa.func.release_lock(lock)))
+
+
+def _create(database: Database, connection: Connection, table: sa.Table) -> None:
+    name = table.name
     inspector = sa.inspect(connection)
     if not inspector.has_table(name):
         table.create(connection)
         if database.kind == "sqlite":
-            _COMMENTS.create(connection, checkfirst=True)
-            connection.execute(sa.insert(_COMMENTS).values(name=name, comment=comment))
+            # A table of this name may have been dropped before.
+            set_comment(database, connection, name, parse_comment(table.comment, name))
     elif database.kind == "sqlite" and _comment(database, connection, name) is None:
         raise BadTable(f"There is a table {name} already, which is no message table.")
     _notify(database, connection, load(database, connection, name))
@@ -64,7 +88,7 @@ def adopt(database: Database, connection: Connection, name: str, settings: Messa
     if not sa.inspect(connection).has_table(name):
         raise TableMissing(f"There is no table {name}.")
     if settings is not None:
-        set_comment(database, connection, name, settings.comment())
+        set_comment(database, connection, name, settings)
     _notify(database, connection, load(database, connection, name))
 
 
@@ -96,8 +120,13 @@ def _notify(database: Database, connection: Connection, schema: Schema) -> None:
             connection.execute(sa.text(statement.replace(":", "\\:")))
 
 
-def set_comment(database: Database, connection: Connection, name: str, comment: str) -> None:
-    """Replaces the settings of a table; they count at once for all who stream it."""
+def set_comment(database: Database, connection: Connection, name: str, settings: MessageSettings) -> None:
+    """Replaces the settings of a table; they count at once for all who stream it. Raises BadTable before anything is
+    changed: MariaDB would not roll it back."""
+    table = _reflect(connection, name)
+    _check_columns(table)
+    _streamed(table, settings)
+    comment = settings.comment()
     if database.kind == "sqlite":
         _COMMENTS.create(connection, checkfirst=True)
         connection.execute(sa.delete(_COMMENTS).where(_COMMENTS.c.name == name))
@@ -134,11 +163,21 @@ def load(database: Database, connection: Connection, name: str) -> Schema:
     version = current_version(database, connection, name)
     if version is None:
         raise TableMissing(f"There is no table {name}.")
-    settings = parse_comment(_comment(database, connection, name), name)
-    table = sa.Table(name, sa.MetaData(), autoload_with=connection)
+    try:
+        settings = parse_comment(_comment(database, connection, name), name)
+    except NoSuchTableError:  # dropped in between
+        raise TableMissing(f"There is no table {name}.") from None
+    table = _reflect(connection, name)
     _check_columns(table)
     checks = {one["name"] for one in sa.inspect(connection).get_check_constraints(name)}
-    return Schema(table, settings, _streamed(table, settings), version, _CHECK.format(name) in checks)
+    return Schema(table, settings, _streamed(table, settings), version, _named(name, _CHECK) in checks)
+
+
+def _reflect(connection: Connection, name: str) -> sa.Table:
+    try:
+        return sa.Table(name, sa.MetaData(), autoload_with=connection)
+    except NoSuchTableError:
+        raise TableMissing(f"There is no table {name}.") from None
 
 
 def current_version(database: Database, connection: Connection, name: str) -> tuple[Any, ...] | None:
@@ -198,7 +237,7 @@ def definition(
         sa.Column("time_acked", sa.BigInteger),
         *user_columns,
         # A message without a time would never be delivered, and nobody would notice.
-        sa.CheckConstraint("(time_acked is null) <> (time_next is null)", name=_CHECK.format(name)),
+        sa.CheckConstraint("(time_acked is null) <> (time_next is null)", name=_named(name, _CHECK)),
         comment=settings.comment(),
         postgresql_with=_VACUUM_EARLY,
         mysql_engine="InnoDB",
@@ -207,12 +246,20 @@ def definition(
     open_only = sa.text("time_acked is null")
     pending = (table.c.priority, table.c.time_next, table.c.id)
     if kind == "mariadb":
-        sa.Index(f"{name}_poller", table.c.time_acked, *pending)
+        sa.Index(_named(name, "poller"), table.c.time_acked, *pending)
     else:
-        sa.Index(f"{name}_poller", *pending, postgresql_where=open_only, sqlite_where=open_only)
+        sa.Index(_named(name, "poller"), *pending, postgresql_where=open_only, sqlite_where=open_only)
         acked = sa.text("time_acked is not null")
-        sa.Index(f"{name}_acked", table.c.time_acked, postgresql_where=acked, sqlite_where=acked)
+        sa.Index(_named(name, "acked"), table.c.time_acked, postgresql_where=acked, sqlite_where=acked)
     return table
+
+
+def _named(table: str, what: str) -> str:
+    """The name of an index or a constraint, which must not be longer than that of a table, and readable in SQLite."""
+    name = f"{table}_{what}"
+    if len(name.encode()) <= _LONGEST_NAME and '"' not in name:
+        return name
+    return f"tickwheel_{hashlib.sha256(table.encode()).hexdigest()[:32]}_{what}"
 
 
 _LONG_TEXT: Final = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")

@@ -48,17 +48,25 @@ class MessageSettings:
             "poller_interval_ms",
         ):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < smallest.get(name, 0):
+            if not _is_number(value) or value < smallest.get(name, 0):
                 raise BadTable(
                     f"{name} is {value!r}.", advice=f"Use a whole number from {smallest.get(name, 0)} up."
                 )
-        if self.min_backoff_ms is not None and self.min_backoff_ms < 1:
+        if self.min_backoff_ms is not None and (
+            not _is_number(self.min_backoff_ms) or self.min_backoff_ms < 1
+        ):
             raise BadTable(
                 f"min_backoff_ms is {self.min_backoff_ms!r}.", advice="Use a whole number above 0."
             )
         if self.columns and self.columns[0] != "id":
             raise BadTable(
                 "vt_message_cols does not start with id.", advice="Write id first: vt_message_cols=id|message"
+            )
+        bad = [name for name in self.columns if name.strip() != name or not name or set(name) & set("|,")]
+        if bad:
+            raise BadTable(
+                f"The comment of a table cannot name the column {bad[0]!r}.",
+                advice="Names with commas or bars, or spaces at their ends, can only be streamed with all others.",
             )
 
     def comment(self) -> str:
@@ -90,6 +98,10 @@ def parse_comment(comment: str | None, table: str) -> MessageSettings:
         raise BadTable(f"The comment of {table} cannot be used: {error.message}") from None
     columns = [name.strip() for name in given.get("vt_message_cols", "").split("|") if name.strip()]
     return MessageSettings(columns=tuple(columns), **values)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _seconds(value_ms: int) -> str:

@@ -9,29 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
 from tickwheel.outbox.database import Database, Kind
-from tickwheel.outbox.messages.backoff import wait_bounds_ns
-from tickwheel.outbox.messages.candidates import Candidate
+from tickwheel.outbox.messages.backoff import NS_A_MS, wait_bounds_ns
+from tickwheel.outbox.messages.candidates import Candidate, choose
 from tickwheel.outbox.messages.schema import Schema
 from tickwheel.outbox.watch import QUIET
 
 PURGE_BATCH: Final = 2000
 REPAIR_PRIORITY: Final = 50
 _IDS_A_STATEMENT: Final = 1000
+_LANES_A_STATEMENT: Final = 8
+
+Receipt: TypeAlias = tuple[Hashable, int]
+"""A delivery: a message's id and its epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is due, and when (ns) the next message will be; None if none waits."""
+    """What is due, and when (ns) the next message will be; None if none waits. ``cut``: the priorities of which more
+    than that may be due."""
 
     due: Sequence[Candidate]
     next_due_ns: int | None
+    cut: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +65,29 @@ class Statements:
     # -- looking --
 
     def look(self, connection: Connection, now_ns: int, limit: int) -> Found:
-        """Up to ``limit`` due messages of each priority, and the time of the next that is not due yet.
+        """About ``limit`` due messages, those that go first, and the time of the next that is not due yet.
 
         One statement when nothing is due: it steps from priority to priority in the index, and reads one entry of each.
         """
         lanes = connection.execute(self._lanes).all()
-        due = [priority for priority, earliest in lanes if earliest is not None and earliest <= now_ns]
+        due = {
+            priority: earliest for priority, earliest in lanes if earliest is not None and earliest <= now_ns
+        }
         later = [earliest for _, earliest in lanes if earliest is not None and earliest > now_ns]
-        found: list[Candidate] = []
-        for start in range(0, len(due), 64):
-            part = due[start : start + 64]
+        if not due:
+            return Found((), min(later, default=None), frozenset())
+        oldest = min(due, key=lambda one: (due[one], one))
+        unread = [oldest, *(priority for priority in sorted(due) if priority != oldest)]
+        found: dict[int, list[Candidate]] = {}
+        while unread and sum(map(len, found.values())) < limit + len(found.get(oldest, ())):
+            part, unread = unread[:_LANES_A_STATEMENT], unread[_LANES_A_STATEMENT:]
             values: dict[str, int] = {"now": now_ns, "limit": limit}
             values.update({f"p{index}": priority for index, priority in enumerate(part)})
-            rows = connection.execute(self._due_of(len(part)), values)
-            found.extend(Candidate(*row) for row in rows)
-        return Found(found, min(later, default=None))
+            found.update((priority, []) for priority in part)
+            for row in connection.execute(self._due_of(len(part)), values):
+                found[row[1]].append(Candidate(*row))
+        chosen, cut = choose(dict(sorted(found.items())), oldest, limit)
+        return Found(chosen, min(later, default=None), cut)
 
     def _make_lanes(self) -> Any:
         """The priorities that open messages have, each with its earliest time."""
@@ -185,18 +199,16 @@ class Statements:
         )
 
     def ack_deliveries(
-        self, connection: Connection, receipts: Iterable[tuple[Hashable, int]], now_ns: int
-    ) -> list[Hashable]:
-        """Acks deliveries that nobody has taken over. Returns the ids of those that did not count, be it because they
-        are acked already: an effect in the same transaction must not happen twice."""
+        self, connection: Connection, receipts: Iterable[Receipt], now_ns: int
+    ) -> list[Receipt]:
+        """Acks deliveries that nobody has taken over. Returns those that did not count, be it because they are acked
+        already: an effect in the same transaction must not happen twice."""
         return self._fenced(connection, receipts, {"time_acked": now_ns, "time_next": None})
 
-    def were_acked(
-        self, connection: Connection, receipts: Iterable[tuple[Hashable, int]]
-    ) -> set[tuple[Hashable, int]]:
+    def were_acked(self, connection: Connection, receipts: Iterable[Receipt]) -> set[Receipt]:
         """Which of these deliveries were acked: for who asks again because the answer was lost."""
         t, wanted = self._table, set(receipts)
-        found: set[tuple[Hashable, int]] = set()
+        found: set[Receipt] = set()
         for ids in in_parts([one for one, _ in wanted]):
             rows = connection.execute(
                 sa.select(t.c.id, t.c.epoch).where(t.c.id.in_(ids), t.c.time_acked.is_not(None))
@@ -204,28 +216,24 @@ class Statements:
             found.update((row.id, row.epoch) for row in rows)
         return found & wanted
 
-    def postpone(
-        self, connection: Connection, receipts: Iterable[tuple[Hashable, int]], due_ns: int
-    ) -> list[Hashable]:
-        """Gives deliveries another time (back at once: now). Returns the ids of those that did not count."""
+    def postpone(self, connection: Connection, receipts: Iterable[Receipt], due_ns: int) -> list[Receipt]:
+        """Gives deliveries another time (back at once: now). Returns those that did not count."""
         return self._fenced(connection, receipts, {"time_next": due_ns})
 
-    def give_back(
-        self, connection: Connection, receipts: Iterable[tuple[Hashable, int]], now_ns: int
-    ) -> None:
+    def give_back(self, connection: Connection, receipts: Iterable[Receipt], now_ns: int) -> None:
         """Undoes deliveries that nobody has looked at: they do not count as attempts."""
         self._fenced(connection, receipts, {"time_next": now_ns, "epoch": self._table.c.epoch - 1})
 
     def _fenced(
-        self, connection: Connection, receipts: Iterable[tuple[Hashable, int]], values: dict[str, Any]
-    ) -> list[Hashable]:
+        self, connection: Connection, receipts: Iterable[Receipt], values: dict[str, Any]
+    ) -> list[Receipt]:
         epochs: dict[int, list[Hashable]] = {}
         for one, epoch in receipts:
             epochs.setdefault(epoch, []).append(one)
-        lost: list[Hashable] = []
+        lost: list[Receipt] = []
         for epoch, group in epochs.items():
             for ids in in_parts(group):
-                lost.extend(self._change_held(connection, ids, epoch, values))
+                lost += [(one, epoch) for one in self._change_held(connection, ids, epoch, values)]
         return lost
 
     def _change_held(
@@ -245,7 +253,7 @@ class Statements:
     def purge(self, connection: Connection, now_ns: int, limit: int = PURGE_BATCH) -> int:
         """Deletes up to ``limit`` messages that were acked ``purge_after`` ago. Returns how many."""
         t = self._table
-        old = t.c.time_acked < now_ns - self._schema.settings.purge_after_ms * 1_000_000
+        old = t.c.time_acked < max(now_ns - self._schema.settings.purge_after_ms * NS_A_MS, 0)
         ids = sa.select(t.c.id).where(old).order_by(t.c.time_acked).limit(limit)
         if self._kind != "mariadb":
             chosen = ids.with_for_update(skip_locked=True) if self._kind == "postgresql" else ids

@@ -11,8 +11,8 @@ from sqlalchemy.engine import Connection
 
 from tickwheel._times import Delay, delay_ms
 from tickwheel.outbox.errors import LeaseLost, OutboxError
-from tickwheel.outbox.messages.backoff import NS_A_MS
-from tickwheel.outbox.messages.statements import Claimed
+from tickwheel.outbox.messages.backoff import due_ns
+from tickwheel.outbox.messages.statements import Claimed, Receipt
 
 if TYPE_CHECKING:
     from tickwheel.outbox.messages.hub import Hub
@@ -109,7 +109,7 @@ class Batch(Sequence[Message]):
         table = self._table
         lost = table.statements.ack_deliveries(connection, receipts_of(messages), table.database.now_ns())
         if lost:
-            raise lease_lost(lost)
+            raise lease_lost([one for one, _ in lost])
 
     async def settle(self, messages: Sequence[Message]) -> None:
         """Acks in a transaction that others may share."""
@@ -118,33 +118,32 @@ class Batch(Sequence[Message]):
             return
         lost = await self._table.database.call(ack_alone, self._table, receipts_of(messages))
         if lost:
-            raise lease_lost(lost)
+            raise lease_lost([one for one, _ in lost])
 
     async def postpone(self, messages: Sequence[Message], delay: Delay) -> None:
         """Gives messages another time."""
-        table, delay_ns = self._table, delay_ms(delay) * NS_A_MS
+        table, wait_ms = self._table, delay_ms(delay)
+        due_ns(table.database.now_ns(), wait_ms)  # refused before anything is asked
         receipts = receipts_of(messages)
         lost = await table.database.transaction(
-            lambda one: table.statements.postpone(one, receipts, table.database.now_ns() + delay_ns)
+            lambda one: table.statements.postpone(one, receipts, due_ns(table.database.now_ns(), wait_ms))
         )
         if lost:
-            raise lease_lost(lost)
+            raise lease_lost([one for one, _ in lost])
 
 
-def receipts_of(messages: Sequence[Message]) -> list[tuple[Hashable, int]]:
+def receipts_of(messages: Sequence[Message]) -> list[Receipt]:
     """Ids and epochs."""
     return [(one.id, one.epoch) for one in messages]
 
 
-def ack_alone(table: MessageTable, receipts: Sequence[tuple[Hashable, int]]) -> list[Hashable]:
-    """Acks in a transaction of its own. Returns the ids of those that neither count now nor did before."""
+def ack_alone(table: MessageTable, receipts: Sequence[Receipt]) -> list[Receipt]:
+    """Acks in a transaction of its own. Returns those that neither count now nor did before."""
 
-    def work(connection: Connection) -> list[Hashable]:
-        lost = set(table.statements.ack_deliveries(connection, receipts, table.database.now_ns()))
-        if lost:
-            done = table.statements.were_acked(connection, [one for one in receipts if one[0] in lost])
-            lost -= {one for one, _ in done}
-        return list(lost)
+    def work(connection: Connection) -> list[Receipt]:
+        lost = table.statements.ack_deliveries(connection, receipts, table.database.now_ns())
+        done = table.statements.were_acked(connection, lost) if lost else set()
+        return [one for one in lost if one not in done]
 
     return table.database.run(work)
 
@@ -235,9 +234,9 @@ class Stream:
         self._waiting.append(batch)
         self._arrived.set()
 
-    def close(self, error: OutboxError | None = None) -> list[tuple[Hashable, int]]:
+    def close(self, error: OutboxError | None = None) -> list[Receipt]:
         """No more messages come. Returns the receipts of those that nobody has looked at."""
-        self._closed, self._error = True, error
+        self._closed, self._error = True, self._error or error
         unseen = receipts_of([*self._current, *(message for batch in self._waiting for message in batch)])
         self._current.clear()
         self._waiting.clear()

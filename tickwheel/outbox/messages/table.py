@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
 from tickwheel._times import Delay, Moment, delay_ms, moment_ms
-from tickwheel.outbox.database import Database, now_ns, open_database
+from tickwheel.outbox.database import Database, commits_each_statement, now_ns, open_database
 from tickwheel.outbox.errors import NotInTransaction
 from tickwheel.outbox.messages import schema as schemas
-from tickwheel.outbox.messages.backoff import NS_A_MS
-from tickwheel.outbox.messages.candidates import Candidates
+from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
+from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidates
 from tickwheel.outbox.messages.settings import MessageSettings
 from tickwheel.outbox.messages.statements import Claimed, Statements
 from tickwheel.protocol.errors import BadArgument, BadTime
@@ -92,7 +94,7 @@ class MessageTable:
         except TypeError as error:
             raise BadArgument(f"{error}.", advice="The fields of MessageSettings can be changed.") from None
         self.database.run(
-            lambda connection: schemas.set_comment(self.database, connection, self.name, settings.comment())
+            lambda connection: schemas.set_comment(self.database, connection, self.name, settings)
         )
         self.reload()
         return settings
@@ -157,10 +159,10 @@ class MessageTable:
         row.setdefault("time_next", self._due(deliver_at, delay))
         self._check_transaction(connection)
         result = connection.execute(sa.insert(self.table).values(row))
-        if "id" in row:
-            return row["id"]
+        if "id" in values:
+            return values["id"]
         made = result.inserted_primary_key
-        return None if made is None else made[0]
+        return None if made is None else made._mapping.get("id")
 
     def send_many(
         self,
@@ -195,18 +197,33 @@ class MessageTable:
             raise BadTime(
                 "time_next is NULL: such a message would never be delivered.", advice="Leave it out for now."
             )
-        row = dict(values)
+        row = {name: self._storable(name, value) for name, value in values.items()}
         if priority is not None and "priority" not in row:
             row["priority"] = priority
         return row
+
+    def _storable(self, column: str, value: Any) -> Any:
+        """SQLite tells of a column of UUIDs only that it is one of texts."""
+        kind = self.table.c[column].type
+        if isinstance(value, UUID) and isinstance(kind, sa.String):
+            return value.hex if kind.length == 32 else str(value)
+        return value
+
+    def _some(self, ids: Iterable[Hashable]) -> list[Hashable]:
+        if isinstance(ids, str | bytes):
+            raise BadArgument("ids is one text.", advice="Pass a list of ids.")
+        return [self._storable("id", one) for one in ids]
 
     def _due(self, deliver_at: Moment | None, delay: Delay | None) -> Any:
         if deliver_at is not None and delay is not None:
             raise BadTime("Both deliver_at and delay were given.", advice="Give one of them.")
         if deliver_at is not None:
-            return moment_ms(deliver_at) * NS_A_MS
+            return due_ns(0, moment_ms(deliver_at))
         clock = now_ns(self.database.kind)
-        return clock if delay is None else clock + delay_ms(delay) * NS_A_MS
+        if delay is None:
+            return clock
+        due_ns(self.database.now_ns(), delay_ms(delay))  # refused before the database is asked
+        return clock + delay_ms(delay) * NS_A_MS
 
     def _check_transaction(self, connection: Connection) -> None:
         if not isinstance(connection, Connection):
@@ -214,10 +231,7 @@ class MessageTable:
                 f"A message is sent on a sqlalchemy.Connection, and this is a {type(connection).__name__}.",
                 advice="With an AsyncConnection: await connection.run_sync(lambda one: table.send(one, ...)).",
             )
-        if (
-            not connection.in_transaction()
-            and connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
-        ):
+        if commits_each_statement(connection):
             raise NotInTransaction("The connection commits each statement by itself.")
 
     # -- changing --
@@ -225,7 +239,7 @@ class MessageTable:
     def ack(self, connection: Connection, ids: Iterable[Hashable]) -> int:
         """Acks messages by id in the caller's transaction, whoever holds them. Returns how many were not acked yet."""
         self._check_transaction(connection)
-        return self.statements.ack(connection, _some(ids), self.database.now_ns())
+        return self.statements.ack(connection, self._some(ids), self.database.now_ns())
 
     def reschedule(
         self,
@@ -242,7 +256,7 @@ class MessageTable:
         self._check_transaction(connection)
         values = {"time_next": self._due(deliver_at, delay), "priority": priority, "epoch": epoch}
         table = self.table
-        change = sa.update(table).where(table.c.id.in_(_some(ids)), table.c.time_acked.is_(None))
+        change = sa.update(table).where(table.c.id.in_(self._some(ids)), table.c.time_acked.is_(None))
         return connection.execute(
             change.values({name: value for name, value in values.items() if value is not None})
         ).rowcount
@@ -251,7 +265,7 @@ class MessageTable:
         """Deletes messages that are not acked, in the caller's transaction. Returns how many."""
         self._check_transaction(connection)
         table = self.table
-        gone = sa.delete(table).where(table.c.id.in_(_some(ids)), table.c.time_acked.is_(None))
+        gone = sa.delete(table).where(table.c.id.in_(self._some(ids)), table.c.time_acked.is_(None))
         return connection.execute(gone).rowcount
 
     def purge(self) -> int:
@@ -287,11 +301,13 @@ class MessageTable:
         from tickwheel.outbox.messages.stream import Batch
 
         wanted = self.settings.batch_size if limit is None else limit
-        chosen = Candidates()
+        # Each call begins elsewhere in the turns, or claims of one message each would never come to the reserved one.
+        chosen = Candidates(random.randrange(RESERVED_SHARE))
 
         def take(connection: Connection) -> list[Claimed]:
             now = self.database.now_ns()
-            chosen.replace(self.statements.look(connection, now, wanted).due)
+            found = self.statements.look(connection, now, wanted)
+            chosen.replace(found.due, found.cut)
             return self.statements.claim(connection, chosen.take(wanted), now)
 
         return Batch(self, self.database.run(take), None)
@@ -308,9 +324,3 @@ class MessageTable:
         with self.database.reading() as connection:
             row = connection.execute(sa.select(*counts, sa.func.count(t.c.time_acked), *firsts)).one()
         return TableStats(row[0], row[1], row[2], row[3], row[4])
-
-
-def _some(ids: Iterable[Hashable]) -> list[Hashable]:
-    if isinstance(ids, str | bytes):
-        raise BadArgument("ids is one text.", advice="Pass a list of ids.")
-    return list(ids)

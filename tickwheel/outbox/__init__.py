@@ -32,27 +32,34 @@ from tickwheel.outbox.errors import (
 if TYPE_CHECKING:
     from tickwheel.outbox.database import Database, open_database
     from tickwheel.outbox.messages.settings import MessageSettings
+    from tickwheel.outbox.messages.stream import Batch, Message, Stream
     from tickwheel.outbox.messages.table import MessageTable
 
 __all__ = [
     "BadDatabase",
     "BadTable",
+    "Batch",
     "Database",
     "DatabaseBusy",
     "DatabaseUnavailable",
     "DriverMissing",
     "LeaseLost",
+    "Message",
     "MessageSettings",
     "MessageTable",
     "NotInTransaction",
     "OutboxError",
     "SqlMissing",
+    "Stream",
     "TableMissing",
     "open_database",
 ]
 
 # Only what is used is imported: SQLAlchemy is an extra.
 _HOMES = {
+    "Batch": "tickwheel.outbox.messages.stream",
+    "Message": "tickwheel.outbox.messages.stream",
+    "Stream": "tickwheel.outbox.messages.stream",
     "MessageSettings": "tickwheel.outbox.messages.settings",
     "MessageTable": "tickwheel.outbox.messages.table",
     "Database": "tickwheel.outbox.database",

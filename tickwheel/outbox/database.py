@@ -40,11 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Kind = Literal["sqlite", "postgresql", "mariadb"]
 
-_DRIVERS: Final = {
-    "postgresql": ("psycopg", "psycopg[binary]"),
-    "mysql": ("pymysql", "PyMySQL"),
-    "mariadb": ("pymysql", "PyMySQL"),
-}
+_PACKAGES: Final = {"psycopg": "psycopg[binary]", "pymysql": "PyMySQL", "MySQLdb": "mysqlclient"}
 _KINDS: Final[dict[str, Kind]] = {
     "sqlite": "sqlite",
     "postgresql": "postgresql",
@@ -239,12 +235,10 @@ def _engine(where: str | URL) -> Engine:
 
 
 def _driver_missing(url: URL, error: ModuleNotFoundError) -> OutboxError:
-    backend = url.get_backend_name()
-    usual, package = _DRIVERS.get(backend, ("", ""))
     name = (error.name or url.get_driver_name()).partition(".")[0]
     return DriverMissing(
         f"The Python package {name} is not installed, which {url.drivername} databases need.",
-        advice=f"pip install '{package if usual == name else name}', or all drivers: pip install 'tickwheel[sql]'",
+        advice=f"pip install '{_PACKAGES.get(name, name)}', or the usual drivers: pip install 'tickwheel[sql]'",
     )
 
 

@@ -22,6 +22,13 @@ SAYS = {
         "purged: 10000, space of the log is free again: True",
         "still there: happy new year",
     ],
+    "outbox_messages.py": [
+        "order 18: the card was declined, so there is no message either",
+        "letter: thanks for order 17 (delivery 1)",
+        "a second time: refused, nothing was written",
+        "14 days earlier: how was order 17?",
+        "acked: 2, waiting: 0",
+    ],
     "reminders.py": ["bed: cancelled", "dentist: call the dentist", "tea: take the tea out"],
     "bulk.py": ["received 100,000 of 100,000"],
     "order_timeout.py": [

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tickwheel._backoff import Backoff
-from tickwheel.outbox.errors import BadTable, DatabaseBusy, DatabaseUnavailable, OutboxError, TableMissing
+from tickwheel.outbox.errors import BadTable, DatabaseBusy, DatabaseUnavailable, OutboxError
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.acks import AckQueue
 from tickwheel.outbox.messages.candidates import Candidates
@@ -119,11 +119,19 @@ class Hub:
 
     async def open(self) -> None:
         """Starts the tasks. Raises what makes the table unusable."""
-        await self._database.call(self._table.reload)
+        await self._database.call(self._reload)
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         for work in (self._watch_on, self._deliver, self._keep, self.acks.run):
             self._group.start_soon(self._guarded, work)
+
+    def _reload(self) -> schemas.Schema:
+        schema = self._table.reload()
+        try:
+            self._database.run(lambda one: schemas.make_notify(self._database, one, schema))
+        except BadTable as error:
+            logger.warning("%s Until then it is only looked at every vt_poller_interval.", error)
+        return schema
 
     async def close(self) -> None:
         """Ends the tasks, after the acks that are on their way."""
@@ -181,7 +189,7 @@ class Hub:
         """A statement failed: most likely the table was altered. Raises TableMissing, BadTable, or OutboxError."""
         before = self._table.schema.version
         try:
-            schema = await self._database.call(self._table.reload)
+            schema = await self._database.call(self._reload)
         except DatabaseUnavailable:
             return
         if schema.version == before:
@@ -274,10 +282,7 @@ class Hub:
     async def _check_form(self) -> None:
         """Raises TableMissing and BadTable when the table was dropped, or is no message table any more."""
         if await self._database.call(self._read_version) != self._table.schema.version:
-            try:
-                await self._database.call(self._table.reload)
-            except (TableMissing, BadTable):
-                raise
+            await self._database.call(self._reload)
             logger.info("%s was changed", self._table.name)
             self.ring(None)
 

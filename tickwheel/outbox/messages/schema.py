@@ -13,6 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import ProgrammingError
 
 from tickwheel.outbox.database import Database, Kind, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
@@ -44,21 +45,15 @@ class Schema:
     is_strict: bool
 
 
-def create(
-    database: Database,
-    connection: Connection,
-    name: str,
-    settings: MessageSettings,
-    columns: Sequence[sa.Column[Any]] | None,
-) -> None:
-    """Makes the table, its indexes and what notifies of its changes; what is there already stays as it is."""
+def create(database: Database, connection: Connection, table: sa.Table) -> None:
+    """Makes a ``definition``, its indexes and what notifies of its changes; what is there already stays as it is."""
+    name, comment = table.name, table.comment
     inspector = sa.inspect(connection)
     if not inspector.has_table(name):
-        table = _definition(database.kind, name, settings, columns)
         table.create(connection)
         if database.kind == "sqlite":
             _COMMENTS.create(connection, checkfirst=True)
-            connection.execute(sa.insert(_COMMENTS).values(name=name, comment=settings.comment()))
+            connection.execute(sa.insert(_COMMENTS).values(name=name, comment=comment))
     elif database.kind == "sqlite" and _comment(database, connection, name) is None:
         raise BadTable(f"There is a table {name} already, which is no message table.")
     _notify(database, connection, load(database, connection, name))
@@ -71,6 +66,28 @@ def adopt(database: Database, connection: Connection, name: str, settings: Messa
     if settings is not None:
         set_comment(database, connection, name, settings.comment())
     _notify(database, connection, load(database, connection, name))
+
+
+def make_notify(database: Database, connection: Connection, schema: Schema) -> None:
+    """Makes sure that changes of the table wake its hubs, also when it was made by plain SQL. Raises BadTable."""
+    if (
+        database.kind != "postgresql"
+        or connection.execute(sa.text(_NOTIFIES), {"name": schema.table.name}).scalar()
+    ):
+        return
+    try:
+        _notify(database, connection, schema)
+    except ProgrammingError as error:
+        raise BadTable(
+            f"{schema.table.name} has no triggers that notify of its changes, and they cannot be made: {error.orig}",
+            advice="Let the owner of the table run `tickwheel outbox init` once.",
+        ) from error
+
+
+_NOTIFIES: Final = (
+    "select count(*) = 2 from pg_trigger where tgrelid = to_regclass(quote_ident(:name))"
+    " and tgname in ('tickwheel_insert', 'tickwheel_update')"
+)
 
 
 def _notify(database: Database, connection: Connection, schema: Schema) -> None:
@@ -158,11 +175,12 @@ def _comment(database: Database, connection: Connection, name: str) -> str | Non
     return connection.execute(sa.select(_COMMENTS.c.comment).where(_COMMENTS.c.name == name)).scalar()
 
 
-def _definition(
+def definition(
     kind: Kind, name: str, settings: MessageSettings, columns: Sequence[sa.Column[Any]] | None
 ) -> sa.Table:
+    """The table that ``create`` makes. Raises BadTable."""
     number = sa.Integer if kind == "sqlite" else sa.BigInteger  # only INTEGER counts up by itself in SQLite
-    user_columns = [sa.Column("message", _LONG_TEXT)] if columns is None else [one.copy() for one in columns]
+    user_columns = [sa.Column("message", _LONG_TEXT)] if columns is None else list(columns)
     taken = {one.name for one in user_columns} & _OWN
     if taken:
         raise BadTable(f"The columns {', '.join(sorted(taken))} are the message table's own.")
@@ -230,4 +248,4 @@ def _streamed(table: sa.Table, settings: MessageSettings) -> tuple[str, ...]:
         raise BadTable(f"vt_message_cols names {', '.join(unknown)}, which {table.name} does not have.")
     if settings.columns:
         return tuple(settings.columns)
-    return ("id", *(one.name for one in table.columns if one.name not in REQUIRED))
+    return ("id", *(str(one.name) for one in table.columns if one.name not in REQUIRED))

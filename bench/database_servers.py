@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
-import random
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -23,21 +20,21 @@ from sqlalchemy import URL, Connection, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-PATIENCE_S: Final = 60.0
-"""How long a server may take to start or to end; far more than it needs, because machines are busy."""
+from bench.processes import PATIENCE_S, children_of, free_port, is_gone, wait_until
 
 _ACCOUNT: Final = "tickwheel"
 
-# Ends what we left behind however we ended: its input is a pipe from us, and closes with them. The
+# Ends what we left behind however we ended: its input is a pipe from us, and closes with us. The
 # kernel's own signal at the end of a parent would come too early, with the end of the *thread* that started us.
 _GUARD: Final = """
 cat
-read -r pid <"$1/server.pid" && kill -KILL "$pid"
+read -r pid <"$1/server.pid" && kill -s KILL -- "-$pid"
 for attempt in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$1" && break; sleep 0.2; done
 """
 
-# The process writes its own id, so that the guard knows it from the first moment.
-_LAUNCH: Final = 'echo $$ >server.pid; exec "$@"'
+# The process writes its own id, so that the guard knows it from the first moment. It leads a group, which the guard
+# kills; PostgreSQL's children are in groups of their own, but end when their parent does.
+_LAUNCH: Final = 'echo $$ >server.pid && exec "$@"'
 
 
 class DatabaseServer(ABC):
@@ -62,6 +59,16 @@ class DatabaseServer(ABC):
         """Drops what `create_database` created, though somebody may still be connected."""
         with self._administer() as connection:
             _drop(connection, str(make_url(url).database))
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The URL of an empty database. It is dropped afterwards, also where a test has killed the server."""
+        url = self.create_database()
+        try:
+            yield url
+        finally:
+            self.start()
+            self.drop_database(url)
 
     @abstractmethod
     def start(self) -> None:
@@ -103,6 +110,8 @@ class PrivateServer(DatabaseServer):
     """A server of our own on a free port of 127.0.0.1. It ends, and its data is deleted, when our process ends
     in whatever way."""
 
+    #: The variable in which users name a server to use instead.
+    variable: str
     #: The user that it runs as if we are root, who may not run it; the first that exists.
     accounts: Sequence[str]
     scheme: str
@@ -110,16 +119,16 @@ class PrivateServer(DatabaseServer):
     stop_signal: signal.Signals
 
     def __init__(self) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.password = secrets.token_hex(16)
         home = URL.create(self.scheme, _ACCOUNT, self.password, "127.0.0.1", self.port)
         super().__init__(home.set(database=default_database(home)))
+        self._owner = _owner(self.accounts) if os.geteuid() == 0 else None
         # Not in a folder of pytest's: only root can enter those if the tests run as root.
         self.folder = Path(tempfile.mkdtemp(prefix="tickwheel-server-"))
         self.data = self.folder / "data"
         self._log = self.folder / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = _owner(self.accounts) if os.geteuid() == 0 else None
         if self._owner is not None:
             os.chown(self.folder, self._owner.pw_uid, self._owner.pw_gid)
         self._guard = subprocess.Popen(
@@ -145,12 +154,12 @@ class PrivateServer(DatabaseServer):
 
     def start(self) -> None:
         """Starts the server and waits until it takes connections; after a kill it has recovered then."""
-        if self._process is not None:
+        if self._process is not None and self._process.poll() is None:
             return
         if not self.data.exists():
             self._prepare()
         self._process = self._spawn(self._command())
-        _wait_until(self._is_ready, self._report)
+        wait_until(self._is_ready, self._report)
 
     def stop(self) -> None:
         """Ends the server in good order."""
@@ -161,19 +170,9 @@ class PrivateServer(DatabaseServer):
 
     def kill(self) -> None:
         """SIGKILL to all processes of the server; returns when they are gone."""
-        if self._process is None:
-            return
-        # Stopped first: it starts no more children, and does not see how they end.
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        children = _children(self._process.pid)
-        for pid in children:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.wait()
-        _wait_until(lambda: all(map(_is_gone, children)), self._report)
-        self._forget()
+        if self._process is not None:
+            _kill_family(self._process)
+            self._forget()
 
     def close(self) -> None:
         """Ends the server, and deletes its data. Not in good order, which would only take time."""
@@ -233,6 +232,7 @@ class PrivateServer(DatabaseServer):
 class PostgresServer(PrivateServer):
     """PostgreSQL, as durable as it is by default."""
 
+    variable = "TICKWHEEL_TEST_POSTGRESQL"
     accounts = ("postgres", "nobody")
     scheme = "postgresql+psycopg"
     stop_signal = signal.SIGINT
@@ -242,20 +242,14 @@ class PostgresServer(PrivateServer):
         """Why no such server can be started here, and what to install; None if it can."""
         if _postgres_programs() is not None:
             return None
-        return _advice("PostgreSQL", "initdb and postgres", "postgresql", "TICKWHEEL_TEST_POSTGRESQL")
+        return _advice("PostgreSQL", "initdb and postgres", "postgresql", PostgresServer.variable)
 
     def _prepare(self) -> None:
         password = self._write("password", self.password)
         # --no-sync is for these new files only: after a crash of the machine nobody wants them.
         self._run(
-            *(
-                self._program("initdb"),
-                "--no-sync",
-                "--locale=C",
-                "--encoding=UTF8",
-                f"--username={_ACCOUNT}",
-            ),
-            *("--auth=scram-sha-256", f"--pwfile={password}", f"--pgdata={self.data}"),
+            *(self._program("initdb"), f"--username={_ACCOUNT}", f"--pgdata={self.data}", "--no-sync"),
+            *("--auth=scram-sha-256", f"--pwfile={password}", "--locale=C", "--encoding=UTF8"),
         )
 
     def _command(self) -> list[str]:
@@ -281,11 +275,12 @@ class PostgresServer(PrivateServer):
 class MariaServer(PrivateServer):
     """MariaDB with InnoDB, as durable as it is by default."""
 
+    variable = "TICKWHEEL_TEST_MARIADB"
     accounts = ("mysql", "nobody")
     scheme = "mariadb+pymysql"
     stop_signal = signal.SIGTERM
 
-    # What the file system must agree on: the same for the new data directory and for the server.
+    # The new data directory and the server must agree on it.
     _LAYOUT: Final = ("--innodb-log-file-size=32M",)
 
     @staticmethod
@@ -294,7 +289,7 @@ class MariaServer(PrivateServer):
         if all(_find(name) for name in ("mariadbd", "mariadb-install-db", "my_print_defaults")):
             return None
         packages = "mariadb-server-core mariadb-client-core"
-        return _advice("MariaDB", "mariadbd and mariadb-install-db", packages, "TICKWHEEL_TEST_MARIADB")
+        return _advice("MariaDB", "mariadbd and mariadb-install-db", packages, MariaServer.variable)
 
     def _prepare(self) -> None:
         # No --user: that would also change the owner of a file of the installed server.
@@ -311,12 +306,8 @@ class MariaServer(PrivateServer):
 
     def _command(self) -> list[str]:
         return [
-            *(
-                self._program("mariadbd"),
-                "--no-defaults",
-                f"--datadir={self.data}",
-                f"--tmpdir={self.folder}",
-            ),
+            *(self._program("mariadbd"), "--no-defaults"),
+            *(f"--datadir={self.data}", f"--tmpdir={self.folder}"),
             *("--bind-address=127.0.0.1", f"--port={self.port}", "--skip-name-resolve"),
             # Inside the data directory, and relative: the whole path may be too long for a socket.
             *("--socket=server.sock", f"--pid-file={self.folder / 'mariadbd.pid'}"),
@@ -334,7 +325,7 @@ class MariaServer(PrivateServer):
 
 
 def default_database(home: URL) -> str:
-    return "postgres" if home.get_backend_name() == "postgresql" else "mysql"
+    return "postgres" if home.get_backend_name() == "postgresql" else "information_schema"
 
 
 def _create(connection: Connection, name: str) -> None:
@@ -355,6 +346,21 @@ def _drop(connection: Connection, name: str) -> None:
             connection.execute(text(f"KILL {pid}"))
     connection.execute(text(f"SET lock_wait_timeout = {PATIENCE_S:.0f}"))
     connection.execute(text(f"DROP DATABASE IF EXISTS {name}"))
+
+
+def _kill_family(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    # Stopped first: it starts no more children, and does not see how they end.
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    children = children_of(process.pid)
+    for pid in children:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    wait_until(lambda: all(map(is_gone, children)), lambda: f"some of {children} are still there")
 
 
 def _advice(product: str, programs: str, packages: str, variable: str) -> str:
@@ -385,45 +391,3 @@ def _owner(accounts: Sequence[str]) -> pwd.struct_passwd:
         with suppress(KeyError):
             return pwd.getpwnam(name)
     raise AssertionError(f"this machine has none of the users {', '.join(accounts)}")
-
-
-def _free_port() -> int:
-    """A port that nobody has now. Below those that the kernel gives to clients: a server that was killed must find its
-    own port free when it comes back."""
-    for _ in range(1_000):
-        port = random.randrange(20_000, 32_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("there is no free port between 20000 and 32000")
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal() and (status := _status(int(folder.name))) and status[1] == parent:
-            found.append(int(folder.name))
-    return found
-
-
-def _is_gone(pid: int) -> bool:
-    """A zombie is gone: only who started it has not heard yet."""
-    status = _status(pid)
-    return status is None or status[0] in "ZX"
-
-
-def _status(pid: int) -> tuple[str, int] | None:
-    """A process's state and its parent; None if there is no such process."""
-    try:
-        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    state, parent = line.rpartition(")")[2].split()[:2]  # what is before may have spaces
-    return state, int(parent)
-
-
-def _wait_until(condition: Callable[[], bool], report: Callable[[], str]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"the server took longer than {PATIENCE_S:.0f} s; {report()}")
-        time.sleep(0.02)

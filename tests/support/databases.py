@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from sqlalchemy import make_url
 
@@ -14,7 +16,15 @@ from bench.database_servers import (
     default_database,
 )
 
-__all__ = ["PATIENCE_S", "DatabaseServer", "MariaServer", "NamedServer", "PostgresServer", "PrivateServer"]
+__all__ = [
+    "PATIENCE_S",
+    "DatabaseServer",
+    "MariaServer",
+    "NamedServer",
+    "PostgresServer",
+    "PrivateServer",
+    "server_for_tests",
+]
 
 
 class NamedServer(DatabaseServer):
@@ -40,5 +50,17 @@ class NamedServer(DatabaseServer):
 
     def _skip(self) -> None:
         pytest.skip(
-            f"{self._home!r} is not ours to end: unset TICKWHEEL_TEST_… to test with a private server"
+            f"{self._home!r} is not ours to end: unset TICKWHEEL_TEST_… to test with a server that is"
         )
+
+
+def server_for_tests(private: type[PrivateServer]) -> DatabaseServer:
+    """The server that the environment names, or else one of our own. Where neither can be had the test is skipped; or
+    fails, in a run that must not skip it."""
+    if named := os.environ.get(private.variable):
+        return NamedServer(named)
+    if reason := private.missing():
+        if os.environ.get("CI_DATABASES") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return private()

@@ -72,4 +72,6 @@ def _target(kind: str, what: str, target: str, measured: str, met: bool) -> tupl
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     rows = [("database", "target", "measured", "met", "what"), *rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

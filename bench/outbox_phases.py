@@ -20,6 +20,7 @@ from bench.outbox_contenders import Contender, MessageTableStream, OwnerColumn, 
 from bench.outbox_databases import Place
 
 PATIENCE_S: Final = 900.0
+_BETWEEN_PROBES_S: Final = 0.3
 _NS: Final = 1_000_000_000
 _SETTLED_S: Final = 0.5
 """What a consumer has to start, before the first message comes."""
@@ -30,6 +31,7 @@ class Sizes:
     """How much of everything. ``at_once``: consumers one after the other, or, to save time, beside each other."""
 
     messages: int
+    rate: int
     seconds: float
     future_s: tuple[float, float]
     pending: int
@@ -41,6 +43,7 @@ def sizes(scale: float) -> Sizes:
     """The real ones at a scale of 1."""
     return Sizes(
         messages=int(50_000 * scale),
+        rate=200 if scale >= 1 else 100,
         seconds=max(3.0, 20 * scale),
         future_s=(0.2, 3.0) if scale >= 1 else (0.2, 1.0),
         pending=int(1_000_000 * scale),
@@ -82,8 +85,6 @@ def _rate(place: Place, contender: Contender, count: int, wanted: int) -> float:
 
 # -- lateness --
 
-RATE: Final = 200
-
 
 def lateness(place: Place, size: Sizes) -> dict[str, Any]:
     """How late a steady stream is handled: half of it is due at its commit, half later."""
@@ -93,7 +94,7 @@ def lateness(place: Place, size: Sizes) -> dict[str, Any]:
     with ThreadPoolExecutor(len(contenders) if size.at_once else 1) as pool:
         figures = pool.map(lambda one, first: _late(place, one, size, first), contenders, started)
         return {
-            "messages_per_s": RATE,
+            "messages_per_s": size.rate,
             "seconds": size.seconds,
             "due_after_s": size.future_s,
             "late_ms": {one.name: found for one, found in zip(contenders, figures, strict=True)},
@@ -104,10 +105,10 @@ def _late(place: Place, contender: Contender, size: Sizes, first_order: int) -> 
     contender.create(place)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    count = int(RATE * size.seconds)
+    count = int(size.rate * size.seconds)
     producer = context.Process(
         target=_produce,
-        args=(place, contender.insert(), count, size.future_s, first_order, theirs),
+        args=(place, contender.insert(), size, first_order, theirs),
     )
     producer.start()
     theirs.close()
@@ -139,9 +140,7 @@ def _percentiles(work: Work, reference_ns: Any) -> dict[str, Any]:
     }
 
 
-def _produce(
-    place: Place, insert: str, count: int, future_s: tuple[float, float], first_order: int, pipe: Pipe
-) -> None:
+def _produce(place: Place, insert: str, size: Sizes, first_order: int, pipe: Pipe) -> None:
     """A process of its own: orders and messages at an even pace, each with a commit. Sends back when each was due;
     what is due at once counts from right before its COMMIT, which so belongs to everybody's lateness."""
     order = place.sql("INSERT INTO orders (id, price) VALUES (%s, %s)")
@@ -152,9 +151,9 @@ def _produce(
         pipe.send("connected")
         pipe.recv()
         begin = time.perf_counter() + _SETTLED_S
-        for number in range(count):
-            time.sleep(max(0.0, begin + number / RATE - time.perf_counter()))
-            wait_s = 0.0 if number % 2 else chance.uniform(*future_s)
+        for number in range(int(size.rate * size.seconds)):
+            time.sleep(max(0.0, begin + number / size.rate - time.perf_counter()))
+            wait_s = 0.0 if number % 2 else chance.uniform(*size.future_s)
             if place.kind == "sqlite":
                 cursor.execute("BEGIN IMMEDIATE")
             cursor.execute(order, (first_order + number, 100))
@@ -217,7 +216,7 @@ class _Watcher(threading.Thread):
         """The thread."""
         try:
             self._opened.wait()
-            time.sleep(2.0)  # opening, and PostgreSQL's counts, which come a second later
+            time.sleep(1.5)  # opening, and PostgreSQL's counts, which come a second later
             self._measure()
             with closing(self._place.connect()) as connection, closing(connection.cursor()) as cursor:
                 self._probe(connection, cursor)
@@ -255,7 +254,7 @@ class _Watcher(threading.Thread):
             cursor.execute(insert, (f"{number:0100d}", now))
             self.sent_ns.append(now)
             connection.commit()
-            time.sleep(0.5)
+            time.sleep(_BETWEEN_PROBES_S)
 
 
 PHASES: Final = {"throughput": throughput, "lateness": lateness, "idle": idle}

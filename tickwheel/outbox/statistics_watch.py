@@ -64,7 +64,10 @@ class StatisticsWatch:
                 except DatabaseUnavailable:
                     await anyio.sleep(backoff.next_s())
         finally:
-            self._close()
+            # Somebody who looks may be reading the count in a thread, which no cancellation ends.
+            with anyio.CancelScope(shield=True):
+                async with self._lock:
+                    self._close()
 
     @asynccontextmanager
     async def look(self) -> AsyncIterator[Look]:

@@ -37,6 +37,8 @@ def outbox(directory: Path, scale: float) -> dict[str, Any]:
         running = {kind: pool.submit(_measure, kind, directory / kind, scale) for kind in present}
         figures |= {kind: one.result() for kind, one in running.items()}
     targets = [one for kind in present for one in _targets(kind, figures[kind])]
+    if scale < 1:
+        figures["note"] = "Too small, and all at once: whether it works, and nothing about how fast it is."
     return figures | {"targets": _table(targets)}
 
 

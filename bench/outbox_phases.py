@@ -36,6 +36,7 @@ class Sizes:
     future_s: tuple[float, float]
     pending: int
     idle_s: float
+    probes: int
     at_once: bool
 
 
@@ -45,9 +46,10 @@ def sizes(scale: float) -> Sizes:
         messages=int(50_000 * scale),
         rate=200 if scale >= 1 else 100,
         seconds=max(3.0, 20 * scale),
-        future_s=(0.2, 3.0) if scale >= 1 else (0.2, 1.0),
+        future_s=(0.2, 3.0) if scale >= 1 else (0.2, 0.6),
         pending=int(1_000_000 * scale),
         idle_s=max(5.0, 20 * scale),
+        probes=5 if scale >= 1 else 2,
         at_once=scale < 1,
     )
 
@@ -172,9 +174,8 @@ def idle(place: Place, size: Sizes) -> dict[str, Any]:
     ours = MessageTableStream()
     ours.create(place)
     ours.fill(place, size.pending, time.time_ns() + 30 * 86_400 * _NS)
-    probes = 5
-    work = Work(probes, size.idle_s + 60)
-    watcher = _Watcher(place, ours, size, probes)
+    work = Work(size.probes, size.idle_s + 60)
+    watcher = _Watcher(place, ours, size)
     watcher.start()
     ours.stream(place, work, watcher.count_statements)
     watcher.join()
@@ -193,12 +194,12 @@ def idle(place: Place, size: Sizes) -> dict[str, Any]:
 class _Watcher(threading.Thread):
     """Counts what is executed while nothing happens, then sends some messages that are due at once."""
 
-    def __init__(self, place: Place, ours: Contender, size: Sizes, probes: int) -> None:
+    def __init__(self, place: Place, ours: Contender, size: Sizes) -> None:
         super().__init__()
         self.figures: dict[str, Any] = {}
         self.sent_ns: list[int] = []
         self.error: Exception | None = None
-        self._place, self._ours, self._size, self._probes = place, ours, size, probes
+        self._place, self._ours, self._size = place, ours, size
         self._executed = 0
         self._opened = threading.Event()
 
@@ -249,7 +250,7 @@ class _Watcher(threading.Thread):
 
     def _probe(self, connection: Any, cursor: Any) -> None:
         insert = self._place.sql(self._ours.insert())
-        for number in range(self._size.pending, self._size.pending + self._probes):
+        for number in range(self._size.pending, self._size.pending + self._size.probes):
             now = time.time_ns()
             cursor.execute(insert, (f"{number:0100d}", now))
             self.sent_ns.append(now)

@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.outbox.errors import (
+    AlreadyInTransaction,
     BadDatabase,
     BadTable,
     DatabaseBusy,
@@ -31,24 +32,42 @@ from tickwheel.outbox.errors import (
 
 if TYPE_CHECKING:
     from tickwheel.outbox.database import Database, open_database
+    from tickwheel.outbox.inbox import Inbox
     from tickwheel.outbox.messages.settings import MessageSettings
     from tickwheel.outbox.messages.stream import Batch, Message, Stream
     from tickwheel.outbox.messages.table import MessageTable
+    from tickwheel.outbox.relay import Relay
+    from tickwheel.outbox.relay_batch import RelayStats
+    from tickwheel.outbox.queue import Queue
+    from tickwheel.outbox.queue_consumer import QueueConsumer
+    from tickwheel.outbox.queue_messages import ClaimedBatch, ClaimedMessage, QueueBatch, QueueMessage
+    from tickwheel.outbox.queue_sql import QueueStats
 
 __all__ = [
+    "AlreadyInTransaction",
     "BadDatabase",
     "BadTable",
     "Batch",
+    "ClaimedBatch",
+    "ClaimedMessage",
     "Database",
     "DatabaseBusy",
     "DatabaseUnavailable",
     "DriverMissing",
+    "Inbox",
     "LeaseLost",
     "Message",
     "MessageSettings",
     "MessageTable",
     "NotInTransaction",
     "OutboxError",
+    "Relay",
+    "RelayStats",
+    "Queue",
+    "QueueBatch",
+    "QueueConsumer",
+    "QueueMessage",
+    "QueueStats",
     "SqlMissing",
     "Stream",
     "TableMissing",
@@ -62,7 +81,17 @@ _HOMES = {
     "Stream": "tickwheel.outbox.messages.stream",
     "MessageSettings": "tickwheel.outbox.messages.settings",
     "MessageTable": "tickwheel.outbox.messages.table",
+    "ClaimedBatch": "tickwheel.outbox.queue_messages",
+    "ClaimedMessage": "tickwheel.outbox.queue_messages",
     "Database": "tickwheel.outbox.database",
+    "Inbox": "tickwheel.outbox.inbox",
+    "Relay": "tickwheel.outbox.relay",
+    "RelayStats": "tickwheel.outbox.relay_batch",
+    "Queue": "tickwheel.outbox.queue",
+    "QueueBatch": "tickwheel.outbox.queue_messages",
+    "QueueConsumer": "tickwheel.outbox.queue_consumer",
+    "QueueMessage": "tickwheel.outbox.queue_messages",
+    "QueueStats": "tickwheel.outbox.queue_sql",
     "open_database": "tickwheel.outbox.database",
 }
 

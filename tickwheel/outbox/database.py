@@ -281,25 +281,19 @@ _GONE_MARIADB: Final = (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040)
 
 def is_busy(error: DBAPIError) -> bool:
     """Whether other transactions were in the way, so that trying again makes sense."""
-    original = error.orig
-    state = getattr(original, "sqlstate", None)
-    if state is not None:
-        return state in _BUSY_POSTGRESQL
-    code = original.args[0] if original is not None and original.args else None
-    return code in _BUSY_MARIADB or (isinstance(code, str) and "database is locked" in code)
+    code = error_code(error)
+    return code in _BUSY_POSTGRESQL or code in _BUSY_MARIADB or "database is locked" in str(code)
 
 
 def is_gone(error: DBAPIError) -> bool:
     """Whether the server, or the connection to it, went away."""
     if error.connection_invalidated:
         return True
-    original = error.orig
-    state = getattr(original, "sqlstate", None)
-    if state is not None:
-        return str(state).startswith(_GONE_POSTGRESQL)
-    code = original.args[0] if original is not None and original.args else None
+    code = error_code(error)
     if isinstance(code, int):
         return code in _GONE_MARIADB
+    if getattr(error.orig, "sqlstate", None) is not None:
+        return str(code).startswith(_GONE_POSTGRESQL)
     texts = (
         "connection failed",
         "unable to open database file",
@@ -307,6 +301,13 @@ def is_gone(error: DBAPIError) -> bool:
         "server closed the connection",
     )
     return any(text in str(code) for text in texts)
+
+
+def error_code(error: DBAPIError) -> object:
+    """MariaDB's and MySQL's number (their SQLSTATE says less), PostgreSQL's SQLSTATE, or the text of SQLite's error."""
+    original = error.orig
+    first = original.args[0] if original is not None and original.args else None
+    return first if isinstance(first, int) else getattr(original, "sqlstate", None) or first
 
 
 def typed_error(error: DBAPIError, name: str) -> OutboxError | None:

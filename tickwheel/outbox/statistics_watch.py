@@ -3,6 +3,9 @@
 The server counts the statements of all its clients, and tells the count without executing one (COM_STATISTICS, which
 `mysqladmin status` uses and which is not itself counted). While the count stands still, nobody has committed anything,
 and the table need not be asked. On a server that is never still, it is asked as often as this watch looks.
+
+A statement is counted when it begins, but what a COMMIT brings is seen when it ends, which may be after the look that
+it caused. So the table is asked a few times more, later and later, and only then the silence counts.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 _INTERVAL_S: Final = 0.010
 _LONGEST_INTERVAL_S: Final = 0.080
 """Where others keep the server busy, but not with messages."""
+_AGAIN_S: Final = (0.02, 0.1, 0.5, 2.0)
+"""So long after the count has changed, the table is asked again."""
 _QUESTIONS: Final = re.compile(rb"Questions: (\d+)")
 
 
@@ -48,6 +53,10 @@ class StatisticsWatch:
         """What one look that finds nothing adds to the count."""
         self._is_looking = False
         self._fruitless = 0
+        self._changed_s = 0.0
+        """When others were last seen to do something."""
+        self._again = 0
+        """How often it was asked again since then."""
 
     async def run(self, ring: Callable[[int | None], None]) -> None:
         """See ``tickwheel.outbox.watch.Watch``."""
@@ -55,7 +64,7 @@ class StatisticsWatch:
         try:
             while True:
                 try:
-                    if not self._is_looking and await self._count() != self._quiet_at:
+                    if not self._is_looking and await self._is_time():
                         ring(None)
                     backoff.reset()
                     await anyio.sleep(
@@ -68,6 +77,16 @@ class StatisticsWatch:
             with anyio.CancelScope(shield=True):
                 async with self._lock:
                     self._close()
+
+    async def _is_time(self) -> bool:
+        now_s = anyio.current_time()
+        if await self._count() != self._quiet_at:
+            self._changed_s, self._again = now_s, 0
+            return True
+        if self._again < len(_AGAIN_S) and now_s >= self._changed_s + _AGAIN_S[self._again]:
+            self._again += 1
+            return True
+        return False
 
     @asynccontextmanager
     async def look(self) -> AsyncIterator[Look]:
@@ -109,10 +128,12 @@ class StatisticsWatch:
         return int(found[1])
 
     def _connect(self) -> Any:
+        from pymysql import MySQLError
+
         try:
             pooled = self._database.engine.raw_connection()
-        except DBAPIError as error:
-            raise DatabaseUnavailable(f"{self._database.name}: {error.orig}") from error
+        except (DBAPIError, MySQLError) as error:  # a pool does not translate what the driver raises
+            raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
         connection = pooled.driver_connection
         pooled.detach()
         return connection

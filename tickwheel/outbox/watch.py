@@ -135,18 +135,20 @@ class NotifyWatch:
                     await self._database.call(connection.close)
 
     def _listen(self) -> Any:
-        pooled = self._reachable()
-        connection: Any = pooled.driver_connection
-        pooled.detach()
-        connection.autocommit = True
-        connection.execute("listen " + '"' + self._channel.replace('"', '""') + '"')
-        return connection
+        from psycopg import Error
 
-    def _reachable(self) -> Any:
+        connection: Any = None
         try:
-            return self._database.engine.raw_connection()
-        except DBAPIError as error:
-            raise DatabaseUnavailable(f"{self._database.name}: {error.orig}") from error
+            pooled = self._database.engine.raw_connection()
+            connection = pooled.driver_connection
+            pooled.detach()
+            connection.autocommit = True
+            connection.execute("listen " + '"' + self._channel.replace('"', '""') + '"')
+        except (Error, DBAPIError) as error:
+            if connection is not None:  # the pool did not know yet that the server had ended it
+                connection.close()
+            raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
+        return connection
 
     async def _pass_on(self, connection: Any, ring: Ring) -> None:
         """Rings for each notification, until the connection breaks."""

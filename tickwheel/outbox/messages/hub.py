@@ -37,6 +37,8 @@ _CHECK_INTERVAL_S = 10.0
 """How often the table's form, its settings and the clocks are compared."""
 _LOOK_AHEAD = 2
 """Candidates looked up for each message that can be delivered: others may be faster at some of them."""
+_LOOK_INTERVAL_S = 0.05
+"""While candidates are left, what may be new is looked for only so often: our own commits may look like news, too."""
 _CLOSE_TIMEOUT_S = 10.0
 
 
@@ -69,6 +71,7 @@ class Hub:
         self._must_look = True
         self._missed = self._taken = 0
         self._pause = Backoff(first_s=0.005, max_s=0.5)
+        self._look_again_at = 0.0
         self._woken = anyio.Event()
         self._group: TaskGroup | None = None
         self._error: OutboxError | None = None
@@ -204,10 +207,10 @@ class Hub:
         wanted = sum(stream.wants for stream in self._streams)
         if not wanted:
             await self._sleep_until(None)
+        elif len(self._candidates) and not (self._must_look and anyio.current_time() >= self._look_again_at):
+            await self._claim(wanted)
         elif self._must_look:
             await self._look(wanted)
-        elif len(self._candidates):
-            await self._claim(wanted)
         else:
             await self._sleep_until(self._due_times.next_ns())
 
@@ -230,6 +233,7 @@ class Hub:
             look.found = bool(found.due)
         self.stats.looks += 1
         self._candidates.replace(found.due, found.cut)
+        self._look_again_at = anyio.current_time() + _LOOK_INTERVAL_S
         if found.next_due_ns is not None:
             self._due_times.add(found.next_due_ns)
 

@@ -1,4 +1,4 @@
-"""What tests need to know of processes: their children and their end, a port for them, and how to wait."""
+"""What is needed of processes to start servers: their children and their end, a port, and how to wait."""
 
 from __future__ import annotations
 

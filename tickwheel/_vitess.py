@@ -1,4 +1,4 @@
-"""Topic settings in the form of a Vitess message table's comment.
+"""The comment of a Vitess message table: the settings of a topic, or of a table in a database.
 
 >>> parse_vitess("vitess_message,vt_ack_wait=30,vt_purge_after=86400,vt_batch_size=10,"
 ...              "vt_cache_size=10000,vt_poller_interval=30")["ack_wait_ms"]
@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tickwheel.protocol.errors import BadTopicSettings
@@ -18,7 +19,7 @@ _SECONDS: Final = {
     "vt_purge_after": "purge_after_ms",
     "vt_min_backoff": "min_backoff_ms",
     "vt_max_backoff": "max_backoff_ms",
-    "vt_poller_interval": "",  # checked as Vitess does; nothing polls here
+    "vt_poller_interval": "poller_interval_ms",
 }
 _COUNTS: Final = {"vt_batch_size": "batch_size", "vt_cache_size": "cache_size"}
 _ADVICE: Final = "See docs/how-to/topic-settings.md for the keys that are known."
@@ -30,18 +31,33 @@ def parse_vitess(comment: str) -> dict[str, Any]:
     The five keys that Vitess demands are demanded here; seconds may have a fraction; ``vt_max_backoff`` 0 or absent
     means no limit.
     """
+    given = parse_pairs(comment, ("vitess_message",))
+    if "vt_message_cols" in given:
+        raise BadTopicSettings(
+            "vt_message_cols is for tables in a database.",
+            advice="Leave it out: a topic's messages have no columns.",
+        )
+    settings = settings_of(given)
+    del settings["poller_interval_ms"]  # checked as Vitess does; nothing polls here
+    return settings
+
+
+def parse_pairs(comment: str, heads: tuple[str, ...]) -> dict[str, str]:
+    """The keys and values of a comment that begins with one of ``heads``. Raises BadTopicSettings."""
     head, *pairs = [part.strip() for part in comment.split(",")]
-    if head != "vitess_message":
-        raise BadTopicSettings("The comment does not begin with 'vitess_message,'.", advice=_ADVICE)
-    given = dict(_pair(pair) for pair in pairs)
+    if head not in heads:
+        raise BadTopicSettings(f"The comment does not begin with '{heads[0]},'.", advice=_ADVICE)
+    given = dict(_pair(pair) for pair in pairs if pair)
     missing = [key for key in _MANDATORY if key not in given]
     if missing:
         raise BadTopicSettings(f"The comment lacks {', '.join(missing)}.", advice=_ADVICE)
+    return given
+
+
+def settings_of(given: Mapping[str, str]) -> dict[str, Any]:
+    """Names of ours and their values, for all keys but ``vt_message_cols``. Raises BadTopicSettings."""
     settings: dict[str, Any] = {"max_backoff_ms": 0}
-    for key, text in given.items():
-        name, value = _setting(key, text)
-        if name:
-            settings[name] = value
+    settings.update(_setting(key, text) for key, text in given.items() if key != "vt_message_cols")
     return settings
 
 
@@ -53,11 +69,6 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _setting(key: str, text: str) -> tuple[str, int]:
-    if key == "vt_message_cols":
-        raise BadTopicSettings(
-            "vt_message_cols is for tables in a database.",
-            advice="Leave it out: a topic's messages have no columns.",
-        )
     if key in _SECONDS:
         return _SECONDS[key], _milliseconds(key, text)
     if key in _COUNTS:

@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.outbox.errors import (
+    AlreadyInTransaction,
     BadDatabase,
     BadTable,
     DatabaseBusy,
@@ -30,6 +31,7 @@ from tickwheel.outbox.errors import (
 )
 
 if TYPE_CHECKING:
+    from tickwheel.outbox import inbox
     from tickwheel.outbox.database import Database, open_database
     from tickwheel.outbox.keys.errors import (
         BadKey,
@@ -50,12 +52,16 @@ __all__ = [
     "Account",
     "Accounted",
     "Accounting",
+    "AlreadyInTransaction",
     "BadDatabase",
     "BadKey",
     "BadLimit",
     "BadOperation",
     "BadTable",
     "BadValue",
+    "Batch",
+    "ClaimedBatch",
+    "ClaimedMessage",
     "CounterOverflow",
     "Database",
     "DatabaseBusy",
@@ -64,26 +70,54 @@ __all__ = [
     "DeleteRange",
     "DriverMissing",
     "FailedOperation",
+    "Inbox",
     "InboxMessage",
     "Increment",
     "KeyService",
     "KeySpace",
     "KeySpaceStats",
     "LeaseLost",
+    "Message",
+    "MessageSettings",
+    "MessageTable",
     "NotAnInteger",
     "NotInTransaction",
     "Operation",
     "OutboxError",
     "Put",
+    "Queue",
+    "QueueBatch",
+    "QueueConsumer",
+    "QueueMessage",
+    "QueueStats",
     "Range",
+    "Relay",
+    "RelayStats",
     "SqlMissing",
+    "Stream",
     "TableMissing",
+    "inbox",
     "open_database",
 ]
 
 # Only what is used is imported: SQLAlchemy is an extra.
 _HOMES = {
+    "Batch": "tickwheel.outbox.messages.stream",
+    "Message": "tickwheel.outbox.messages.stream",
+    "Stream": "tickwheel.outbox.messages.stream",
+    "MessageSettings": "tickwheel.outbox.messages.settings",
+    "MessageTable": "tickwheel.outbox.messages.table",
+    "ClaimedBatch": "tickwheel.outbox.queue_messages",
+    "ClaimedMessage": "tickwheel.outbox.queue_messages",
     "Database": "tickwheel.outbox.database",
+    "Inbox": "tickwheel.outbox.inbox",
+    "Relay": "tickwheel.outbox.relay",
+    "RelayStats": "tickwheel.outbox.relay_batch",
+    "Queue": "tickwheel.outbox.queue",
+    "QueueBatch": "tickwheel.outbox.queue_messages",
+    "QueueConsumer": "tickwheel.outbox.queue_consumer",
+    "QueueMessage": "tickwheel.outbox.queue_messages",
+    "QueueStats": "tickwheel.outbox.queue_sql",
     "open_database": "tickwheel.outbox.database",
     "Account": "tickwheel.outbox.keys.operations",
     "Accounted": "tickwheel.outbox.keys.queues",
@@ -109,6 +143,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "inbox":  # a module, which has the functions of an inbox with the usual name
+        return importlib.import_module("tickwheel.outbox.inbox")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

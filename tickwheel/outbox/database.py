@@ -28,7 +28,8 @@ try:
     import sqlalchemy as sa
     from sqlalchemy import event
     from sqlalchemy.engine import URL, Connection, Engine, make_url
-    from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+    from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+    from sqlalchemy.exc import TimeoutError as PoolTimeout
 except ModuleNotFoundError as error:
     if error.name is not None and error.name.partition(".")[0] == "sqlalchemy":
         raise SqlMissing from None
@@ -40,11 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Kind = Literal["sqlite", "postgresql", "mariadb"]
 
-_DRIVERS: Final = {
-    "postgresql": ("psycopg", "psycopg[binary]"),
-    "mysql": ("pymysql", "PyMySQL"),
-    "mariadb": ("pymysql", "PyMySQL"),
-}
+_PACKAGES: Final = {"psycopg": "psycopg[binary]", "pymysql": "PyMySQL", "MySQLdb": "mysqlclient"}
 _KINDS: Final[dict[str, Kind]] = {
     "sqlite": "sqlite",
     "postgresql": "postgresql",
@@ -57,6 +54,7 @@ _OLDEST: Final = {
     "MariaDB": (10, 6),  # SKIP LOCKED
     "MySQL": (8, 0, 1),
 }
+_MEMORY: Final = ":memory:"
 BUSY_TIMEOUT_S: Final = 15
 ATTEMPTS: Final = 8
 """How often a transaction is tried when others are in its way."""
@@ -90,7 +88,9 @@ class Database:
     def path(self) -> Path | None:
         """The file of an SQLite database."""
         name = self.engine.url.database
-        return Path(name) if self.kind == "sqlite" and name else None
+        if self.kind != "sqlite" or not name:
+            return None
+        return Path(name) if name == _MEMORY else Path(name).resolve()  # SQLite follows links too
 
     def close(self) -> None:
         """Closes the connections; those of an engine that the user gave stay."""
@@ -156,6 +156,8 @@ class Database:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except PoolTimeout as error:
+            raise DatabaseBusy(f"{self.name}: {error}") from error
         except DBAPIError as error:
             typed = typed_error(error, self.name)
             if typed is None:
@@ -187,7 +189,8 @@ def now_ns(kind: Kind) -> ColumnElement[int]:
             " + cast(substr(strftime('%f', 'now'), 4) as integer) * 1000000)"
         ),
         "postgresql": "(extract(epoch from statement_timestamp()) * 1000000000)::bigint",
-        "mariadb": "cast(unix_timestamp(now(6)) * 1000000000 as signed)",
+        # Not unix_timestamp(now(6)): in the hour that a time zone has twice, it is off by that hour.
+        "mariadb": "(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) * 1000)",
     }
     return sa.literal_column(texts[kind], sa.BigInteger)
 
@@ -205,7 +208,7 @@ def open_database(where: str | URL | Engine | Database) -> Database:
     if engine.dialect.name not in _KINDS:
         raise BadDatabase(f"{engine.dialect.name} is no database that the outbox knows.")
     database = Database(engine, owned=owned)
-    if database.kind == "sqlite" and (database.path is None or str(database.path) == ":memory:"):
+    if database.kind == "sqlite" and (database.path is None or str(database.path) == _MEMORY):
         raise BadDatabase(
             "An SQLite database in memory is seen by one connection only.",
             advice="Name a file: sqlite:///app.db",
@@ -231,20 +234,18 @@ def _engine(where: str | URL) -> Engine:
         raise BadDatabase(f"{where!r} is no database URL: {error}.") from None
     except NoSuchModuleError as error:
         raise BadDatabase(f"SQLAlchemy has no driver of this name: {error}.") from None
-    except ModuleNotFoundError as error:
+    except ImportError as error:  # also of a driver that lacks its own C library
         raise _driver_missing(url, error) from None
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
     return engine
 
 
-def _driver_missing(url: URL, error: ModuleNotFoundError) -> OutboxError:
-    backend = url.get_backend_name()
-    usual, package = _DRIVERS.get(backend, ("", ""))
-    name = (error.name or url.get_driver_name()).partition(".")[0]
+def _driver_missing(url: URL, error: ImportError) -> OutboxError:
+    name = (getattr(error, "name", None) or url.get_driver_name()).partition(".")[0]
     return DriverMissing(
         f"The Python package {name} is not installed, which {url.drivername} databases need.",
-        advice=f"pip install '{package if usual == name else name}', or all drivers: pip install 'tickwheel[sql]'",
+        advice=f"pip install '{_PACKAGES.get(name, name)}', or the usual drivers: pip install 'tickwheel[sql]'",
     )
 
 
@@ -261,6 +262,22 @@ def _read_committed(connection: Connection) -> Connection:
 def _has_begun(connection: Connection) -> bool:
     """Whether the engine's own settings have begun the transaction already."""
     return bool(getattr(connection.connection.driver_connection, "in_transaction", False))
+
+
+def commits_each_statement(connection: Connection) -> bool:
+    """Whether there are no transactions on a connection, however that was asked for."""
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name == "sqlite":
+        has_begun = connection.in_transaction() and _has_begun(connection)
+        level = connection.get_execution_options().get("isolation_level", _engine_level(connection.engine))
+        return level == "AUTOCOMMIT" and not has_begun
+    asked = getattr(driver, "get_autocommit", None)  # of MariaDB's and MySQL's drivers
+    return bool(asked() if asked is not None else getattr(driver, "autocommit", False))
+
+
+def _engine_level(engine: Engine) -> str | None:
+    """What create_engine was given."""
+    return getattr(engine.dialect, "_on_connect_isolation_level", None)
 
 
 def _check_version(database: Database) -> None:
@@ -287,25 +304,21 @@ _GONE_MARIADB: Final = (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040)
 
 def is_busy(error: DBAPIError) -> bool:
     """Whether other transactions were in the way, so that trying again makes sense."""
-    original = error.orig
-    state = getattr(original, "sqlstate", None)
-    if state is not None:
-        return state in _BUSY_POSTGRESQL
-    code = original.args[0] if original is not None and original.args else None
-    return code in _BUSY_MARIADB or (isinstance(code, str) and "database is locked" in code)
+    code = error_code(error)
+    return code in _BUSY_POSTGRESQL or code in _BUSY_MARIADB or "database is locked" in str(code)
 
 
 def is_gone(error: DBAPIError) -> bool:
     """Whether the server, or the connection to it, went away."""
     if error.connection_invalidated:
         return True
-    original = error.orig
-    state = getattr(original, "sqlstate", None)
-    if state is not None:
-        return str(state).startswith(_GONE_POSTGRESQL)
-    code = original.args[0] if original is not None and original.args else None
+    code = error_code(error)
     if isinstance(code, int):
         return code in _GONE_MARIADB
+    if getattr(error.orig, "sqlstate", None) is not None:
+        return str(code).startswith(_GONE_POSTGRESQL)
+    if isinstance(error, OperationalError) and type(error.orig).__module__.partition(".")[0] == "psycopg":
+        return True  # the server gives each of its errors a state; this one comes from the way there
     texts = (
         "connection failed",
         "unable to open database file",
@@ -313,6 +326,13 @@ def is_gone(error: DBAPIError) -> bool:
         "server closed the connection",
     )
     return any(text in str(code) for text in texts)
+
+
+def error_code(error: DBAPIError) -> object:
+    """MariaDB's and MySQL's number (their SQLSTATE says less), PostgreSQL's SQLSTATE, or the text of SQLite's error."""
+    original = error.orig
+    first = original.args[0] if original is not None and original.args else None
+    return first if isinstance(first, int) else getattr(original, "sqlstate", None) or first
 
 
 def typed_error(error: DBAPIError, name: str) -> OutboxError | None:

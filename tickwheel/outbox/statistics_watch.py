@@ -7,6 +7,7 @@ and the table need not be asked. On a server that is never still, it is asked as
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tickwheel._backoff import Backoff
 from tickwheel.outbox.errors import DatabaseUnavailable
@@ -25,7 +27,35 @@ if TYPE_CHECKING:
 _INTERVAL_S: Final = 0.010
 _LONGEST_INTERVAL_S: Final = 0.080
 """Where others keep the server busy, but not with messages."""
+_FIRST_ECHO_S: Final = 0.020
+_LAST_ECHO_S: Final = 1.5
 _QUESTIONS: Final = re.compile(rb"Questions: (\d+)")
+
+
+class Echoes:
+    """When to look again after a change was seen, and nothing more was.
+
+    A commit shows before others can read what it wrote: while it is on its way to the disk, which takes as long as the
+    disk takes. A second one right after it may not show at all, because file times are only as fine as the kernel's
+    clock. So there is a look soon afterwards, and some more at growing distances.
+    """
+
+    def __init__(self) -> None:
+        self._pause_s = math.inf
+        self._at = math.inf
+
+    def start(self, now: float) -> None:
+        """Something changed."""
+        self._pause_s = _FIRST_ECHO_S
+        self._at = now + self._pause_s
+
+    def is_due(self, now: float) -> bool:
+        """Whether to look again now."""
+        if now < self._at:
+            return False
+        self._pause_s *= 2
+        self._at = now + self._pause_s if self._pause_s <= _LAST_ECHO_S else math.inf
+        return True
 
 
 @dataclass(slots=True)
@@ -52,10 +82,16 @@ class StatisticsWatch:
     async def run(self, ring: Callable[[int | None], None]) -> None:
         """See ``tickwheel.outbox.watch.Watch``."""
         backoff = Backoff(first_s=0.05, max_s=2.0)
+        echoes = Echoes()
         try:
             while True:
                 try:
-                    if not self._is_looking and await self._count() != self._quiet_at:
+                    if self._is_looking:
+                        pass
+                    elif await self._count() != self._quiet_at:
+                        echoes.start(anyio.current_time())
+                        ring(None)
+                    elif echoes.is_due(anyio.current_time()):
                         ring(None)
                     backoff.reset()
                     await anyio.sleep(
@@ -64,7 +100,10 @@ class StatisticsWatch:
                 except DatabaseUnavailable:
                     await anyio.sleep(backoff.next_s())
         finally:
-            self._close()
+            # Somebody who looks may be reading the count in a thread, which no cancellation ends.
+            with anyio.CancelScope(shield=True):
+                async with self._lock:
+                    self._close()
 
     @asynccontextmanager
     async def look(self) -> AsyncIterator[Look]:
@@ -106,10 +145,16 @@ class StatisticsWatch:
         return int(found[1])
 
     def _connect(self) -> Any:
+        from pymysql import MySQLError
+
         try:
             pooled = self._database.engine.raw_connection()
-        except DBAPIError as error:
-            raise DatabaseUnavailable(f"{self._database.name}: {error.orig}") from error
+        except (
+            DBAPIError,
+            MySQLError,
+            PoolTimeout,
+        ) as error:  # a pool does not translate what the driver raises
+            raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
         connection = pooled.driver_connection
         pooled.detach()
         return connection

@@ -18,18 +18,18 @@ from typing import Any, Final, Protocol, TypeAlias
 import anyio
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tickwheel._backoff import Backoff
 from tickwheel.outbox.database import Database
 from tickwheel.outbox.errors import DatabaseUnavailable
-from tickwheel.outbox.statistics_watch import Look, StatisticsWatch
+from tickwheel.outbox.statistics_watch import Echoes, Look, StatisticsWatch
 
 Ring: TypeAlias = Callable[[int | None], None]
 """Called with the ns since 1970 at which something becomes due, or None: something may be there now."""
 
 _FILE_INTERVAL_S: Final = 0.004
-_FILE_GRAIN_S: Final = 0.020
-"""File times are only as fine as the kernel's clock: a second commit this soon after another may not show."""
+_POLL_INTERVAL_S: Final = 0.25
 _NAME_BYTES: Final = 63
 
 
@@ -45,12 +45,29 @@ class Watch(Protocol):
 
 def watch_table(database: Database, table: str) -> Watch:
     """The watch for this kind of database. On PostgreSQL the table needs the triggers of ``notify_statements``."""
+    if database.kind != "sqlite" and database.engine.driver not in ("psycopg", "pymysql"):
+        return PollWatch()
     if database.kind == "postgresql":
         return NotifyWatch(database, channel_of(table))
     if database.kind == "sqlite":
         assert database.path is not None
         return FileWatch(database.path)
     return StatisticsWatch(database)
+
+
+class PollWatch:
+    """For drivers that cannot wait for anything: rings a few times a second."""
+
+    async def run(self, ring: Ring) -> None:
+        """See Watch."""
+        while True:
+            ring(None)
+            await anyio.sleep(_POLL_INTERVAL_S)
+
+    @asynccontextmanager
+    async def look(self) -> AsyncIterator[Look]:
+        """Looking rings nothing."""
+        yield Look()
 
 
 # -- PostgreSQL --
@@ -85,6 +102,8 @@ begin
 end $$
 """
 
+ONE_AT_A_TIME: Final = "pg_advisory_xact_lock(hashtext('tickwheel_notify'))"
+"""SQL of PostgreSQL: who defines tables, functions and triggers waits for others who do."""
 QUIET: Final = "set_config('tickwheel.quiet', 'on', true)"
 """SQL of PostgreSQL: changes of this transaction notify nobody."""
 
@@ -94,9 +113,9 @@ def notify_statements(table: sa.Table, due_column: str | None = None, *, updates
 
     ``due_column``: epoch nanoseconds; the earliest is the notification's text, and rows without one notify nobody.
     """
-    quoted = sa.dialects.postgresql.dialect().identifier_preparer.format_table(table)  # type: ignore[attr-defined]
+    quoted = ".".join(_quoted(one) for one in (table.schema, table.name) if one is not None)
     arguments = ", ".join(_literal(one) for one in (channel_of(table.name), due_column) if one is not None)
-    statements = [_NOTIFY_FUNCTION]
+    statements = [f"select {ONE_AT_A_TIME}", _NOTIFY_FUNCTION]
     for what in ("insert", "update") if updates else ("insert",):
         statements += [
             f"drop trigger if exists tickwheel_{what} on {quoted}",
@@ -104,6 +123,10 @@ def notify_statements(table: sa.Table, due_column: str | None = None, *, updates
             f"for each statement execute function tickwheel_notify({arguments})",
         ]
     return statements
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _literal(text: str) -> str:
@@ -135,18 +158,20 @@ class NotifyWatch:
                     await self._database.call(connection.close)
 
     def _listen(self) -> Any:
-        pooled = self._reachable()
-        connection: Any = pooled.driver_connection
-        pooled.detach()
-        connection.autocommit = True
-        connection.execute("listen " + '"' + self._channel.replace('"', '""') + '"')
-        return connection
+        from psycopg import Error
 
-    def _reachable(self) -> Any:
+        connection: Any = None
         try:
-            return self._database.engine.raw_connection()
-        except DBAPIError as error:
-            raise DatabaseUnavailable(f"{self._database.name}: {error.orig}") from error
+            pooled = self._database.engine.raw_connection()
+            connection = pooled.driver_connection
+            pooled.detach()
+            connection.autocommit = True
+            connection.execute(f"listen {_quoted(self._channel)}")
+        except (Error, DBAPIError, PoolTimeout) as error:
+            if connection is not None:  # the pool did not know yet that the server had ended it
+                connection.close()
+            raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
+        return connection
 
     async def _pass_on(self, connection: Any, ring: Ring) -> None:
         """Rings for each notification, until the connection breaks."""
@@ -177,18 +202,17 @@ class FileWatch:
 
     async def run(self, ring: Ring) -> None:
         """See Watch."""
-        seen = self._signature()
-        again_at = anyio.current_time()
-        ring(None)
+        seen: object = None
+        echoes = Echoes()
         while True:
-            await anyio.sleep(_FILE_INTERVAL_S)
             now = self._signature()
             if now != seen:
-                seen, again_at = now, anyio.current_time() + _FILE_GRAIN_S
+                seen = now
+                echoes.start(anyio.current_time())
                 ring(None)
-            elif 0 < again_at <= anyio.current_time():
-                again_at = 0
+            elif echoes.is_due(anyio.current_time()):
                 ring(None)
+            await anyio.sleep(_FILE_INTERVAL_S)
 
     def _signature(self) -> tuple[tuple[int, int] | None, ...]:
         return tuple(_time_and_size(path) for path in self._paths)

@@ -16,10 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
-from tickwheel.outbox.database import Database, now_ns
+from tickwheel.outbox.database import Database, commits_each_statement, now_ns
 from tickwheel.outbox.errors import BadTable, NotInTransaction, TableMissing
 from tickwheel.outbox.keys.encoding import MAX_KEY_BYTES
-from tickwheel.outbox.watch import notify_statements
+from tickwheel.outbox.watch import ONE_AT_A_TIME, notify_statements
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -174,19 +174,8 @@ def within(column: ColumnElement[bytes], start: bytes, end: bytes | None) -> Col
 
 def require_transaction(connection: Connection) -> None:
     """Raises NotInTransaction unless a commit of the user's will make it count."""
-    if not connection.in_transaction() or _commits_by_itself(connection):
+    if not connection.in_transaction() or commits_each_statement(connection):
         raise NotInTransaction("The connection is in no transaction.")
-
-
-def _commits_by_itself(connection: Connection) -> bool:
-    """Whether every statement is committed on its own (AUTOCOMMIT), whatever SQLAlchemy calls a transaction."""
-    driver: Any = connection.connection.driver_connection
-    if connection.dialect.name == "sqlite":
-        manual = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
-        return manual and not driver.in_transaction
-    if hasattr(driver, "get_autocommit"):  # PyMySQL and mysqlclient
-        return bool(driver.get_autocommit())
-    return getattr(driver, "autocommit", False) is True
 
 
 # -- making and checking --
@@ -196,7 +185,7 @@ def create_tables(connection: Connection, tables: Tables) -> None:
     """Makes what is missing."""
     if tables.kind == "postgresql":
         # Two processes that create at once would trip over each other in the catalogue.
-        connection.execute(sa.text("select pg_advisory_xact_lock(hashtext(:name))"), {"name": tables.name})
+        connection.execute(sa.text(f"select {ONE_AT_A_TIME}"))
     for table in tables.metadata.sorted_tables:
         connection.execute(CreateTable(table, if_not_exists=True))
     if tables.kind == "postgresql":

@@ -1,0 +1,66 @@
+"""Real PostgreSQL and MariaDB servers for tests: private ones that can be killed, or some that the user names."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from sqlalchemy import make_url
+
+from bench.database_servers import (
+    PATIENCE_S,
+    DatabaseServer,
+    MariaServer,
+    PostgresServer,
+    PrivateServer,
+    default_database,
+)
+
+__all__ = [
+    "PATIENCE_S",
+    "DatabaseServer",
+    "MariaServer",
+    "NamedServer",
+    "PostgresServer",
+    "PrivateServer",
+    "server_for_tests",
+]
+
+
+class NamedServer(DatabaseServer):
+    """A server that somebody else runs: tests use it, and leave it running."""
+
+    def __init__(self, url: str) -> None:
+        home = make_url(url)
+        super().__init__(home.set(database=home.database or default_database(home)))
+
+    def start(self) -> None:
+        """It runs."""
+
+    def stop(self) -> None:
+        """Skips the test: the server is not ours."""
+        self._skip()
+
+    def kill(self) -> None:
+        """Skips the test: the server is not ours."""
+        self._skip()
+
+    def close(self) -> None:
+        """It stays."""
+
+    def _skip(self) -> None:
+        pytest.skip(
+            f"{self._home!r} is not ours to end: unset TICKWHEEL_TEST_… to test with a server that is"
+        )
+
+
+def server_for_tests(private: type[PrivateServer]) -> DatabaseServer:
+    """The server that the environment names, or else one of our own. Where neither can be had the test is skipped; or
+    fails, in a run that must not skip it."""
+    if named := os.environ.get(private.variable):
+        return NamedServer(named)
+    if reason := private.missing():
+        if os.environ.get("CI_DATABASES") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return private()

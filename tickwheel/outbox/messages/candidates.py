@@ -1,0 +1,91 @@
+"""Which of the messages that are due go first: pure, no SQL.
+
+Lower priority numbers go first, and inside of a priority the longest waiting. So that a high number never starves, one
+of ``RESERVED_SHARE`` deliveries goes to the longest waiting message of any priority.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+RESERVED_SHARE: Final = 8
+
+
+class Candidate(NamedTuple):
+    """A message that was due when the table was looked at."""
+
+    id: Hashable
+    priority: int
+    time_next: int
+    epoch: int
+
+
+class Candidates:
+    """Messages that are due, in the order in which they are to be delivered."""
+
+    def __init__(self, turn: int = 0) -> None:
+        """``turn``: how many were taken before; who takes only a few at a time begins anywhere."""
+        self._lanes: dict[int, deque[Candidate]] = {}
+        self._cut: frozenset[int] = frozenset()
+        self._count = 0
+        self._turn = turn
+
+    def __len__(self) -> int:
+        return self._count
+
+    def replace(self, found: Iterable[Candidate], cut: Collection[int] = ()) -> None:
+        """Forgets what was here: the table knows better. ``found``: each priority's ordered by time. ``cut``: the
+        priorities of which the table has more; what comes after those is not taken before it was looked up again."""
+        self._lanes, self._count, self._cut = {}, 0, frozenset(cut)
+        for one in found:
+            self._lanes.setdefault(one.priority, deque()).append(one)
+            self._count += 1
+
+    def take(self, limit: int) -> list[Candidate]:
+        """Removes and returns the next ``limit``, or as many as are known to be next."""
+        taken: list[Candidate] = []
+        while len(taken) < limit and self._count:
+            taken.append(self._next())
+        return taken
+
+    def _next(self) -> Candidate:
+        self._turn += 1
+        if self._turn % RESERVED_SHARE == 0 and len(self._lanes) > 1:
+            priority = min(self._lanes, key=lambda one: (self._lanes[one][0].time_next, one))
+        else:
+            priority = min(self._lanes)
+        lane = self._lanes[priority]
+        chosen = lane.popleft()
+        self._count -= 1
+        if not lane:
+            del self._lanes[priority]
+            if priority in self._cut:
+                self._lanes, self._count = {}, 0
+        return chosen
+
+
+def choose(
+    lanes: Mapping[int, Sequence[Candidate]], oldest: int, limit: int
+) -> tuple[list[Candidate], frozenset[int]]:
+    """About ``limit`` of what was read, and the priorities of which there may be more.
+
+    ``lanes``: priorities in order, each with up to ``limit`` messages. Of ``oldest``, the one with the longest waiting
+    message, the reserved share is kept, however many are before it.
+    """
+    chosen: list[Candidate] = []
+    cut: set[int] = set()
+    reserved = list(lanes[oldest][: max(limit // RESERVED_SHARE, 1)])
+    for priority, lane in lanes.items():
+        room = limit - len(chosen)
+        if priority < oldest:
+            room = max(room - len(reserved), 0 if chosen else 1)
+        if room <= 0:
+            break
+        chosen += lane[:room]
+        if len(lane) >= room:
+            cut.add(priority)
+    if oldest not in {one.priority for one in chosen}:
+        chosen += reserved
+    return chosen, frozenset(cut)

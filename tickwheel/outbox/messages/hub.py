@@ -1,0 +1,334 @@
+"""The hub: delivers a message table to the subscribers of one process, in turn.
+
+One task claims. It wakes when a commit may have brought something (``watch``), when something becomes due (the next
+due times are on a timer wheel), and when a subscriber has room; otherwise it sleeps, and asks the database for nothing.
+The table is the truth: what is looked up is claimed with a fence, so any number of hubs share a table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import TaskGroup
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from tickwheel._backoff import Backoff
+from tickwheel.outbox.errors import BadTable, DatabaseBusy, DatabaseUnavailable, OutboxError
+from tickwheel.outbox.messages import schema as schemas
+from tickwheel.outbox.messages.acks import AckQueue
+from tickwheel.outbox.messages.candidates import Candidates
+from tickwheel.outbox.messages.statements import PURGE_BATCH, Claimed, Found
+from tickwheel.outbox.messages.stream import Batch, Stream
+from tickwheel.outbox.schedule import DueTimes
+from tickwheel.outbox.watch import watch_table
+
+if TYPE_CHECKING:
+    from tickwheel.outbox.messages.table import MessageTable
+
+logger = logging.getLogger("tickwheel.outbox")
+
+_CHECK_INTERVAL_S = 10.0
+"""How often the table's form, its settings and the clocks are compared."""
+_LOOK_AHEAD = 2
+"""Candidates looked up for each message that can be delivered: others may be faster at some of them."""
+_LOOK_INTERVAL_S = 0.05
+"""While candidates are left, what may be new is looked for only so often: our own commits may look like news, too."""
+_CLOSE_TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True)
+class HubStats:
+    """Counts since the hub was opened. ``retried``: deliveries that were not a message's first. ``missed``: candidates
+    that another hub, an ack or a change was faster at."""
+
+    sent: int = 0
+    retried: int = 0
+    missed: int = 0
+    looks: int = 0
+    purged: int = 0
+    failures: int = 0
+
+
+class Hub:
+    """See the module. Made by ``MessageTable.hub``."""
+
+    def __init__(self, table: MessageTable) -> None:
+        self.stats = HubStats()
+        self.acks = AckQueue(table)
+        self._table = table
+        self._database = table.database
+        self._watch = watch_table(table.database, table.name)
+        self._due_times = DueTimes(table.database.now_ns())
+        self._candidates = Candidates()
+        self._streams: list[Stream] = []
+        self._turn = 0
+        self._must_look = True
+        self._missed = self._taken = 0
+        self._pause = Backoff(first_s=0.005, max_s=0.5)
+        self._look_again_at = 0.0
+        self._woken = anyio.Event()
+        self._group: TaskGroup | None = None
+        self._error: OutboxError | None = None
+
+    # -- subscribers --
+
+    @asynccontextmanager
+    async def subscribe(self, batch_size: int | None = None) -> AsyncIterator[Stream]:
+        """A subscriber of its own; ``batch_size``: default the table's. What it did not look at is given back."""
+        if self._error is not None:
+            raise self._error.copy()
+        stream = Stream(self._table, self, batch_size)
+        self._streams.append(stream)
+        self._wake()
+        try:
+            yield stream
+        finally:
+            self._streams.remove(stream)
+            await self._give_back(stream.close())
+
+    def has_room(self) -> None:
+        """A subscriber took its batch."""
+        self._wake()
+
+    def ring(self, due_ns: int | None) -> None:
+        """A commit may have brought messages: now (None), or some that become due at ``due_ns``."""
+        if due_ns is None or due_ns <= self._database.now_ns():
+            self._must_look = True
+        else:
+            self._due_times.add(due_ns)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._woken.set()
+
+    async def _give_back(self, receipts: Sequence[tuple[Hashable, int]]) -> None:
+        """Best effort: where it fails, the leases run out."""
+        if not receipts:
+            return
+        statements, database = self._table.statements, self._database
+        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+            try:
+                await database.transaction(lambda one: statements.give_back(one, receipts, database.now_ns()))
+            except (OutboxError, DBAPIError) as error:
+                logger.warning(
+                    "%s: %d messages come again after ack_wait: %s", self._table.name, len(receipts), error
+                )
+
+    # -- life --
+
+    async def open(self) -> None:
+        """Starts the tasks. Raises what makes the table unusable."""
+        await self._database.call(self._reload)
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        for work in (self._watch_on, self._deliver, self._keep, self.acks.run):
+            self._group.start_soon(self._guarded, work)
+
+    def _reload(self) -> schemas.Schema:
+        schema = self._table.reload()
+        try:
+            self._database.run(lambda one: schemas.make_notify(self._database, one, schema))
+        except BadTable as error:
+            logger.warning("%s Until then it is only looked at every vt_poller_interval.", error)
+        return schema
+
+    async def close(self) -> None:
+        """Ends the tasks, after the acks that are on their way."""
+        group = self._group
+        if group is None:
+            return
+        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+            await self.acks.flush()
+        unseen = [receipt for stream in self._streams for receipt in stream.close()]
+        await self._give_back(unseen)
+        # The group is ours alone: its end must neither be interrupted by, nor wrap, what happens to the user's block.
+        group.cancel_scope.shield = True
+        group.cancel_scope.cancel()
+        await group.__aexit__(None, None, None)
+        self.acks.close()
+        self._due_times.close()
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """A task that fails for good tells all subscribers, and does not end the user's block from outside."""
+        try:
+            await work()
+        except OutboxError as error:
+            self._fail(error)
+        except Exception as error:
+            logger.exception("%s: delivery stopped", self._table.name)
+            self._fail(OutboxError(f"{self._table.name}: delivery stopped: {error!r}."))
+
+    def _fail(self, error: OutboxError) -> None:
+        self._error = error
+        for stream in self._streams:
+            stream.close(error)
+        self.acks.fail(error)
+
+    async def _watch_on(self) -> None:
+        await self._watch.run(self.ring)
+
+    # -- delivering --
+
+    async def _deliver(self) -> None:
+        backoff = Backoff(first_s=0.05, max_s=5.0)
+        while True:
+            version = self._table.schema.version
+            try:
+                await self._round()
+                backoff.reset()
+            except (DatabaseUnavailable, DatabaseBusy) as error:
+                self.stats.failures += 1
+                pause_s = backoff.next_s()
+                logger.warning("%s: trying again in %.1f s: %s", self._table.name, pause_s, error.message)
+                self._must_look = True
+                await anyio.sleep(pause_s)
+            except DBAPIError as error:
+                await self._after_change(error, version)
+                await anyio.sleep(backoff.next_s())
+
+    async def _after_change(self, error: DBAPIError, before: object) -> None:
+        """A statement failed: most likely the table was altered. Raises TableMissing, BadTable, or OutboxError."""
+        try:
+            schema = await self._database.call(self._reload)
+        except (DatabaseUnavailable, DatabaseBusy):
+            return
+        if schema.version == before:
+            raise OutboxError(f"{self._table.name}: {error.orig}.") from error
+        self._must_look = True
+
+    async def _round(self) -> None:
+        """One step: looks, claims and hands out, or sleeps until there is a reason to."""
+        wanted = sum(stream.wants for stream in self._streams)
+        if not wanted:
+            await self._sleep_until(None)
+        elif len(self._candidates) and not (self._must_look and anyio.current_time() >= self._look_again_at):
+            await self._claim(wanted)
+        elif self._must_look:
+            await self._look(wanted)
+        else:
+            await self._sleep_until(self._due_times.next_ns())
+
+    async def _sleep_until(self, due_ns: int | None) -> None:
+        if not self._woken.is_set():
+            seconds = None if due_ns is None else max(0.0, (due_ns - self._database.now_ns()) / 1e9)
+            with anyio.move_on_after(seconds):
+                await self._woken.wait()
+        self._woken = anyio.Event()
+        if self._due_times.take(self._database.now_ns()):
+            self._must_look = True
+
+    async def _look(self, wanted: int) -> None:
+        self._must_look = False
+        # Those that could not be had may still be there, locked by others: we look past them.
+        limit = min(max(_LOOK_AHEAD * (wanted + self._missed), 1), self._table.settings.cache_size)
+        self._missed = self._taken = 0
+        async with self._watch.look() as look:
+            found = await self._database.call(self._read, limit)
+            look.found = bool(found.due)
+        self.stats.looks += 1
+        self._candidates.replace(found.due, found.cut)
+        self._look_again_at = anyio.current_time() + _LOOK_INTERVAL_S
+        if found.next_due_ns is not None:
+            self._due_times.add(found.next_due_ns)
+
+    def _read(self, limit: int) -> Found:
+        with self._database.reading() as connection:
+            return self._table.statements.look(connection, self._database.now_ns(), limit)
+
+    async def _claim(self, wanted: int) -> None:
+        chosen = self._candidates.take(wanted)
+        statements, database = self._table.statements, self._database
+
+        def work(connection: Connection) -> list[Claimed]:
+            return statements.claim(connection, chosen, database.now_ns())
+
+        claimed = await database.transaction(work)
+        self._missed += len(chosen) - len(claimed)
+        self._taken += len(claimed)
+        if not len(self._candidates):
+            self._must_look = True  # there may be more; the look that finds nothing says when the next is due
+        self.stats.sent += len(claimed)
+        self.stats.retried += sum(one.epoch > 1 for one in claimed)
+        self.stats.missed += len(chosen) - len(claimed)
+        await self._hand_out(claimed)
+        if self._taken:
+            self._pause.reset()
+        elif self._must_look:
+            # Others hold all that we see, and not for ever.
+            self._woken = anyio.Event()
+            with anyio.move_on_after(self._pause.next_s()):
+                await self._woken.wait()
+
+    async def _hand_out(self, claimed: Sequence[Claimed]) -> None:
+        """Round robin: each subscriber that has room gets a batch, the one after the last to get one first."""
+        start = 0
+        for _ in range(len(self._streams)):
+            if start >= len(claimed):
+                return
+            self._turn = (self._turn + 1) % len(self._streams)
+            stream = self._streams[self._turn]
+            part = claimed[start : start + stream.wants]
+            if part:
+                stream.give(Batch(self._table, part, self))
+                start += len(part)
+        # Who wanted them has left in the meantime.
+        await self._give_back([(one.id, one.epoch) for one in claimed[start:]])
+
+    # -- keeping --
+
+    async def _keep(self) -> None:
+        """Notices changes of the table, purges, and looks now and then even if nothing woke us."""
+        polled_at = anyio.current_time()
+        while True:
+            interval_s = self._table.settings.poller_interval_ms / 1000
+            await anyio.sleep(min(_CHECK_INTERVAL_S, interval_s))
+            try:
+                await self._check_form()
+                if anyio.current_time() >= polled_at + interval_s:
+                    polled_at = anyio.current_time()
+                    await self._poll()
+            except (DatabaseUnavailable, DatabaseBusy, DBAPIError) as error:
+                self.stats.failures += 1
+                logger.warning("%s: %s", self._table.name, error)
+
+    async def _check_form(self) -> None:
+        """Raises TableMissing and BadTable when the table was dropped, or is no message table any more."""
+        if await self._database.call(self._read_version) != self._table.schema.version:
+            await self._database.call(self._reload)
+            logger.info("%s was changed", self._table.name)
+            self.ring(None)
+
+    def _read_version(self) -> object:
+        with self._database.reading() as connection:
+            return schemas.current_version(self._database, connection, self._table.name)
+
+    async def _poll(self) -> None:
+        database, statements = self._database, self._table.statements
+        await database.call(database.compare_clocks)
+        if not self._table.schema.is_strict:
+            repaired = await database.transaction(lambda one: statements.repair(one, database.now_ns()))
+            if repaired:
+                logger.warning("%s: %d messages had no time or no priority", self._table.name, repaired)
+        self.ring(None)
+        while True:
+            purged = await database.transaction(lambda one: statements.purge(one, database.now_ns()))
+            self.stats.purged += purged
+            if purged < PURGE_BATCH:
+                return
+
+
+@asynccontextmanager
+async def run_hub(table: MessageTable) -> AsyncIterator[Hub]:
+    """A hub that runs as long as the block."""
+    hub = Hub(table)
+    await hub.open()
+    try:
+        yield hub
+    finally:
+        await hub.close()

@@ -1,0 +1,301 @@
+"""The SQL of a message table: looking, claiming, acking, giving back, purging.
+
+All are functions of a connection, in the caller's transaction, with the time passed in. A claim is fenced: it takes a
+row only if it is still due, un-acked and of the epoch that was looked up, and raises the epoch; an ack of a delivery
+counts only while the row has the delivery's epoch. Rows that others have locked are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql.elements import ColumnElement
+
+from tickwheel.outbox.database import Database, Kind
+from tickwheel.outbox.messages.backoff import NS_A_MS, wait_bounds_ns
+from tickwheel.outbox.messages.candidates import Candidate, choose
+from tickwheel.outbox.messages.schema import Schema
+from tickwheel.outbox.watch import QUIET
+
+PURGE_BATCH: Final = 2000
+REPAIR_PRIORITY: Final = 50
+_IDS_A_STATEMENT: Final = 1000
+_LANES_A_STATEMENT: Final = 8
+
+Receipt: TypeAlias = tuple[Hashable, int]
+"""A delivery: a message's id and its epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is due, and when (ns) the next message will be; None if none waits. ``cut``: the priorities of which more
+    than that may be due."""
+
+    due: Sequence[Candidate]
+    next_due_ns: int | None
+    cut: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """One delivery: ``epoch`` is its receipt. ``row``: the streamed columns."""
+
+    id: Hashable
+    epoch: int
+    priority: int
+    due_ns: int
+    row: dict[str, Any]
+
+
+class Statements:
+    """The statements for one state of a table."""
+
+    def __init__(self, database: Database, schema: Schema) -> None:
+        self._kind: Kind = database.kind
+        self._schema = schema
+        self._table = schema.table
+        self._is_open = self._table.c.time_acked.is_(None)
+        self._lanes = self._make_lanes()
+        self._lane_cache: dict[int, Any] = {}
+
+    # -- looking --
+
+    def look(self, connection: Connection, now_ns: int, limit: int) -> Found:
+        """About ``limit`` due messages, those that go first, and the time of the next that is not due yet.
+
+        One statement when nothing is due: it steps from priority to priority in the index, and reads one entry of each.
+        """
+        lanes = connection.execute(self._lanes).all()
+        due = {
+            priority: earliest for priority, earliest in lanes if earliest is not None and earliest <= now_ns
+        }
+        later = [earliest for _, earliest in lanes if earliest is not None and earliest > now_ns]
+        if not due:
+            return Found((), min(later, default=None), frozenset())
+        oldest = min(due, key=lambda one: (due[one], one))
+        unread = [oldest, *(priority for priority in sorted(due) if priority != oldest)]
+        found: dict[int, list[Candidate]] = {}
+        while unread and sum(map(len, found.values())) < limit + len(found.get(oldest, ())):
+            part, unread = unread[:_LANES_A_STATEMENT], unread[_LANES_A_STATEMENT:]
+            values: dict[str, int] = {"now": now_ns, "limit": limit}
+            values.update({f"p{index}": priority for index, priority in enumerate(part)})
+            found.update((priority, []) for priority in part)
+            for row in connection.execute(self._due_of(len(part)), values):
+                found[row[1]].append(Candidate(*row))
+        chosen, cut = choose(dict(sorted(found.items())), oldest, limit)
+        return Found(chosen, min(later, default=None), cut)
+
+    def _make_lanes(self) -> Any:
+        """The priorities that open messages have, each with its earliest time."""
+        t = self._table
+        if self._kind == "mariadb":
+            # Grouped by all of the index's first columns it skips from group to group. It does so in no subquery, and
+            # not when time_acked, which is NULL in all of them, is left out.
+            groups = sa.select(t.c.priority, sa.func.min(t.c.time_next)).where(self._is_open)
+            return groups.group_by(t.c.time_acked, t.c.priority).having(t.c.priority.is_not(None))
+        first = sa.select(sa.func.min(t.c.priority).label("priority")).where(self._is_open)
+        lanes = first.cte("lanes", recursive=True)
+        inner = t.alias("following")
+        following = (
+            sa.select(sa.func.min(inner.c.priority))
+            .where(inner.c.time_acked.is_(None), inner.c.priority > lanes.c.priority)
+            .scalar_subquery()
+        )
+        lanes = lanes.union_all(sa.select(following).where(lanes.c.priority.is_not(None)))
+        own = t.alias("own")
+        earliest = (
+            sa.select(sa.func.min(own.c.time_next))
+            .where(own.c.time_acked.is_(None), own.c.priority == lanes.c.priority)
+            .scalar_subquery()
+        )
+        return sa.select(lanes.c.priority, earliest).where(lanes.c.priority.is_not(None))
+
+    def _due_of(self, count: int) -> Any:
+        """The due messages of ``count`` priorities, each read from the index in order."""
+        if count not in self._lane_cache:
+            t = self._table
+            parts = [
+                sa.select(
+                    sa.select(t.c.id, t.c.priority, t.c.time_next, sa.func.coalesce(t.c.epoch, 0))
+                    .where(
+                        self._is_open,
+                        t.c.priority == sa.bindparam(f"p{index}", type_=sa.Integer),
+                        t.c.time_next <= sa.bindparam("now", type_=sa.BigInteger),
+                    )
+                    .order_by(t.c.time_next, t.c.id)
+                    .limit(sa.bindparam("limit", type_=sa.Integer))
+                    .subquery(f"lane{index}")
+                )
+                for index in range(count)
+            ]
+            self._lane_cache[count] = parts[0] if count == 1 else sa.union_all(*parts)
+        return self._lane_cache[count]
+
+    def repair(self, connection: Connection, now_ns: int) -> int:
+        """Makes messages deliverable that lack a time or a priority: Vitess would never look at them again."""
+        t = self._table
+        without = sa.or_(t.c.time_next.is_(None), t.c.priority.is_(None))
+        change = sa.update(t).where(self._is_open, without)
+        time_next = sa.func.coalesce(t.c.time_next, now_ns)
+        priority = sa.func.coalesce(t.c.priority, REPAIR_PRIORITY)
+        return connection.execute(change.values(time_next=time_next, priority=priority)).rowcount
+
+    # -- claiming --
+
+    def claim(self, connection: Connection, chosen: Sequence[Candidate], now_ns: int) -> list[Claimed]:
+        """Takes those of the candidates that are still there to be taken, in their order."""
+        epochs: dict[int, list[Candidate]] = {}
+        for one in chosen:
+            epochs.setdefault(one.epoch, []).append(one)
+        taken: dict[Hashable, sa.Row[Any]] = {}
+        for epoch, group in epochs.items():
+            for ids in in_parts([one.id for one in group]):
+                rows = self._claim_epoch(connection, ids, epoch, now_ns)
+                taken.update((row[0], row) for row in rows)  # the first column is the id
+        return [self._claimed(one, taken[one.id]) for one in chosen if one.id in taken]
+
+    def _claimed(self, one: Candidate, row: sa.Row[Any]) -> Claimed:
+        columns = dict(zip(self._schema.columns, row, strict=True))
+        return Claimed(one.id, one.epoch + 1, one.priority, one.time_next, columns)
+
+    def _claim_epoch(
+        self, connection: Connection, ids: Sequence[Hashable], epoch: int, now_ns: int
+    ) -> Sequence[sa.Row[Any]]:
+        t = self._table
+        columns = [t.c[name] for name in self._schema.columns]
+        still_due = sa.and_(self._is_one_of(ids), self._is_open, _epoch_is(t, epoch), t.c.time_next <= now_ns)
+        change = sa.update(t).values(epoch=epoch + 1, time_next=self._redelivery(epoch, now_ns))
+        if self._kind == "sqlite":
+            return connection.execute(change.where(still_due).returning(*columns)).all()
+        if self._kind == "postgresql":
+            free = sa.select(t.c.id).where(still_due).with_for_update(skip_locked=True).subquery("free")
+            quiet = sa.select(sa.literal_column(QUIET)).scalar_subquery()
+            change = change.where(t.c.id == free.c.id, quiet == "on").returning(*columns)
+            return connection.execute(change).all()
+        locked = sa.select(*columns).where(still_due).with_for_update(skip_locked=True)
+        rows = connection.execute(locked).all()
+        if rows:
+            connection.execute(change.where(self._is_one_of([row[0] for row in rows])))
+        return rows
+
+    def _redelivery(self, epoch: int, now_ns: int) -> ColumnElement[int] | int:
+        """When the message comes again if nobody acks it: for each row another time inside of the bounds."""
+        shortest, longest = wait_bounds_ns(self._schema.settings, epoch + 1)
+        if shortest == longest:
+            return now_ns + shortest
+        return sa.literal(now_ns + shortest, sa.BigInteger) + _random_below(
+            self._kind, longest - shortest + 1
+        )
+
+    # -- afterwards --
+
+    def ack(self, connection: Connection, ids: Iterable[Hashable], now_ns: int) -> int:
+        """Vitess's ack: whoever has the message, it is done. Returns how many were not acked before."""
+        t = self._table
+        change = sa.update(t).values(time_acked=now_ns, time_next=None)
+        parts = in_parts(list(ids))
+        return sum(
+            connection.execute(change.where(self._is_one_of(part), self._is_open)).rowcount for part in parts
+        )
+
+    def ack_deliveries(
+        self, connection: Connection, receipts: Iterable[Receipt], now_ns: int
+    ) -> list[Receipt]:
+        """Acks deliveries that nobody has taken over. Returns those that did not count, be it because they are acked
+        already: an effect in the same transaction must not happen twice."""
+        return self._fenced(connection, receipts, {"time_acked": now_ns, "time_next": None})
+
+    def were_acked(self, connection: Connection, receipts: Iterable[Receipt]) -> set[Receipt]:
+        """Which of these deliveries were acked: for who asks again because the answer was lost."""
+        t, wanted = self._table, set(receipts)
+        found: set[Receipt] = set()
+        for ids in in_parts([one for one, _ in wanted]):
+            rows = connection.execute(
+                sa.select(t.c.id, t.c.epoch).where(t.c.id.in_(ids), t.c.time_acked.is_not(None))
+            )
+            found.update((row.id, row.epoch) for row in rows)
+        return found & wanted
+
+    def postpone(self, connection: Connection, receipts: Iterable[Receipt], due_ns: int) -> list[Receipt]:
+        """Gives deliveries another time (back at once: now). Returns those that did not count."""
+        return self._fenced(connection, receipts, {"time_next": due_ns})
+
+    def give_back(self, connection: Connection, receipts: Iterable[Receipt], now_ns: int) -> None:
+        """Undoes deliveries that nobody has looked at: they do not count as attempts."""
+        self._fenced(connection, receipts, {"time_next": now_ns, "epoch": self._table.c.epoch - 1})
+
+    def _fenced(
+        self, connection: Connection, receipts: Iterable[Receipt], values: dict[str, Any]
+    ) -> list[Receipt]:
+        epochs: dict[int, list[Hashable]] = {}
+        for one, epoch in receipts:
+            epochs.setdefault(epoch, []).append(one)
+        lost: list[Receipt] = []
+        for epoch, group in epochs.items():
+            for ids in in_parts(group):
+                lost += [(one, epoch) for one in self._change_held(connection, ids, epoch, values)]
+        return lost
+
+    def _change_held(
+        self, connection: Connection, ids: Sequence[Hashable], epoch: int, values: dict[str, Any]
+    ) -> Sequence[Hashable]:
+        t = self._table
+        held = sa.and_(self._is_one_of(ids), t.c.epoch == epoch, self._is_open)
+        change = sa.update(t).where(held).values(values)
+        if self._kind != "mariadb":
+            changed = set(connection.execute(change.returning(t.c.id)).scalars())
+            return [one for one in ids if one not in changed]
+        # Nearly always all of them count, and then nobody has to be told which.
+        attempt = connection.begin_nested()
+        if connection.execute(change).rowcount == len(ids):
+            attempt.commit()
+            return []
+        attempt.rollback()
+        locked = set(connection.execute(sa.select(t.c.id).where(held).with_for_update()).scalars())
+        if locked:
+            connection.execute(change)
+        return [one for one in ids if one not in locked]
+
+    def _is_one_of(self, ids: Sequence[Hashable]) -> ColumnElement[bool]:
+        """On PostgreSQL an array: the statement is then the same for any number of ids, and stays prepared."""
+        column = self._table.c.id
+        if self._kind != "postgresql":
+            return column.in_(ids)
+        return column == sa.any_(sa.literal(list(ids), postgresql.ARRAY(column.type)))
+
+    def purge(self, connection: Connection, now_ns: int, limit: int = PURGE_BATCH) -> int:
+        """Deletes up to ``limit`` messages that were acked ``purge_after`` ago. Returns how many."""
+        t = self._table
+        old = t.c.time_acked < max(now_ns - self._schema.settings.purge_after_ms * NS_A_MS, 0)
+        ids = sa.select(t.c.id).where(old).order_by(t.c.time_acked).limit(limit)
+        if self._kind != "mariadb":
+            chosen = ids.with_for_update(skip_locked=True) if self._kind == "postgresql" else ids
+            return connection.execute(sa.delete(t).where(t.c.id.in_(chosen))).rowcount
+        locked = connection.execute(ids.with_for_update(skip_locked=True)).scalars().all()
+        return sum(
+            connection.execute(sa.delete(t).where(t.c.id.in_(part))).rowcount for part in in_parts(locked)
+        )
+
+
+def in_parts(ids: Sequence[Hashable]) -> list[Sequence[Hashable]]:
+    """Ids in numbers that one statement takes."""
+    return [ids[start : start + _IDS_A_STATEMENT] for start in range(0, len(ids), _IDS_A_STATEMENT)]
+
+
+def _epoch_is(table: sa.Table, epoch: int) -> ColumnElement[bool]:
+    """Vitess takes an epoch of NULL for 0."""
+    return sa.or_(table.c.epoch == 0, table.c.epoch.is_(None)) if epoch == 0 else table.c.epoch == epoch
+
+
+def _random_below(kind: Kind, limit: int) -> ColumnElement[int]:
+    """SQL: a whole number from 0 up to, but not including, ``limit``, for each row anew."""
+    number = sa.literal(limit, sa.BigInteger)
+    if kind == "sqlite":
+        return sa.literal_column("abs(random() / 2)", sa.BigInteger) % number
+    source = sa.literal_column("rand()" if kind == "mariadb" else "random()", sa.Float)
+    return sa.cast(sa.func.floor(source * number), sa.BigInteger)

@@ -1,0 +1,326 @@
+"""``MessageTable``: a table of the user's database whose rows are messages."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine
+
+from tickwheel._times import Delay, Moment, delay_ms, moment_ms
+from tickwheel.outbox.database import Database, commits_each_statement, now_ns, open_database
+from tickwheel.outbox.errors import NotInTransaction
+from tickwheel.outbox.messages import schema as schemas
+from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
+from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidates
+from tickwheel.outbox.messages.settings import MessageSettings
+from tickwheel.outbox.messages.statements import Claimed, Statements
+from tickwheel.protocol.errors import BadArgument, BadTime
+
+if TYPE_CHECKING:
+    from tickwheel.outbox.messages.hub import Hub
+    from tickwheel.outbox.messages.stream import Batch, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class TableStats:
+    """What a message table holds. ``due``: may be delivered now. ``waiting``: for their time, or for an ack.
+    ``oldest_due_ns``: since when the longest waiting one is due."""
+
+    due: int
+    waiting: int
+    acked: int
+    oldest_due_ns: int | None
+    next_due_ns: int | None
+
+
+class MessageTable:
+    """Messages in a table of the user's own, sent and acked in the user's own transactions.
+
+    ``where``: a SQLAlchemy URL, an engine, or a ``Database``. The table is made by ``create`` (or by plain SQL with a
+    comment as Vitess has it), or an existing one taken by ``adopt``; any number of processes may use it at once.
+    Whatever is written to it with plain SQL counts as if it were done here.
+    """
+
+    def __init__(self, where: str | URL | Engine | Database, name: str) -> None:
+        self._owns_database = not isinstance(where, Database)
+        self.database = open_database(where)
+        self.name = name
+        self._loaded: tuple[schemas.Schema, Statements] | None = None
+
+    def close(self) -> None:
+        """Closes the connections, unless they are an engine's or a Database's of the caller."""
+        if self._owns_database:
+            self.database.close()
+
+    def __enter__(self) -> MessageTable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- the table --
+
+    def create(
+        self,
+        columns: Sequence[sa.Column[Any]] | None = None,
+        settings: MessageSettings | None = None,
+    ) -> MessageTable:
+        """Makes the table unless it is there, with ``columns`` of the user's (default: ``message``, a text).
+
+        A column named ``id`` replaces the default one, which counts up. Raises BadTable.
+        """
+        made = schemas.definition(self.database.kind, self.name, settings or MessageSettings(), columns)
+        self.database.run(lambda connection: schemas.create(self.database, connection, made))
+        self.reload()
+        return self
+
+    def adopt(self, settings: MessageSettings | None = None) -> MessageTable:
+        """Takes a table that is there: with ``settings`` they become its comment, without them it must have one that
+        begins with ``vitess_message,`` or ``tickwheel_message,``. Raises TableMissing, BadTable."""
+        self.database.run(lambda connection: schemas.adopt(self.database, connection, self.name, settings))
+        self.reload()
+        return self
+
+    def change_settings(self, **changes: Any) -> MessageSettings:
+        """Changes some settings (fields of MessageSettings) for all who use the table, without stopping anybody."""
+        try:
+            settings = replace(self.settings, **changes)
+        except TypeError as error:
+            raise BadArgument(f"{error}.", advice="The fields of MessageSettings can be changed.") from None
+        self.database.run(
+            lambda connection: schemas.set_comment(self.database, connection, self.name, settings)
+        )
+        self.reload()
+        return settings
+
+    def drop(self) -> None:
+        """Drops the table with all its messages."""
+        self.database.run(lambda connection: schemas.drop(self.database, connection, self.name))
+        self._loaded = None
+
+    def reload(self) -> schemas.Schema:
+        """Reads the table's form and settings again. Raises TableMissing, BadTable."""
+        with self.database.reading() as connection:
+            schema = schemas.load(self.database, connection, self.name)
+        self._loaded = (schema, Statements(self.database, schema))
+        return schema
+
+    @property
+    def schema(self) -> schemas.Schema:
+        """The table, its settings and what is streamed, as they were when last looked at."""
+        return self._loaded[0] if self._loaded is not None else self.reload()
+
+    @property
+    def settings(self) -> MessageSettings:
+        """How messages are delivered."""
+        return self.schema.settings
+
+    @property
+    def table(self) -> sa.Table:
+        """For queries of your own: messages are rows."""
+        return self.schema.table
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is streamed: ``id``, then the user's columns."""
+        return self.schema.columns
+
+    @property
+    def statements(self) -> Statements:
+        """The SQL for the table as it is."""
+        if self._loaded is None:
+            self.reload()
+        assert self._loaded is not None
+        return self._loaded[1]
+
+    # -- sending --
+
+    def send(
+        self,
+        connection: Connection,
+        *,
+        deliver_at: Moment | None = None,
+        delay: Delay | None = None,
+        priority: int | None = None,
+        **values: Any,
+    ) -> Any:
+        """Inserts one message in the caller's transaction, and returns its id. It counts when that commits.
+
+        ``values``: the user's columns (and ``id`` if it does not count up). ``deliver_at``: an aware datetime or epoch
+        ms; ``delay``: a timedelta or ms; neither: now. ``priority``: lower goes first, usually 50.
+        """
+        row = self._row(values, priority)
+        row.setdefault("time_next", self._due(deliver_at, delay))
+        self._check_transaction(connection)
+        result = connection.execute(sa.insert(self.table).values(row))
+        if "id" in values:
+            return values["id"]
+        made = result.inserted_primary_key
+        return None if made is None else made._mapping.get("id")
+
+    def send_many(
+        self,
+        connection: Connection,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        deliver_at: Moment | None = None,
+        delay: Delay | None = None,
+        priority: int | None = None,
+    ) -> int:
+        """Inserts many messages in the caller's transaction: a mapping of columns each, which may hold ``time_next``
+        (epoch ns) and ``priority`` of their own. Returns how many."""
+        self._check_transaction(connection)
+        due = self._due(deliver_at, delay)
+        groups: dict[frozenset[str], list[dict[str, Any]]] = {}
+        for given in rows:
+            row = self._row(dict(given), priority)
+            groups.setdefault(frozenset(row), []).append(row)
+        for names, made in groups.items():
+            insert = sa.insert(self.table)
+            connection.execute(insert if "time_next" in names else insert.values(time_next=due), made)
+        return sum(map(len, groups.values()))
+
+    def _row(self, values: dict[str, Any], priority: int | None) -> dict[str, Any]:
+        unknown = [name for name in values if name not in self.table.c or name in ("epoch", "time_acked")]
+        if unknown:
+            raise BadArgument(
+                f"{self.name} has no column {', '.join(unknown)} for you to fill.",
+                advice=f"Its columns are {', '.join(self.columns)}.",
+            )
+        if values.get("time_next", 0) is None:
+            raise BadTime(
+                "time_next is NULL: such a message would never be delivered.", advice="Leave it out for now."
+            )
+        row = {name: self._storable(name, value) for name, value in values.items()}
+        if priority is not None and "priority" not in row:
+            row["priority"] = priority
+        return row
+
+    def _storable(self, column: str, value: Any) -> Any:
+        """SQLite tells of a column of UUIDs only that it is one of texts."""
+        kind = self.table.c[column].type
+        if isinstance(value, UUID) and isinstance(kind, sa.String):
+            return value.hex if kind.length == 32 else str(value)
+        return value
+
+    def _some(self, ids: Iterable[Hashable]) -> list[Hashable]:
+        if isinstance(ids, str | bytes):
+            raise BadArgument("ids is one text.", advice="Pass a list of ids.")
+        return [self._storable("id", one) for one in ids]
+
+    def _due(self, deliver_at: Moment | None, delay: Delay | None) -> Any:
+        if deliver_at is not None and delay is not None:
+            raise BadTime("Both deliver_at and delay were given.", advice="Give one of them.")
+        if deliver_at is not None:
+            return due_ns(0, moment_ms(deliver_at))
+        clock = now_ns(self.database.kind)
+        if delay is None:
+            return clock
+        due_ns(self.database.now_ns(), delay_ms(delay))  # refused before the database is asked
+        return clock + delay_ms(delay) * NS_A_MS
+
+    def _check_transaction(self, connection: Connection) -> None:
+        if not isinstance(connection, Connection):
+            raise BadArgument(
+                f"A message is sent on a sqlalchemy.Connection, and this is a {type(connection).__name__}.",
+                advice="With an AsyncConnection: await connection.run_sync(lambda one: table.send(one, ...)).",
+            )
+        if commits_each_statement(connection):
+            raise NotInTransaction("The connection commits each statement by itself.")
+
+    # -- changing --
+
+    def ack(self, connection: Connection, ids: Iterable[Hashable]) -> int:
+        """Acks messages by id in the caller's transaction, whoever holds them. Returns how many were not acked yet."""
+        self._check_transaction(connection)
+        return self.statements.ack(connection, self._some(ids), self.database.now_ns())
+
+    def reschedule(
+        self,
+        connection: Connection,
+        ids: Iterable[Hashable],
+        *,
+        deliver_at: Moment | None = None,
+        delay: Delay | None = None,
+        priority: int | None = None,
+        epoch: int | None = None,
+    ) -> int:
+        """Gives messages that are not acked another time (default: now), and with them a priority or an epoch. Returns
+        how many. A delivery that is on its way is not called back, but its ack does not count if ``epoch`` changed."""
+        self._check_transaction(connection)
+        values = {"time_next": self._due(deliver_at, delay), "priority": priority, "epoch": epoch}
+        table = self.table
+        change = sa.update(table).where(table.c.id.in_(self._some(ids)), table.c.time_acked.is_(None))
+        return connection.execute(
+            change.values({name: value for name, value in values.items() if value is not None})
+        ).rowcount
+
+    def cancel(self, connection: Connection, ids: Iterable[Hashable]) -> int:
+        """Deletes messages that are not acked, in the caller's transaction. Returns how many."""
+        self._check_transaction(connection)
+        table = self.table
+        gone = sa.delete(table).where(table.c.id.in_(self._some(ids)), table.c.time_acked.is_(None))
+        return connection.execute(gone).rowcount
+
+    def purge(self) -> int:
+        """Deletes acked messages that are older than ``purge_after``, in transactions of its own. A hub does this by
+        itself. Returns how many."""
+        total = 0
+        while True:
+            count = self.database.run(lambda one: self.statements.purge(one, self.database.now_ns()))
+            total += count
+            if count == 0:
+                return total
+
+    # -- receiving --
+
+    @asynccontextmanager
+    async def hub(self) -> AsyncIterator[Hub]:
+        """Delivers to any number of subscribers in this process, in turn: ``async with table.hub() as hub: async with
+        hub.subscribe() as stream: ...``"""
+        from tickwheel.outbox.messages.hub import run_hub
+
+        async with run_hub(self) as hub:
+            yield hub
+
+    @asynccontextmanager
+    async def stream(self, batch_size: int | None = None) -> AsyncIterator[Stream]:
+        """The messages as they become due: ``async with table.stream() as stream: async for message in stream: ...``"""
+        async with self.hub() as hub, hub.subscribe(batch_size) as stream:
+            yield stream
+
+    def claim(self, limit: int | None = None) -> Batch:
+        """Up to ``limit`` (default: the table's ``batch_size``) messages that are due now, for code without an event
+        loop; an empty batch when there are none. Ack them with ``batch.ack_in(connection)``."""
+        from tickwheel.outbox.messages.stream import Batch
+
+        wanted = self.settings.batch_size if limit is None else limit
+        # Each call begins elsewhere in the turns, or claims of one message each would never come to the reserved one.
+        chosen = Candidates(random.randrange(RESERVED_SHARE))
+
+        def take(connection: Connection) -> list[Claimed]:
+            now = self.database.now_ns()
+            found = self.statements.look(connection, now, wanted)
+            chosen.replace(found.due, found.cut)
+            return self.statements.claim(connection, chosen.take(wanted), now)
+
+        return Batch(self, self.database.run(take), None)
+
+    # -- looking --
+
+    def stats(self) -> TableStats:
+        """Counts of messages; reads the index of those that are open, and counts the rest."""
+        t, now = self.table, self.database.now_ns()
+        due = sa.and_(t.c.time_acked.is_(None), t.c.time_next <= now)
+        later = sa.and_(t.c.time_acked.is_(None), t.c.time_next > now)
+        counts = [sa.func.count(sa.case((one, 1))) for one in (due, later)]
+        firsts = [sa.func.min(sa.case((one, t.c.time_next))) for one in (due, later)]
+        with self.database.reading() as connection:
+            row = connection.execute(sa.select(*counts, sa.func.count(t.c.time_acked), *firsts)).one()
+        return TableStats(row[0], row[1], row[2], row[3], row[4])

@@ -33,6 +33,7 @@ from tickwheel.outbox.errors import (
 if TYPE_CHECKING:
     from tickwheel.outbox import inbox
     from tickwheel.outbox.database import Database, open_database
+    from tickwheel.outbox.inbox import Inbox
     from tickwheel.outbox.keys.errors import (
         BadKey,
         BadLimit,
@@ -47,6 +48,15 @@ if TYPE_CHECKING:
     from tickwheel.outbox.keys.service import KeyService
     from tickwheel.outbox.keys.space import KeySpace
     from tickwheel.outbox.keys.statistics import KeySpaceStats
+    from tickwheel.outbox.messages.settings import MessageSettings
+    from tickwheel.outbox.messages.stream import Batch, Message, Stream
+    from tickwheel.outbox.messages.table import MessageTable
+    from tickwheel.outbox.queue import Queue
+    from tickwheel.outbox.queue_consumer import QueueConsumer
+    from tickwheel.outbox.queue_messages import ClaimedBatch, ClaimedMessage, QueueBatch, QueueMessage
+    from tickwheel.outbox.queue_sql import QueueStats
+    from tickwheel.outbox.relay import Relay
+    from tickwheel.outbox.relay_batch import RelayStats
 
 __all__ = [
     "Account",

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from tests.conftest import SOAK
 from tests.support.databases import DatabaseServer
-from tests.support.key_spaces import is_done
+from tests.support.key_spaces import PATIENCE_S, is_done, wait_until
 from tickwheel.outbox import (
     DatabaseBusy,
     DatabaseUnavailable,
@@ -34,7 +34,6 @@ SENDERS = (b"a", b"m", b"z")
 BOXES = (b"box/1", b"box/2")
 ROUNDS = 60 if SOAK else 5
 LEASE_S = 0.4
-PATIENCE_S = 60.0
 
 
 class Workers:
@@ -162,13 +161,6 @@ class Ledger:
         except DatabaseUnavailable:
             return self.space.database.run(lambda connection: self.space.get(connection, mark)) is not None
         return True
-
-
-def wait_until(condition: Callable[[], bool], report: Callable[[], str]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, report()
-        time.sleep(0.02)
 
 
 def create(space: KeySpace, draw: random.Random) -> Ledger:

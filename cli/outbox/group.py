@@ -6,17 +6,18 @@ import click
 
 from cli.lazy import CommandEntry, LazyGroup
 
-_TABLES, _SERVICES, _LOOKING = "Tables", "Messages", "Looking"
+_TABLES, _OTHERS = "Message tables", "Other forms"
 
 COMMANDS = {
-    "init": CommandEntry(
-        "cli.outbox.init", "init", "Make a message table, a queue, keys or an inbox.", _TABLES
-    ),
-    "send": CommandEntry("cli.outbox.send", "send", "Insert a message into a message table.", _SERVICES),
+    "init": CommandEntry("cli.outbox.init", "init", "Make a message table, or adopt one.", _TABLES),
+    "send": CommandEntry("cli.outbox.send", "send", "Insert a message into a message table.", _TABLES),
     "stream": CommandEntry(
-        "cli.outbox.stream", "stream", "Print a table's messages as they become due.", _SERVICES
+        "cli.outbox.stream", "stream", "Print a table's messages as they become due.", _TABLES
     ),
-    "stats": CommandEntry("cli.outbox.stats", "stats", "Show what message tables and queues hold.", _LOOKING),
+    "relay": CommandEntry("cli.outbox.relay", "relay", "Move a table's messages to the broker.", _TABLES),
+    "stats": CommandEntry("cli.outbox.stats", "stats", "Show what the message tables hold.", _TABLES),
+    "queue": CommandEntry("cli.outbox.queue", "queue", "First in, first out.", _OTHERS),
+    "keys": CommandEntry("cli.outbox.keys", "keys", "Keys with inboxes and outboxes.", _OTHERS),
 }
 
 

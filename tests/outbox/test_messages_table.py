@@ -287,7 +287,7 @@ async def test_engines_of_the_user_work_as_they_are(database_url: str, level: st
             message = await get(stream)
             assert message["message"] == "three"
             assert len(table.claim()) == 0
-        with pytest.raises(ZeroDivisionError), table.database.begin() as connection:
+        with pytest.raises(ZeroDivisionError), table.database.begin() as connection:  # noqa: PT012
             message.ack_in(connection)
             raise ZeroDivisionError
         assert table.stats().waiting == 1

@@ -31,6 +31,7 @@ from tickwheel.outbox.errors import (
 )
 
 if TYPE_CHECKING:
+    from tickwheel.outbox import inbox
     from tickwheel.outbox.database import Database, open_database
     from tickwheel.outbox.inbox import Inbox
     from tickwheel.outbox.messages.settings import MessageSettings
@@ -71,6 +72,7 @@ __all__ = [
     "SqlMissing",
     "Stream",
     "TableMissing",
+    "inbox",
     "open_database",
 ]
 
@@ -97,6 +99,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "inbox":  # a module, which has the functions of an inbox with the usual name
+        return importlib.import_module("tickwheel.outbox.inbox")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

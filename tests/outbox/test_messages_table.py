@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 import trio
 
-from tests.support.messages import engine_of, execute, fast, get, message_table, rows, same_table, send
+from tests.support.messages import engine_of, execute, fast, get, message_table, rolled_back, rows, same_table, send
 from tickwheel.outbox import BadTable, MessageSettings, MessageTable, NotInTransaction, TableMissing
 from tickwheel.outbox.messages.schema import message_tables
 from tickwheel.protocol.errors import BadArgument, BadTime, NaiveDatetime
@@ -181,7 +181,11 @@ def test_ids_that_are_given_out_are_never_given_twice(database_url: str) -> None
 
 
 def test_user_columns_are_streamed_and_may_be_fewer(database_url: str) -> None:
-    columns = [sa.Column("tenant_id", sa.Integer), sa.Column("payload", sa.LargeBinary), sa.Column("at", sa.DateTime)]
+    columns = [
+        sa.Column("tenant_id", sa.Integer),
+        sa.Column("payload", sa.LargeBinary),
+        sa.Column("at", sa.DateTime),
+    ]
     values = {"tenant_id": 7, "payload": b"\x00\xff", "at": datetime(2031, 1, 2, 3, 4, 5)}
     with message_table(database_url, columns=columns) as table:
         with table.database.begin() as connection:
@@ -275,16 +279,16 @@ async def test_engines_of_the_user_work_as_they_are(database_url: str, level: st
             await (await get(stream)).ack()
             with table.database.begin() as connection:
                 (await get(stream)).ack_in(connection)
-            with engine.connect().execution_options(
-                isolation_level="SERIALIZABLE"
-            ) as connection, connection.begin():
+            with (
+                engine.connect().execution_options(isolation_level="SERIALIZABLE") as connection,
+                connection.begin(),
+            ):
                 table.send(connection, message="three")
             message = await get(stream)
             assert message["message"] == "three"
             assert len(table.claim()) == 0
-        with pytest.raises(ZeroDivisionError), table.database.begin() as connection:
-            message.ack_in(connection)
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            rolled_back(table.database, message.ack_in)
         assert table.stats().waiting == 1
         table.database.close()
         with engine.connect() as connection:

@@ -68,7 +68,7 @@ class Hub:
         self._turn = 0
         self._must_look = True
         self._missed = self._taken = 0
-        self._pause = Backoff(first_s=0.005, max_s=0.5)
+        self._pause = Backoff(first_s=0.005, max_s=0.1)
         self._woken = anyio.Event()
         self._group: TaskGroup | None = None
         self._error: OutboxError | None = None
@@ -122,6 +122,7 @@ class Hub:
     async def open(self) -> None:
         """Starts the tasks. Raises what makes the table unusable."""
         await self._database.call(self._table.reload)
+        await self._see_that_it_notifies()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         for work in (self._watch_on, self._deliver, self._keep, self.acks.run):
@@ -248,10 +249,7 @@ class Hub:
         if self._taken:
             self._pause.reset()
         elif self._must_look:
-            # Others hold all that we see, and not for ever.
-            self._woken = anyio.Event()
-            with anyio.move_on_after(self._pause.next_s()):
-                await self._woken.wait()
+            await anyio.sleep(self._pause.next_s())  # others hold all that we see, and not for ever
 
     async def _hand_out(self, claimed: Sequence[Claimed]) -> None:
         """Round robin: each subscriber that has room gets a batch, the one after the last to get one first."""
@@ -293,7 +291,23 @@ class Hub:
             except (TableMissing, BadTable):
                 raise
             logger.info("%s was changed", self._table.name)
+            await self._see_that_it_notifies()
             self.ring(None)
+
+    async def _see_that_it_notifies(self) -> None:
+        """Nobody may have told the table that it is one of ours."""
+        schema = self._table.schema
+        if schema.notifies:
+            return
+        try:
+            await self._database.transaction(lambda one: schemas.notify(self._database, one, schema))
+        except (DatabaseUnavailable, DatabaseBusy, DBAPIError) as error:
+            advice = (
+                f"`tickwheel outbox init`, or MessageTable({self._table.name!r}).adopt(), by its owner helps"
+            )
+            logger.warning(
+                "%s: commits are noticed only every poller_interval; %s: %s", self._table.name, advice, error
+            )
 
     def _read_version(self) -> object:
         with self._database.reading() as connection:

@@ -20,7 +20,7 @@ from sqlalchemy.exc import NoSuchTableError
 from tickwheel.outbox.database import BUSY_TIMEOUT_S, Database, Kind, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.messages.settings import MessageSettings, parse_comment
-from tickwheel.outbox.watch import ONE_AT_A_TIME, notify_statements
+from tickwheel.outbox.watch import ONE_AT_A_TIME, channel_of, notify_statements
 
 REQUIRED: Final = ("id", "priority", "epoch", "time_next", "time_acked")
 _OWN: Final = frozenset(REQUIRED[1:])
@@ -39,13 +39,15 @@ _VACUUM_EARLY: Final = {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.02
 @dataclass(frozen=True)
 class Schema:
     """A message table as it is now. ``columns``: those that are streamed, ``id`` first. ``version``: compares unequal
-    after any change of the table or its settings. ``is_strict``: the table itself refuses messages without a time."""
+    after any change of the table or its settings. ``is_strict``: the table itself refuses messages without a time.
+    ``notifies``: nothing has to be done for its changes to be noticed."""
 
     table: sa.Table
     settings: MessageSettings
     columns: tuple[str, ...]
     version: tuple[Any, ...]
     is_strict: bool
+    notifies: bool
 
 
 def create(
@@ -88,10 +90,12 @@ def _create(
         table = _definition(database.kind, name, settings, columns)
         table.create(connection)
         if database.kind == "sqlite":
-            set_comment(database, connection, name, settings)  # a table of this name may have been dropped before
+            set_comment(
+                database, connection, name, settings
+            )  # a table of this name may have been dropped before
     elif database.kind == "sqlite" and _comment(database, connection, name) is None:
         raise BadTable(f"There is a table {name} already, which is no message table.")
-    _notify(database, connection, load(database, connection, name))
+    notify(database, connection, load(database, connection, name))
 
 
 def adopt(database: Database, connection: Connection, name: str, settings: MessageSettings | None) -> None:
@@ -100,11 +104,12 @@ def adopt(database: Database, connection: Connection, name: str, settings: Messa
         raise TableMissing(f"There is no table {name}.")
     if settings is not None:
         set_comment(database, connection, name, settings)
-    _notify(database, connection, load(database, connection, name))
+    notify(database, connection, load(database, connection, name))
 
 
-def _notify(database: Database, connection: Connection, schema: Schema) -> None:
-    if database.kind == "postgresql":
+def notify(database: Database, connection: Connection, schema: Schema) -> None:
+    """Makes PostgreSQL notify of changes of the table, unless it does."""
+    if not schema.notifies:
         for statement in notify_statements(schema.table, "time_next"):
             connection.execute(sa.text(statement.replace(":", "\\:")))
 
@@ -159,7 +164,11 @@ def load(database: Database, connection: Connection, name: str) -> Schema:
     table = _reflect(connection, name)
     _check_columns(table)
     checks = {one["name"] for one in sa.inspect(connection).get_check_constraints(name)}
-    return Schema(table, settings, _streamed(table, settings), version, _named(name, _CHECK) in checks)
+    is_strict = _named(name, _CHECK) in checks
+    notifies = database.kind != "postgresql" or (
+        connection.execute(sa.text(_TRIGGERS), {"name": name, "channel": channel_of(name)}).scalar() == 2
+    )
+    return Schema(table, settings, _streamed(table, settings), version, is_strict, notifies)
 
 
 def _reflect(connection: Connection, name: str) -> sa.Table:
@@ -178,6 +187,10 @@ def current_version(database: Database, connection: Connection, name: str) -> tu
     return (*row, comment)
 
 
+_TRIGGERS: Final = (
+    "select count(*) from pg_trigger where tgrelid = to_regclass(quote_ident(:name)) and tgenabled <> 'D'"
+    " and position(convert_to(:channel, 'UTF8') in tgargs) = 1 and tgname in ('tickwheel_insert', 'tickwheel_update')"
+)
 _VERSIONS: Final[dict[Kind, str]] = {
     "sqlite": "select sql from sqlite_master where type = 'table' and name = :name",
     "postgresql": (

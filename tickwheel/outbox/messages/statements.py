@@ -70,7 +70,9 @@ class Statements:
         One statement when nothing is due: it steps from priority to priority in the index, and reads one entry of each.
         """
         lanes = connection.execute(self._lanes).all()
-        due = {priority: earliest for priority, earliest in lanes if earliest is not None and earliest <= now_ns}
+        due = {
+            priority: earliest for priority, earliest in lanes if earliest is not None and earliest <= now_ns
+        }
         later = [earliest for _, earliest in lanes if earliest is not None and earliest > now_ns]
         if not due:
             return Found((), min(later, default=None), frozenset())

@@ -10,7 +10,17 @@ import pytest
 import sqlalchemy as sa
 import trio
 
-from tests.support.messages import engine_of, execute, fast, get, message_table, rolled_back, rows, same_table, send
+from tests.support.messages import (
+    engine_of,
+    execute,
+    fast,
+    get,
+    message_table,
+    rolled_back,
+    rows,
+    same_table,
+    send,
+)
 from tickwheel.outbox import BadTable, MessageSettings, MessageTable, NotInTransaction, TableMissing
 from tickwheel.outbox.messages.schema import message_tables
 from tickwheel.protocol.errors import BadArgument, BadTime, NaiveDatetime

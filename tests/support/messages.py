@@ -71,7 +71,9 @@ def rolled_back(database: Database, *steps: Callable[[sa.Connection], object]) -
         raise ZeroDivisionError
 
 
-def with_effect(database: Database | sa.Engine, effect: sa.Insert, *steps: Callable[[sa.Connection], object]) -> None:
+def with_effect(
+    database: Database | sa.Engine, effect: sa.Insert, *steps: Callable[[sa.Connection], object]
+) -> None:
     """An effect and what belongs to it, in one transaction."""
     with database.begin() as connection:
         connection.execute(effect)

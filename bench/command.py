@@ -15,7 +15,19 @@ from typing import Any
 
 import click
 
-from bench import archive, bulk, lateness, machine, purge, query, reading, shaping, storage, throughput
+from bench import (
+    archive,
+    bulk,
+    lateness,
+    machine,
+    outbox,
+    purge,
+    query,
+    reading,
+    shaping,
+    storage,
+    throughput,
+)
 
 Benchmark = Callable[[Path, float], dict[str, Any]]
 SMOKE_SCALE = 0.02
@@ -44,6 +56,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "purge": ("5,000,000 acked: targets < 5 % of the disk left, p99 < 20 ms meanwhile", purge.purge),
     "bulk": ("10,000,000 rows by Spark: targets 2 x Parquet, 3 x sending, adopted in < 2 s", bulk.bulk),
     "reading": ("10,000,000 rows by Spark: targets 1 x Parquet filtered, 0.5 x whole", reading.reading),
+    "outbox": (
+        "messages in a database: targets 2 x people's loops, 0.1 x their p99, < 1 statement/s",
+        outbox.outbox,
+    ),
     "archive": ("1,000,000 acked messages to Parquet with Spark, and back", archive.archive),
     "disk": ("overhead a pending message: target <= 160 bytes", storage.disk),
 }

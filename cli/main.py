@@ -43,6 +43,7 @@ COMMANDS = {
     "pipeline": CommandEntry(
         "cli.pipeline.group", "pipeline", "Bulk work on the messages with Spark.", _LOOKING
     ),
+    "outbox": CommandEntry("cli.outbox.group", "outbox", "Messages inside your own SQL database.", _MESSAGES),
     "stats": CommandEntry("cli.commands.stats", "stats", "Show what the broker holds and does.", _LOOKING),
     "wheel": CommandEntry("cli.commands.wheel", "wheel", "Draw what is due when.", _LOOKING),
     "inspect": CommandEntry(

@@ -139,6 +139,11 @@ class AckQueue:
         assert isinstance(body, ExtendOk)
         return typed(ReceiptResult, body.results, len(ids))
 
+    @property
+    def link(self) -> object | None:
+        """The connection that stands now."""
+        return self._session.link
+
     async def request(self, request: Request) -> AnswerBody:
         """Makes a request on the same session."""
         return await self._session.request(request)

@@ -140,11 +140,20 @@ class TopicRequests(Requests):
         return 0 if answer is None else answer.messages
 
     async def browse(
-        self, topic: str, *, states: str | Sequence[str] | None = None, after_id: int = 0, limit: int = 100
+        self,
+        topic: str,
+        *,
+        states: str | Sequence[str] | None = None,
+        after_id: int = 0,
+        limit: int = 100,
+        max_body_bytes: int = 65_536,
     ) -> list[BrowsedMessage]:
-        """Messages of a topic in order of their ids, without taking them; fewer than ``limit``: there are no more."""
+        """Messages of a topic in order of their ids, without taking them; fewer than ``limit``: there are no more.
+        Bodies are cut to ``max_body_bytes``."""
         wanted = None if states is None else _states(states)
-        request = Browse(topic=topic, states=wanted, after_id=after_id, limit=limit)
+        request = Browse(
+            topic=topic, states=wanted, after_id=after_id, limit=limit, max_body_bytes=max_body_bytes
+        )
         return (await self._ask(request, _Browsed)).messages
 
     async def replay_dead(

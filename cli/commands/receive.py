@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,11 +14,9 @@ from cli.options import parsed_by
 from cli.output import body_fields, printable
 from cli.session import CONNECT_TIMEOUT_S, current_session, shared_options
 from cli.times import format_moment, parse_duration, parse_moment
+from cli.waiting import Waiting
 
 if TYPE_CHECKING:
-    import anyio
-    from anyio.abc import TaskStatus
-
     from tickwheel import Batch, Client, Message, Subscription
 
 _MOST_CREDIT = 1_000
@@ -134,45 +131,13 @@ def receive(
         anyio.run(_receive, url, wish, backend="trio")
 
 
-class _Waiting:
-    """Waiting for messages, which Ctrl-C and SIGTERM end in good order: the acks still go out. A second one does not
-    wait for that.
-    """
-
-    def __init__(self) -> None:
-        self.stopped = False
-        self._scope: anyio.CancelScope | None = None
-
-    async def next_batch(
-        self, subscription: Subscription[Message, Batch], timeout_s: float | None
-    ) -> Batch | None:
-        """The next batch; None when none came in time, or at a signal."""
-        import anyio
-
-        with anyio.move_on_after(timeout_s) as self._scope:
-            return None if self.stopped else await subscription.receive_batch()
-        return None
-
-    async def watch(self, everything: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
-        import anyio
-
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            task_status.started()
-            async for _ in signals:
-                if self.stopped:
-                    everything.cancel()
-                self.stopped = True
-                if self._scope is not None:
-                    self._scope.cancel()
-
-
 async def _receive(url: str | None, wish: Wish) -> None:
     """Subscribe and print until the wish is fulfilled, no message comes for too long, or somebody stops it."""
     import anyio
 
     import tickwheel
 
-    waiting = _Waiting()
+    waiting = Waiting()
     async with (
         tickwheel.Client(url, connect_timeout=CONNECT_TIMEOUT_S) as client,
         anyio.create_task_group() as tasks,
@@ -195,7 +160,7 @@ def _subscribe(client: Client, wish: Wish) -> Subscription[Message, Batch]:
     )
 
 
-async def _print_all(client: Client, wish: Wish, waiting: _Waiting) -> None:
+async def _print_all(client: Client, wish: Wish, waiting: Waiting) -> None:
     """Print until no message comes."""
     async with _subscribe(client, wish) as subscription:
         while (batch := await waiting.next_batch(subscription, wish.timeout_s)) is not None:
@@ -203,7 +168,7 @@ async def _print_all(client: Client, wish: Wish, waiting: _Waiting) -> None:
             await _settle(batch, wish)
 
 
-async def _print_some(client: Client, wish: Wish, waiting: _Waiting) -> None:
+async def _print_some(client: Client, wish: Wish, waiting: Waiting) -> None:
     """Print until the wish is fulfilled or no message comes.
 
     Acks free credit, and the broker would send others for it. So messages are settled only after a subscription has
@@ -219,7 +184,7 @@ async def _print_some(client: Client, wish: Wish, waiting: _Waiting) -> None:
 
 
 async def _print_round(
-    subscription: Subscription[Message, Batch], first: Batch, wish: Wish, waiting: _Waiting
+    subscription: Subscription[Message, Batch], first: Batch, wish: Wish, waiting: Waiting
 ) -> list[Batch]:
     """Print what comes shortly one after the other, and stop the subscription; what was printed."""
     import anyio

@@ -67,10 +67,14 @@ def test_each_page_leads_to_an_example(page: Path) -> None:
     assert all((ROOT / "examples" / name).is_file() for name in linked)
 
 
-# The pages on Spark: tests/spark/test_spark_page.py, where one session does all of them.
+# The pages on Spark: tests/spark/test_spark_page.py, where one session does all of them; those on the outbox:
+# tests/outbox/test_outbox_pages.py, with a database.
+ELSEWHERE = ("spark", "outbox")
+
+
 @pytest.mark.parametrize(
     "page",
-    [p for p in PAGES if blocks(p, "sh") and not p.stem.startswith("spark")],
+    [p for p in PAGES if blocks(p, "sh") and not p.stem.startswith(ELSEWHERE)],
     ids=lambda page: page.stem,
 )
 def test_the_commands_of_a_page(page: Path, shell: Shell) -> None:
@@ -115,7 +119,7 @@ async def charge(card: str) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [p for p in PAGES if blocks(p, "python") and not p.stem.startswith("spark")],
+    [p for p in PAGES if blocks(p, "python") and not p.stem.startswith(ELSEWHERE)],
     ids=lambda page: page.stem,
 )
 async def test_the_programs_of_a_page(page: Path, daemon: Daemon) -> None:

@@ -3,101 +3,28 @@
 from __future__ import annotations
 
 import os
-import pwd
-import random
-import secrets
-import shutil
-import signal
-import socket
-import subprocess
-import tempfile
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from types import TracebackType
-from typing import Final
 
 import pytest
-from sqlalchemy import URL, Connection, create_engine, make_url, text
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.pool import NullPool
+from sqlalchemy import make_url
 
-PATIENCE_S: Final = 60.0
-"""How long a server may take to start or to end; far more than it needs, because machines are busy."""
+from bench.database_servers import (
+    PATIENCE_S,
+    DatabaseServer,
+    MariaServer,
+    PostgresServer,
+    PrivateServer,
+    default_database,
+)
 
-_ACCOUNT: Final = "tickwheel"
-
-# Ends what a test run left behind however it ended: its input is a pipe from the tests, and closes with them. The
-# kernel's own signal at the end of a parent would come too early, with the end of the *thread* that started us.
-_GUARD: Final = """
-cat
-read -r pid <"$1/server.pid" && kill -KILL "$pid"
-for attempt in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$1" && break; sleep 0.2; done
-"""
-
-# The process writes its own id, so that the guard knows it from the first moment.
-_LAUNCH: Final = 'echo $$ >server.pid; exec "$@"'
-
-
-class DatabaseServer(ABC):
-    """A server on which tests create databases. As a context manager it is started, and closed afterwards."""
-
-    def __init__(self, home: URL) -> None:
-        """``home``: leads to a database that is always there, for an account that may create others."""
-        self._home = home
-
-    def url(self, database: str) -> str:
-        """The SQLAlchemy URL of a database."""
-        return self._home.set(database=database).render_as_string(hide_password=False)
-
-    def create_database(self) -> str:
-        """Creates an empty database with a name that nobody uses; its URL."""
-        name = f"tickwheel_{secrets.token_hex(8)}"
-        with self._administer() as connection:
-            _create(connection, name)
-        return self.url(name)
-
-    def drop_database(self, url: str) -> None:
-        """Drops what `create_database` created, though somebody may still be connected."""
-        with self._administer() as connection:
-            _drop(connection, str(make_url(url).database))
-
-    @abstractmethod
-    def start(self) -> None:
-        """Starts the server, on the same data and the same port each time. Does nothing if it runs."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Ends the server in good order."""
-
-    @abstractmethod
-    def kill(self) -> None:
-        """SIGKILL to all processes of the server; returns when they are gone."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Ends the server, and deletes its data."""
-
-    @contextmanager
-    def _administer(self) -> Iterator[Connection]:
-        engine = create_engine(self._home, isolation_level="AUTOCOMMIT", poolclass=NullPool)
-        with engine.connect() as connection:
-            yield connection
-
-    def __enter__(self) -> DatabaseServer:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+__all__ = [
+    "PATIENCE_S",
+    "DatabaseServer",
+    "MariaServer",
+    "NamedServer",
+    "PostgresServer",
+    "PrivateServer",
+    "server_for_tests",
+]
 
 
 class NamedServer(DatabaseServer):
@@ -105,7 +32,7 @@ class NamedServer(DatabaseServer):
 
     def __init__(self, url: str) -> None:
         home = make_url(url)
-        super().__init__(home.set(database=home.database or _default_database(home)))
+        super().__init__(home.set(database=home.database or default_database(home)))
 
     def start(self) -> None:
         """It runs."""
@@ -123,335 +50,17 @@ class NamedServer(DatabaseServer):
 
     def _skip(self) -> None:
         pytest.skip(
-            f"{self._home!r} is not ours to end: unset TICKWHEEL_TEST_… to test with a private server"
+            f"{self._home!r} is not ours to end: unset TICKWHEEL_TEST_… to test with a server that is"
         )
 
 
-class PrivateServer(DatabaseServer):
-    """A server of our own on a free port of 127.0.0.1. It ends, and its data is deleted, when the tests' process ends
-    in whatever way."""
-
-    #: The user that it runs as if we are root, who may not run it; the first that exists.
-    accounts: Sequence[str]
-    scheme: str
-    #: What a clean end of the server takes.
-    stop_signal: signal.Signals
-
-    def __init__(self) -> None:
-        self.port = _free_port()
-        self.password = secrets.token_hex(16)
-        home = URL.create(self.scheme, _ACCOUNT, self.password, "127.0.0.1", self.port)
-        super().__init__(home.set(database=_default_database(home)))
-        # Not in a folder of pytest's: only root can enter those if the tests run as root.
-        self.folder = Path(tempfile.mkdtemp(prefix="tickwheel-server-"))
-        self.data = self.folder / "data"
-        self._log = self.folder / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._owner = _owner(self.accounts) if os.geteuid() == 0 else None
-        if self._owner is not None:
-            os.chown(self.folder, self._owner.pw_uid, self._owner.pw_gid)
-        self._guard = subprocess.Popen(
-            ["sh", "-c", _GUARD, "sh", str(self.folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the tests
-        )
-
-    @staticmethod
-    @abstractmethod
-    def missing() -> str | None:
-        """Why no such server can be started here, and what to install; None if it can."""
-
-    @abstractmethod
-    def _prepare(self) -> None:
-        """Fills the data directory."""
-
-    @abstractmethod
-    def _command(self) -> list[str]:
-        """The server's command line."""
-
-    def start(self) -> None:
-        """Starts the server and waits until it takes connections; after a kill it has recovered then."""
-        if self._process is not None:
-            return
-        if not self.data.exists():
-            self._prepare()
-        self._process = self._spawn(self._command())
-        _wait_until(self._is_ready, self._report)
-
-    def stop(self) -> None:
-        """Ends the server in good order."""
-        if self._process is not None:
-            self._process.send_signal(self.stop_signal)
-            self._process.wait(PATIENCE_S)
-            self._forget()
-
-    def kill(self) -> None:
-        """SIGKILL to all processes of the server; returns when they are gone."""
-        if self._process is None:
-            return
-        # Stopped first: it starts no more children, and does not see how they end.
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        children = _children(self._process.pid)
-        for pid in children:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.wait()
-        _wait_until(lambda: all(map(_is_gone, children)), self._report)
-        self._forget()
-
-    def close(self) -> None:
-        """Ends the server, and deletes its data. Not in good order, which would only take time."""
-        self.kill()
-        assert self._guard.stdin is not None
-        self._guard.stdin.close()
-        self._guard.wait(PATIENCE_S)
-
-    def _forget(self) -> None:
-        self._process = None
-        (self.folder / "server.pid").unlink(missing_ok=True)
-
-    def _is_ready(self) -> bool:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise AssertionError(f"the server ended with {self._process.returncode}: {self._report()}")
-        try:
-            with self._administer():
-                return True
-        except OperationalError:
-            return False
-
-    def _report(self) -> str:
-        return f"the end of its log:\n{self._log.read_text(errors='replace')[-4_000:]}"
-
-    def _run(self, *command: str) -> None:
-        """Runs a program to its end, as the server's user."""
-        code = self._spawn(command).wait(PATIENCE_S)
-        self._forget()
-        assert code == 0, f"{command[0]} ended with {code}: {self._report()}"
-
-    def _spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        owner = self._owner
-        with self._log.open("ab") as log:
-            return subprocess.Popen(
-                ["sh", "-c", _LAUNCH, "sh", *command],
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                user=owner and owner.pw_uid,
-                group=owner and owner.pw_gid,
-                extra_groups=None if owner is None else [],
-                start_new_session=True,
-            )
-
-    def _write(self, name: str, content: str) -> Path:
-        """A file that only the server's user may read."""
-        path = self.folder / name
-        path.touch(mode=0o600)
-        path.write_text(content)
-        if self._owner is not None:
-            os.chown(path, self._owner.pw_uid, self._owner.pw_gid)
-        return path
-
-
-class PostgresServer(PrivateServer):
-    """PostgreSQL, as durable as it is by default."""
-
-    accounts = ("postgres", "nobody")
-    scheme = "postgresql+psycopg"
-    stop_signal = signal.SIGINT
-
-    @staticmethod
-    def missing() -> str | None:
-        """Why no such server can be started here, and what to install; None if it can."""
-        if _postgres_programs() is not None:
-            return None
-        return _advice("PostgreSQL", "initdb and postgres", "postgresql", "TICKWHEEL_TEST_POSTGRESQL")
-
-    def _prepare(self) -> None:
-        password = self._write("password", self.password)
-        # --no-sync is for these new files only: after a crash of the machine nobody wants them.
-        self._run(
-            *(
-                self._program("initdb"),
-                "--no-sync",
-                "--locale=C",
-                "--encoding=UTF8",
-                f"--username={_ACCOUNT}",
-            ),
-            *("--auth=scram-sha-256", f"--pwfile={password}", f"--pgdata={self.data}"),
-        )
-
-    def _command(self) -> list[str]:
-        settings = {
-            "listen_addresses": "127.0.0.1",
-            "unix_socket_directories": "",
-            "fsync": "on",
-            "synchronous_commit": "on",
-            "full_page_writes": "on",
-            "shared_buffers": "64MB",
-            "max_connections": "100",
-        }
-        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        return [self._program("postgres"), "-D", str(self.data), "-p", str(self.port), *options]
-
-    @staticmethod
-    def _program(name: str) -> str:
-        folder = _postgres_programs()
-        assert folder is not None, PostgresServer.missing()
-        return str(folder / name)
-
-
-class MariaServer(PrivateServer):
-    """MariaDB with InnoDB, as durable as it is by default."""
-
-    accounts = ("mysql", "nobody")
-    scheme = "mariadb+pymysql"
-    stop_signal = signal.SIGTERM
-
-    # What the file system must agree on: the same for the new data directory and for the server.
-    _LAYOUT: Final = ("--innodb-log-file-size=32M",)
-
-    @staticmethod
-    def missing() -> str | None:
-        """Why no such server can be started here, and what to install; None if it can."""
-        if all(_find(name) for name in ("mariadbd", "mariadb-install-db", "my_print_defaults")):
-            return None
-        packages = "mariadb-server-core mariadb-client-core"
-        return _advice("MariaDB", "mariadbd and mariadb-install-db", packages, "TICKWHEEL_TEST_MARIADB")
-
-    def _prepare(self) -> None:
-        # No --user: that would also change the owner of a file of the installed server.
-        self._run(
-            *(self._program("mariadb-install-db"), "--no-defaults", "--force", "--skip-test-db"),
-            *(f"--datadir={self.data}", *self._LAYOUT),
-        )
-        account = f"{_ACCOUNT}@127.0.0.1"
-        self._write(
-            "accounts.sql",
-            f"CREATE USER IF NOT EXISTS {account} IDENTIFIED BY '{self.password}';\n"
-            f"GRANT ALL PRIVILEGES ON *.* TO {account} WITH GRANT OPTION;\n",
-        )
-
-    def _command(self) -> list[str]:
-        return [
-            *(
-                self._program("mariadbd"),
-                "--no-defaults",
-                f"--datadir={self.data}",
-                f"--tmpdir={self.folder}",
-            ),
-            *("--bind-address=127.0.0.1", f"--port={self.port}", "--skip-name-resolve"),
-            # Inside the data directory, and relative: the whole path may be too long for a socket.
-            *("--socket=server.sock", f"--pid-file={self.folder / 'mariadbd.pid'}"),
-            *("--innodb-flush-log-at-trx-commit=1", "--innodb-doublewrite=ON", *self._LAYOUT),
-            *("--innodb-buffer-pool-size=128M", "--innodb-buffer-pool-dump-at-shutdown=OFF"),
-            *("--max-connections=100", "--character-set-server=utf8mb4"),
-            f"--init-file={self.folder / 'accounts.sql'}",
-        ]
-
-    @staticmethod
-    def _program(name: str) -> str:
-        path = _find(name)
-        assert path is not None, MariaServer.missing()
-        return path
-
-
-def _default_database(home: URL) -> str:
-    return "postgres" if home.get_backend_name() == "postgresql" else "mysql"
-
-
-def _create(connection: Connection, name: str) -> None:
-    if connection.dialect.name == "postgresql":
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    else:
-        connection.execute(text(f"CREATE DATABASE {name} CHARACTER SET utf8mb4"))
-
-
-def _drop(connection: Connection, name: str) -> None:
-    if connection.dialect.name == "postgresql":
-        connection.execute(text(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
-        return
-    # A transaction that a test left open would hold its tables for ever.
-    others = text("SELECT id FROM information_schema.processlist WHERE db = :name")
-    for pid in connection.execute(others, {"name": name}).scalars().all():
-        with suppress(OperationalError):  # it has ended by itself
-            connection.execute(text(f"KILL {pid}"))
-    connection.execute(text(f"SET lock_wait_timeout = {PATIENCE_S:.0f}"))
-    connection.execute(text(f"DROP DATABASE IF EXISTS {name}"))
-
-
-def _advice(product: str, programs: str, packages: str, variable: str) -> str:
-    return (
-        f"{product}'s programs {programs} are not here: run `make test`, which installs them if it may, "
-        f"or `sudo apt-get install --no-install-recommends {packages}`, or name a server in {variable}"
-    )
-
-
-def _find(name: str) -> str | None:
-    """Debian's servers are in /usr/sbin, which is not on everybody's path."""
-    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin")
-
-
-def _postgres_programs() -> Path | None:
-    """The folder with the newest version."""
-    versions = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if path.parent.name.isdecimal()]
-    newest_first = sorted(versions, key=lambda path: int(path.parent.name), reverse=True)
-    on_path = _find("initdb")
-    for folder in [*newest_first, *([Path(on_path).parent] if on_path else [])]:
-        if all(os.access(folder / name, os.X_OK) for name in ("initdb", "postgres")):
-            return folder
-    return None
-
-
-def _owner(accounts: Sequence[str]) -> pwd.struct_passwd:
-    for name in accounts:
-        with suppress(KeyError):
-            return pwd.getpwnam(name)
-    raise AssertionError(f"this machine has none of the users {', '.join(accounts)}")
-
-
-def _free_port() -> int:
-    """A port that nobody has now. Below those that the kernel gives to clients: a server that was killed must find its
-    own port free when it comes back."""
-    for _ in range(1_000):
-        port = random.randrange(20_000, 32_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("there is no free port between 20000 and 32000")
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal() and (status := _status(int(folder.name))) and status[1] == parent:
-            found.append(int(folder.name))
-    return found
-
-
-def _is_gone(pid: int) -> bool:
-    """A zombie is gone: only who started it has not heard yet."""
-    status = _status(pid)
-    return status is None or status[0] in "ZX"
-
-
-def _status(pid: int) -> tuple[str, int] | None:
-    """A process's state and its parent; None if there is no such process."""
-    try:
-        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    state, parent = line.rpartition(")")[2].split()[:2]  # what is before may have spaces
-    return state, int(parent)
-
-
-def _wait_until(condition: Callable[[], bool], report: Callable[[], str]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"the server took longer than {PATIENCE_S:.0f} s; {report()}")
-        time.sleep(0.02)
+def server_for_tests(private: type[PrivateServer]) -> DatabaseServer:
+    """The server that the environment names, or else one of our own. Where neither can be had the test is skipped; or
+    fails, in a run that must not skip it."""
+    if named := os.environ.get(private.variable):
+        return NamedServer(named)
+    if reason := private.missing():
+        if os.environ.get("CI_DATABASES") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return private()

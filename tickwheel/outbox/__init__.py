@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.outbox.errors import (
+    AlreadyInTransaction,
     BadDatabase,
     BadTable,
     DatabaseBusy,
@@ -30,37 +31,76 @@ from tickwheel.outbox.errors import (
 )
 
 if TYPE_CHECKING:
+    from tickwheel.outbox import inbox
     from tickwheel.outbox.database import Database, open_database
+    from tickwheel.outbox.inbox import Inbox
     from tickwheel.outbox.messages.settings import MessageSettings
+    from tickwheel.outbox.messages.stream import Batch, Message, Stream
     from tickwheel.outbox.messages.table import MessageTable
+    from tickwheel.outbox.queue import Queue
+    from tickwheel.outbox.queue_consumer import QueueConsumer
+    from tickwheel.outbox.queue_messages import ClaimedBatch, ClaimedMessage, QueueBatch, QueueMessage
+    from tickwheel.outbox.queue_sql import QueueStats
+    from tickwheel.outbox.relay import Relay
+    from tickwheel.outbox.relay_batch import RelayStats
 
 __all__ = [
+    "AlreadyInTransaction",
     "BadDatabase",
     "BadTable",
+    "Batch",
+    "ClaimedBatch",
+    "ClaimedMessage",
     "Database",
     "DatabaseBusy",
     "DatabaseUnavailable",
     "DriverMissing",
+    "Inbox",
     "LeaseLost",
+    "Message",
     "MessageSettings",
     "MessageTable",
     "NotInTransaction",
     "OutboxError",
+    "Queue",
+    "QueueBatch",
+    "QueueConsumer",
+    "QueueMessage",
+    "QueueStats",
+    "Relay",
+    "RelayStats",
     "SqlMissing",
+    "Stream",
     "TableMissing",
+    "inbox",
     "open_database",
 ]
 
 # Only what is used is imported: SQLAlchemy is an extra.
 _HOMES = {
+    "Batch": "tickwheel.outbox.messages.stream",
+    "Message": "tickwheel.outbox.messages.stream",
+    "Stream": "tickwheel.outbox.messages.stream",
     "MessageSettings": "tickwheel.outbox.messages.settings",
     "MessageTable": "tickwheel.outbox.messages.table",
+    "ClaimedBatch": "tickwheel.outbox.queue_messages",
+    "ClaimedMessage": "tickwheel.outbox.queue_messages",
     "Database": "tickwheel.outbox.database",
+    "Inbox": "tickwheel.outbox.inbox",
+    "Relay": "tickwheel.outbox.relay",
+    "RelayStats": "tickwheel.outbox.relay_batch",
+    "Queue": "tickwheel.outbox.queue",
+    "QueueBatch": "tickwheel.outbox.queue_messages",
+    "QueueConsumer": "tickwheel.outbox.queue_consumer",
+    "QueueMessage": "tickwheel.outbox.queue_messages",
+    "QueueStats": "tickwheel.outbox.queue_sql",
     "open_database": "tickwheel.outbox.database",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "inbox":  # a module, which has the functions of an inbox with the usual name
+        return importlib.import_module("tickwheel.outbox.inbox")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -41,11 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Kind = Literal["sqlite", "postgresql", "mariadb"]
 
-_DRIVERS: Final = {
-    "postgresql": ("psycopg", "psycopg[binary]"),
-    "mysql": ("pymysql", "PyMySQL"),
-    "mariadb": ("pymysql", "PyMySQL"),
-}
+_PACKAGES: Final = {"psycopg": "psycopg[binary]", "pymysql": "PyMySQL", "MySQLdb": "mysqlclient"}
 _KINDS: Final[dict[str, Kind]] = {
     "sqlite": "sqlite",
     "postgresql": "postgresql",
@@ -246,12 +242,10 @@ def _engine(where: str | URL) -> Engine:
 
 
 def _driver_missing(url: URL, error: ImportError) -> OutboxError:
-    backend = url.get_backend_name()
-    usual, package = _DRIVERS.get(backend, ("", ""))
     name = (getattr(error, "name", None) or url.get_driver_name()).partition(".")[0]
     return DriverMissing(
         f"The Python package {name} is not installed, which {url.drivername} databases need.",
-        advice=f"pip install '{package if usual == name else name}', or all drivers: pip install 'tickwheel[sql]'",
+        advice=f"pip install '{_PACKAGES.get(name, name)}', or the usual drivers: pip install 'tickwheel[sql]'",
     )
 
 
@@ -310,26 +304,20 @@ _GONE_MARIADB: Final = (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040)
 
 def is_busy(error: DBAPIError) -> bool:
     """Whether other transactions were in the way, so that trying again makes sense."""
-    original = error.orig
-    state = getattr(original, "sqlstate", None)
-    if state is not None:
-        return state in _BUSY_POSTGRESQL
-    code = original.args[0] if original is not None and original.args else None
-    return code in _BUSY_MARIADB or (isinstance(code, str) and "database is locked" in code)
+    code = error_code(error)
+    return code in _BUSY_POSTGRESQL or code in _BUSY_MARIADB or "database is locked" in str(code)
 
 
 def is_gone(error: DBAPIError) -> bool:
     """Whether the server, or the connection to it, went away."""
     if error.connection_invalidated:
         return True
-    original = error.orig
-    state = getattr(original, "sqlstate", None)
-    if state is not None:
-        return str(state).startswith(_GONE_POSTGRESQL)
-    code = original.args[0] if original is not None and original.args else None
+    code = error_code(error)
     if isinstance(code, int):
         return code in _GONE_MARIADB
-    if isinstance(error, OperationalError) and type(original).__module__.partition(".")[0] == "psycopg":
+    if getattr(error.orig, "sqlstate", None) is not None:
+        return str(code).startswith(_GONE_POSTGRESQL)
+    if isinstance(error, OperationalError) and type(error.orig).__module__.partition(".")[0] == "psycopg":
         return True  # the server gives each of its errors a state; this one comes from the way there
     texts = (
         "connection failed",
@@ -338,6 +326,13 @@ def is_gone(error: DBAPIError) -> bool:
         "server closed the connection",
     )
     return any(text in str(code) for text in texts)
+
+
+def error_code(error: DBAPIError) -> object:
+    """MariaDB's and MySQL's number (their SQLSTATE says less), PostgreSQL's SQLSTATE, or the text of SQLite's error."""
+    original = error.orig
+    first = original.args[0] if original is not None and original.args else None
+    return first if isinstance(first, int) else getattr(original, "sqlstate", None) or first
 
 
 def typed_error(error: DBAPIError, name: str) -> OutboxError | None:

@@ -72,6 +72,13 @@ class NotInTransaction(OutboxError):
     advice = "Use `with engine.begin() as connection:` and pass the connection."
 
 
+class AlreadyInTransaction(OutboxError):
+    """The connection is in a transaction, which somebody else has to commit."""
+
+    code = "already_in_transaction"
+    advice = "Pass a connection on which nothing was executed; or use inbox.mark, commit, and then ack the message."
+
+
 class LeaseLost(OutboxError):
     """A message, or a range of keys, is not held any more: somebody else took it over, or it is done."""
 

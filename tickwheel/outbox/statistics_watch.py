@@ -86,7 +86,9 @@ class StatisticsWatch:
         try:
             while True:
                 try:
-                    if not self._is_looking and await self._count() != self._quiet_at:
+                    if self._is_looking:
+                        pass
+                    elif await self._count() != self._quiet_at:
                         echoes.start(anyio.current_time())
                         ring(None)
                     elif echoes.is_due(anyio.current_time()):
@@ -98,7 +100,10 @@ class StatisticsWatch:
                 except DatabaseUnavailable:
                     await anyio.sleep(backoff.next_s())
         finally:
-            self._close()
+            # Somebody who looks may be reading the count in a thread, which no cancellation ends.
+            with anyio.CancelScope(shield=True):
+                async with self._lock:
+                    self._close()
 
     @asynccontextmanager
     async def look(self) -> AsyncIterator[Look]:
@@ -140,11 +145,15 @@ class StatisticsWatch:
         return int(found[1])
 
     def _connect(self) -> Any:
+        from pymysql import MySQLError
+
         try:
             pooled = self._database.engine.raw_connection()
-        except DBAPIError as error:
-            raise DatabaseUnavailable(f"{self._database.name}: {error.orig}") from error
-        except PoolTimeout as error:
+        except (
+            DBAPIError,
+            MySQLError,
+            PoolTimeout,
+        ) as error:  # a pool does not translate what the driver raises
             raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
         connection = pooled.driver_connection
         pooled.detach()

@@ -160,24 +160,18 @@ class NotifyWatch:
     def _listen(self) -> Any:
         from psycopg import Error
 
-        pooled = self._reachable()
-        connection: Any = pooled.driver_connection
-        pooled.detach()
+        connection: Any = None
         try:
+            pooled = self._database.engine.raw_connection()
+            connection = pooled.driver_connection
+            pooled.detach()
             connection.autocommit = True
             connection.execute(f"listen {_quoted(self._channel)}")
-        except Error as error:  # the pool did not know that it was broken
-            connection.close()
+        except (Error, DBAPIError, PoolTimeout) as error:
+            if connection is not None:  # the pool did not know yet that the server had ended it
+                connection.close()
             raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
         return connection
-
-    def _reachable(self) -> Any:
-        try:
-            return self._database.engine.raw_connection()
-        except DBAPIError as error:
-            raise DatabaseUnavailable(f"{self._database.name}: {error.orig}") from error
-        except PoolTimeout as error:
-            raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
 
     async def _pass_on(self, connection: Any, ring: Ring) -> None:
         """Rings for each notification, until the connection breaks."""

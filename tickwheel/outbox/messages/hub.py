@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tickwheel._backoff import Backoff
-from tickwheel.outbox.errors import BadTable, DatabaseBusy, DatabaseUnavailable, OutboxError, TableMissing
+from tickwheel.outbox.errors import BadTable, DatabaseBusy, DatabaseUnavailable, OutboxError
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.acks import AckQueue
 from tickwheel.outbox.messages.candidates import Candidates
@@ -37,6 +37,8 @@ _CHECK_INTERVAL_S = 10.0
 """How often the table's form, its settings and the clocks are compared."""
 _LOOK_AHEAD = 2
 """Candidates looked up for each message that can be delivered: others may be faster at some of them."""
+_LOOK_INTERVAL_S = 0.05
+"""While candidates are left, what may be new is looked for only so often: our own commits may look like news, too."""
 _CLOSE_TIMEOUT_S = 10.0
 
 
@@ -69,6 +71,7 @@ class Hub:
         self._must_look = True
         self._missed = self._taken = 0
         self._pause = Backoff(first_s=0.005, max_s=0.1)
+        self._look_again_at = 0.0
         self._woken = anyio.Event()
         self._group: TaskGroup | None = None
         self._error: OutboxError | None = None
@@ -121,12 +124,19 @@ class Hub:
 
     async def open(self) -> None:
         """Starts the tasks. Raises what makes the table unusable."""
-        await self._database.call(self._table.reload)
-        await self._see_that_it_notifies()
+        await self._database.call(self._reload)
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         for work in (self._watch_on, self._deliver, self._keep, self.acks.run):
             self._group.start_soon(self._guarded, work)
+
+    def _reload(self) -> schemas.Schema:
+        schema = self._table.reload()
+        try:
+            self._database.run(lambda one: schemas.make_notify(self._database, one, schema))
+        except BadTable as error:
+            logger.warning("%s Until then it is only looked at every vt_poller_interval.", error)
+        return schema
 
     async def close(self) -> None:
         """Ends the tasks, after the acks that are on their way."""
@@ -185,7 +195,7 @@ class Hub:
     async def _after_change(self, error: DBAPIError, before: object) -> None:
         """A statement failed: most likely the table was altered. Raises TableMissing, BadTable, or OutboxError."""
         try:
-            schema = await self._database.call(self._table.reload)
+            schema = await self._database.call(self._reload)
         except (DatabaseUnavailable, DatabaseBusy):
             return
         if schema.version == before:
@@ -197,10 +207,10 @@ class Hub:
         wanted = sum(stream.wants for stream in self._streams)
         if not wanted:
             await self._sleep_until(None)
+        elif len(self._candidates) and not (self._must_look and anyio.current_time() >= self._look_again_at):
+            await self._claim(wanted)
         elif self._must_look:
             await self._look(wanted)
-        elif len(self._candidates):
-            await self._claim(wanted)
         else:
             await self._sleep_until(self._due_times.next_ns())
 
@@ -223,6 +233,7 @@ class Hub:
             look.found = bool(found.due)
         self.stats.looks += 1
         self._candidates.replace(found.due, found.cut)
+        self._look_again_at = anyio.current_time() + _LOOK_INTERVAL_S
         if found.next_due_ns is not None:
             self._due_times.add(found.next_due_ns)
 
@@ -248,7 +259,7 @@ class Hub:
         await self._hand_out(claimed)
         if self._taken:
             self._pause.reset()
-        elif self._must_look:
+        elif not len(self._candidates):
             await anyio.sleep(self._pause.next_s())  # others hold all that we see, and not for ever
 
     async def _hand_out(self, claimed: Sequence[Claimed]) -> None:
@@ -286,28 +297,9 @@ class Hub:
     async def _check_form(self) -> None:
         """Raises TableMissing and BadTable when the table was dropped, or is no message table any more."""
         if await self._database.call(self._read_version) != self._table.schema.version:
-            try:
-                await self._database.call(self._table.reload)
-            except (TableMissing, BadTable):
-                raise
+            await self._database.call(self._reload)
             logger.info("%s was changed", self._table.name)
-            await self._see_that_it_notifies()
             self.ring(None)
-
-    async def _see_that_it_notifies(self) -> None:
-        """Nobody may have told the table that it is one of ours."""
-        schema = self._table.schema
-        if schema.notifies:
-            return
-        try:
-            await self._database.transaction(lambda one: schemas.notify(self._database, one, schema))
-        except (DatabaseUnavailable, DatabaseBusy, DBAPIError) as error:
-            advice = (
-                f"`tickwheel outbox init`, or MessageTable({self._table.name!r}).adopt(), by its owner helps"
-            )
-            logger.warning(
-                "%s: commits are noticed only every poller_interval; %s: %s", self._table.name, advice, error
-            )
 
     def _read_version(self) -> object:
         with self._database.reading() as connection:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.exc import NoSuchTableError, ProgrammingError
 
 from tickwheel.outbox.database import BUSY_TIMEOUT_S, Database, Kind, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
@@ -39,27 +39,19 @@ _VACUUM_EARLY: Final = {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.02
 @dataclass(frozen=True)
 class Schema:
     """A message table as it is now. ``columns``: those that are streamed, ``id`` first. ``version``: compares unequal
-    after any change of the table or its settings. ``is_strict``: the table itself refuses messages without a time.
-    ``notifies``: nothing has to be done for its changes to be noticed."""
+    after any change of the table or its settings. ``is_strict``: the table itself refuses messages without a time."""
 
     table: sa.Table
     settings: MessageSettings
     columns: tuple[str, ...]
     version: tuple[Any, ...]
     is_strict: bool
-    notifies: bool
 
 
-def create(
-    database: Database,
-    connection: Connection,
-    name: str,
-    settings: MessageSettings,
-    columns: Sequence[sa.Column[Any]] | None,
-) -> None:
-    """Makes the table, its indexes and what notifies of its changes; what is there already stays as it is."""
-    with _one_at_a_time(database, connection, name):
-        _create(database, connection, name, settings, columns)
+def create(database: Database, connection: Connection, table: sa.Table) -> None:
+    """Makes a ``definition``, its indexes and what notifies of its changes; what is there already stays as it is."""
+    with _one_at_a_time(database, connection, table.name):
+        _create(database, connection, table)
 
 
 @contextmanager
@@ -78,24 +70,17 @@ def _one_at_a_time(database: Database, connection: Connection, name: str) -> Ite
         connection.execute(sa.select(sa.func.release_lock(lock)))
 
 
-def _create(
-    database: Database,
-    connection: Connection,
-    name: str,
-    settings: MessageSettings,
-    columns: Sequence[sa.Column[Any]] | None,
-) -> None:
+def _create(database: Database, connection: Connection, table: sa.Table) -> None:
+    name = table.name
     inspector = sa.inspect(connection)
     if not inspector.has_table(name):
-        table = _definition(database.kind, name, settings, columns)
         table.create(connection)
         if database.kind == "sqlite":
-            set_comment(
-                database, connection, name, settings
-            )  # a table of this name may have been dropped before
+            # A table of this name may have been dropped before.
+            set_comment(database, connection, name, parse_comment(table.comment, name))
     elif database.kind == "sqlite" and _comment(database, connection, name) is None:
         raise BadTable(f"There is a table {name} already, which is no message table.")
-    notify(database, connection, load(database, connection, name))
+    make_notify(database, connection, load(database, connection, name))
 
 
 def adopt(database: Database, connection: Connection, name: str, settings: MessageSettings | None) -> None:
@@ -104,12 +89,36 @@ def adopt(database: Database, connection: Connection, name: str, settings: Messa
         raise TableMissing(f"There is no table {name}.")
     if settings is not None:
         set_comment(database, connection, name, settings)
-    notify(database, connection, load(database, connection, name))
+    _notify(database, connection, load(database, connection, name))
 
 
-def notify(database: Database, connection: Connection, schema: Schema) -> None:
-    """Makes PostgreSQL notify of changes of the table, unless it does."""
-    if not schema.notifies:
+def make_notify(database: Database, connection: Connection, schema: Schema) -> None:
+    """Makes sure that changes of the table wake its hubs, also when it was made by plain SQL. Raises BadTable."""
+    if (
+        database.kind != "postgresql"
+        or connection.execute(
+            sa.text(_NOTIFIES), {"name": schema.table.name, "channel": channel_of(schema.table.name)}
+        ).scalar()
+    ):
+        return
+    try:
+        _notify(database, connection, schema)
+    except ProgrammingError as error:
+        raise BadTable(
+            f"{schema.table.name} has no triggers that notify of its changes, and they cannot be made: {error.orig}",
+            advice="Let the owner of the table run `tickwheel outbox init` once.",
+        ) from error
+
+
+_NOTIFIES: Final = (
+    "select count(*) = 2 from pg_trigger where tgrelid = to_regclass(quote_ident(:name))"
+    " and tgname in ('tickwheel_insert', 'tickwheel_update') and tgenabled <> 'D'"
+    " and position(convert_to(:channel, 'UTF8') in tgargs) = 1"  # else it was made under another name
+)
+
+
+def _notify(database: Database, connection: Connection, schema: Schema) -> None:
+    if database.kind == "postgresql":
         for statement in notify_statements(schema.table, "time_next"):
             connection.execute(sa.text(statement.replace(":", "\\:")))
 
@@ -164,11 +173,7 @@ def load(database: Database, connection: Connection, name: str) -> Schema:
     table = _reflect(connection, name)
     _check_columns(table)
     checks = {one["name"] for one in sa.inspect(connection).get_check_constraints(name)}
-    is_strict = _named(name, _CHECK) in checks
-    notifies = database.kind != "postgresql" or (
-        connection.execute(sa.text(_TRIGGERS), {"name": name, "channel": channel_of(name)}).scalar() == 2
-    )
-    return Schema(table, settings, _streamed(table, settings), version, is_strict, notifies)
+    return Schema(table, settings, _streamed(table, settings), version, _named(name, _CHECK) in checks)
 
 
 def _reflect(connection: Connection, name: str) -> sa.Table:
@@ -187,10 +192,6 @@ def current_version(database: Database, connection: Connection, name: str) -> tu
     return (*row, comment)
 
 
-_TRIGGERS: Final = (
-    "select count(*) from pg_trigger where tgrelid = to_regclass(quote_ident(:name)) and tgenabled <> 'D'"
-    " and position(convert_to(:channel, 'UTF8') in tgargs) = 1 and tgname in ('tickwheel_insert', 'tickwheel_update')"
-)
 _VERSIONS: Final[dict[Kind, str]] = {
     "sqlite": "select sql from sqlite_master where type = 'table' and name = :name",
     "postgresql": (
@@ -216,11 +217,12 @@ def _comment(database: Database, connection: Connection, name: str) -> str | Non
     return connection.execute(sa.select(_COMMENTS.c.comment).where(_COMMENTS.c.name == name)).scalar()
 
 
-def _definition(
+def definition(
     kind: Kind, name: str, settings: MessageSettings, columns: Sequence[sa.Column[Any]] | None
 ) -> sa.Table:
+    """The table that ``create`` makes. Raises BadTable."""
     number = sa.Integer if kind == "sqlite" else sa.BigInteger  # only INTEGER counts up by itself in SQLite
-    user_columns = [sa.Column("message", _LONG_TEXT)] if columns is None else [one._copy() for one in columns]
+    user_columns = [sa.Column("message", _LONG_TEXT)] if columns is None else list(columns)
     taken = {one.name for one in user_columns} & _OWN
     if taken:
         raise BadTable(f"The columns {', '.join(sorted(taken))} are the message table's own.")
@@ -296,4 +298,4 @@ def _streamed(table: sa.Table, settings: MessageSettings) -> tuple[str, ...]:
         raise BadTable(f"vt_message_cols names {', '.join(unknown)}, which {table.name} does not have.")
     if settings.columns:
         return tuple(settings.columns)
-    return ("id", *(one.name for one in table.columns if one.name not in REQUIRED))
+    return ("id", *(str(one.name) for one in table.columns if one.name not in REQUIRED))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -92,6 +93,11 @@ class Statements:
     def _make_lanes(self) -> Any:
         """The priorities that open messages have, each with its earliest time."""
         t = self._table
+        if self._kind == "mariadb":
+            # Grouped by all of the index's first columns it skips from group to group. It does so in no subquery, and
+            # not when time_acked, which is NULL in all of them, is left out.
+            groups = sa.select(t.c.priority, sa.func.min(t.c.time_next)).where(self._is_open)
+            return groups.group_by(t.c.time_acked, t.c.priority).having(t.c.priority.is_not(None))
         first = sa.select(sa.func.min(t.c.priority).label("priority")).where(self._is_open)
         lanes = first.cte("lanes", recursive=True)
         inner = t.alias("following")
@@ -146,36 +152,35 @@ class Statements:
         epochs: dict[int, list[Candidate]] = {}
         for one in chosen:
             epochs.setdefault(one.epoch, []).append(one)
-        taken: dict[Hashable, dict[str, Any]] = {}
+        taken: dict[Hashable, sa.Row[Any]] = {}
         for epoch, group in epochs.items():
             for ids in in_parts([one.id for one in group]):
-                for row in self._claim_epoch(connection, ids, epoch, now_ns):
-                    taken[row["id"]] = row
+                rows = self._claim_epoch(connection, ids, epoch, now_ns)
+                taken.update((row[0], row) for row in rows)  # the first column is the id
         return [self._claimed(one, taken[one.id]) for one in chosen if one.id in taken]
 
-    def _claimed(self, one: Candidate, row: dict[str, Any]) -> Claimed:
-        columns = {name: row[name] for name in self._schema.columns}
+    def _claimed(self, one: Candidate, row: sa.Row[Any]) -> Claimed:
+        columns = dict(zip(self._schema.columns, row, strict=True))
         return Claimed(one.id, one.epoch + 1, one.priority, one.time_next, columns)
 
     def _claim_epoch(
         self, connection: Connection, ids: Sequence[Hashable], epoch: int, now_ns: int
-    ) -> list[dict[str, Any]]:
+    ) -> Sequence[sa.Row[Any]]:
         t = self._table
         columns = [t.c[name] for name in self._schema.columns]
-        still_due = sa.and_(t.c.id.in_(ids), self._is_open, _epoch_is(t, epoch), t.c.time_next <= now_ns)
+        still_due = sa.and_(self._is_one_of(ids), self._is_open, _epoch_is(t, epoch), t.c.time_next <= now_ns)
         change = sa.update(t).values(epoch=epoch + 1, time_next=self._redelivery(epoch, now_ns))
         if self._kind == "sqlite":
-            result = connection.execute(change.where(still_due).returning(*columns))
-            return [dict(row._mapping) for row in result]
+            return connection.execute(change.where(still_due).returning(*columns)).all()
         if self._kind == "postgresql":
             free = sa.select(t.c.id).where(still_due).with_for_update(skip_locked=True).subquery("free")
             quiet = sa.select(sa.literal_column(QUIET)).scalar_subquery()
             change = change.where(t.c.id == free.c.id, quiet == "on").returning(*columns)
-            return [dict(row._mapping) for row in connection.execute(change)]
+            return connection.execute(change).all()
         locked = sa.select(*columns).where(still_due).with_for_update(skip_locked=True)
-        rows = [dict(row._mapping) for row in connection.execute(locked)]
+        rows = connection.execute(locked).all()
         if rows:
-            connection.execute(change.where(t.c.id.in_([row["id"] for row in rows])))
+            connection.execute(change.where(self._is_one_of([row[0] for row in rows])))
         return rows
 
     def _redelivery(self, epoch: int, now_ns: int) -> ColumnElement[int] | int:
@@ -195,7 +200,7 @@ class Statements:
         change = sa.update(t).values(time_acked=now_ns, time_next=None)
         parts = in_parts(list(ids))
         return sum(
-            connection.execute(change.where(t.c.id.in_(part), self._is_open)).rowcount for part in parts
+            connection.execute(change.where(self._is_one_of(part), self._is_open)).rowcount for part in parts
         )
 
     def ack_deliveries(
@@ -240,15 +245,28 @@ class Statements:
         self, connection: Connection, ids: Sequence[Hashable], epoch: int, values: dict[str, Any]
     ) -> Sequence[Hashable]:
         t = self._table
-        held = sa.and_(t.c.id.in_(ids), t.c.epoch == epoch, self._is_open)
+        held = sa.and_(self._is_one_of(ids), t.c.epoch == epoch, self._is_open)
         change = sa.update(t).where(held).values(values)
         if self._kind != "mariadb":
             changed = set(connection.execute(change.returning(t.c.id)).scalars())
             return [one for one in ids if one not in changed]
+        # Nearly always all of them count, and then nobody has to be told which.
+        attempt = connection.begin_nested()
+        if connection.execute(change).rowcount == len(ids):
+            attempt.commit()
+            return []
+        attempt.rollback()
         locked = set(connection.execute(sa.select(t.c.id).where(held).with_for_update()).scalars())
         if locked:
             connection.execute(change)
         return [one for one in ids if one not in locked]
+
+    def _is_one_of(self, ids: Sequence[Hashable]) -> ColumnElement[bool]:
+        """On PostgreSQL an array: the statement is then the same for any number of ids, and stays prepared."""
+        column = self._table.c.id
+        if self._kind != "postgresql":
+            return column.in_(ids)
+        return column == sa.any_(sa.literal(list(ids), postgresql.ARRAY(column.type)))
 
     def purge(self, connection: Connection, now_ns: int, limit: int = PURGE_BATCH) -> int:
         """Deletes up to ``limit`` messages that were acked ``purge_after`` ago. Returns how many."""

@@ -183,16 +183,15 @@ class Stream:
 
     async def __anext__(self) -> Message:
         while not self._current:
-            batch = await self._next()
+            batch = await self.next_batch()
             if batch is None:
                 raise StopAsyncIteration
             self._current.extend(batch)
         return self._current.popleft()
 
-    async def batches(self) -> AsyncIterator[Batch]:
+    def batches(self) -> AsyncIterator[Batch]:
         """The messages as they were claimed. Do not mix it with iterating over messages."""
-        while (batch := await self._next()) is not None:
-            yield batch
+        return _Batches(self)
 
     async def receive(self, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109
         """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
@@ -207,10 +206,11 @@ class Stream:
     async def receive_batch(self, timeout: float | None = None) -> Batch | None:  # noqa: ASYNC109
         """The next batch; None when none came within ``timeout`` seconds, or when the hub was closed."""
         with anyio.move_on_after(timeout):
-            return await self._next()
+            return await self.next_batch()
         return None
 
-    async def _next(self) -> Batch | None:
+    async def next_batch(self) -> Batch | None:
+        """The next batch; None when the hub was closed."""
         while not self._waiting:
             if self._error is not None:
                 raise self._error.copy()
@@ -242,3 +242,19 @@ class Stream:
         self._waiting.clear()
         self._arrived.set()
         return unseen
+
+
+class _Batches:
+    """No generator: one that is left in the middle would have to be closed by hand."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> _Batches:
+        return self
+
+    async def __anext__(self) -> Batch:
+        batch = await self._stream.next_batch()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch

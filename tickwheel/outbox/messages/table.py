@@ -48,9 +48,21 @@ class MessageTable:
     """
 
     def __init__(self, where: str | URL | Engine | Database, name: str) -> None:
+        self._owns_database = not isinstance(where, Database)
         self.database = open_database(where)
         self.name = name
         self._loaded: tuple[schemas.Schema, Statements] | None = None
+
+    def close(self) -> None:
+        """Closes the connections, unless they are an engine's or a Database's of the caller."""
+        if self._owns_database:
+            self.database.close()
+
+    def __enter__(self) -> MessageTable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # -- the table --
 
@@ -63,11 +75,8 @@ class MessageTable:
 
         A column named ``id`` replaces the default one, which counts up. Raises BadTable.
         """
-        self.database.run(
-            lambda connection: schemas.create(
-                self.database, connection, self.name, settings or MessageSettings(), columns
-            )
-        )
+        made = schemas.definition(self.database.kind, self.name, settings or MessageSettings(), columns)
+        self.database.run(lambda connection: schemas.create(self.database, connection, made))
         self.reload()
         return self
 

@@ -1,0 +1,58 @@
+"""What is needed of processes to start servers: their children and their end, a port, and how to wait."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+PATIENCE_S: Final = 60.0
+"""How long a process may take to start or to end; far more than it needs, because machines are busy."""
+
+
+def wait_until(condition: Callable[[], bool], report: Callable[[], str]) -> None:
+    """Asks again until it is so. Fails when that takes too long, and says what ``report`` says."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"this took longer than {PATIENCE_S:.0f} s; {report()}")
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    """A port that nobody has now. Below those that the kernel gives to clients: a server that was killed must find its
+    own port free when it comes back."""
+    for _ in range(1_000):
+        port = random.randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("there is no free port between 20000 and 32000")
+
+
+def children_of(parent: int) -> list[int]:
+    """The ids of the processes that a process has started, and that are still there."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal() and (status := _status(int(folder.name))) and status[1] == parent:
+            found.append(int(folder.name))
+    return found
+
+
+def is_gone(pid: int) -> bool:
+    """A zombie is gone: only who started it has not heard yet."""
+    status = _status(pid)
+    return status is None or status[0] in "ZX"
+
+
+def _status(pid: int) -> tuple[str, int] | None:
+    """A process's state and its parent; None if there is no such process."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, parent = line.rpartition(")")[2].split()[:2]  # what is before may have spaces
+    return state, int(parent)

@@ -1,0 +1,1 @@
+"""`tickwheel outbox`: messages inside a SQL database of the user's, a module for each command."""

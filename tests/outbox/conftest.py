@@ -1,0 +1,46 @@
+"""The databases that the outbox is tested on: SQLite, and real PostgreSQL and MariaDB servers, started when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.databases import DatabaseServer, MariaServer, PostgresServer, server_for_tests
+
+SERVERS = {"postgresql": "postgres_server", "mariadb": "maria_server"}
+"""The databases that are servers, and the fixture of each."""
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[DatabaseServer]:
+    """A PostgreSQL server. Tests share it; each creates its own database."""
+    with server_for_tests(PostgresServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def maria_server() -> Iterator[DatabaseServer]:
+    """A MariaDB server. Tests share it; each creates its own database."""
+    with server_for_tests(MariaServer) as server:
+        yield server
+
+
+@pytest.fixture(params=SERVERS)
+def database_server(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
+    """Each server in turn, for tests that kill it. It runs again afterwards."""
+    server: DatabaseServer = request.getfixturevalue(SERVERS[request.param])
+    yield server
+    server.start()
+
+
+@pytest.fixture(params=["sqlite", *SERVERS])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The SQLAlchemy URL of an empty database on each kind in turn. It is dropped afterwards."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'database.sqlite'}"
+        return
+    server: DatabaseServer = request.getfixturevalue(SERVERS[request.param])
+    with server.database() as url:
+        yield url

@@ -1,0 +1,273 @@
+"""The inbox: what a message does in the user's database counts once, however often the message is delivered.
+
+The mark that a message was processed is a row, and it is committed together with the effect. The message is acked only
+after that. Whoever gets it again finds the mark.
+
+>>> async with inbox.process(message, connection) as first:
+...     if first:
+...         connection.execute(accounts.update().values(balance=accounts.c.balance - 30))
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
+
+import anyio
+import anyio.to_thread
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+
+from tickwheel import sync
+from tickwheel._columns import check_name
+from tickwheel._message import Message
+from tickwheel.outbox.database import Database, Kind, now_ns, open_database
+from tickwheel.outbox.errors import AlreadyInTransaction, NotInTransaction
+from tickwheel.protocol.admin import Drop, DropOk
+from tickwheel.protocol.errors import BadArgument
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL, Connection, Engine
+    from sqlalchemy.ext.asyncio import AsyncConnection  # needs greenlet
+
+    from tickwheel._acks import AckQueue
+
+__all__ = ["Inbox", "mark", "mark_sync", "process", "process_sync"]
+
+T = TypeVar("T")
+Identity: TypeAlias = Literal["id", "key"]
+TABLE_NAME: Final = "tickwheel_inbox"
+_PURGED_AT_ONCE: Final = 1_000
+_DUPLICATE_MARIADB: Final = 1062
+_KINDS: Final[dict[str, Kind]] = {
+    "sqlite": "sqlite",
+    "postgresql": "postgresql",
+    "mysql": "mariadb",
+    "mariadb": "mariadb",
+}
+
+
+class Inbox:
+    """The marks of processed messages, in a table of the user's database.
+
+    ``where``: the database; needed for ``create`` and ``purge`` only. ``by``: what tells messages apart. ``id``: the
+    broker's number, which stays the same at each delivery. ``key``: the key, for producers who send a message again
+    under the same key after the broker has forgotten it; messages without a key go by their id.
+    """
+
+    def __init__(
+        self,
+        where: str | URL | Engine | Database | None = None,
+        table_name: str = TABLE_NAME,
+        *,
+        by: Identity = "id",
+    ) -> None:
+        if by not in ("id", "key"):
+            raise BadArgument(f"by is {by!r}; it must be 'id' or 'key'.")
+        self._where = where
+        self._by = by
+        schema, _, name = table_name.rpartition(".")
+        self.table = sa.Table(
+            name,
+            sa.MetaData(),
+            # A hash of the columns behind it, because databases differ in which texts they take for equal.
+            sa.Column("mark", sa.String(64), primary_key=True),
+            sa.Column("topic", sa.String(128), nullable=False),
+            sa.Column("consumer_group", sa.String(128), nullable=False),
+            sa.Column("message", sa.Text, nullable=False),
+            sa.Column("processed_ns", sa.BigInteger, nullable=False),
+            sa.Index(f"{name}_processed", "processed_ns"),
+            schema=schema or None,
+        )
+
+    # -- the table --
+
+    def create(self) -> Inbox:
+        """Creates the table, unless it is there."""
+        with self._database().begin() as connection:
+            self.table.create(connection, checkfirst=True)
+        return self
+
+    def purge(self, older_than: timedelta) -> int:
+        """Forgets what was processed longer ago, and returns how much. A message that is delivered again after that
+        counts again: keep marks longer than a consumer may ever be down."""
+        database, removed = self._database(), 0
+        before = now_ns(database.kind) - int(older_than.total_seconds() * 1_000_000_000)
+        while True:
+            found = database.run(partial(self._purge_some, before))
+            removed += found
+            if found < _PURGED_AT_ONCE:
+                return removed
+
+    def _purge_some(self, before: sa.ColumnElement[int], connection: Connection) -> int:
+        columns = self.table.c
+        chosen = sa.select(columns.mark).where(columns.processed_ns < before).limit(_PURGED_AT_ONCE)
+        marks = connection.execute(chosen).scalars().all()
+        if marks:
+            connection.execute(self.table.delete().where(columns.mark.in_(marks)))
+        return len(marks)
+
+    def _database(self) -> Database:
+        if self._where is None:
+            raise BadArgument("This inbox was made without a database.", advice="Inbox('postgresql://…')")
+        database = open_database(self._where)
+        self._where = database
+        return database
+
+    # -- processing --
+
+    @asynccontextmanager
+    async def process(
+        self, message: Message, connection: Connection | AsyncConnection, *, group: str = "default"
+    ) -> AsyncIterator[bool]:
+        """Begins a transaction, marks the message in it, runs the block, commits, and then acks the message.
+
+        The block is told whether the message is there for the first time. When it is not, its effect was committed
+        before, and only the ack is missing. An exception in the block rolls everything back; the message is not acked
+        and will be delivered again. ``group``: the consumer group; each counts for itself.
+
+        Raises AlreadyInTransaction: then use ``mark``, commit, and ack the message yourself.
+        """
+        _check_idle(connection.in_transaction())
+        log_id = await _log_id(message.acks)
+        async with _begun(connection) as run:
+            yield await run(self._insert, message, group, log_id)
+        await message.ack()
+
+    @contextmanager
+    def process_sync(
+        self, message: sync.Message, connection: Connection, *, group: str = "default"
+    ) -> Iterator[bool]:
+        """``process`` for messages of ``tickwheel.sync``."""
+        _check_idle(connection.in_transaction())
+        log_id = _log_id_sync(message)
+        with connection.begin():
+            yield self._insert(connection, message, group, log_id)
+        message.ack()
+
+    async def mark(
+        self, message: Message, connection: Connection | AsyncConnection, *, group: str = "default"
+    ) -> bool:
+        """Marks a message as processed in the transaction that is open; whether that is the first time. Commit, and
+        then ack the message. Raises NotInTransaction."""
+        _check_begun(connection.in_transaction())
+        log_id = await _log_id(message.acks)
+        return bool(await _runner(connection)(self._insert, message, group, log_id))
+
+    def mark_sync(self, message: sync.Message, connection: Connection, *, group: str = "default") -> bool:
+        """``mark`` for messages of ``tickwheel.sync``."""
+        _check_begun(connection.in_transaction())
+        return self._insert(connection, message, group, _log_id_sync(message))
+
+    def _insert(
+        self, connection: Connection, message: Message | sync.Message, group: str, log_id: str
+    ) -> bool:
+        """Inserts the mark; waits for a transaction that does the same. Whether it was not there."""
+        check_name(group, "group")
+        kind = _KINDS[connection.dialect.name]
+        name = f"{log_id}/{message.id}"
+        if self._by == "key" and message.key is not None:
+            name = f"key {message.key}"
+        parts = [part.encode(errors="surrogateescape") for part in (message.topic, group, name)]
+        row = {
+            "mark": hashlib.sha256(b"\0".join(parts)).hexdigest(),
+            "topic": message.topic,
+            "consumer_group": group,
+            "message": repr(name)[1:-1],
+            "processed_ns": now_ns(kind),
+        }
+        if kind == "mariadb":  # whose IGNORE would also ignore other errors
+            return _added(connection, self.table.insert().values(row))
+        insert = postgresql.insert if kind == "postgresql" else sqlite.insert
+        statement = insert(self.table).values(row).on_conflict_do_nothing(index_elements=["mark"])
+        return connection.execute(statement.returning(self.table.c.mark)).first() is not None
+
+
+def _added(connection: Connection, statement: sa.Insert) -> bool:
+    try:
+        connection.execute(statement)
+    except IntegrityError as error:
+        if error.orig is None or error.orig.args[:1] != (_DUPLICATE_MARIADB,):
+            raise
+        return False
+    return True
+
+
+_Run: TypeAlias = Callable[..., Any]
+
+
+def _runner(connection: Connection | AsyncConnection) -> _Run:
+    """How a function of a connection is called without stopping the event loop."""
+    if not isinstance(connection, sa.Connection):
+        return connection.run_sync
+
+    async def run(work: Callable[..., T], *arguments: Any) -> T:
+        return await anyio.to_thread.run_sync(work, connection, *arguments)
+
+    return run
+
+
+@asynccontextmanager
+async def _begun(connection: Connection | AsyncConnection) -> AsyncIterator[_Run]:
+    """A transaction, committed at the end of the block and rolled back when it raises."""
+    run = _runner(connection)
+    if not isinstance(connection, sa.Connection):
+        async with connection.begin():
+            yield run
+        return
+    transaction = await anyio.to_thread.run_sync(connection.begin)
+    try:
+        yield run
+        await anyio.to_thread.run_sync(transaction.commit)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(transaction.rollback)
+        raise
+
+
+def _check_idle(is_in_transaction: bool) -> None:
+    if is_in_transaction:
+        raise AlreadyInTransaction
+
+
+def _check_begun(is_in_transaction: bool) -> None:
+    if not is_in_transaction:
+        raise NotInTransaction
+
+
+# -- which log a message is in --
+
+_log_ids: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+"""By connection: what is behind it does not change while it stands."""
+
+
+async def _log_id(acks: AckQueue) -> str:
+    """The log that a message is in: numbers of messages mean something in one log only."""
+    link = acks.link
+    known = None if link is None else _log_ids.get(link)
+    if known is None:
+        answer = await acks.request(Drop(runs=[]))  # which drops nothing, and says where it is
+        assert isinstance(answer, DropOk)
+        known = answer.log_id
+        if link is not None and link is acks.link:
+            _log_ids[link] = known
+    return known
+
+
+def _log_id_sync(message: sync.Message) -> str:
+    return message._batch.outbox.call(_log_id)
+
+
+# -- the inbox of the usual name --
+
+_usual: Final = Inbox()
+process = _usual.process
+process_sync = _usual.process_sync
+mark = _usual.mark
+mark_sync = _usual.mark_sync

@@ -1,0 +1,141 @@
+"""A queue in the user's own database: first in, first out, for many producers and many consumers.
+
+>>> queue = outbox.Queue("postgresql://user:password@host/shop", "mails").create()
+>>> with queue.database.begin() as connection:
+...     connection.execute(orders.insert().values(...))
+...     queue.put(connection, "confirm order 17")
+>>> async with queue.consume() as consumer:
+...     async for batch in consumer:
+...         for message in batch:
+...             await send_mail(message.body)
+...         await batch.done()
+
+The order is that of ``put`` among what is committed: a transaction that commits late may bring messages that come
+before others which were claimed already. Consumers that work side by side may finish in another order.
+
+Each message is leased to one consumer. If that one dies, the lease ends and the next one takes over. What is done in
+the same database, in one transaction with ``batch.delete(connection)``, happens exactly once; all else at least once.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy.engine import URL, Connection, Engine
+
+from tickwheel._times import Delay, delay_ms
+from tickwheel.outbox import queue_table
+from tickwheel.outbox.database import Database, open_database
+from tickwheel.outbox.queue_consumer import QueueConsumer
+from tickwheel.outbox.queue_holding import Holding
+from tickwheel.outbox.queue_messages import ClaimedBatch
+from tickwheel.outbox.queue_sql import Body, QueueSql, QueueStats
+from tickwheel.outbox.queue_table import MAX_OWNER_CHARACTERS
+from tickwheel.protocol.errors import BadArgument
+
+MAX_CLAIM: Final = 10_000
+"""Messages in one claim."""
+DEFAULT_LEASE: Final = timedelta(seconds=60)
+
+
+class Queue:
+    """Raises BadDatabase, DriverMissing and DatabaseUnavailable like ``open_database``; BadArgument for the name."""
+
+    def __init__(self, where: str | URL | Engine | Database, name: str) -> None:
+        self.database = open_database(where)
+        self.name = name
+        self.sql = QueueSql(self.database, name)
+        self._owns_database = not isinstance(where, Database)
+
+    def create(self) -> Queue:
+        """Creates the table, or takes the one that is there. Raises BadTable if that is none of a queue."""
+        queue_table.create(self.database, self.sql.table)
+        return self
+
+    def check(self) -> None:
+        """Raises TableMissing and BadTable."""
+        with self.database.reading() as connection:
+            queue_table.check(connection, self.sql.table)
+
+    def close(self) -> None:
+        """Closes the connections that were opened for this queue."""
+        if self._owns_database:
+            self.database.close()
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def put(self, connection: Connection, body: Body) -> int:
+        """Adds a message in the transaction of ``connection``, and returns its id. It counts when that commits.
+
+        Raises NotInTransaction, TableMissing; BadArgument for a body that is neither bytes nor str.
+        """
+        return self.sql.put(connection, (body,))[0]
+
+    def put_many(self, connection: Connection, bodies: Iterable[Body]) -> list[int]:
+        """Adds messages, and returns their ids, which are in the order of the bodies; otherwise as ``put``."""
+        if isinstance(bodies, bytes | bytearray | memoryview | str):
+            raise BadArgument("The bodies are a single one.", advice="Use put, or pass a list.")
+        return self.sql.put(connection, bodies)
+
+    def claim(
+        self, limit: int = 100, *, lease: Delay = DEFAULT_LEASE, name: str | None = None
+    ) -> ClaimedBatch:
+        """Leases up to ``limit`` messages, first put first, in a transaction of its own. Blocks, but waits for none.
+
+        ``lease``: a timedelta or ms; afterwards others may claim them. ``name``: shown as ``owner`` in the table.
+        """
+        lease_ns, owner = _lease_ns(lease), _owner(name)
+        _check_limit(limit)
+        found = self.database.run(lambda connection: self.sql.claim(connection, limit, lease_ns, owner))
+        return ClaimedBatch(Holding(self.database, self.sql, found.rows), found.rows)
+
+    def consume(
+        self, *, batch: int = 100, lease: Delay = DEFAULT_LEASE, name: str | None = None
+    ) -> QueueConsumer:
+        """A consumer: ``async with queue.consume() as consumer``, then ``async for batch in consumer``.
+
+        ``batch``: messages at a time at most. ``lease``: how soon others take over when this process dies; while it
+        lives, it extends them. ``name``: shown as ``owner`` in the table; by default host and process.
+        """
+        _check_limit(batch)
+        return QueueConsumer(self, batch, _lease_ns(lease), _owner(name))
+
+    def stats(self) -> QueueStats:
+        """Counts the messages of the queue; this reads an index from end to end."""
+        with self.database.reading() as connection:
+            return self.sql.stats(connection)
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r} in {self.database.name}>"
+
+
+def _check_limit(limit: int) -> None:
+    if not isinstance(limit, int) or not 1 <= limit <= MAX_CLAIM:
+        raise BadArgument(f"A batch of {limit!r} messages is not allowed.", advice=f"Use 1 to {MAX_CLAIM:,}.")
+
+
+def _lease_ns(lease: Delay) -> int:
+    lease_ms = delay_ms(lease)
+    if not lease_ms:
+        raise BadArgument("A lease of no time is none.", advice="Use a timedelta, or milliseconds.")
+    return lease_ms * 1_000_000
+
+
+def _owner(name: str | None) -> str:
+    if name is not None:
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_OWNER_CHARACTERS:
+            raise BadArgument(
+                f"{name!r} cannot be a consumer's name.",
+                advice=f"Use 1 to {MAX_OWNER_CHARACTERS} characters.",
+            )
+        return name
+    return f"{socket.gethostname()[:200]}:{os.getpid()}:{secrets.token_hex(3)}"

@@ -1,0 +1,204 @@
+"""Messages and batches as a consumer of a queue sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, Generic, TypeVar
+
+import anyio
+from sqlalchemy.engine import Connection
+
+from tickwheel._backoff import Backoff
+from tickwheel._times import EPOCH, Delay, delay_ms
+from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable
+from tickwheel.outbox.queue_holding import Holding
+from tickwheel.outbox.queue_sql import Row
+
+AWAY: Final = (DatabaseUnavailable, DatabaseBusy)
+"""What can be waited out."""
+_NS_A_MS: Final = 1_000_000
+
+
+class BaseQueueMessage:
+    """What a message is."""
+
+    __slots__ = ("__weakref__", "_batch", "body", "enqueued_ns", "epoch", "id")
+
+    id: int
+    """Its place in the queue; it stays the same when it comes again."""
+    body: bytes
+    """What was put; a str as UTF-8."""
+    epoch: int
+    """1 at the first time that somebody claims it, one more each time."""
+    enqueued_ns: int
+    """When it was put: ns since 1970 by the database's clock."""
+
+    def __init__(self, batch: BaseQueueBatch[Any], row: Row) -> None:
+        self._batch = batch
+        self.id, self.body, self.epoch, self.enqueued_ns = row
+
+    @property
+    def enqueued(self) -> datetime:
+        """When it was put, in UTC."""
+        return EPOCH + timedelta(microseconds=self.enqueued_ns // 1_000)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is known that somebody else has taken it over. Then the work on it can stop."""
+        return self.id in self._batch.lost
+
+    def delete(self, connection: Connection) -> None:
+        """Deletes it in the transaction of ``connection``: what else is done there counts if, and only if, this does.
+
+        Raises LeaseLost when it is not held any more, which must leave the transaction's block, so that all is rolled
+        back; and NotInTransaction.
+        """
+        self._batch.holding.delete(connection, (self.id,), is_batch=False)
+
+    def __repr__(self) -> str:
+        return f"<message {self.id} of {self._batch.queue!r}, epoch {self.epoch}, {len(self.body):,} bytes>"
+
+
+M = TypeVar("M", bound=BaseQueueMessage)
+
+
+class BaseQueueBatch(Generic[M]):
+    """Messages that were claimed together, first put first."""
+
+    message_class: type[M]
+
+    def __init__(self, holding: Holding, rows: Sequence[Row]) -> None:
+        self.queue = holding.sql.table.name
+        """The queue's name."""
+        self.ids = tuple(row.id for row in rows)
+        """The id of each message."""
+        self.holding = holding
+        """What is known of who holds them."""
+        self._messages = [self.message_class(self, row) for row in rows]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[M]:
+        return iter(self._messages)
+
+    def __getitem__(self, index: int) -> M:
+        return self._messages[index]
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """The ids of those that somebody else is known to have taken over."""
+        return self.holding.lost_ids()
+
+    def bodies(self) -> list[bytes]:
+        """The body of each message."""
+        return [message.body for message in self._messages]
+
+    def delete(self, connection: Connection) -> None:
+        """Deletes all messages of the batch that were neither done nor released; otherwise as ``message.delete``."""
+        self.holding.delete(connection, self.ids, is_batch=True)
+
+    def __repr__(self) -> str:
+        return f"<batch of {len(self):,} messages of {self.queue!r}>"
+
+
+class ClaimedMessage(BaseQueueMessage):
+    """A message that ``queue.claim`` returned."""
+
+    __slots__ = ()
+
+    def done(self) -> None:
+        """Deletes it in a transaction of its own. Raises LeaseLost when it is not held any more."""
+        self._batch.holding.done((self.id,), is_batch=False)
+
+    def release(self, delay: Delay = 0) -> None:
+        """Gives it back, to be claimed after ``delay``, in its old place."""
+        self._batch.holding.release((self.id,), delay_ms(delay) * _NS_A_MS)
+
+
+class ClaimedBatch(BaseQueueBatch[ClaimedMessage]):
+    """What ``queue.claim`` returned; nobody extends its lease but ``extend``."""
+
+    message_class = ClaimedMessage
+
+    def done(self) -> None:
+        """Deletes all that is left of the batch, in a transaction of its own.
+
+        Raises LeaseLost, whose ``ids`` are not held any more; the others are deleted. After DatabaseUnavailable it may
+        be called again, whether the first call was done or not.
+        """
+        self.holding.done(self.ids, is_batch=True)
+
+    def release(self, delay: Delay = 0) -> None:
+        """Gives all that is left of the batch back."""
+        self.holding.release(self.ids, delay_ms(delay) * _NS_A_MS)
+
+    def extend(self, lease: Delay) -> None:
+        """Leases what is left of the batch for ``lease`` from now on. Raises LeaseLost."""
+        self.holding.extend(self.ids, delay_ms(lease) * _NS_A_MS)
+
+
+class QueueMessage(BaseQueueMessage):
+    """A message that a consumer got."""
+
+    __slots__ = ()
+
+    async def done(self) -> None:
+        """Deletes it in a transaction of its own. Raises LeaseLost when it is not held any more."""
+        await finish(self._batch.holding, (self.id,), is_batch=False)
+
+    async def release(self, delay: Delay = 0) -> None:
+        """Gives it back, to be claimed after ``delay``, in its old place."""
+        await give_back(self._batch.holding, (self.id,), delay)
+
+
+class QueueBatch(BaseQueueBatch[QueueMessage]):
+    """What a consumer got. Its leases are extended while the program has it, or one of its messages, in hand."""
+
+    message_class = QueueMessage
+
+    def __init__(self, holding: Holding, rows: Sequence[Row]) -> None:
+        super().__init__(holding, rows)
+        self._is_lost = anyio.Event()
+
+    async def done(self) -> None:
+        """Deletes all that is left of the batch, in a transaction of its own. Waits for a database that is away.
+
+        Raises LeaseLost, whose ``ids`` are not held any more; the others are deleted.
+        """
+        await finish(self.holding, self.ids, is_batch=True)
+
+    async def release(self, delay: Delay = 0) -> None:
+        """Gives all that is left of the batch back, to be claimed after ``delay``, in the old places."""
+        await give_back(self.holding, self.ids, delay)
+
+    async def wait_lost(self) -> tuple[int, ...]:
+        """Returns when somebody else has taken over messages of the batch; their ids."""
+        await self._is_lost.wait()
+        return self.lost
+
+    def tell_lost(self) -> None:
+        """Wakes who waits for it. Only the consumer calls this."""
+        self._is_lost.set()
+
+
+async def finish(holding: Holding, ids: Sequence[int], *, is_batch: bool) -> None:
+    """``Holding.done`` in a worker thread, again and again while the database is away."""
+    backoff = Backoff(max_s=2.0)
+    while True:
+        try:
+            return await holding.database.call(lambda: holding.done(ids, is_batch=is_batch))
+        except AWAY:
+            await anyio.sleep(backoff.next_s())
+
+
+async def give_back(holding: Holding, ids: Sequence[int], delay: Delay) -> None:
+    """``Holding.release`` in a worker thread, again and again while the database is away."""
+    delay_ns = delay_ms(delay) * _NS_A_MS
+    backoff = Backoff(max_s=2.0)
+    while True:
+        try:
+            return await holding.database.call(holding.release, ids, delay_ns)
+        except AWAY:
+            await anyio.sleep(backoff.next_s())

@@ -1,0 +1,149 @@
+"""The table of a queue: made where it is missing, checked where it exists.
+
+| column | |
+|---|---|
+| ``id`` | the order in which messages were put; never used twice |
+| ``body`` | |
+| ``enqueued_ns`` | when it was put; all times are ns since 1970 by the database's clock |
+| ``epoch`` | how often it was claimed; with the id it tells this claim from all others |
+| ``lease_until_ns`` | 0: free. Otherwise nobody may claim it before |
+| ``owner`` | who holds it; NULL: nobody. With a ``lease_until_ns`` that is a message which waits for its retry |
+
+Claims look for free messages by id, and for leases that end, and find both in an index: neither reads past what others
+hold. PostgreSQL and SQLite have an index for each, MariaDB one for both.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.engine import Connection
+
+from tickwheel.outbox.database import Database
+from tickwheel.outbox.errors import BadTable, TableMissing
+from tickwheel.outbox.watch import notify_statements
+from tickwheel.protocol.errors import BadArgument
+
+MAX_NAME_BYTES: Final = 48
+"""What leaves room for the names of indexes within the 63 bytes of PostgreSQL."""
+MAX_OWNER_CHARACTERS: Final = 255
+
+_PAGE: Final = "docs/how-to/outbox-queue.md lists the columns; queue.create() makes a table of another name."
+_KINDS: Final[dict[str, tuple[type, str]]] = {
+    "id": (int, "a 64-bit integer"),
+    "body": (bytes, "binary"),
+    "enqueued_ns": (int, "a 64-bit integer"),
+    "epoch": (int, "a 64-bit integer"),
+    "lease_until_ns": (int, "a 64-bit integer"),
+    "owner": (str, "text"),
+}
+
+
+def queue_table(name: str, kind: str) -> sa.Table:
+    """The table as SQLAlchemy sees it. Raises BadArgument for a name that cannot be one."""
+    if not isinstance(name, str) or len(name.encode()) > MAX_NAME_BYTES or not re.fullmatch(r"\w+", name):
+        raise BadArgument(
+            f"{name!r} cannot be the name of a queue.",
+            advice=f"Use 1 to {MAX_NAME_BYTES} bytes of letters, digits and underscores.",
+        )
+    table = sa.Table(
+        name,
+        sa.MetaData(),
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+        sa.Column(
+            "body", sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb"), nullable=False
+        ),
+        sa.Column("enqueued_ns", sa.BigInteger, nullable=False),
+        sa.Column("epoch", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("lease_until_ns", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("owner", sa.String(MAX_OWNER_CHARACTERS)),
+        sqlite_autoincrement=True,
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+        mysql_charset="utf8mb4",
+        mariadb_charset="utf8mb4",
+    )
+    lease = table.c.lease_until_ns
+    if kind == "mariadb":
+        sa.Index(lease_index(name), lease, table.c.id)
+    else:
+        free, leased = lease == sa.literal_column("0"), lease > sa.literal_column("0")
+        sa.Index(f"{name}_free", table.c.id, postgresql_where=free, sqlite_where=free)
+        sa.Index(lease_index(name), lease, postgresql_where=leased, sqlite_where=leased)
+    return table
+
+
+def lease_index(name: str) -> str:
+    """The name of the index by the ends of leases."""
+    return f"{name}_lease"
+
+
+def create(database: Database, table: sa.Table) -> None:
+    """Makes what is missing of the table, its indexes and, on PostgreSQL, its triggers. Raises BadTable."""
+
+    def work(connection: Connection) -> None:
+        if database.kind == "postgresql":  # "if not exists" alone fails where two do it at once
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext("tickwheel_create"))))
+        table.create(connection, checkfirst=True)
+        check(connection, table)
+        present = {index["name"] for index in sa.inspect(connection).get_indexes(table.name)}
+        for index in table.indexes:
+            if index.name not in present:
+                index.create(connection)
+        if database.kind == "postgresql" and not _notifies(connection, table):
+            # Also of updates: others learn of the leases that are given, and of messages that are given back.
+            for statement in notify_statements(table, "lease_until_ns"):
+                connection.exec_driver_sql(statement.replace("%", "%%"))  # it is no format of the driver's
+
+    database.run(work)
+
+
+def check(connection: Connection, table: sa.Table) -> None:
+    """Raises TableMissing, or BadTable when the table has other columns than a queue has."""
+    inspector = sa.inspect(connection)
+    if not inspector.has_table(table.name):
+        raise missing(table.name)
+    columns = {column["name"]: column for column in inspector.get_columns(table.name)}
+    wrong = [f"{name} is missing" for name in _KINDS if name not in columns]
+    wrong += [
+        f"{name} is not {text}"
+        for name, (kind, text) in _KINDS.items()
+        if name in columns and not _is(columns[name]["type"], kind)
+    ]
+    wrong += [
+        f"{name} must have a default, because the queue does not know it"
+        for name, column in columns.items()
+        if name not in _KINDS and not column["nullable"] and column.get("default") is None
+    ]
+    if inspector.get_pk_constraint(table.name)["constrained_columns"] != ["id"]:
+        wrong.append("the primary key is not id")
+    if wrong:
+        raise BadTable(f"The table {table.name} is no queue: {', '.join(wrong)}.", advice=_PAGE)
+
+
+def missing(name: str) -> TableMissing:
+    """The error for a table that is not there."""
+    return TableMissing(
+        f"There is no table {name}.", advice="Call queue.create() once, or check the name and the database."
+    )
+
+
+def _is(column_type: sa.types.TypeEngine[object], kind: type) -> bool:
+    if kind is int:
+        return isinstance(column_type, sa.Integer)
+    return isinstance(column_type, sa.types._Binary) == (kind is bytes) and (
+        kind is bytes or isinstance(column_type, sa.String)
+    )
+
+
+def _notifies(connection: Connection, table: sa.Table) -> bool:
+    """Whether the triggers are there: making them again would wait for everybody who uses the table."""
+    found = sa.text(
+        "select count(*) from pg_trigger t join pg_class c on c.oid = t.tgrelid"
+        " where c.relname = :name and pg_table_is_visible(c.oid)"
+        " and t.tgname in ('tickwheel_insert', 'tickwheel_update') and t.tgnargs = 2"
+    )
+    return bool(connection.execute(found, {"name": table.name}).scalar_one() == 2)

@@ -1,0 +1,261 @@
+"""The relay: committed messages of a message table go to the broker, each exactly once.
+
+Producers need the database only. The relay hands future messages over at once, and the broker's wheel does the waiting.
+
+Exactly once, because the broker stores a batch together with a marker that has the batch's number, in one record, and
+the database marks the rows as sent together with that number, in one commit. The number is the same on both sides, or
+the broker's is one ahead: then its marker says what was sent. No time limit is part of this: markers are not purged, so
+it does not matter how long the broker remembers the keys of messages, nor how long a relay was down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import sqlalchemy as sa
+from sqlalchemy.exc import NoSuchTableError
+
+from tickwheel._backoff import Backoff
+from tickwheel._client import Client
+from tickwheel._columns import check_name
+from tickwheel.outbox.database import Database, open_database
+from tickwheel.outbox.errors import BadTable, TableMissing
+from tickwheel.outbox.messages.schema import load
+from tickwheel.outbox.relay_batch import BatchMover, Outcome, RelayStats
+from tickwheel.outbox.relay_ledger import Ledger
+from tickwheel.outbox.relay_log import log
+from tickwheel.outbox.relay_rows import RowReader
+from tickwheel.outbox.relay_store import RelayStore
+from tickwheel.outbox.watch import Watch, watch_table
+from tickwheel.protocol.errors import BadArgument, TickwheelError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL, Engine
+
+_BATCH_MAX: Final = 10_000
+_SEND_TIMEOUT_S: Final = 30.0
+_SEND_TIMEOUT_SQLITE_S: Final = 2.0
+"""On SQLite nobody else can write while the broker is asked."""
+
+
+class Relay:
+    """Moves committed messages from a message table to a topic of the broker::
+
+        relay = outbox.Relay("postgresql://app@db/app", "outbox", "tickwheel://127.0.0.1:7411", "orders")
+        await relay.run()
+
+    ``where``: the database. ``table``: the name of a message table, or of any table with its columns; or a reflected
+    Table. ``broker``: a URL, or an open Client; None: ``TICKWHEEL_URL``, else this machine.
+
+    ``columns``: those of the message, by default the streamed ones of a message table, else all that are not
+    bookkeeping. ``body``: the column that
+    becomes the body; by default ``message`` or ``body``, else the body is a JSON object of all columns. ``headers``:
+    the columns that become headers; by default all others. ``order_key``: the column with the ordering key.
+    ``batch``: the most rows at a time. ``poll_s``: how often the table is looked at although no commit was noticed.
+    ``send_timeout_s``: how long rows may stay locked while the broker is asked (2 s on SQLite, else 30 s).
+
+    Of several relays of one table, one works and the others stand by.
+    """
+
+    _mover_class: type[BatchMover] = BatchMover
+
+    def __init__(
+        self,
+        where: str | URL | Engine | Database,
+        table: str | sa.Table,
+        broker: str | Client | None,
+        topic: str,
+        *,
+        columns: Sequence[str] | None = None,
+        body: str | None = None,
+        headers: Sequence[str] | None = None,
+        order_key: str | None = None,
+        batch: int = 1_000,
+        poll_s: float = 5.0,
+        send_timeout_s: float | None = None,
+    ) -> None:
+        check_name(topic)
+        if not 1 <= batch <= _BATCH_MAX:
+            raise BadArgument(f"batch is {batch}; it must be from 1 to {_BATCH_MAX:,}.")
+        if poll_s <= 0 or (send_timeout_s is not None and send_timeout_s <= 0):
+            raise BadArgument("poll_s and send_timeout_s must be above 0.")
+        self._where = where
+        self._table = table
+        self._broker = broker
+        self._topic = topic
+        self._columns: dict[str, Any] = {
+            "columns": columns,
+            "body": body,
+            "headers": headers,
+            "order_key": order_key,
+        }
+        self._batch = batch
+        self._poll_s = poll_s
+        self._send_timeout_s = send_timeout_s
+        self._database: Database | None = None
+        self._mover: BatchMover | None = None
+        self._stats = RelayStats()
+
+    @property
+    def stats(self) -> RelayStats:
+        """What it did so far."""
+        return self._stats
+
+    # -- running --
+
+    async def run_once(self) -> int:
+        """Moves what is there, and returns how many messages; 0 also when another relay has the table. Raises what
+        goes wrong; calling it again is safe."""
+        async with self._open_client() as client:
+            mover = await self._prepare(client)
+            return await _drain(mover)
+
+    async def run(self) -> None:
+        """Moves what is committed, as it is committed, until it is cancelled.
+
+        Waits while the database or the broker is away. Raises TableMissing, BadTable and what else trying again cannot
+        mend.
+        """
+        backoff = Backoff(first_s=0.1, max_s=10.0)
+        while True:
+            try:
+                async with self._open_client() as client:
+                    mover = await self._prepare(client)
+                    await self._serve(mover, backoff)
+            except Exception as error:
+                await _wait_out(error, backoff)
+
+    async def _serve(self, mover: BatchMover, backoff: Backoff) -> None:
+        """Moves and waits in turn. Raises what ends it."""
+        assert self._database is not None
+        watch = watch_table(self._database, _name(self._table))
+        bell = _Bell()
+        ended: Exception | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch.run, bell.ring)
+            try:
+                while True:
+                    bell.clear()
+                    is_standby = await _look(watch, mover)
+                    backoff.reset()
+                    await bell.wait(self._pause_s(mover, is_standby))
+            except Exception as error:
+                ended = error  # raised outside of the group, which would wrap it
+            group.cancel_scope.cancel()
+        if ended is not None:
+            raise ended
+
+    def _pause_s(self, mover: BatchMover, is_standby: bool) -> float:
+        """How long to wait for a commit. A relay that stands by looks more often whether it is needed."""
+        again_at = mover.aside.next_at()
+        pause_s = min(self._poll_s, 1.0) if is_standby else self._poll_s
+        return pause_s if again_at is None else max(0.0, min(pause_s, again_at - anyio.current_time()))
+
+    # -- opening --
+
+    @asynccontextmanager
+    async def _open_client(self) -> AsyncIterator[Client]:
+        if isinstance(self._broker, Client):
+            yield self._broker
+            return
+        async with Client(self._broker, name="relay") as client:
+            yield client
+
+    async def _prepare(self, client: Client) -> BatchMover:
+        """Opens the database and reads the table's columns. Raises TableMissing, BadTable, DatabaseUnavailable."""
+        store, ledger = await anyio.to_thread.run_sync(self._open_table)
+        default_s = _SEND_TIMEOUT_SQLITE_S if store.database.kind == "sqlite" else _SEND_TIMEOUT_S
+        timeout_s = default_s if self._send_timeout_s is None else self._send_timeout_s
+        mover = self._mover_class(client, store, ledger, self._topic, batch=self._batch, timeout_s=timeout_s)
+        if self._mover is not None:
+            mover.aside = self._mover.aside
+        mover.stats = self._stats
+        self._mover = mover
+        return mover
+
+    def _open_table(self) -> tuple[RelayStore, Ledger]:
+        if self._database is None:
+            self._database = open_database(self._where)
+        database = self._database
+        with database.reading() as connection:
+            if isinstance(self._table, str):
+                self._table, streamed = _reflected(database, connection, self._table)
+                if self._columns["columns"] is None:
+                    self._columns["columns"] = streamed
+        ledger = Ledger(database, self._table)
+        ledger.create()
+        return RelayStore(database, RowReader(self._table, **self._columns)), ledger
+
+
+class _Bell:
+    """Wakes the relay; what rang while it worked wakes it at once."""
+
+    def __init__(self) -> None:
+        self._rung = anyio.Event()
+
+    def ring(self, _due_ns: int | None) -> None:
+        """A commit was noticed. When its messages are due does not matter: they are handed over now."""
+        self._rung.set()
+
+    def clear(self) -> None:
+        """From here on."""
+        self._rung = anyio.Event()
+
+    async def wait(self, longest_s: float) -> None:
+        """Until it rings."""
+        with anyio.move_on_after(longest_s):
+            await self._rung.wait()
+
+
+async def _look(watch: Watch, mover: BatchMover) -> bool:
+    """Moves what is there; whether another relay has the table."""
+    while True:
+        async with watch.look() as look:
+            outcome = await mover.move()
+            look.found = outcome.moved > 0
+        if outcome.is_standby or not outcome.more:
+            return outcome.is_standby
+
+
+async def _drain(mover: BatchMover) -> int:
+    moved, outcome = 0, Outcome(more=True)
+    while outcome.more:
+        outcome = await mover.move()
+        moved += outcome.moved
+    return moved
+
+
+async def _wait_out(error: Exception, backoff: Backoff) -> None:
+    """Waits after an error that may pass; raises one that does not."""
+    may_pass = isinstance(error, OSError) or (isinstance(error, TickwheelError) and error.retryable)
+    if not may_pass:
+        raise error
+    wait_s = backoff.next_s()
+    log.warning("The relay waits.", error=f"{type(error).__name__}: {error}", again_in_s=round(wait_s, 3))
+    await anyio.sleep(wait_s)
+
+
+def _name(table: str | sa.Table) -> str:
+    return table if isinstance(table, str) else table.name
+
+
+def _reflected(
+    database: Database, connection: sa.Connection, name: str
+) -> tuple[sa.Table, Sequence[str] | None]:
+    """The table as the database has it; the name may have a schema. Which columns are streamed, if it is a message
+    table. Raises TableMissing."""
+    schema, _, plain = name.rpartition(".")
+    if not schema:
+        try:
+            found = load(database, connection, plain)
+        except BadTable:
+            pass  # no settings are needed here
+        else:
+            return found.table, found.columns
+    try:
+        return sa.Table(plain, sa.MetaData(), schema=schema or None, autoload_with=connection), None
+    except NoSuchTableError:
+        raise TableMissing(f"There is no table {name!r}.") from None

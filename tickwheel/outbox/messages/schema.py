@@ -222,7 +222,7 @@ def definition(
 ) -> sa.Table:
     """The table that ``create`` makes. Raises BadTable."""
     number = sa.Integer if kind == "sqlite" else sa.BigInteger  # only INTEGER counts up by itself in SQLite
-    user_columns = [sa.Column("message", _LONG_TEXT)] if columns is None else list(columns)
+    user_columns = [sa.Column("message", _LONG_TEXT)] if columns is None else [one._copy() for one in columns]
     taken = {one.name for one in user_columns} & _OWN
     if taken:
         raise BadTable(f"The columns {', '.join(sorted(taken))} are the message table's own.")

@@ -250,6 +250,6 @@ class QueueConsumer(Contender):
                             continue
                         for message in batch:
                             work.handle(message.body.decode())
-                        await batch.done()
+                        await batch.ack()
 
         anyio.run(run, backend="asyncio")

@@ -129,7 +129,7 @@ def test_claims_are_in_order(queue: outbox.Queue) -> None:
     put(queue, 40)
     first, second = queue.claim(10), queue.claim(10)
     assert numbers(first) == ONE_TO_TEN
-    first.release()
+    first.nack()
     assert numbers(queue.claim(10)) == ONE_TO_TEN
     age(queue, LEASE_S)
     assert numbers(queue.claim(15)) == list(range(1, 16))
@@ -153,10 +153,10 @@ def test_the_blog_deletes_what_it_never_processed(blog: BlogQueue) -> None:
 def test_only_what_was_processed_is_deleted(queue: outbox.Queue) -> None:
     put(queue, 20)
     first, second = queue.claim(10, name="me"), queue.claim(10, name="me")
-    first.done()
+    first.ack()
     second[0].done()
     assert queue.stats().leased == 9
-    second.release()
+    second.nack()
     assert numbers(queue.claim(100)) == list(range(12, 21))
 
 
@@ -200,16 +200,16 @@ def test_a_slow_owner_is_told_and_rolls_back(queue: outbox.Queue) -> None:
 
     with pytest.raises(LeaseLost) as caught, queue.database.begin() as connection:  # noqa: PT012
         connection.execute(sa.insert(effects), [{"number": number} for number in numbers(slow)])
-        slow.delete(connection)
+        slow.ack_in(connection)
     assert caught.value.ids == list(slow.ids)
     with pytest.raises(LeaseLost):
-        slow.done()
-    slow.release()  # it has nothing to give back
+        slow.ack()
+    slow.nack()  # it has nothing to give back
     assert queue.stats().leased == 10
 
     with queue.database.begin() as connection:
         connection.execute(sa.insert(effects), [{"number": number} for number in numbers(successor)])
-        successor.delete(connection)
+        successor.ack_in(connection)
     with queue.database.reading() as connection:
         assert sorted(connection.execute(sa.select(effects.c.number)).scalars()) == ONE_TO_TEN
     assert queue.claim(10).ids == ()

@@ -182,7 +182,8 @@ class Database:
 
 
 def now_ns(kind: Kind) -> ColumnElement[int]:
-    """SQL: nanoseconds since 1970 by the database's clock when the statement begins."""
+    """SQL: nanoseconds since 1970 by the database's clock when the statement begins. From UTC: in the local time of the
+    session an hour of autumn comes twice."""
     texts = {
         "sqlite": (
             "(cast(strftime('%s', 'now') as integer) * 1000000000"

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.support.messages import (
+    NEVER_MS,
     PATIENCE_S,
     engine_of,
     eventually,
@@ -85,7 +86,7 @@ def test_nothing_is_early_and_nothing_is_late(database_url: str, run: Callable[[
 
 def test_acks_nacks_and_extensions(database_url: str, run: Callable[[Main], None]) -> None:
     async def main() -> None:
-        with message_table(database_url, ack_wait_ms=400, max_backoff_ms=400) as table:
+        with message_table(database_url, ack_wait_ms=400, min_backoff_ms=NEVER_MS) as table:
             send(table, "a")
             async with table.stream() as stream:
                 first = await get(stream)
@@ -283,7 +284,7 @@ async def test_reschedules_of_what_waits_and_of_what_is_looked_up(database_url: 
 
 
 async def test_plain_sql_sends_acks_and_reschedules(database_url: str) -> None:
-    with message_table(database_url, ack_wait_ms=300, max_backoff_ms=300) as table:
+    with message_table(database_url) as table:
         async with table.stream() as stream:
             execute(table, "insert into reminders (message) values ('now')")
             message = await get(stream)

@@ -10,7 +10,17 @@ import pytest
 import sqlalchemy as sa
 import trio
 
-from tests.support.messages import engine_of, execute, fast, get, message_table, rows, same_table, send
+from tests.support.messages import (
+    engine_of,
+    execute,
+    fast,
+    get,
+    message_table,
+    rolled_back,
+    rows,
+    same_table,
+    send,
+)
 from tickwheel.outbox import BadTable, MessageSettings, MessageTable, NotInTransaction, TableMissing
 from tickwheel.outbox.messages.schema import message_tables
 from tickwheel.protocol.errors import BadArgument, BadTime, NaiveDatetime
@@ -287,9 +297,8 @@ async def test_engines_of_the_user_work_as_they_are(database_url: str, level: st
             message = await get(stream)
             assert message["message"] == "three"
             assert len(table.claim()) == 0
-        with pytest.raises(ZeroDivisionError), table.database.begin() as connection:  # noqa: PT012
-            message.ack_in(connection)
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            rolled_back(table.database, message.ack_in)
         assert table.stats().waiting == 1
         table.database.close()
         with engine.connect() as connection:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import anyio
 import sqlalchemy as sa
 
-from tickwheel.outbox import MessageSettings, MessageTable
+from tickwheel.outbox import Database, MessageSettings, MessageTable
 from tickwheel.outbox.messages.stream import Message, Stream
 
 PATIENCE_S: Final = 30.0
@@ -61,6 +61,24 @@ def send(table: MessageTable, *texts: str, **options: Any) -> list[Any]:
     """Sends one message for each text in one transaction; their ids."""
     with table.database.begin() as connection:
         return [table.send(connection, message=text, **options) for text in texts]
+
+
+def rolled_back(database: Database, *steps: Callable[[sa.Connection], object]) -> None:
+    """Does some steps in a transaction, and then thinks better of it: raises ZeroDivisionError, or what a step does."""
+    with database.begin() as connection:
+        for step in steps:
+            step(connection)
+        raise ZeroDivisionError
+
+
+def with_effect(
+    database: Database | sa.Engine, effect: sa.Insert, *steps: Callable[[sa.Connection], object]
+) -> None:
+    """An effect and what belongs to it, in one transaction."""
+    with database.begin() as connection:
+        connection.execute(effect)
+        for step in steps:
+            step(connection)
 
 
 def execute(table: MessageTable, sql: str, **values: Any) -> int:

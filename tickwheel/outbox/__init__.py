@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from tickwheel.outbox.messages.settings import MessageSettings
     from tickwheel.outbox.messages.stream import Batch, Message, Stream
     from tickwheel.outbox.messages.table import MessageTable
-    from tickwheel.outbox.queue import Queue
-    from tickwheel.outbox.queue_consumer import QueueConsumer
-    from tickwheel.outbox.queue_messages import ClaimedBatch, ClaimedMessage, QueueBatch, QueueMessage
-    from tickwheel.outbox.queue_sql import QueueStats
-    from tickwheel.outbox.relay import Relay
-    from tickwheel.outbox.relay_batch import RelayStats
+    from tickwheel.outbox.queue.consumer import QueueConsumer
+    from tickwheel.outbox.queue.messages import ClaimedBatch, ClaimedMessage, QueueBatch, QueueMessage
+    from tickwheel.outbox.queue.queue import Queue
+    from tickwheel.outbox.queue.sql import QueueStats
+    from tickwheel.outbox.relay.batch import RelayStats
+    from tickwheel.outbox.relay.relay import Relay
 
 __all__ = [
     "Account",
@@ -117,17 +117,17 @@ _HOMES = {
     "Stream": "tickwheel.outbox.messages.stream",
     "MessageSettings": "tickwheel.outbox.messages.settings",
     "MessageTable": "tickwheel.outbox.messages.table",
-    "ClaimedBatch": "tickwheel.outbox.queue_messages",
-    "ClaimedMessage": "tickwheel.outbox.queue_messages",
+    "ClaimedBatch": "tickwheel.outbox.queue.messages",
+    "ClaimedMessage": "tickwheel.outbox.queue.messages",
     "Database": "tickwheel.outbox.database",
     "Inbox": "tickwheel.outbox.inbox",
-    "Relay": "tickwheel.outbox.relay",
-    "RelayStats": "tickwheel.outbox.relay_batch",
-    "Queue": "tickwheel.outbox.queue",
-    "QueueBatch": "tickwheel.outbox.queue_messages",
-    "QueueConsumer": "tickwheel.outbox.queue_consumer",
-    "QueueMessage": "tickwheel.outbox.queue_messages",
-    "QueueStats": "tickwheel.outbox.queue_sql",
+    "Relay": "tickwheel.outbox.relay.relay",
+    "RelayStats": "tickwheel.outbox.relay.batch",
+    "Queue": "tickwheel.outbox.queue.queue",
+    "QueueBatch": "tickwheel.outbox.queue.messages",
+    "QueueConsumer": "tickwheel.outbox.queue.consumer",
+    "QueueMessage": "tickwheel.outbox.queue.messages",
+    "QueueStats": "tickwheel.outbox.queue.sql",
     "open_database": "tickwheel.outbox.database",
     "Account": "tickwheel.outbox.keys.operations",
     "Accounted": "tickwheel.outbox.keys.queues",

@@ -70,7 +70,7 @@ class Hub:
         self._turn = 0
         self._must_look = True
         self._missed = self._taken = 0
-        self._pause = Backoff(first_s=0.005, max_s=0.5)
+        self._pause = Backoff(first_s=0.005, max_s=0.1)
         self._look_again_at = 0.0
         self._woken = anyio.Event()
         self._group: TaskGroup | None = None
@@ -259,11 +259,8 @@ class Hub:
         await self._hand_out(claimed)
         if self._taken:
             self._pause.reset()
-        elif self._must_look:
-            # Others hold all that we see, and not for ever.
-            self._woken = anyio.Event()
-            with anyio.move_on_after(self._pause.next_s()):
-                await self._woken.wait()
+        elif not len(self._candidates):
+            await anyio.sleep(self._pause.next_s())  # others hold all that we see, and not for ever
 
     async def _hand_out(self, claimed: Sequence[Claimed]) -> None:
         """Round robin: each subscriber that has room gets a batch, the one after the last to get one first."""

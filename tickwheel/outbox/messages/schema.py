@@ -20,7 +20,7 @@ from sqlalchemy.exc import NoSuchTableError, ProgrammingError
 from tickwheel.outbox.database import BUSY_TIMEOUT_S, Database, Kind, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.messages.settings import MessageSettings, parse_comment
-from tickwheel.outbox.watch import ONE_AT_A_TIME, notify_statements
+from tickwheel.outbox.watch import ONE_AT_A_TIME, channel_of, notify_statements
 
 REQUIRED: Final = ("id", "priority", "epoch", "time_next", "time_acked")
 _OWN: Final = frozenset(REQUIRED[1:])
@@ -80,7 +80,7 @@ def _create(database: Database, connection: Connection, table: sa.Table) -> None
             set_comment(database, connection, name, parse_comment(table.comment, name))
     elif database.kind == "sqlite" and _comment(database, connection, name) is None:
         raise BadTable(f"There is a table {name} already, which is no message table.")
-    _notify(database, connection, load(database, connection, name))
+    make_notify(database, connection, load(database, connection, name))
 
 
 def adopt(database: Database, connection: Connection, name: str, settings: MessageSettings | None) -> None:
@@ -96,7 +96,9 @@ def make_notify(database: Database, connection: Connection, schema: Schema) -> N
     """Makes sure that changes of the table wake its hubs, also when it was made by plain SQL. Raises BadTable."""
     if (
         database.kind != "postgresql"
-        or connection.execute(sa.text(_NOTIFIES), {"name": schema.table.name}).scalar()
+        or connection.execute(
+            sa.text(_NOTIFIES), {"name": schema.table.name, "channel": channel_of(schema.table.name)}
+        ).scalar()
     ):
         return
     try:
@@ -110,7 +112,8 @@ def make_notify(database: Database, connection: Connection, schema: Schema) -> N
 
 _NOTIFIES: Final = (
     "select count(*) = 2 from pg_trigger where tgrelid = to_regclass(quote_ident(:name))"
-    " and tgname in ('tickwheel_insert', 'tickwheel_update')"
+    " and tgname in ('tickwheel_insert', 'tickwheel_update') and tgenabled <> 'D'"
+    " and position(convert_to(:channel, 'UTF8') in tgargs) = 1"  # else it was made under another name
 )
 
 
@@ -219,7 +222,7 @@ def definition(
 ) -> sa.Table:
     """The table that ``create`` makes. Raises BadTable."""
     number = sa.Integer if kind == "sqlite" else sa.BigInteger  # only INTEGER counts up by itself in SQLite
-    user_columns = [sa.Column("message", _LONG_TEXT)] if columns is None else list(columns)
+    user_columns = [sa.Column("message", _LONG_TEXT)] if columns is None else [one._copy() for one in columns]
     taken = {one.name for one in user_columns} & _OWN
     if taken:
         raise BadTable(f"The columns {', '.join(sorted(taken))} are the message table's own.")

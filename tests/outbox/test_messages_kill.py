@@ -1,0 +1,178 @@
+"""kill -9 of consumers and of the database at random moments: nothing is lost, and no effect happens twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+import trio
+
+from tests.support.databases import DatabaseServer
+from tests.support.message_consumer import EFFECTS, TABLE, do
+from tests.support.messages import PATIENCE_S, eventually, message_table
+from tickwheel.outbox import DatabaseUnavailable, LeaseLost, MessageTable
+from tickwheel.outbox.messages.hub import Hub
+
+ROOT = Path(__file__).resolve().parents[2]
+SOAK = os.environ.get("TICKWHEEL_SOAK") == "1"
+KILLS = 200 if SOAK else 6
+SERVER_KILLS = 20 if SOAK else 2
+COLUMNS = [sa.Column("job", sa.BigInteger)]
+QUICK = {"ack_wait_ms": 700, "max_backoff_ms": 700, "poller_interval_ms": 1_000, "batch_size": 5}
+
+
+def effects(table: MessageTable) -> Counter[int]:
+    with table.database.reading() as connection:
+        return Counter(connection.execute(sa.select(EFFECTS.c.job)).scalars())
+
+
+def done_by(table: MessageTable, process: int) -> int:
+    counted = sa.select(sa.func.count()).where(EFFECTS.c.process == process)
+    with table.database.reading() as connection:
+        return int(connection.execute(counted).scalar_one())
+
+
+async def test_killed_consumers(database_url: str) -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    print(f"seed {seed}")
+    sent = 0
+    with message_table(database_url, TABLE, COLUMNS, **QUICK) as table, consumers() as processes:
+        EFFECTS.create(table.database.engine)
+        numbers = iter(range(1, KILLS + 3))
+        running = [processes.enter(database_url, next(numbers)) for _ in range(2)]
+        for _ in range(KILLS):
+            victim, number = running.pop(0)
+            with trio.fail_after(2 * PATIENCE_S):
+                while not done_by(table, number):
+                    with table.database.begin() as connection:
+                        table.send_many(connection, [{"job": sent + one} for one in range(20)])
+                    sent += 20
+                    await trio.sleep(0.05)
+            await trio.sleep(chance.random() * 0.1)
+            victim.send_signal(signal.SIGKILL)
+            running.append(processes.enter(database_url, next(numbers)))
+        with trio.fail_after(2 * PATIENCE_S):
+            await eventually(lambda: table.stats().acked == sent)
+        assert effects(table) == dict.fromkeys(range(sent), 1)
+
+
+class Processes:
+    """Consumers that end with the test."""
+
+    def __init__(self) -> None:
+        self._open: list[subprocess.Popen[bytes]] = []
+
+    def enter(self, url: str, number: int) -> tuple[subprocess.Popen[bytes], int]:
+        """Starts another."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.message_consumer", url, str(number)], cwd=ROOT
+        )
+        self._open.append(process)
+        return process, number
+
+    def close(self) -> None:
+        """Kills all that are left."""
+        for one in self._open:
+            one.send_signal(signal.SIGKILL)
+            one.wait()
+
+
+@contextmanager
+def consumers() -> Iterator[Processes]:
+    processes = Processes()
+    try:
+        yield processes
+    finally:
+        processes.close()
+
+
+class Load:
+    """A producer, and a consumer that uses a hub through everything."""
+
+    def __init__(self, table: MessageTable) -> None:
+        self.table = table
+        self.sent: list[int] = []
+        self.acked: set[int] = set()
+        self.stopping = False
+
+    async def produce(self) -> None:
+        """A job is sent when its commit was confirmed, and otherwise sent again if it is not there."""
+        number = 0
+        while not self.stopping:
+            number += 1
+            while True:
+                try:
+                    await trio.to_thread.run_sync(self._send, number)
+                    break
+                except DatabaseUnavailable:
+                    await trio.sleep(0.05)
+            self.sent.append(number)
+            await trio.sleep(0.005)
+
+    def _send(self, number: int) -> None:
+        column = self.table.table.c.job
+        with self.table.database.begin() as connection:
+            if connection.execute(sa.select(column).where(column == number)).first() is None:
+                self.table.send(connection, job=number)
+
+    async def consume(self, hub: Hub) -> None:
+        """Every other job is acked together with an effect, the rest alone."""
+        async with hub.subscribe() as stream:
+            async for message in stream:
+                job = message["job"]
+                with suppress(LeaseLost, DatabaseUnavailable):
+                    if job % 2:
+                        effect = sa.insert(EFFECTS).values(job=job, process=0)
+                        await trio.to_thread.run_sync(do, self.table, effect, message)
+                    else:
+                        await message.ack()
+                    self.acked.add(job)
+
+    def not_acked(self) -> int:
+        """How many messages the table has yet to deliver."""
+        stats = self.table.stats()
+        return stats.due + stats.waiting
+
+
+@pytest.mark.timeout(0 if SOAK else 120)
+async def test_a_killed_database(database_server: DatabaseServer) -> None:
+    url = database_server.create_database()
+    with message_table(url, TABLE, COLUMNS, **QUICK) as table:
+        EFFECTS.create(table.database.engine)
+        load = Load(table)
+        with trio.fail_after(4 * PATIENCE_S * (1 + SOAK)):
+            async with table.hub() as hub, trio.open_nursery() as nursery:
+                nursery.start_soon(load.consume, hub)
+                nursery.start_soon(load.produce)
+                for _ in range(SERVER_KILLS):
+                    enough = len(load.acked) + 40
+                    await eventually(lambda: len(load.acked) > enough)  # noqa: B023
+                    await trio.to_thread.run_sync(database_server.kill)
+                    await trio.sleep(0.3)
+                    await trio.to_thread.run_sync(database_server.start)
+                enough = len(load.acked) + 40
+                await eventually(lambda: len(load.acked) > enough)
+                load.stopping = True
+                await eventually(lambda: load.not_acked() == 0)
+                nursery.cancel_scope.cancel()
+            assert hub.stats.failures > 0
+        with table.database.reading() as connection:
+            jobs = Counter(
+                connection.execute(
+                    sa.select(table.table.c.job).where(table.table.c.time_acked.is_not(None))
+                ).scalars()
+            )
+        assert jobs == dict.fromkeys(load.sent, 1)
+        assert load.acked <= jobs.keys()
+        assert effects(table) == {job: 1 for job in load.sent if job % 2}
+    database_server.drop_database(url)

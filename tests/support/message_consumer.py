@@ -1,0 +1,41 @@
+"""A process that consumes a message table until it is killed: each message's effect and its ack share a transaction.
+
+``python -m tests.support.message_consumer URL``
+"""
+
+from __future__ import annotations
+
+import sys
+
+import sqlalchemy as sa
+import trio
+
+from tickwheel.outbox import DatabaseUnavailable, LeaseLost, MessageTable
+
+TABLE = "jobs"
+EFFECTS = sa.Table(
+    "effects", sa.MetaData(), sa.Column("job", sa.BigInteger), sa.Column("process", sa.BigInteger, index=True)
+)
+
+
+async def consume(table: MessageTable, process: int) -> None:
+    """Does the work of each message once."""
+    async with table.stream() as stream:
+        async for message in stream:
+            effect = sa.insert(EFFECTS).values(job=message["job"], process=process)
+            try:
+                await trio.to_thread.run_sync(do, table, effect, message)
+            except (LeaseLost, DatabaseUnavailable):
+                continue  # somebody else has it, or it comes again
+
+
+def do(table: MessageTable, effect: sa.Insert, message: object) -> None:
+    """The effect and the ack, or neither."""
+    with table.database.begin() as connection:
+        connection.execute(effect)
+        message.ack_in(connection)  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    with MessageTable(sys.argv[1], TABLE).database as database:
+        trio.run(consume, MessageTable(database, TABLE), int(sys.argv[2]))

@@ -65,11 +65,15 @@ class Contender(ABC):
         """SQL: a body and when it is due."""
         return f"INSERT INTO {self.table} ({self.body_column}, {self.due_column}) VALUES (%s, %s)"
 
+    def body(self, place: Place) -> str:
+        """SQL: the body that has the number ``n``."""
+        return place.body()
+
     def fill(self, place: Place, count: int, due_ns: int) -> None:
         """Commits ``count`` messages that are due, one each microsecond, from ``due_ns`` on."""
         place.execute(
             f"INSERT INTO {self.table} ({self.body_column}, {self.due_column})"
-            f" SELECT {place.body()}, {due_ns} + n * 1000 FROM {place.numbers(count)}"
+            f" SELECT {self.body(place)}, {due_ns} + n * 1000 FROM {place.numbers(count)}"
         )
         place.settle(self.table)
 
@@ -205,6 +209,47 @@ class MessageTableStream(Contender):
                             continue
                         for message in batch:
                             work.handle(message["message"])
+                        await batch.ack()
+
+        anyio.run(run, backend="asyncio")
+
+
+class QueueConsumer(Contender):
+    """A consumer of ``Queue``, by batches, each done before the next is taken. Its messages are never for later."""
+
+    name = "Queue"
+    table = "mails"
+    body_column = "body"
+    due_column = "enqueued_ns"
+
+    def create(self, place: Place) -> None:
+        """As it is by itself."""
+        from tickwheel import outbox
+
+        with outbox.Queue(place.url, self.table) as queue:
+            queue.create()
+
+    def body(self, place: Place) -> str:
+        """Bytes."""
+        text = super().body(place)
+        kinds = {"sqlite": f"cast({text} AS blob)", "postgresql": f"convert_to({text}, 'UTF8')"}
+        return kinds.get(place.kind, text)
+
+    def consume(self, place: Place, work: Work) -> None:
+        """See Contender."""
+        import anyio
+
+        from tickwheel import outbox
+
+        async def run() -> None:
+            with outbox.Queue(place.url, self.table) as queue:
+                async with queue.consume(batch=500) as consumer:
+                    while work.goes_on():
+                        batch = await consumer.receive(POLL_S)
+                        if batch is None:
+                            continue
+                        for message in batch:
+                            work.handle(message.body.decode())
                         await batch.ack()
 
         anyio.run(run, backend="asyncio")

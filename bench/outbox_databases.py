@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -84,20 +85,42 @@ class Place:
             )
         )
 
-    def statements(self) -> int | None:
-        """How many statements (PostgreSQL: transactions) the server has executed, but for those that ask this."""
-        asked = {
-            "sqlite": None,
-            "postgresql": "SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database WHERE datname = "
-            "current_database()",
-            "mariadb": "SHOW GLOBAL STATUS LIKE 'Questions'",
-        }[self.kind]
-        if asked is None:
+
+class ServerCount:
+    """How many statements (PostgreSQL: transactions) a server has executed. On MariaDB asking is none itself: it would
+    wake who watches that count."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._connection: Any = place.connect(autocommit=True) if place.kind == "mariadb" else None
+
+    def read(self) -> int | None:
+        """None where there is no server."""
+        if self._place.kind == "sqlite":
             return None
-        # A new connection each time: on PostgreSQL what it did itself is added when it ends.
-        with closing(self.connect(autocommit=True)) as connection, closing(connection.cursor()) as cursor:
-            cursor.execute(asked)
-            return int(cursor.fetchone()[-1])
+        return self._transactions() if self._connection is None else self._questions()
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _questions(self) -> int:
+        from pymysql.constants import COMMAND
+
+        self._connection._execute_command(COMMAND.COM_STATISTICS, b"")
+        found = re.search(rb"Questions: (\d+)", self._connection._read_packet().get_all_data())
+        assert found is not None
+        return int(found[1])
+
+    def _transactions(self) -> int:
+        # A new connection each time: what it did itself is added when it ends.
+        connection = self._place.connect(autocommit=True)
+        with closing(connection), closing(connection.cursor()) as cursor:
+            cursor.execute(
+                "SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database WHERE datname = current_database()"
+            )
+            return int(cursor.fetchone()[0])
 
 
 def missing(kind: str) -> str | None:

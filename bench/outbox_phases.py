@@ -16,11 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.outbox_contenders import Contender, MessageTableStream, OwnerColumn, Poller, Work
-from bench.outbox_databases import Place
+from bench.outbox_contenders import Contender, MessageTableStream, OwnerColumn, Poller, QueueConsumer, Work
+from bench.outbox_databases import Place, ServerCount
 
 PATIENCE_S: Final = 900.0
 _BETWEEN_PROBES_S: Final = 0.3
+_OPENED_S: Final = 2.5
+"""A hub looks again some times after it was opened, and PostgreSQL's counts come a second later."""
 _NS: Final = 1_000_000_000
 _SETTLED_S: Final = 0.5
 """What a consumer has to start, before the first message comes."""
@@ -59,18 +61,22 @@ def sizes(scale: float) -> Sizes:
 
 def throughput(place: Place, size: Sizes) -> dict[str, Any]:
     """Messages a second, from connecting to the commit of the last; the same number waits in each table."""
-    ours = MessageTableStream()
-    others: list[Contender] = [Poller(1), Poller(10), Poller(100), Poller(100, deletes=True), OwnerColumn()]
-    rates = {ours.name: _rate(place, ours, size.messages, size.messages)}
-    for other in others:
+    ours: list[Contender] = [MessageTableStream(), QueueConsumer()]
+    theirs: list[Contender] = [Poller(1), Poller(10), Poller(100), Poller(100, deletes=True), OwnerColumn()]
+    rates: dict[str, float] = {}
+    for one in (*ours, *theirs):
         # One by one takes minutes: a fifth says as much, and the first are not the slowest.
-        wanted = size.messages // 5 if other.name.endswith("LIMIT 1") else size.messages
-        rates[other.name] = _rate(place, other, size.messages, wanted)
+        wanted = size.messages // 5 if one.name.endswith("LIMIT 1") else size.messages
+        _rate(
+            place, one, size.messages // 50, size.messages // 50
+        )  # imports, and the first use of everything
+        rates[one.name] = _rate(place, one, size.messages, wanted)
     return {
         "messages": size.messages,
         "per_s": {name: round(rate) for name, rate in rates.items()},
-        "ours_over": {
-            name: round(rates[ours.name] / rate, 2) for name, rate in rates.items() if name != ours.name
+        "times_as_fast": {
+            one.name: {other.name: round(rates[one.name] / rates[other.name], 2) for other in theirs}
+            for one in ours
         },
     }
 
@@ -216,22 +222,23 @@ class _Watcher(threading.Thread):
     def run(self) -> None:
         """The thread."""
         try:
-            self._opened.wait()
-            time.sleep(1.5)  # opening, and PostgreSQL's counts, which come a second later
-            self._measure()
+            with closing(ServerCount(self._place)) as count:
+                self._opened.wait()
+                time.sleep(_OPENED_S)
+                self._measure(count)
             with closing(self._place.connect()) as connection, closing(connection.cursor()) as cursor:
                 self._probe(connection, cursor)
         except Exception as error:
             self.error = error
 
-    def _measure(self) -> None:
-        asking = self._cost_of_asking()
-        executed, served = self._executed, self._place.statements()
+    def _measure(self, count: ServerCount) -> None:
+        asking = _cost_of_asking(count)
+        executed, served = self._executed, count.read()
         started, cpu_s = time.perf_counter(), time.process_time()
         time.sleep(self._size.idle_s)
         spent = time.perf_counter() - started
         cpu_s = time.process_time() - cpu_s
-        executed, after = self._executed - executed, self._place.statements()
+        executed, after = self._executed - executed, count.read()
         self.figures = {
             "seconds": round(spent, 1),
             "statements_per_s": round(executed / spent, 3),
@@ -239,14 +246,6 @@ class _Watcher(threading.Thread):
         }
         if served is not None and after is not None:
             self.figures["by_the_servers_count_per_s"] = round(max(0, after - served - asking) / spent, 3)
-
-    def _cost_of_asking(self) -> int:
-        """What asking for the count adds to it: the least of some, because the hub may execute something too."""
-        counts = []
-        for _ in range(4):
-            counts.append(self._place.statements() or 0)
-            time.sleep(0.2)
-        return min(after - before for before, after in pairwise(counts))
 
     def _probe(self, connection: Any, cursor: Any) -> None:
         insert = self._place.sql(self._ours.insert())
@@ -256,6 +255,15 @@ class _Watcher(threading.Thread):
             self.sent_ns.append(now)
             connection.commit()
             time.sleep(_BETWEEN_PROBES_S)
+
+
+def _cost_of_asking(count: ServerCount) -> int:
+    """What asking for the count adds to it: the least of some, because the hub may execute something too."""
+    counts = []
+    for _ in range(4):
+        counts.append(count.read() or 0)
+        time.sleep(0.2)
+    return min(after - before for before, after in pairwise(counts))
 
 
 PHASES: Final = {"throughput": throughput, "lateness": lateness, "idle": idle}

@@ -27,7 +27,7 @@ def place(queue: outbox.Queue, number: int, *, can_pay: bool = True) -> None:
 def write_invoices(batch: outbox.QueueBatch, connection: sa.Connection) -> None:
     """The invoices, and that their messages are done, are committed together too."""
     connection.execute(sa.insert(invoices), [{"text": message.body.decode()} for message in batch])
-    batch.delete(connection)
+    batch.ack_in(connection)
 
 
 async def main(url: str) -> None:
@@ -61,7 +61,7 @@ async def main(url: str) -> None:
                 consumer.stop()
 
     try:
-        dead.done()
+        dead.ack()
     except outbox.LeaseLost as error:
         print("the dead one comes back too late:", error.message)
     with queue.database.reading() as connection:

@@ -115,10 +115,10 @@ async def _take(jobs: Queue, count: int | None, timeout_s: float | None, form: s
             sys.stdout.flush()
             taken += len(wanted)
             if acks and len(wanted) == len(batch):
-                await batch.done()
+                await batch.ack()
             elif acks:
                 for message in wanted:
-                    await message.done()
+                    await message.ack()
             else:
                 given_back.append(batch)  # at the end: at once they would come again
         tasks.cancel_scope.cancel()

@@ -112,11 +112,11 @@ class QueueMachine(RuleBasedStateMachine):
         with self.queue.database.engine.connect() as connection:
             transaction = connection.begin()
             if held:
-                message.delete(connection)
-                message.delete(connection)
+                message.ack_in(connection)
+                message.ack_in(connection)
             else:
                 with pytest.raises(LeaseLost):
-                    message.delete(connection)
+                    message.ack_in(connection)
             getattr(transaction, ending)()
         if ending == "commit":
             self.finish(held)
@@ -126,20 +126,20 @@ class QueueMachine(RuleBasedStateMachine):
         if index >= len(batch):
             return
         held = self.held([batch[index]])
-        assert not lost_by(batch[index].done) & set(held)
+        assert not lost_by(batch[index].ack) & set(held)
         self.finish(held)
 
     @rule(batch=consumes(batches))
     def all_are_done(self, batch: outbox.ClaimedBatch) -> None:
         """What is lost, of what this batch has not settled itself, is told."""
         held = self.held(list(batch))
-        assert not lost_by(batch.done) & set(held)
+        assert not lost_by(batch.ack) & set(held)
         self.finish(held)
 
     @rule(batch=batches, delay=st.sampled_from([0, 2, LEASE_MS]))
     def release(self, batch: outbox.ClaimedBatch, delay: int) -> None:
         held = self.held(list(batch))
-        batch.release(delay)
+        batch.nack(delay)
         for id_ in held:
             entry = self.model[id_]
             until_ns = self.now_ns + delay * 10**6 if delay else 0

@@ -28,7 +28,7 @@ EFFECTS = sa.Table("effects", sa.MetaData(), sa.Column("number", sa.Integer, nul
 def handle(batch: outbox.QueueBatch, connection: Connection) -> None:
     """The effects of a batch."""
     connection.execute(sa.insert(EFFECTS), [{"number": int(body)} for body in batch.bodies()])
-    batch.delete(connection)
+    batch.ack_in(connection)
 
 
 async def consume(url: str, name: str, lease_ms: int) -> None:
@@ -40,7 +40,7 @@ async def consume(url: str, name: str, lease_ms: int) -> None:
             try:
                 await queue.database.transaction(partial(handle, batch))
             except LeaseLost:
-                await batch.release()  # the others of the batch
+                await batch.nack()  # the others of the batch
             except (outbox.DatabaseUnavailable, outbox.DatabaseBusy):
                 continue  # whether it was done or not, the queue knows
 

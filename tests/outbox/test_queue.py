@@ -104,7 +104,7 @@ def test_what_is_rolled_back_was_never_put(queue: outbox.Queue) -> None:
         fails(connection)
     assert queue.stats() == outbox.QueueStats(0, 0, 0, None)
     first = put(queue, "a", "b")
-    queue.claim().done()
+    queue.claim().ack()
     assert put(queue, "c")[0] > first[1]  # an id is never used again
 
 
@@ -125,7 +125,7 @@ def test_only_in_a_transaction(queue: outbox.Queue) -> None:
             queue.put(automatic, "a")
     batch = queue.claim()
     with queue.database.engine.connect() as connection, pytest.raises(NotInTransaction):
-        batch.delete(connection)
+        batch.ack_in(connection)
     with Session(queue.database.engine) as session, session.begin():
         with pytest.raises(BadArgument, match="Session"):
             queue.put(session, "b")  # type: ignore[arg-type]
@@ -167,10 +167,10 @@ def test_any_name_will_do(database: outbox.Database, name: str) -> None:
     first, second = put(queue, "a", "b")
     batch = queue.claim(1)
     batch.extend(timedelta(minutes=1))
-    batch.release()
+    batch.nack()
     batch = queue.claim(5)
-    batch[0].release(delay=timedelta(hours=1))
-    batch[1].done()
+    batch[0].nack(delay=timedelta(hours=1))
+    batch[1].ack()
     assert queue.stats().delayed == 1
     assert batch.ids == (first, second)
 
@@ -272,8 +272,8 @@ def test_effect_and_delete_are_one(queue: outbox.Queue, effects: sa.Table) -> No
 
     def handle(connection: Connection, *, fail: bool) -> None:
         connection.execute(sa.insert(effects), [{"number": int(message.body)} for message in batch])
-        batch.delete(connection)
-        batch.delete(connection)  # in the same transaction that is the same
+        batch.ack_in(connection)
+        batch.ack_in(connection)  # in the same transaction that is the same
         if fail:
             raise LookupError
 
@@ -282,8 +282,8 @@ def test_effect_and_delete_are_one(queue: outbox.Queue, effects: sa.Table) -> No
     assert (count(queue, effects), queue.stats().leased) == (0, 3)
     queue.database.run(lambda connection: handle(connection, fail=False))
     assert (count(queue, effects), queue.stats().leased) == (3, 0)
-    batch.done()  # nothing is left
-    batch.release()
+    batch.ack()  # nothing is left
+    batch.nack()
     with pytest.raises(LeaseLost):  # another transaction may not count it again
         queue.database.run(lambda connection: handle(connection, fail=False))
     assert count(queue, effects) == 3
@@ -297,7 +297,7 @@ def test_a_delete_whose_commit_failed_is_done_again(queue: outbox.Queue, effects
 
     def handle(connection: Connection) -> None:
         connection.execute(sa.insert(effects), {"number": 1})
-        batch.delete(connection)
+        batch.ack_in(connection)
         if not tries:
             tries.append(connection)
             sa.event.listen(connection, "commit", refuse)
@@ -313,21 +313,21 @@ def test_a_delete_whose_commit_failed_is_done_again(queue: outbox.Queue, effects
 def test_each_message_is_settled_by_itself(queue: outbox.Queue) -> None:
     put(queue, *"abcdef")
     batch = queue.claim()
-    batch[0].done()
-    batch[0].done()
+    batch[0].ack()
+    batch[0].ack()
     with queue.database.begin() as connection:
-        batch[1].delete(connection)
-        batch[1].delete(connection)
-    batch[2].release()
-    batch[3].release(delay=timedelta(hours=1))
+        batch[1].ack_in(connection)
+        batch[1].ack_in(connection)
+    batch[2].nack()
+    batch[3].nack(delay=timedelta(hours=1))
     assert (queue.stats().ready, queue.stats().leased, queue.stats().delayed) == (1, 2, 1)
     for message in (batch[2], batch[3]):
         with pytest.raises(LeaseLost):
-            message.done()
+            message.ack()
         with pytest.raises(LeaseLost), queue.database.begin() as connection:
-            message.delete(connection)
+            message.ack_in(connection)
     with queue.database.begin() as connection:
-        batch.delete(connection)  # e and f
+        batch.ack_in(connection)  # e and f
     again = queue.claim()
     assert (again.bodies(), again[0].epoch) == ([b"c"], 2)
     assert queue.stats().oldest_age_s is not None
@@ -339,13 +339,13 @@ def test_only_what_is_lost_is_not_done(queue: outbox.Queue) -> None:
     end_leases(queue)
     successor = queue.claim(1)
     with pytest.raises(LeaseLost) as caught:
-        batch.done()
+        batch.ack()
     assert caught.value.ids == [successor.ids[0]]
     assert batch.lost == successor.ids
     assert batch[0].is_lost
     assert not batch[1].is_lost
     assert queue.claim().bodies() == [b"c"]  # b is done, though its lease had ended
-    successor.done()
+    successor.ack()
 
 
 def test_leases_are_extended(queue: outbox.Queue) -> None:
@@ -363,13 +363,13 @@ def test_leases_are_extended(queue: outbox.Queue) -> None:
 def test_a_released_message_is_not_leased_again(queue: outbox.Queue) -> None:
     put(queue, "a")
     batch = queue.claim()
-    batch.release()
+    batch.nack()
     batch.extend(timedelta(minutes=1))
     assert queue.stats().ready == 1
 
 
 def test_an_answer_that_was_lost(queue: outbox.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first `done` was committed, but its answer did not come: the second sees nothing, and that is right."""
+    """The first `ack` was committed, but its answer did not come: the second sees nothing, and that is right."""
     put(queue, *"ab")
     batch = queue.claim()
     run = queue.database.run
@@ -381,8 +381,8 @@ def test_an_answer_that_was_lost(queue: outbox.Queue, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(queue.database, "run", lose)
         with pytest.raises(DatabaseUnavailable):
-            batch.done()
-    batch.done()
+            batch.ack()
+    batch.ack()
     assert queue.stats() == outbox.QueueStats(0, 0, 0, None)
 
 
@@ -417,7 +417,7 @@ def test_many_producers_and_consumers(queue: outbox.Queue, effects: sa.Table) ->
             def handle(connection: Connection, batch: outbox.ClaimedBatch = batch) -> None:
                 rows = [{"number": int(body)} for body in batch.bodies()]
                 connection.execute(sa.insert(effects), rows)
-                batch.delete(connection)
+                batch.ack_in(connection)
 
             if len(batch):
                 queue.database.run(handle)

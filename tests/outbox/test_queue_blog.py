@@ -129,7 +129,7 @@ def test_claims_are_in_order(queue: outbox.Queue) -> None:
     put(queue, 40)
     first, second = queue.claim(10), queue.claim(10)
     assert numbers(first) == ONE_TO_TEN
-    first.release()
+    first.nack()
     assert numbers(queue.claim(10)) == ONE_TO_TEN
     age(queue, LEASE_S)
     assert numbers(queue.claim(15)) == list(range(1, 16))
@@ -153,10 +153,10 @@ def test_the_blog_deletes_what_it_never_processed(blog: BlogQueue) -> None:
 def test_only_what_was_processed_is_deleted(queue: outbox.Queue) -> None:
     put(queue, 20)
     first, second = queue.claim(10, name="me"), queue.claim(10, name="me")
-    first.done()
-    second[0].done()
+    first.ack()
+    second[0].ack()
     assert queue.stats().leased == 9
-    second.release()
+    second.nack()
     assert numbers(queue.claim(100)) == list(range(12, 21))
 
 
@@ -200,16 +200,16 @@ def test_a_slow_owner_is_told_and_rolls_back(queue: outbox.Queue) -> None:
 
     with pytest.raises(LeaseLost) as caught, queue.database.begin() as connection:  # noqa: PT012
         connection.execute(sa.insert(effects), [{"number": number} for number in numbers(slow)])
-        slow.delete(connection)
+        slow.ack_in(connection)
     assert caught.value.ids == list(slow.ids)
     with pytest.raises(LeaseLost):
-        slow.done()
-    slow.release()  # it has nothing to give back
+        slow.ack()
+    slow.nack()  # it has nothing to give back
     assert queue.stats().leased == 10
 
     with queue.database.begin() as connection:
         connection.execute(sa.insert(effects), [{"number": number} for number in numbers(successor)])
-        successor.delete(connection)
+        successor.ack_in(connection)
     with queue.database.reading() as connection:
         assert sorted(connection.execute(sa.select(effects.c.number)).scalars()) == ONE_TO_TEN
     assert queue.claim(10).ids == ()
@@ -244,7 +244,7 @@ def check_that_claims_do_not_wait(server: DatabaseServer, wait_for_nobody: str) 
         beside = queue.claim(10)
         with queue.database.begin() as first, queue.database.begin() as second:
             second.exec_driver_sql(wait_for_nobody)
-            held.delete(first)
+            held.ack_in(first)
             assert [row.id for row in queue.sql.claim(first, 5, 10**9, "first").rows] == [21, 22, 23, 24, 25]
             assert queue.put(first, "late") == 41
 
@@ -260,7 +260,7 @@ def check_that_claims_do_not_wait(server: DatabaseServer, wait_for_nobody: str) 
             assert queue.sql.extend(second, [(id_, 1) for id_ in held.ids], 10**9) == set()
             assert queue.sql.extend(second, some, 10**9) == set()
             assert queue.sql.release(second, some[:3], 0) == {11, 12, 13}
-            beside[9].delete(second)
+            beside[9].ack_in(second)
             beside_rest = [(id_, 1) for id_ in beside.ids[3:9]]
             assert queue.sql.delete(second, beside_rest) == set(beside.ids[3:9])
         assert queue.stats().ready == 3 + 10 + 2

@@ -102,7 +102,7 @@ def test_messages_come_in_order_and_end_when_asked(play_on_both: Callable[[Play]
         async with queue.consume(batch=10, name="me") as consumer:
             async for batch in consumer:
                 seen += batch.bodies()
-                await batch.done()
+                await batch.ack()
                 if batch.ids[-1] == ids[-1]:
                     consumer.stop()
             assert await consumer.receive() is None
@@ -126,7 +126,7 @@ def test_a_commit_wakes(play_on_both: Callable[[Play], None]) -> None:
             for number in range(5):
                 batch = await receive(consumer)
                 assert batch.bodies() == [str(number).encode()]
-                await batch[0].done()
+                await batch[0].ack()
                 seen[number].set()
 
     play_on_both(test)
@@ -154,8 +154,8 @@ def test_the_end_of_a_lease_wakes(play: Callable[[Play], None]) -> None:
             batch = await receive(consumer)
             assert (batch.ids, batch[0].epoch) == (dies.ids, 2)
             with pytest.raises(LeaseLost):
-                await queue.database.call(dies.done)
-            await batch.done()
+                await queue.database.call(dies.ack)
+            await batch.ack()
 
     play(test)
 
@@ -186,10 +186,10 @@ def test_what_is_given_back_wakes(play: Callable[[Play], None]) -> None:
         async with queue.consume() as first, queue.consume() as second, anyio.create_task_group() as group:
             batch = await receive(first)
             first.stop()
-            group.start_soon(batch.release)
+            group.start_soon(batch.nack)
             batch = await receive(second)
             assert batch[0].epoch == 2
-            group.start_soon(batch[0].release, timedelta(milliseconds=300))
+            group.start_soon(batch[0].nack, timedelta(milliseconds=300))
             assert (await receive(second))[0].epoch == 3
 
     play(test)
@@ -201,7 +201,7 @@ def test_leases_are_extended_while_the_program_works(play: Callable[[Play], None
         async with queue.consume(lease=SHORT) as slow, queue.consume(lease=SHORT) as other:
             batch = await receive(slow)
             assert await other.receive(3 * SHORT.total_seconds()) is None
-            await batch.done()
+            await batch.ack()
         assert batch.lost == ()
         assert queue.stats().oldest_age_s is None
 
@@ -231,7 +231,7 @@ def test_iterating_lets_go_of_the_batch_before(play: Callable[[Play], None]) -> 
                 epochs.append(batch[0].epoch)
                 if len(epochs) == 3:
                     break
-            await batch.done()
+            await batch.ack()
             assert epochs == [1, 2, 3]
 
     play(test)
@@ -254,7 +254,7 @@ def test_a_lost_lease_is_told(play_on_both: Callable[[Play], None]) -> None:
             assert await batch.wait_lost() == taken == batch.lost == batch.ids[:1]
             assert [message.is_lost for message in batch] == [True, False]
             with pytest.raises(LeaseLost) as caught:
-                await batch.done()
+                await batch.ack()
             assert caught.value.ids == list(taken)
 
     play_on_both(test)
@@ -268,14 +268,14 @@ def test_a_delete_in_a_transaction_is_not_taken_for_a_loss(play: Callable[[Play]
         async with queue.consume(lease=SHORT) as consumer, queue.consume(lease=SHORT) as other:
             batch = await receive(consumer)
             if queue.database.kind == "sqlite":  # one writes at a time: nothing else happens meanwhile
-                await queue.database.transaction(batch.delete)
+                await queue.database.transaction(batch.ack_in)
             else:
                 with queue.database.begin() as connection:
-                    batch.delete(connection)
+                    batch.ack_in(connection)
                     assert await other.receive(2 * SHORT.total_seconds()) is None
             assert await other.receive(SHORT.total_seconds()) is None
             assert batch.lost == ()
-            await batch.done()
+            await batch.ack()
 
     play(test)
 
@@ -286,7 +286,7 @@ def test_leaving_gives_back_what_is_not_done(play_on_both: Callable[[Play], None
         with pytest.raises(LookupError):  # noqa: PT012 - as it was raised, in no group
             async with queue.consume(batch=3) as consumer:
                 batch = await receive(consumer)
-                await batch[0].done()
+                await batch[0].ack()
                 await receive(consumer)
                 raise LookupError
         assert (queue.stats().ready, queue.stats().leased) == (5, 0)
@@ -306,7 +306,7 @@ def test_who_stops_waiting_loses_nothing(play_on_both: Callable[[Play], None]) -
                 batch = await consumer.receive(0.002)
                 if batch is not None:
                     seen += batch.bodies()
-                    await batch.done()
+                    await batch.ack()
         assert [body.decode() for body in seen] == bodies
 
     play_on_both(test)
@@ -367,7 +367,7 @@ def test_many_consumers_side_by_side(play_on_both: Callable[[Play], None]) -> No
             async with queue.consume(batch=7) as consumer:
                 async for batch in consumer:
                     assert list(batch.ids) == sorted(batch.ids)
-                    await batch.done()
+                    await batch.ack()
                     seen.extend(batch.ids)
                     if len(seen) == 200:
                         everything.set()
@@ -429,7 +429,7 @@ async def survive(server: DatabaseServer, url: str) -> None:
                 if batch.ids[0] == 51:
                     group.start_soon(restart)
                 try:
-                    await batch.done()
+                    await batch.ack()
                 except LeaseLost:
                     continue  # it comes again
                 seen |= set(batch.bodies())

@@ -17,7 +17,7 @@ import tickwheel
 from tests.support.relaying import LATER_NS, PATIENCE_S, Messages, check_once, in_topic, interrupted, until
 from tickwheel._embedded import EmbeddedBroker
 from tickwheel.outbox import BadTable, MessageSettings, MessageTable, Relay, TableMissing
-from tickwheel.outbox.relay_markers import Markers
+from tickwheel.outbox.relay.markers import Markers
 
 LATER_MS = -(-LATER_NS // 1_000_000)
 NS_A_MS = 1_000_000
@@ -275,7 +275,7 @@ async def test_the_late_send_of_a_relay_that_was_given_up_does_not_count(
                 await super().send(number, *batch)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tickwheel.outbox.relay_batch.Markers", LateMarkers)
+            patch.setattr("tickwheel.outbox.relay.batch.Markers", LateMarkers)
             relay = Relay(messages.database, "outbox", client, topic)
             assert await relay.run_once() == 6
         assert relay.stats.resumed == 1
@@ -364,7 +364,7 @@ async def test_more_refused_rows_than_a_statement_can_name(
     broker: EmbeddedBroker, messages: Messages, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are due before all others, and fill more than a batch."""
-    monkeypatch.setattr("tickwheel.outbox.relay_store._HIDDEN_MAX", 2)
+    monkeypatch.setattr("tickwheel.outbox.relay.store._HIDDEN_MAX", 2)
     messages.add(*({"id": one, "message": "x" * 32_769, "time_next": 5} for one in range(1, 10)))
     messages.add_ids(range(10, 16))
     async with broker.client() as client:

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 import tickwheel
 from tickwheel.errors import UnknownTopic
 from tickwheel.outbox import Database, Relay, open_database
-from tickwheel.outbox.relay_batch import BatchMover
+from tickwheel.outbox.relay.batch import BatchMover
 from tickwheel.outbox.watch import notify_statements
 
 PATIENCE_S: Final = 40.0

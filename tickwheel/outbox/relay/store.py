@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from tickwheel.outbox.database import Database, now_ns, typed_error
-from tickwheel.outbox.relay_rows import RowReader
+from tickwheel.outbox.relay.rows import RowReader
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

@@ -1,7 +1,7 @@
 """One batch of a relay: rows are locked, stored in the broker, marked as sent and committed, in this order.
 
 If anything fails before the commit, the rows are as they were, and nobody knows whether the broker has stored them. The
-batch's marker says it (``tickwheel.outbox.relay_markers``): a second batch of the same number is refused, and the first
+batch's marker says it (``tickwheel.outbox.relay.markers``): a second batch of the same number is refused, and the first
 one is taken over into the database as it was sent.
 """
 
@@ -17,12 +17,12 @@ import anyio
 
 from tickwheel._results import CancelResult, RescheduleResult
 from tickwheel.outbox.database import Database
-from tickwheel.outbox.relay_aside import SetAside
-from tickwheel.outbox.relay_ledger import Ledger, Turn
-from tickwheel.outbox.relay_log import log
-from tickwheel.outbox.relay_markers import Marker, Markers, Sent
-from tickwheel.outbox.relay_rows import Outgoing
-from tickwheel.outbox.relay_store import HeldTransaction, RelayStore
+from tickwheel.outbox.relay.aside import SetAside
+from tickwheel.outbox.relay.ledger import Ledger, Turn
+from tickwheel.outbox.relay.log import log
+from tickwheel.outbox.relay.markers import Marker, Markers, Sent
+from tickwheel.outbox.relay.rows import Outgoing
+from tickwheel.outbox.relay.store import HeldTransaction, RelayStore
 from tickwheel.protocol.errors import (
     BadArgument,
     BadTime,

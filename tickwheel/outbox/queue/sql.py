@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tickwheel.outbox.database import Database, error_code, now_ns
 from tickwheel.outbox.errors import NotInTransaction
-from tickwheel.outbox.queue_table import lease_index, missing, queue_table
+from tickwheel.outbox.queue.table import lease_index, missing, queue_table
 from tickwheel.protocol.errors import BadArgument
 
 Receipt: TypeAlias = tuple[int, int]

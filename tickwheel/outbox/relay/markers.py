@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from tickwheel.outbox.relay_rows import Outgoing, pack_id, unpack_id
+from tickwheel.outbox.relay.rows import Outgoing, pack_id, unpack_id
 from tickwheel.protocol.errors import UnknownTopic
 from tickwheel.protocol.limits import HARD_MAX_BODY_BYTES, MAX_TIME_MS
 

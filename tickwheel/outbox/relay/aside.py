@@ -8,7 +8,7 @@ from typing import Any, Final
 import anyio
 
 from tickwheel._backoff import Backoff
-from tickwheel.outbox.relay_log import log
+from tickwheel.outbox.relay.log import log
 
 _FIRST_S: Final = 1.0
 _LONGEST_S: Final = 3600.0

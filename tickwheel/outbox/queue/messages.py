@@ -12,8 +12,8 @@ from sqlalchemy.engine import Connection
 from tickwheel._backoff import Backoff
 from tickwheel._times import EPOCH, Delay, delay_ms
 from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable
-from tickwheel.outbox.queue_holding import Holding
-from tickwheel.outbox.queue_sql import Row
+from tickwheel.outbox.queue.holding import Holding
+from tickwheel.outbox.queue.sql import Row
 
 AWAY: Final = (DatabaseUnavailable, DatabaseBusy)
 """What can be waited out."""
@@ -48,7 +48,7 @@ class BaseQueueMessage:
         """Whether it is known that somebody else has taken it over. Then the work on it can stop."""
         return self.id in self._batch.lost
 
-    def delete(self, connection: Connection) -> None:
+    def ack_in(self, connection: Connection) -> None:
         """Deletes it in the transaction of ``connection``: what else is done there counts if, and only if, this does.
 
         Raises LeaseLost when it is not held any more, which must leave the transaction's block, so that all is rolled
@@ -95,8 +95,8 @@ class BaseQueueBatch(Generic[M]):
         """The body of each message."""
         return [message.body for message in self._messages]
 
-    def delete(self, connection: Connection) -> None:
-        """Deletes all messages of the batch that were neither done nor released; otherwise as ``message.delete``."""
+    def ack_in(self, connection: Connection) -> None:
+        """Deletes all messages of the batch that were neither acked nor given back; otherwise as ``message.ack_in``."""
         self.holding.delete(connection, self.ids, is_batch=True)
 
     def __repr__(self) -> str:
@@ -108,11 +108,11 @@ class ClaimedMessage(BaseQueueMessage):
 
     __slots__ = ()
 
-    def done(self) -> None:
+    def ack(self) -> None:
         """Deletes it in a transaction of its own. Raises LeaseLost when it is not held any more."""
         self._batch.holding.done((self.id,), is_batch=False)
 
-    def release(self, delay: Delay = 0) -> None:
+    def nack(self, delay: Delay = 0) -> None:
         """Gives it back, to be claimed after ``delay``, in its old place."""
         self._batch.holding.release((self.id,), delay_ms(delay) * _NS_A_MS)
 
@@ -122,7 +122,7 @@ class ClaimedBatch(BaseQueueBatch[ClaimedMessage]):
 
     message_class = ClaimedMessage
 
-    def done(self) -> None:
+    def ack(self) -> None:
         """Deletes all that is left of the batch, in a transaction of its own.
 
         Raises LeaseLost, whose ``ids`` are not held any more; the others are deleted. After DatabaseUnavailable it may
@@ -130,7 +130,7 @@ class ClaimedBatch(BaseQueueBatch[ClaimedMessage]):
         """
         self.holding.done(self.ids, is_batch=True)
 
-    def release(self, delay: Delay = 0) -> None:
+    def nack(self, delay: Delay = 0) -> None:
         """Gives all that is left of the batch back."""
         self.holding.release(self.ids, delay_ms(delay) * _NS_A_MS)
 
@@ -144,11 +144,11 @@ class QueueMessage(BaseQueueMessage):
 
     __slots__ = ()
 
-    async def done(self) -> None:
+    async def ack(self) -> None:
         """Deletes it in a transaction of its own. Raises LeaseLost when it is not held any more."""
         await finish(self._batch.holding, (self.id,), is_batch=False)
 
-    async def release(self, delay: Delay = 0) -> None:
+    async def nack(self, delay: Delay = 0) -> None:
         """Gives it back, to be claimed after ``delay``, in its old place."""
         await give_back(self._batch.holding, (self.id,), delay)
 
@@ -162,14 +162,14 @@ class QueueBatch(BaseQueueBatch[QueueMessage]):
         super().__init__(holding, rows)
         self._is_lost = anyio.Event()
 
-    async def done(self) -> None:
+    async def ack(self) -> None:
         """Deletes all that is left of the batch, in a transaction of its own. Waits for a database that is away.
 
         Raises LeaseLost, whose ``ids`` are not held any more; the others are deleted.
         """
         await finish(self.holding, self.ids, is_batch=True)
 
-    async def release(self, delay: Delay = 0) -> None:
+    async def nack(self, delay: Delay = 0) -> None:
         """Gives all that is left of the batch back, to be claimed after ``delay``, in the old places."""
         await give_back(self.holding, self.ids, delay)
 

@@ -22,13 +22,14 @@ from tickwheel._backoff import Backoff
 from tickwheel._client import Client
 from tickwheel._columns import check_name
 from tickwheel.outbox.database import Database, open_database
-from tickwheel.outbox.errors import BadTable, TableMissing
+from tickwheel.outbox.errors import BadTable, OutboxError, TableMissing
 from tickwheel.outbox.messages.schema import load
-from tickwheel.outbox.relay_batch import BatchMover, Outcome, RelayStats
-from tickwheel.outbox.relay_ledger import Ledger
-from tickwheel.outbox.relay_log import log
-from tickwheel.outbox.relay_rows import RowReader
-from tickwheel.outbox.relay_store import RelayStore
+from tickwheel.outbox.messages.table import MessageTable
+from tickwheel.outbox.relay.batch import BatchMover, Outcome, RelayStats
+from tickwheel.outbox.relay.ledger import Ledger
+from tickwheel.outbox.relay.log import log
+from tickwheel.outbox.relay.rows import RowReader
+from tickwheel.outbox.relay.store import RelayStore
 from tickwheel.outbox.watch import Watch, watch_table
 from tickwheel.protocol.errors import BadArgument, TickwheelError
 
@@ -136,6 +137,7 @@ class Relay:
         ended: Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(watch.run, bell.ring)
+            group.start_soon(self._purge)
             try:
                 while True:
                     bell.clear()
@@ -147,6 +149,21 @@ class Relay:
             group.cancel_scope.cancel()
         if ended is not None:
             raise ended
+
+    async def _purge(self) -> None:
+        """Deletes what a message table has kept for its ``purge_after``; other tables are the user's to clear."""
+        assert self._database is not None
+        table = MessageTable(self._database, _name(self._table))
+        try:
+            await self._database.call(table.reload)
+        except OutboxError:
+            return
+        while True:
+            await anyio.sleep(table.settings.poller_interval_ms / 1000)
+            try:
+                await self._database.call(table.purge)
+            except OutboxError as error:
+                log.warning("Nothing is purged.", table=table.name, error=str(error))
 
     def _pause_s(self, mover: BatchMover, is_standby: bool) -> float:
         """How long to wait for a commit. A relay that stands by looks more often whether it is needed."""

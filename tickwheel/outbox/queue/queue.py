@@ -8,13 +8,13 @@
 ...     async for batch in consumer:
 ...         for message in batch:
 ...             await send_mail(message.body)
-...         await batch.done()
+...         await batch.ack()
 
 The order is that of ``put`` among what is committed: a transaction that commits late may bring messages that come
 before others which were claimed already. Consumers that work side by side may finish in another order.
 
 Each message is leased to one consumer. If that one dies, the lease ends and the next one takes over. What is done in
-the same database, in one transaction with ``batch.delete(connection)``, happens exactly once; all else at least once.
+the same database, in one transaction with ``batch.ack_in(connection)``, happens exactly once; all else at least once.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from typing import Final
 from sqlalchemy.engine import URL, Connection, Engine
 
 from tickwheel._times import Delay, delay_ms
-from tickwheel.outbox import queue_table
 from tickwheel.outbox.database import Database, open_database
-from tickwheel.outbox.queue_consumer import QueueConsumer
-from tickwheel.outbox.queue_holding import Holding
-from tickwheel.outbox.queue_messages import ClaimedBatch
-from tickwheel.outbox.queue_sql import Body, QueueSql, QueueStats
-from tickwheel.outbox.queue_table import MAX_OWNER_CHARACTERS
+from tickwheel.outbox.queue import table as queue_table
+from tickwheel.outbox.queue.consumer import QueueConsumer
+from tickwheel.outbox.queue.holding import Holding
+from tickwheel.outbox.queue.messages import ClaimedBatch
+from tickwheel.outbox.queue.sql import Body, QueueSql, QueueStats
+from tickwheel.outbox.queue.table import MAX_OWNER_CHARACTERS
 from tickwheel.protocol.errors import BadArgument
 
 MAX_CLAIM: Final = 10_000

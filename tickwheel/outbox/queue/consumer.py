@@ -20,14 +20,14 @@ from anyio.lowlevel import checkpoint
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tickwheel._backoff import Backoff
-from tickwheel.outbox.queue_holding import Holding, State
-from tickwheel.outbox.queue_messages import AWAY, QueueBatch
-from tickwheel.outbox.queue_sql import Claim, Receipt
+from tickwheel.outbox.queue.holding import Holding, State
+from tickwheel.outbox.queue.messages import AWAY, QueueBatch
+from tickwheel.outbox.queue.sql import Claim, Receipt
 from tickwheel.outbox.watch import watch_table
 from tickwheel.protocol.errors import BadArgument
 
 if TYPE_CHECKING:
-    from tickwheel.outbox.queue import Queue
+    from tickwheel.outbox.queue.queue import Queue
 
 logger = logging.getLogger("tickwheel")
 

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from tickwheel.outbox.database import Database
 from tickwheel.outbox.errors import DatabaseUnavailable, LeaseLost
-from tickwheel.outbox.queue_sql import QueueSql, Receipt, Row, require_transaction
+from tickwheel.outbox.queue.sql import QueueSql, Receipt, Row, require_transaction
 
 
 class State(Enum):

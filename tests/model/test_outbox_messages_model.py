@@ -4,6 +4,7 @@ is held by one of them at most, comes when it is due and not before, and is neve
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from tickwheel.outbox.messages.backoff import wait_bounds_ns
 from tickwheel.outbox.messages.candidates import Candidate, Candidates
 from tickwheel.outbox.messages.statements import Receipt
 
+SOAK = os.environ.get("TICKWHEEL_SOAK") == "1"
 SECOND_NS = 1_000_000_000
 START_NS = 1_900_000_000 * SECOND_NS
 SETTINGS = MessageSettings(
@@ -282,4 +284,6 @@ class MessagesMachine(RuleBasedStateMachine):
 
 
 TestMessages = MessagesMachine.TestCase
-TestMessages.settings = settings(max_examples=40, stateful_step_count=40)
+TestMessages.settings = (
+    settings(stateful_step_count=40) if SOAK else settings(max_examples=25, stateful_step_count=40)
+)

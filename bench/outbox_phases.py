@@ -21,7 +21,7 @@ from bench.outbox_databases import Place, ServerCount
 
 PATIENCE_S: Final = 900.0
 _BETWEEN_PROBES_S: Final = 0.3
-_OPENED_S: Final = 3.0
+_OPENED_S: Final = 2.5
 """A hub looks again some times after it was opened, and PostgreSQL's counts come a second later."""
 _NS: Final = 1_000_000_000
 _SETTLED_S: Final = 0.5

@@ -468,4 +468,4 @@ class KeysMachine(RuleBasedStateMachine):
 
 
 TestKeys = KeysMachine.TestCase
-TestKeys.settings = settings(stateful_step_count=20)
+TestKeys.settings = settings(stateful_step_count=12)

@@ -126,14 +126,14 @@ class QueueMachine(RuleBasedStateMachine):
         if index >= len(batch):
             return
         held = self.held([batch[index]])
-        assert not lost_by(batch[index].done) & set(held)
+        assert not lost_by(batch[index].ack) & set(held)
         self.finish(held)
 
     @rule(batch=consumes(batches))
     def all_are_done(self, batch: outbox.ClaimedBatch) -> None:
         """What is lost, of what this batch has not settled itself, is told."""
         held = self.held(list(batch))
-        assert not lost_by(batch.done) & set(held)
+        assert not lost_by(batch.ack) & set(held)
         self.finish(held)
 
     @rule(batch=batches, delay=st.sampled_from([0, 2, LEASE_MS]))

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("dispatcher", "executor")
 SENDERS = (b"a", b"m", b"z")
 BOXES = (b"box/1", b"box/2")
-ROUNDS = 60 if SOAK else 8
+ROUNDS = 60 if SOAK else 5
 LEASE_S = 0.4
 PATIENCE_S = 60.0
 
@@ -171,18 +171,23 @@ def wait_until(condition: Callable[[], bool], report: Callable[[], str]) -> None
         time.sleep(0.02)
 
 
-def create(space: KeySpace) -> None:
+def create(space: KeySpace, draw: random.Random) -> Ledger:
+    """With a range for each of the senders, and values that are no counters."""
     space.create()
-    for at in ("box", "n"):  # a range for each of the senders
+    for at in ("box", "n"):
         space.split(at)
+    ledger = Ledger(space, draw, {sender + b"/%d" % at: b"x" for sender in SENDERS for at in range(3)})
+    with space.database.begin() as connection:
+        for key, value in ledger.data.items():
+            space.put(connection, key, value)
+    return ledger
 
 
 def test_workers_are_killed(database_url: str) -> None:
     """While others start, who take over; in the end two are left, and do the rest."""
     draw = random.Random(23)
     with KeySpace(database_url, "shop") as space, Workers(database_url) as workers:
-        create(space)
-        ledger = Ledger(space, draw)
+        ledger = create(space, draw)
         for _ in range(ROUNDS):
             victims = [workers.start(service) for service in SERVICES]
             for victim in draw.sample(victims, len(victims)):
@@ -205,8 +210,7 @@ def test_the_server_is_killed(database_server: DatabaseServer) -> None:
         KeySpace(url, "shop") as space,
         Workers(url) as workers,
     ):
-        create(space)
-        ledger = Ledger(space, draw)
+        ledger = create(space, draw)
         for service in SERVICES * 2:
             workers.start(service)
         for _ in range(3):

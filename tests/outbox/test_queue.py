@@ -104,7 +104,7 @@ def test_what_is_rolled_back_was_never_put(queue: outbox.Queue) -> None:
         fails(connection)
     assert queue.stats() == outbox.QueueStats(0, 0, 0, None)
     first = put(queue, "a", "b")
-    queue.claim().done()
+    queue.claim().ack()
     assert put(queue, "c")[0] > first[1]  # an id is never used again
 
 

@@ -154,7 +154,7 @@ def test_only_what_was_processed_is_deleted(queue: outbox.Queue) -> None:
     put(queue, 20)
     first, second = queue.claim(10, name="me"), queue.claim(10, name="me")
     first.ack()
-    second[0].done()
+    second[0].ack()
     assert queue.stats().leased == 9
     second.nack()
     assert numbers(queue.claim(100)) == list(range(12, 21))
@@ -244,7 +244,7 @@ def check_that_claims_do_not_wait(server: DatabaseServer, wait_for_nobody: str) 
         beside = queue.claim(10)
         with queue.database.begin() as first, queue.database.begin() as second:
             second.exec_driver_sql(wait_for_nobody)
-            held.delete(first)
+            held.ack_in(first)
             assert [row.id for row in queue.sql.claim(first, 5, 10**9, "first").rows] == [21, 22, 23, 24, 25]
             assert queue.put(first, "late") == 41
 
@@ -260,7 +260,7 @@ def check_that_claims_do_not_wait(server: DatabaseServer, wait_for_nobody: str) 
             assert queue.sql.extend(second, [(id_, 1) for id_ in held.ids], 10**9) == set()
             assert queue.sql.extend(second, some, 10**9) == set()
             assert queue.sql.release(second, some[:3], 0) == {11, 12, 13}
-            beside[9].delete(second)
+            beside[9].ack_in(second)
             beside_rest = [(id_, 1) for id_ in beside.ids[3:9]]
             assert queue.sql.delete(second, beside_rest) == set(beside.ids[3:9])
         assert queue.stats().ready == 3 + 10 + 2

@@ -154,7 +154,7 @@ def test_the_end_of_a_lease_wakes(play: Callable[[Play], None]) -> None:
             batch = await receive(consumer)
             assert (batch.ids, batch[0].epoch) == (dies.ids, 2)
             with pytest.raises(LeaseLost):
-                await queue.database.call(dies.done)
+                await queue.database.call(dies.ack)
             await batch.ack()
 
     play(test)
@@ -186,10 +186,10 @@ def test_what_is_given_back_wakes(play: Callable[[Play], None]) -> None:
         async with queue.consume() as first, queue.consume() as second, anyio.create_task_group() as group:
             batch = await receive(first)
             first.stop()
-            group.start_soon(batch.release)
+            group.start_soon(batch.nack)
             batch = await receive(second)
             assert batch[0].epoch == 2
-            group.start_soon(batch[0].release, timedelta(milliseconds=300))
+            group.start_soon(batch[0].nack, timedelta(milliseconds=300))
             assert (await receive(second))[0].epoch == 3
 
     play(test)
@@ -268,7 +268,7 @@ def test_a_delete_in_a_transaction_is_not_taken_for_a_loss(play: Callable[[Play]
         async with queue.consume(lease=SHORT) as consumer, queue.consume(lease=SHORT) as other:
             batch = await receive(consumer)
             if queue.database.kind == "sqlite":  # one writes at a time: nothing else happens meanwhile
-                await queue.database.transaction(batch.delete)
+                await queue.database.transaction(batch.ack_in)
             else:
                 with queue.database.begin() as connection:
                     batch.ack_in(connection)

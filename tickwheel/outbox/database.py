@@ -7,6 +7,7 @@ asynchronous layer needs asyncio. Time is the database's clock, so that all proc
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 
 from tickwheel.outbox.errors import (
     BadDatabase,
@@ -61,6 +63,7 @@ ATTEMPTS: Final = 8
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.5
 _THREADS: Final = 8
+_LOCK_PAUSE_S: Final = 0.001
 
 
 class Database:
@@ -77,7 +80,8 @@ class Database:
         self.skip_locked = self.kind != "sqlite"
         self._owned = owned
         self._offset_ns = 0
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._writer = threading.Lock()
+        self._limiter: RunVar[anyio.CapacityLimiter] = RunVar("tickwheel.outbox.limiter")
 
     @property
     def name(self) -> str:
@@ -115,10 +119,25 @@ class Database:
         """
         with self._translated(), self.engine.connect() as plain:
             connection = plain if self._owned or self.kind == "sqlite" else _read_committed(plain)
-            with connection.begin():
-                if self.kind == "sqlite" and not _has_begun(connection):
-                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+            if self.kind != "sqlite":
+                with connection.begin():
+                    yield connection
+                return
+            with self._turn(), connection.begin():
+                if not _has_begun(connection):
+                    _begin_immediate(connection)
                 yield connection
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Our own threads take turns at SQLite's one write lock: waiting for it inside of SQLite means to sleep and to
+        try again, and who has slept longest sleeps longest."""
+        if not self._writer.acquire(timeout=BUSY_TIMEOUT_S):
+            raise DatabaseBusy(f"{self.name}: another thread has been writing for {BUSY_TIMEOUT_S} s.")
+        try:
+            yield
+        finally:
+            self._writer.release()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -144,9 +163,11 @@ class Database:
 
     async def call(self, work: Callable[..., T], *arguments: Any) -> T:
         """``work(*arguments)`` in a worker thread. A cancellation waits for its end: nothing is half done."""
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(_THREADS)
-        return await anyio.to_thread.run_sync(work, *arguments, limiter=self._limiter)
+        limiter = self._limiter.get(None)  # a Database may live longer than an event loop
+        if limiter is None:
+            limiter = anyio.CapacityLimiter(_THREADS)
+            self._limiter.set(limiter)
+        return await anyio.to_thread.run_sync(work, *arguments, limiter=limiter)
 
     async def transaction(self, work: Callable[[Connection], T]) -> T:
         """``run`` in a worker thread."""
@@ -258,6 +279,25 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 def _read_committed(connection: Connection) -> Connection:
     return connection.execution_options(isolation_level="READ COMMITTED")
+
+
+def _begin_immediate(connection: Connection) -> None:
+    """Takes SQLite's write lock. Waits in steps of a millisecond, where SQLite's own steps grow to 100 ms: a herd of
+    short transactions of other processes would keep us waiting for half a second."""
+    timeout_ms = int(connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one())
+    deadline_s = time.monotonic() + timeout_ms / 1000
+    connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                return
+            except DBAPIError as error:
+                if not is_busy(error) or time.monotonic() >= deadline_s:
+                    raise
+            time.sleep(_LOCK_PAUSE_S * (0.5 + random.random()))
+    finally:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {timeout_ms}")
 
 
 def _has_begun(connection: Connection) -> bool:

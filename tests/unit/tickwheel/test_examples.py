@@ -22,6 +22,18 @@ SAYS = {
         "purged: 10000, space of the log is free again: True",
         "still there: happy new year",
     ],
+    "outbox_keys.py": [
+        "order 19: the card was declined, so nothing of it is there",
+        "in the outboxes: 2 messages, 6 operations",
+        "the printer is on fire, 2 letters stay in the inbox",
+        "mailed: thanks for order 17, thanks for order 18",
+        "orders/berlin/: 2 keys, 8 bytes",
+        "set aside: Increment(key=b'turnover', by=30) (not_an_integer)",
+        "set aside: Increment(key=b'turnover', by=12) (not_an_integer)",
+        "retried: 2",
+        "turnover: 42",
+        "keys: ['orders/berlin/17', 'orders/berlin/18']",
+    ],
     "outbox_messages.py": [
         "order 18: the card was declined, so there is no message either",
         "letter: thanks for order 17 (delivery 1)",

@@ -54,7 +54,7 @@ def test_the_password_is_never_told() -> None:
         ("mariadb://a/b", "pymysql", "pip install 'PyMySQL'"),
         ("mysql://a/b", "pymysql", "pip install 'PyMySQL'"),
         ("postgresql+psycopg2://a/b", "psycopg2", "pip install 'psycopg2'"),
-        ("mysql+mysqldb://a/b", "MySQLdb", "pip install 'MySQLdb'"),
+        ("mysql+mysqldb://a/b", "MySQLdb", "pip install 'mysqlclient'"),
     ],
 )
 @pytest.mark.parametrize("how", ["missing", "broken"])

@@ -341,6 +341,43 @@ def test_a_number_is_given_once_only(space: KeySpace) -> None:
     assert numbers == sorted(numbers)
 
 
+def test_messages_of_one_moment_do_not_collide(space: KeySpace) -> None:
+    """From one sender, and so from one range, to one key at one timestamp."""
+    space._tables.now = lambda: sa.literal(5, sa.BigInteger)  # the database's clock stands still
+    with space.database.begin() as connection:
+        for number in range(20):
+            space.send(connection, "box", b"%d" % number, sender="s")
+    work_off(space, limit=7)
+    with space.database.begin() as connection:
+        reaped = space.reap(connection, "box", 100)
+        assert [one.value for one in reaped] == [b"%d" % number for number in range(20)]
+        assert {one.timestamp_ns for one in reaped} == {5}
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_who_wants_to_keep_messages_saves_them_again(space: KeySpace, commits: bool) -> None:
+    """Reaping is a part of an ordinary transaction."""
+    with space.database.begin() as connection:
+        connection.execute(sa.text("create table letters (body varchar(20))"))
+        space.send(connection, "box", b"hello")
+    work_off(space)
+    with space.database.begin() as connection:
+        (message,) = space.reap(connection, "box")
+        connection.execute(sa.text("insert into letters values (:body)"), {"body": message.value.decode()})
+        space.put(connection, "kept", message.value)
+        space.send(connection, "archive", message.value, sender="box")
+        if not commits:
+            connection.rollback()
+    work_off(space)
+    with space.database.begin() as connection:
+        letters = connection.execute(sa.text("select body from letters")).scalars().all()
+        archived = [one.value for one in space.reap(connection, "archive", 10)]
+        left = [one.value for one in space.reap(connection, "box", 10)]
+        kept = space.get(connection, "kept")
+    expected = (["hello"], [b"hello"], [], b"hello") if commits else ([], [], [b"hello"], None)
+    assert (letters, archived, left, kept) == expected
+
+
 @pytest.mark.parametrize("limit", [1, 4, 100])
 def test_operations_are_executed_in_order(space: KeySpace, limit: int) -> None:
     with space.database.begin() as connection:

@@ -148,15 +148,16 @@ class Database:
     def run(self, work: Callable[[Connection], T]) -> T:
         """The result of ``work`` in a transaction of its own, which is tried again when others were in its way.
 
-        ``work`` may run several times, but is committed once. Raises DatabaseBusy, DatabaseUnavailable; the latter
-        may also come when the commit did happen and only its answer was lost.
+        ``work`` may run several times, for a quarter of a minute, but is committed once. Raises DatabaseBusy,
+        DatabaseUnavailable; the latter may also come when the commit did happen and only its answer was lost.
         """
+        deadline_s = time.monotonic() + BUSY_TIMEOUT_S
         for attempt in range(ATTEMPTS):
             try:
                 with self.begin() as connection:
                     return work(connection)
             except DatabaseBusy:
-                if attempt == ATTEMPTS - 1:
+                if attempt == ATTEMPTS - 1 or time.monotonic() >= deadline_s:
                     raise
                 time.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * (0.5 + random.random()))
         raise AssertionError("unreachable")

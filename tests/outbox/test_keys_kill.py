@@ -1,4 +1,7 @@
-"""Dispatchers, executors, reapers and servers that are killed at random moments: the end is that of a dictionary."""
+"""Dispatchers, executors and servers that are killed at random moments: the end is that of a dictionary.
+
+Who sends and reaps is the test itself, which rolls back some of it; `tests/model` crashes these two.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ class Ledger:
     number: int = 0
 
     def send(self) -> None:
-        """One transaction of messages, operations, and changes at once; half of the time it is undone."""
+        """One transaction of messages, operations, and changes at once; one in five is undone."""
         draw, sender = self.draw, self.draw.choice(SENDERS)
         operations = [self._operation(sender) for _ in range(draw.randint(1, 4))]
         boxes = draw.choices(BOXES, k=draw.randint(1, 3))

@@ -24,7 +24,7 @@ from tickwheel.outbox.messages.hub import Hub
 
 ROOT = Path(__file__).resolve().parents[2]
 SOAK = os.environ.get("TICKWHEEL_SOAK") == "1"
-KILLS = 200 if SOAK else 4
+KILLS = 200 if SOAK else 3
 SERVER_KILLS = 20 if SOAK else 2
 COLUMNS = [sa.Column("job", sa.BigInteger)]
 QUICK = {"ack_wait_ms": 700, "max_backoff_ms": 700, "poller_interval_ms": 1_000, "batch_size": 5}

@@ -239,7 +239,6 @@ def test_wrong_arguments_say_what_is_wrong(database_url: str) -> None:
                 call(connection, "1")
         with pytest.raises(BadArgument, match="Engine"):
             table.send(table.database.engine, message="x")  # type: ignore[arg-type]
-        connection.commit()
         assert connection.execute(sa.select(table.table)).all() == []
 
 

@@ -374,7 +374,9 @@ def test_consumers_are_killed_before_and_after_the_commit(
                 with inbox.process_sync(message, connection) as first:
                     if first:
                         act(connection, message)
-                with suppress(AckRefused):  # too late on a busy machine: then it comes again, and counts no more
+                with suppress(
+                    AckRefused
+                ):  # too late on a busy machine: then it comes again, and counts no more
                     subscription.flush()
                 done.add(message.id)
     assert effects(engine) == sorted(str(one) for one in range(20))

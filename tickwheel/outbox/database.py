@@ -30,7 +30,13 @@ try:
     import sqlalchemy as sa
     from sqlalchemy import event
     from sqlalchemy.engine import URL, Connection, Engine, make_url
-    from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+    from sqlalchemy.exc import (
+        ArgumentError,
+        DBAPIError,
+        NoSuchModuleError,
+        OperationalError,
+        ProgrammingError,
+    )
     from sqlalchemy.exc import TimeoutError as PoolTimeout
 except ModuleNotFoundError as error:
     if error.name is not None and error.name.partition(".")[0] == "sqlalchemy":
@@ -342,6 +348,17 @@ def _check_version(database: Database) -> None:
 _BUSY_POSTGRESQL: Final = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock not available
 _BUSY_MARIADB: Final = (1205, 1213, 3572, 1020)  # lock wait timeout, deadlock, NOWAIT, record changed
 _GONE_POSTGRESQL: Final = ("57P01", "57P02", "57P03", "08")  # shut down, crashed, starting, connection errors
+_DENIED: Final = (
+    1044,
+    1045,
+    1142,
+    1143,
+    1227,
+    1290,
+    "42501",
+    "25006",
+)  # no right to; a server that only reads
+_DENIED_SQLITE: Final = ("readonly database", "no such table", "no such column")
 _GONE_MARIADB: Final = (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040)
 
 
@@ -369,6 +386,13 @@ def is_gone(error: DBAPIError) -> bool:
         "server closed the connection",
     )
     return any(text in str(code) for text in texts)
+
+
+def is_denied(error: DBAPIError) -> bool:
+    """Whether we may not do this at all, or tables are not what they were: whatever the rows are."""
+    code = error_code(error)
+    said = isinstance(code, str) and any(text in code for text in _DENIED_SQLITE)
+    return isinstance(error, ProgrammingError) or code in _DENIED or said
 
 
 def error_code(error: DBAPIError) -> object:

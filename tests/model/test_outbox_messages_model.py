@@ -4,7 +4,6 @@ is held by one of them at most, comes when it is due and not before, and is neve
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -15,12 +14,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.conftest import SOAK
 from tickwheel.outbox import MessageSettings, MessageTable
 from tickwheel.outbox.messages.backoff import wait_bounds_ns
 from tickwheel.outbox.messages.candidates import Candidate, Candidates
 from tickwheel.outbox.messages.statements import Receipt
 
-SOAK = os.environ.get("TICKWHEEL_SOAK") == "1"
 SECOND_NS = 1_000_000_000
 START_NS = 1_900_000_000 * SECOND_NS
 SETTINGS = MessageSettings(

@@ -308,10 +308,15 @@ def _has_begun(connection: Connection) -> bool:
 def commits_each_statement(connection: Connection) -> bool:
     """Whether there are no transactions on a connection, however that was asked for."""
     driver: Any = connection.connection.driver_connection
+    level = connection.get_execution_options().get("isolation_level", _engine_level(connection.engine))
     if connection.dialect.name == "sqlite":
-        has_begun = connection.in_transaction() and _has_begun(connection)
-        level = connection.get_execution_options().get("isolation_level", _engine_level(connection.engine))
-        return level == "AUTOCOMMIT" and not has_begun
+        if connection.in_transaction() and _has_begun(connection):
+            return False
+        # The driver begins none by itself, and SQLAlchemy, or an event of the user's, would have by now.
+        begins_none = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
+        return level == "AUTOCOMMIT" or (connection.in_transaction() and begins_none)
+    if level == "AUTOCOMMIT":
+        return True
     asked = getattr(driver, "get_autocommit", None)  # of MariaDB's and MySQL's drivers
     return bool(asked() if asked is not None else getattr(driver, "autocommit", False))
 
@@ -337,10 +342,14 @@ def _check_version(database: Database) -> None:
 
 # -- what the drivers raise --
 
-_BUSY_POSTGRESQL: Final = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock not available
-_BUSY_MARIADB: Final = (1205, 1213, 3572, 1020)  # lock wait timeout, deadlock, NOWAIT, record changed
-_GONE_POSTGRESQL: Final = ("57P01", "57P02", "57P03", "08")  # shut down, crashed, starting, connection errors
-_GONE_MARIADB: Final = (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040)
+# Serialization failure, deadlock, lock not available; cancelled, which statement_timeout does too.
+_BUSY_POSTGRESQL: Final = ("40001", "40P01", "55P03", "57014")
+# Lock wait timeout, deadlock, NOWAIT, record changed; interrupted, by a time limit of MariaDB's or MySQL's.
+_BUSY_MARIADB: Final = (1205, 1213, 3572, 1020, 1317, 1969, 3024)
+# Shut down, crashed, starting, connection errors; no disk, memory or connections left; read only, as a standby is.
+_GONE_POSTGRESQL: Final = ("57P01", "57P02", "57P03", "08", "53", "25006")
+# The same: from the client, from the server; disk or table full, no connections left for the user; read only.
+_GONE_MARIADB: Final = (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040, 1021, 1114, 1203, 1226, 1290, 1836)
 
 
 def is_busy(error: DBAPIError) -> bool:

@@ -157,7 +157,7 @@ class MessageTable:
         """
         row = self._row(values, priority)
         row.setdefault("time_next", self._due(deliver_at, delay))
-        self._check_transaction(connection)
+        self.check_transaction(connection)
         result = connection.execute(sa.insert(self.table).values(row))
         if "id" in values:
             return values["id"]
@@ -175,7 +175,7 @@ class MessageTable:
     ) -> int:
         """Inserts many messages in the caller's transaction: a mapping of columns each, which may hold ``time_next``
         (epoch ns) and ``priority`` of their own. Returns how many."""
-        self._check_transaction(connection)
+        self.check_transaction(connection)
         due = self._due(deliver_at, delay)
         groups: dict[frozenset[str], list[dict[str, Any]]] = {}
         for given in rows:
@@ -225,10 +225,11 @@ class MessageTable:
         due_ns(self.database.now_ns(), delay_ms(delay))  # refused before the database is asked
         return clock + delay_ms(delay) * NS_A_MS
 
-    def _check_transaction(self, connection: Connection) -> None:
+    def check_transaction(self, connection: Connection) -> None:
+        """Raises NotInTransaction where no commit of the caller's makes a change count, and BadArgument."""
         if not isinstance(connection, Connection):
             raise BadArgument(
-                f"A message is sent on a sqlalchemy.Connection, and this is a {type(connection).__name__}.",
+                f"Messages are sent and acked on a sqlalchemy.Connection, and this is a {type(connection).__name__}.",
                 advice="With an AsyncConnection: await connection.run_sync(lambda one: table.send(one, ...)).",
             )
         if commits_each_statement(connection):
@@ -238,7 +239,7 @@ class MessageTable:
 
     def ack(self, connection: Connection, ids: Iterable[Hashable]) -> int:
         """Acks messages by id in the caller's transaction, whoever holds them. Returns how many were not acked yet."""
-        self._check_transaction(connection)
+        self.check_transaction(connection)
         return self.statements.ack(connection, self._some(ids), self.database.now_ns())
 
     def reschedule(
@@ -253,7 +254,7 @@ class MessageTable:
     ) -> int:
         """Gives messages that are not acked another time (default: now), and with them a priority or an epoch. Returns
         how many. A delivery that is on its way is not called back, but its ack does not count if ``epoch`` changed."""
-        self._check_transaction(connection)
+        self.check_transaction(connection)
         values = {"time_next": self._due(deliver_at, delay), "priority": priority, "epoch": epoch}
         table = self.table
         change = sa.update(table).where(table.c.id.in_(self._some(ids)), table.c.time_acked.is_(None))
@@ -263,7 +264,7 @@ class MessageTable:
 
     def cancel(self, connection: Connection, ids: Iterable[Hashable]) -> int:
         """Deletes messages that are not acked, in the caller's transaction. Returns how many."""
-        self._check_transaction(connection)
+        self.check_transaction(connection)
         table = self.table
         gone = sa.delete(table).where(table.c.id.in_(self._some(ids)), table.c.time_acked.is_(None))
         return connection.execute(gone).rowcount

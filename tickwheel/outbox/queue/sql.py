@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tickwheel.outbox.database import Database, error_code, now_ns
+from tickwheel.outbox.database import Database, commits_each_statement, error_code, now_ns
 from tickwheel.outbox.errors import NotInTransaction
 from tickwheel.outbox.queue.table import lease_index, missing, queue_table
 from tickwheel.protocol.errors import BadArgument
@@ -86,7 +86,7 @@ def require_transaction(connection: Connection) -> None:
             advice="Pass SQLAlchemy's Connection: of a Session that is session.connection(), of an AsyncConnection"
             " what run_sync passes on.",
         )
-    if not connection.in_transaction() or connection._is_autocommit_isolation():
+    if not connection.in_transaction() or commits_each_statement(connection):
         raise NotInTransaction("The connection is not in a transaction.")
 
 

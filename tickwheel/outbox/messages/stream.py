@@ -107,6 +107,7 @@ class Batch(Sequence[Message]):
     def settle_in(self, connection: Connection, messages: Sequence[Message]) -> None:
         """Acks in the caller's transaction."""
         table = self._table
+        table.check_transaction(connection)
         lost = table.statements.ack_deliveries(connection, receipts_of(messages), table.database.now_ns())
         if lost:
             raise lease_lost([one for one, _ in lost])
@@ -216,7 +217,8 @@ class Stream:
                 raise self._error.copy()
             if self._closed:
                 return None
-            self._arrived = anyio.Event()
+            if self._arrived.is_set():  # else somebody else waits for it already
+                self._arrived = anyio.Event()
             await self._arrived.wait()
         batch = self._waiting.popleft()
         self._hub.has_room()

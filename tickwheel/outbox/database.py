@@ -22,9 +22,11 @@ from tickwheel.outbox.errors import (
     DatabaseBusy,
     DatabaseUnavailable,
     DriverMissing,
+    NotInTransaction,
     OutboxError,
     SqlMissing,
 )
+from tickwheel.protocol.errors import BadArgument
 
 try:
     import sqlalchemy as sa
@@ -313,13 +315,32 @@ def _has_begun(connection: Connection) -> bool:
     return bool(getattr(connection.connection.driver_connection, "in_transaction", False))
 
 
+def require_transaction(connection: Connection) -> None:
+    """Raises NotInTransaction unless a commit of the caller's will make a change count; and BadArgument."""
+    if not isinstance(connection, Connection):
+        raise BadArgument(
+            f"The connection is a {type(connection).__name__}.",
+            advice="Pass SQLAlchemy's Connection: of a Session that is session.connection(), of an AsyncConnection what"
+            " run_sync passes on: await connection.run_sync(lambda one: table.send(one, ...)).",
+        )
+    if not connection.in_transaction():
+        raise NotInTransaction("The connection is in no transaction.")
+    if commits_each_statement(connection):
+        raise NotInTransaction("The connection commits each statement by itself.")
+
+
 def commits_each_statement(connection: Connection) -> bool:
     """Whether there are no transactions on a connection, however that was asked for."""
     driver: Any = connection.connection.driver_connection
+    level = connection.get_execution_options().get("isolation_level", _engine_level(connection.engine))
     if connection.dialect.name == "sqlite":
-        has_begun = connection.in_transaction() and _has_begun(connection)
-        level = connection.get_execution_options().get("isolation_level", _engine_level(connection.engine))
-        return level == "AUTOCOMMIT" and not has_begun
+        if connection.in_transaction() and _has_begun(connection):
+            return False
+        # The driver begins none by itself, and SQLAlchemy, or an event of the user's, would have by now.
+        begins_none = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
+        return level == "AUTOCOMMIT" or (connection.in_transaction() and begins_none)
+    if level == "AUTOCOMMIT":
+        return True
     asked = getattr(driver, "get_autocommit", None)  # of MariaDB's and MySQL's drivers
     return bool(asked() if asked is not None else getattr(driver, "autocommit", False))
 
@@ -345,21 +366,17 @@ def _check_version(database: Database) -> None:
 
 # -- what the drivers raise --
 
-_BUSY_POSTGRESQL: Final = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock not available
-_BUSY_MARIADB: Final = (1205, 1213, 3572, 1020)  # lock wait timeout, deadlock, NOWAIT, record changed
-_GONE_POSTGRESQL: Final = ("57P01", "57P02", "57P03", "08")  # shut down, crashed, starting, connection errors
-_DENIED: Final = (
-    1044,
-    1045,
-    1142,
-    1143,
-    1227,
-    1290,
-    "42501",
-    "25006",
-)  # no right to; a server that only reads
+# Serialization failure, deadlock, lock not available; cancelled, which statement_timeout does too.
+_BUSY_POSTGRESQL: Final = ("40001", "40P01", "55P03", "57014")
+# Lock wait timeout, deadlock, NOWAIT, record changed; interrupted, by a time limit of MariaDB's or MySQL's.
+_BUSY_MARIADB: Final = (1205, 1213, 3572, 1020, 1317, 1969, 3024)
+# Shut down, crashed, starting, connection errors; no disk, memory or connections left; read only, as a standby is.
+_GONE_POSTGRESQL: Final = ("57P01", "57P02", "57P03", "08", "53", "25006")
+# The same: from the client, from the server; disk or table full, no connections left for the user; read only.
+_GONE_MARIADB: Final = (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040, 1021, 1114, 1203, 1226, 1290, 1836)
+# No right to do it.
+_DENIED: Final = (1044, 1045, 1142, 1143, 1227, "42501")
 _DENIED_SQLITE: Final = ("readonly database", "no such table", "no such column")
-_GONE_MARIADB: Final = (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040)
 
 
 def is_busy(error: DBAPIError) -> bool:

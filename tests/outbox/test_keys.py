@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 import sqlalchemy as sa
 
-from tests.support.key_spaces import tables_of, work_off, worker
+from tests.support.key_spaces import tables_of, wait_until, work_off, worker
 from tickwheel.outbox import (
     Account,
     Accounted,
@@ -30,8 +30,9 @@ from tickwheel.outbox import (
     Put,
     TableMissing,
 )
-from tickwheel.outbox.keys import leases, steps
+from tickwheel.outbox.keys import leases, queues, steps
 from tickwheel.outbox.keys.encoding import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from tickwheel.outbox.keys.operations import columns_of
 
 LARGEST = 2**63 - 1
 
@@ -234,6 +235,20 @@ def test_inboxes_are_reaped_in_order_and_rollback_brings_messages_back(space: Ke
                 space.scan(connection, limit=bad)  # type: ignore[arg-type]
 
 
+WAITING = {
+    "postgresql": "select count(*) from pg_stat_activity"
+    " where wait_event_type = 'Lock' and datname = current_database()",
+    "mariadb": "select count(*) from information_schema.processlist"
+    " where db = database() and info like 'DELETE FROM shop_inbox%'",
+    "sqlite": "select 1",  # it does not say; the second one cannot even begin
+}
+
+
+def is_blocked(space: KeySpace) -> bool:
+    with space.database.reading() as connection:
+        return bool(connection.execute(sa.text(WAITING[space.database.kind])).scalar_one())
+
+
 @pytest.mark.parametrize("first_commits", [True, False])
 def test_a_second_reaper_waits_and_never_gets_what_the_first_got(
     space: KeySpace, first_commits: bool
@@ -253,6 +268,7 @@ def test_a_second_reaper_waits_and_never_gets_what_the_first_got(
             assert [one.value for one in space.reap(connection, "box", 3)] == [b"0", b"1", b"2"]
             other = pool.submit(second)
             begun.wait()
+            wait_until(lambda: is_blocked(space), lambda: "nobody waits for the first one")
             if not first_commits:
                 connection.rollback()
         expected = [b"3", b"4", b"5"] if first_commits else [b"0", b"1", b"2"]
@@ -293,6 +309,25 @@ def test_what_commits_late_is_not_missed(space: KeySpace) -> None:
         assert space.scan(connection) == [(b"a", b"sent first"), (b"n", b"1")]
 
 
+def test_the_oldest_timestamp_goes_first_whatever_its_number(space: KeySpace) -> None:
+    tables = tables_of(space)
+    for timestamp_ns in (3, 1, 2):
+        tables.now = lambda timestamp_ns=timestamp_ns: sa.literal(timestamp_ns, sa.BigInteger)  # type: ignore[misc]
+        with space.database.begin() as connection:
+            queues.send(connection, tables, b"box", b"%d" % timestamp_ns, b"s")
+            queues.execute(connection, tables, columns_of(Put("a", b"%d" % timestamp_ns)), b"s")
+    one = worker("dispatcher")
+    space.database.run(lambda connection: leases.beat(connection, tables_of(space), one))
+    with space.database.reading() as connection:
+        ((held,), _) = leases.ranges_with_work(connection, tables, one)
+    space.database.run(lambda connection: steps.dispatch_batch(connection, tables_of(space), one, held, 1))
+    with space.database.begin() as connection:
+        assert [message.value for message in space.reap(connection, "box", 9)] == [b"1"]
+    work_off(space, "executor", limit=2)
+    with space.database.begin() as connection:
+        assert space.get(connection, "a") == b"3"
+
+
 def test_a_number_is_given_once_only(space: KeySpace) -> None:
     """Also when all messages that had one are gone: otherwise two could have the same place in an inbox."""
     numbers = []
@@ -306,7 +341,45 @@ def test_a_number_is_given_once_only(space: KeySpace) -> None:
     assert numbers == sorted(numbers)
 
 
-def test_operations_are_executed_in_order(space: KeySpace) -> None:
+def test_messages_of_one_moment_do_not_collide(space: KeySpace) -> None:
+    """From one sender, and so from one range, to one key at one timestamp."""
+    space._tables.now = lambda: sa.literal(5, sa.BigInteger)  # the database's clock stands still
+    with space.database.begin() as connection:
+        for number in range(20):
+            space.send(connection, "box", b"%d" % number, sender="s")
+    work_off(space, limit=7)
+    with space.database.begin() as connection:
+        reaped = space.reap(connection, "box", 100)
+        assert [one.value for one in reaped] == [b"%d" % number for number in range(20)]
+        assert {one.timestamp_ns for one in reaped} == {5}
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_who_wants_to_keep_messages_saves_them_again(space: KeySpace, commits: bool) -> None:
+    """Reaping is a part of an ordinary transaction."""
+    with space.database.begin() as connection:
+        connection.execute(sa.text("create table letters (body varchar(20))"))
+        space.send(connection, "box", b"hello")
+    work_off(space)
+    with space.database.begin() as connection:
+        (message,) = space.reap(connection, "box")
+        connection.execute(sa.text("insert into letters values (:body)"), {"body": message.value.decode()})
+        space.put(connection, "kept", message.value)
+        space.send(connection, "archive", message.value, sender="box")
+        if not commits:
+            connection.rollback()
+    work_off(space)
+    with space.database.begin() as connection:
+        letters = connection.execute(sa.text("select body from letters")).scalars().all()
+        archived = [one.value for one in space.reap(connection, "archive", 10)]
+        left = [one.value for one in space.reap(connection, "box", 10)]
+        kept = space.get(connection, "kept")
+    expected = (["hello"], [b"hello"], [], b"hello") if commits else ([], [], [b"hello"], None)
+    assert (letters, archived, left, kept) == expected
+
+
+@pytest.mark.parametrize("limit", [1, 4, 100])
+def test_operations_are_executed_in_order(space: KeySpace, limit: int) -> None:
     with space.database.begin() as connection:
         for operation in [
             *(Put("a", b"1"), Increment("a", 4), Put("b", b"x"), Increment("b"), Increment("c", 2)),
@@ -316,7 +389,7 @@ def test_operations_are_executed_in_order(space: KeySpace) -> None:
             space.execute(connection, operation, sender="s")
         before = space.accounting(connection)
         assert (before.executable_count, before.executable_bytes, before.key_count) == (14, 2, 0)
-    work_off(space, limit=5)
+    work_off(space, limit=limit)
     with space.database.begin() as connection:
         assert space.scan(connection) == [(b"a", b"1"), (b"b", b"7"), (b"c", b"2")]
         assert space.accounted(connection, "p/") == Accounted(b"p/", 3, 70)

@@ -209,6 +209,31 @@ async def test_round_robin(database_url: str) -> None:
             assert counts == [3, 3, 3]
 
 
+async def test_a_busy_subscriber_is_passed_over(database_url: str) -> None:
+    with message_table(database_url, batch_size=1) as table:
+        async with table.hub() as hub, hub.subscribe() as busy, hub.subscribe() as free:
+            send(table, *map(str, range(12)))
+            await eventually(lambda: hub.stats.sent == 2)  # one each
+            received = await get_many(free, 11)
+            assert (await get(busy)).id not in {one.id for one in received}
+
+
+async def test_a_backlog_stops_no_send_and_stays_out_of_memory(database_url: str) -> None:
+    with message_table(database_url, batch_size=5, cache_size=50) as table:
+        async with table.hub() as hub, hub.subscribe() as stream:
+            for part in range(6):
+                with table.database.begin() as connection:
+                    table.send_many(connection, [{"message": "x" * 1_000}] * 300)
+                await eventually(lambda: hub.stats.sent >= 5)
+                assert hub.stats.sent == 5
+                assert len(hub._candidates) <= 50
+                assert table.stats().due == 300 * (part + 1) - 5
+            batch = await stream.receive_batch(PATIENCE_S)
+            assert batch is not None
+            await batch.ack()
+            await eventually(lambda: hub.stats.sent == 10)
+
+
 async def test_batches_are_as_large_as_asked_for_and_nothing_is_taken_ahead(database_url: str) -> None:
     with message_table(database_url, batch_size=3) as table:
         send(table, *map(str, range(20)))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import anyio
 import pytest
@@ -15,9 +16,12 @@ from pymysql.constants import COMMAND
 from tests.support.messages import PATIENCE_S, engine_of, eventually, get, message_table, same_table, send
 from tickwheel.outbox import MessageTable
 from tickwheel.outbox.statistics_watch import Echoes
+from tickwheel.outbox.watch import PollWatch, Ring
 
 FUTURE_ROWS = 100_000
 IDLE_S = 3
+INDEXES = ("(time_acked, priority, time_next)", "(priority, time_next, id) where time_acked is null")
+"""As the how-to recommends them for tables that are made by SQL; the second for PostgreSQL."""
 
 
 def fill(table: MessageTable) -> None:
@@ -77,6 +81,40 @@ async def test_idle_with_many_future_messages(database_url: str) -> None:
             assert (await get(stream))["message"] == "soon"
 
 
+@pytest.mark.parametrize("index", ["ours", *INDEXES])
+def test_looks_read_only_the_index(database_url: str, index: str) -> None:
+    """However many messages wait for their time, or are acked."""
+    with message_table(database_url) as table:
+        if index != "ours" and ("where" in index) != (table.database.kind == "postgresql"):
+            pytest.skip("this index is for other databases")
+        if index != "ours":
+            for one in list(table.table.indexes):
+                one.drop(table.database.engine)
+            with table.database.engine.begin() as connection:
+                connection.execute(sa.text(f"create index poller_idx on reminders {index}"))
+        fill(table)
+        send(table, "due")
+        analyze = "analyze table reminders" if table.database.kind == "mariadb" else "analyze reminders"
+        with table.database.engine.begin() as connection:
+            connection.exec_driver_sql(analyze)
+        statements: list[tuple[str, Any]] = []
+        sa.event.listen(
+            table.database.engine, "before_cursor_execute", lambda *given: statements.append(given[2:4])
+        )
+        with table.database.begin() as connection:
+            assert len(table.statements.look(connection, table.database.now_ns(), 10).due) == 1
+        explain = "explain query plan " if table.database.kind == "sqlite" else "explain "
+        asked = [one for one in statements if "reminders" in one[0]]
+        assert len(asked) == 2
+        for statement, parameters in asked:
+            with table.database.begin() as connection:
+                plan = str(connection.exec_driver_sql(explain + statement, parameters).all())
+            assert ("reminders_poller" if index == "ours" else "poller_idx") in plan
+            assert "Seq Scan" not in plan
+            assert "SCAN reminders" not in plan
+            assert "'ref'" not in plan  # on MariaDB: all open messages
+
+
 async def test_each_single_commit_wakes(database_url: str) -> None:
     """Commits of all kinds of distances from each other: none may be missed, as the poller would not make up for it."""
     with message_table(database_url) as table, same_table(database_url) as user:
@@ -89,6 +127,24 @@ async def test_each_single_commit_wakes(database_url: str) -> None:
                 assert message["message"] == str(number)
                 if number % 3:
                     await message.ack()
+
+
+async def test_polling_is_the_fallback(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing tells of commits, the table is looked at every ``vt_poller_interval``."""
+
+    class DeafWatch:
+        look = PollWatch.look
+
+        async def run(self, _ring: Ring) -> None:
+            await anyio.sleep_forever()
+
+    monkeypatch.setattr("tickwheel.outbox.messages.hub.watch_table", lambda *_: DeafWatch())
+    with message_table(database_url, poller_interval_ms=100) as table:
+        async with table.hub() as hub, hub.subscribe() as stream:
+            await eventually(lambda: hub.stats.looks > 0)
+            for text in ("one", "two"):
+                send(table, text)
+                assert (await get(stream))["message"] == text
 
 
 async def test_a_commit_that_takes_long_wakes_when_it_counts(

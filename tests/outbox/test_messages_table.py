@@ -242,6 +242,31 @@ def test_wrong_arguments_say_what_is_wrong(database_url: str) -> None:
         assert connection.execute(sa.select(table.table)).all() == []
 
 
+def test_the_database_says_who_may_do_what(database_url: str) -> None:
+    """Who may only read and update receives and acks, and sends nothing."""
+    if database_url.startswith("sqlite"):
+        pytest.skip("SQLite knows no users")
+    url = sa.make_url(database_url).set(username=f"consumer_{uuid4().hex[:8]}", password="secret")
+    made = {
+        "postgresql": f"create role {url.username} login password 'secret'",
+        "mariadb": f"create user {url.username} identified by 'secret'",
+    }[url.get_backend_name()]
+    with message_table(database_url) as table:
+        execute(table, made)
+        execute(table, f"grant select, update on reminders to {url.username}")
+        send(table, "a")
+        with same_table(url.render_as_string(hide_password=False)) as theirs:
+            batch = theirs.claim()
+            with theirs.database.begin() as connection:
+                batch.ack_in(connection)
+            with pytest.raises(sa.exc.DBAPIError, match="denied"):
+                send(theirs, "b")
+        assert table.stats().acked == 1
+        execute(table, f"revoke select, update on reminders from {url.username}")
+        kind = "role" if table.database.kind == "postgresql" else "user"
+        execute(table, f"drop {kind} {url.username}")
+
+
 def test_send_many_takes_rows_of_different_columns(database_url: str) -> None:
     with message_table(database_url) as table:
         with table.database.begin() as connection:

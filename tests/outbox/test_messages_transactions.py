@@ -89,6 +89,42 @@ def test_sending_and_acking_share_a_transaction_across_tables(database_url: str)
         assert ins.stats().acked == 1
 
 
+def test_messages_of_several_tables_count_together(database_url: str) -> None:
+    with message_table(database_url, "mails") as mails, message_table(database_url, "calls") as calls:
+
+        def both(connection: sa.Connection) -> None:
+            mails.send_many(connection, [{"message": "a"}, {"message": "b"}])
+            calls.send(connection, message="c")
+
+        with pytest.raises(ZeroDivisionError):
+            rolled_back(mails.database, both)
+        assert (len(mails.claim()), len(calls.claim())) == (0, 0)
+        with mails.database.begin() as connection:
+            both(connection)
+        assert (len(mails.claim()), len(calls.claim())) == (2, 1)
+
+
+def test_what_changed_since_it_was_looked_up_is_not_claimed(database_url: str) -> None:
+    """An old look brings nothing back: the claim asks the row itself."""
+    with message_table(database_url) as table:
+        ids = send(table, "acked", "later", "cancelled", "claimed", "other epoch", "same", deliver_at=5)
+        hour_ns = 3_600_000_000_000
+        with table.database.begin() as connection:
+            old = table.statements.look(connection, table.database.now_ns(), 10).due
+        with table.database.begin() as connection:
+            assert table.ack(connection, ids[:1]) == 1
+            assert table.reschedule(connection, ids[1:2], delay=timedelta(hours=1)) == 1
+            assert table.cancel(connection, ids[2:3]) == 1
+            table.statements.claim(connection, [old[3]], table.database.now_ns())
+        execute(table, "update reminders set epoch = 7 where message = 'other epoch'")
+        with table.database.begin() as connection:
+            # Not even long after, when everything is due again.
+            later_ns = table.database.now_ns() + 10 * hour_ns
+            claimed = table.statements.claim(connection, [one for one in old if one.id != ids[1]], later_ns)
+            assert [one.row["message"] for one in claimed] == ["same"]
+            assert table.statements.claim(connection, old, table.database.now_ns()) == []
+
+
 def test_two_claimers_never_share_a_message(database_url: str) -> None:
     with message_table(database_url) as table, same_table(database_url) as twin:
         send(table, *map(str, range(50)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
 
-from tests.support.messages import engine_of, eventually, execute, get, same_table
-from tickwheel.outbox import BadTable, MessageSettings, MessageTable
+from tests.support.messages import engine_of, eventually, execute, get, message_table, rows, same_table, send
+from tickwheel.outbox import BadTable, LeaseLost, MessageSettings, MessageTable
 
 COMMENT = (
     "vitess_message,vt_min_backoff=30,vt_max_backoff=3600,vt_ack_wait=30,vt_purge_after=86400,"
@@ -50,6 +51,7 @@ create table my_message(
   time_next bigint DEFAULT 0, time_acked bigint DEFAULT NULL, tenant_id bigint, message json, primary key(id)
 )
 """
+REFERENCES = "references tenant (id)"
 INSERT = """insert into my_message(id, message) values(1, '{"message": "hello world"}')"""
 INSERT_LATER = (
     """insert into my_message(id, message, time_next) values(2, '{"message": "hello world"}', :future_time)"""
@@ -122,6 +124,60 @@ async def test_the_document(database_url: str, adopted: bool) -> None:
             assert (message.id, message.priority, message.epoch) == (2, 10, 1)
             await message.ack()
         assert table.stats().acked == 2
+
+
+def test_the_columns_of_a_message(database_url: str) -> None:
+    """What the document says of each, at each step of a message's life."""
+    with message_table(database_url, ack_wait_ms=60_000) as table:
+        (number,) = send(table, "a")
+
+        def columns() -> list[object]:
+            """Times in seconds from now."""
+            (row,) = rows(table, "id", "priority", "epoch", "time_next", "time_acked")
+            now = table.database.now_ns()
+            return [*row[:3], *(None if one is None else (one - now) / 1e9 for one in row[3:])]
+
+        about = partial(pytest.approx, abs=20)
+        assert columns() == [number, 50, 0, about(0), None]
+        (message,) = table.claim()
+        assert columns() == [number, 50, 1, about(60), None]
+        with table.database.begin() as connection:
+            assert table.ack(connection, [number, number + 1]) == 1
+            assert table.ack(connection, [number]) == 0
+        assert columns() == [number, 50, 1, None, about(0)]
+        with pytest.raises(LeaseLost), table.database.begin() as connection:
+            message.ack_in(connection)
+        send(table, "b")
+        for both in ("time_acked = 5", "time_next = null"):  # exactly one of the two is null
+            with pytest.raises(sa.exc.DBAPIError):
+                execute(table, f"update reminders set {both} where message = 'b'")
+        with table.database.reading() as connection:
+            analysis = sa.text(
+                "select count(*), min(time_acked) from reminders where time_acked is not null and message = 'a'"
+            )
+            assert tuple(connection.execute(analysis).one()) == (1, rows(table, "time_acked")[0][0])
+
+
+async def test_other_indexes_and_foreign_keys(database_url: str) -> None:
+    make(database_url)
+    run_sql(database_url, "create table tenant (id bigint primary key)", "insert into tenant values (6)")
+    if database_url.startswith("sqlite"):  # where tables get no foreign keys later
+        made = ELSEWHERE.replace("tenant_id bigint", f"tenant_id bigint {REFERENCES}")
+        run_sql(database_url, "drop table my_message", made)
+    else:
+        run_sql(database_url, f"alter table my_message add foreign key (tenant_id) {REFERENCES}")
+    run_sql(database_url, "create unique index one_a_tenant on my_message (tenant_id, priority)")
+    with same_table(database_url, "my_message") as table:
+        table.adopt()
+        insert = "insert into my_message (id, tenant_id, priority) values (:id, 6, :id)"
+        async with table.stream() as stream:
+            for number in (1, 2):
+                execute(table, insert, id=number)
+                message = await get(stream)
+                assert (message.id, message["tenant_id"]) == (number, 6)
+                await message.ack()
+        table.change_settings(purge_after_ms=0)
+        assert table.purge() == 2
 
 
 async def test_vt_message_cols(database_url: str) -> None:

@@ -333,6 +333,15 @@ def test_each_message_is_settled_by_itself(queue: outbox.Queue) -> None:
     assert queue.stats().oldest_age_s is not None
 
 
+def test_what_failed_is_put_again_at_the_end(queue: outbox.Queue) -> None:
+    put(queue, *"ab")
+    batch = queue.claim(1)
+    with queue.database.begin() as connection:
+        queue.put(connection, batch[0].body)
+        batch.ack_in(connection)
+    assert queue.claim().bodies() == [b"b", b"a"]
+
+
 def test_only_what_is_lost_is_not_done(queue: outbox.Queue) -> None:
     put(queue, *"abc")
     batch = queue.claim(2)

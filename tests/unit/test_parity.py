@@ -1,4 +1,5 @@
-"""The page on parity: every row is whole, and names a place and a test that exist."""
+"""The page on parity: every row is whole, says which form of messages it is about, and names places and tests that
+exist: a test for each form."""
 
 from __future__ import annotations
 
@@ -13,6 +14,11 @@ PAGE = ROOT / "docs" / "parity.md"
 OPEN = "**open**"
 MAY_BE_OPEN = re.compile(r"\bgRPC\b")
 """What the statement of an open row must be about."""
+FORMS = ("topics", "message tables", "key spaces", "queues")
+MEANT = {"V": FORMS[:2], "R": FORMS[:1], "S": (), "K": ("key spaces",), "Q": ("queues",)}
+"""The forms that a row is about that names none; those of the kind S name them."""
+FORM = re.compile(rf"(?:^|; )({'|'.join(FORMS)}): ")
+VERDICT = re.compile(r"holds|differs: [\w`].*|\*\*open\*\*: \w.*")
 
 
 class Row(NamedTuple):
@@ -43,6 +49,18 @@ def names_in(path: str) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
+def verdicts(row: Row) -> list[tuple[str, str]]:
+    """What a row says of each form that it is about."""
+    before, *named = FORM.split(row.here)
+    if before:
+        return [(form, row.here) for form in MEANT[row.id[0]]]
+    return list(zip(named[::2], named[1::2], strict=True))
+
+
+def named_tests(row: Row) -> list[str]:
+    return row.test.split(", ")
+
+
 def problem_of(test: str) -> str | None:
     """Why a cell does not name a test; None: it does."""
     found = re.fullmatch(r"`(tests/[\w/]+\.py)::(test_\w+)`", test)
@@ -56,22 +74,36 @@ def problem_of(test: str) -> str | None:
 
 def test_every_row_is_whole_and_its_number_is_its_own() -> None:
     found = rows()
-    assert len(found) > 100
+    assert len(found) > 230
     assert all(all(row) for row in found)
-    assert [row.id for row in found if not re.fullmatch(r"[VRS][1-9]\d*", row.id)] == []
-    for kind in "VRS":
+    assert [row.id for row in found if not re.fullmatch(r"[VRSKQ][1-9]\d*", row.id)] == []
+    for kind in MEANT:
         numbers = [int(row.id[1:]) for row in found if row.id.startswith(kind)]
         assert numbers == list(range(1, len(numbers) + 1)), kind
 
 
-def test_every_row_says_whether_it_holds() -> None:
-    unclear = [row.id for row in rows() if not re.match(r"holds$|differs: \w|\*\*open\*\*: \w", row.here)]
-    assert unclear == []
+def test_every_row_says_of_which_forms_it_holds() -> None:
+    said = {row.id: verdicts(row) for row in rows()}
+    assert [number for number, forms in said.items() if not forms] == []
+    assert [number for number, forms in said.items() if len(dict(forms)) != len(forms)] == []
+    assert [
+        number for number, forms in said.items() if not all(VERDICT.fullmatch(one) for _, one in forms)
+    ] == []
 
 
 def test_every_test_exists() -> None:
-    problems = [(row.id, problem_of(row.test)) for row in rows() if not row.here.startswith(OPEN)]
+    closed = [row for row in rows() if not row.here.startswith(OPEN)]
+    problems = [(row.id, problem_of(test)) for row in closed for test in named_tests(row)]
     assert [f"{number}: {problem}" for number, problem in problems if problem] == []
+
+
+def test_every_form_has_a_test_of_its_own() -> None:
+    closed = [row for row in rows() if not row.here.startswith(OPEN)]
+    wanted = {row.id: [form != "topics" for form, _ in verdicts(row)] for row in closed}
+    found = {row.id: ["outbox" in test for test in named_tests(row)] for row in closed}
+    assert {number: found[number] for number in wanted if wanted[number] != found[number]} == {}
+    placed = {row.id: "outbox" in row.where for row in closed}
+    assert [number for number in wanted if any(wanted[number]) != placed[number]] == []
 
 
 def test_every_place_exists() -> None:

@@ -30,7 +30,13 @@ try:
     import sqlalchemy as sa
     from sqlalchemy import event
     from sqlalchemy.engine import URL, Connection, Engine, make_url
-    from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+    from sqlalchemy.exc import (
+        ArgumentError,
+        DBAPIError,
+        NoSuchModuleError,
+        OperationalError,
+        ProgrammingError,
+    )
     from sqlalchemy.exc import TimeoutError as PoolTimeout
 except ModuleNotFoundError as error:
     if error.name is not None and error.name.partition(".")[0] == "sqlalchemy":
@@ -63,6 +69,7 @@ ATTEMPTS: Final = 8
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.5
 _THREADS: Final = 8
+_TURN_S: Final = 0.25
 _LOCK_PAUSE_S: Final = 0.001
 
 
@@ -131,13 +138,13 @@ class Database:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Our own threads take turns at SQLite's one write lock: waiting for it inside of SQLite means to sleep and to
-        try again, and who has slept longest sleeps longest."""
-        if not self._writer.acquire(timeout=BUSY_TIMEOUT_S):
-            raise DatabaseBusy(f"{self.name}: another thread has been writing for {BUSY_TIMEOUT_S} s.")
+        try again, and who has slept longest sleeps longest. A courtesy only: SQLite decides who writes."""
+        has_turn = self._writer.acquire(timeout=_TURN_S)
         try:
             yield
         finally:
-            self._writer.release()
+            if has_turn:
+                self._writer.release()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -148,15 +155,16 @@ class Database:
     def run(self, work: Callable[[Connection], T]) -> T:
         """The result of ``work`` in a transaction of its own, which is tried again when others were in its way.
 
-        ``work`` may run several times, but is committed once. Raises DatabaseBusy, DatabaseUnavailable; the latter
-        may also come when the commit did happen and only its answer was lost.
+        ``work`` may run several times, for a quarter of a minute, but is committed once. Raises DatabaseBusy,
+        DatabaseUnavailable; the latter may also come when the commit did happen and only its answer was lost.
         """
+        deadline_s = time.monotonic() + BUSY_TIMEOUT_S
         for attempt in range(ATTEMPTS):
             try:
                 with self.begin() as connection:
                     return work(connection)
             except DatabaseBusy:
-                if attempt == ATTEMPTS - 1:
+                if attempt == ATTEMPTS - 1 or time.monotonic() >= deadline_s:
                     raise
                 time.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * (0.5 + random.random()))
         raise AssertionError("unreachable")
@@ -340,6 +348,17 @@ def _check_version(database: Database) -> None:
 _BUSY_POSTGRESQL: Final = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock not available
 _BUSY_MARIADB: Final = (1205, 1213, 3572, 1020)  # lock wait timeout, deadlock, NOWAIT, record changed
 _GONE_POSTGRESQL: Final = ("57P01", "57P02", "57P03", "08")  # shut down, crashed, starting, connection errors
+_DENIED: Final = (
+    1044,
+    1045,
+    1142,
+    1143,
+    1227,
+    1290,
+    "42501",
+    "25006",
+)  # no right to; a server that only reads
+_DENIED_SQLITE: Final = ("readonly database", "no such table", "no such column")
 _GONE_MARIADB: Final = (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040)
 
 
@@ -367,6 +386,13 @@ def is_gone(error: DBAPIError) -> bool:
         "server closed the connection",
     )
     return any(text in str(code) for text in texts)
+
+
+def is_denied(error: DBAPIError) -> bool:
+    """Whether we may not do this at all, or tables are not what they were: whatever the rows are."""
+    code = error_code(error)
+    said = isinstance(code, str) and any(text in code for text in _DENIED_SQLITE)
+    return isinstance(error, ProgrammingError) or code in _DENIED or said
 
 
 def error_code(error: DBAPIError) -> object:

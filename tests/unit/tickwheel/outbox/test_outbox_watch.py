@@ -77,6 +77,25 @@ def test_each_kind_has_its_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert isinstance(watch_table(database, "t"), StatisticsWatch)
 
 
+@on_both
+async def test_what_the_first_look_cost_may_be_the_doing_of_others() -> None:
+    """Otherwise a commit during a later look, which costs the same together with it, would be taken for our own."""
+    watch = Counter(None)  # type: ignore[arg-type]
+    rings: list[None] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch.run, lambda due: rings.append(None))
+        await looked(watch, 2, others=27)
+        for others in (27, 0, 5):
+            known = len(rings)
+            while len(rings) == known:
+                await anyio.sleep(0.005)
+            await looked(watch, 2, others=others)
+        known = len(rings)
+        while len(rings) == known:
+            await anyio.sleep(0.005)
+        group.cancel_scope.cancel()
+
+
 class Counter(StatisticsWatch):
     """A server whose count is said by the test."""
 
@@ -99,6 +118,7 @@ async def test_ones_own_looking_is_told_from_what_others_do() -> None:
     rings: list[float] = []
     async with anyio.create_task_group() as group:
         await looked(watch, 6)  # the first look makes a connection
+        await looked(watch, 2)
         await looked(watch, 2)
         group.start_soon(watch.run, lambda due: rings.append(anyio.current_time()))
         await anyio.sleep(0.2)

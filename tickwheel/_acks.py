@@ -88,7 +88,8 @@ class AckFlight(Call):
 class AckQueue:
     """The acks of one subscription."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, group_name: str = "default") -> None:
+        self.group_name = group_name
         self.group_id: int | None = None
         """Under which number acks are written; None while there is no connection: they are parked."""
         self.refused: dict[int, type[AckRefused]] = {}

@@ -93,7 +93,7 @@ class Subscription(Generic[M, B]):
         """How long the first lease of a message lasts; known once subscribed."""
         self._session = session
         self._batch_class = batch_class
-        self.acks = AckQueue(session)
+        self.acks = AckQueue(session, group)
         self._number: int | None = None
         self._buffer: deque[B] = deque()
         self._buffered = 0

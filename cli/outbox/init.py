@@ -63,7 +63,7 @@ def init(
     max_backoff: timedelta | None,
     purge_after: timedelta | None,
     batch_size: int | None,
-    url: str,
+    database_url: str,
 ) -> None:
     """Make a message table, or with --adopt make a table that is there one. Safe to repeat.
 
@@ -89,7 +89,7 @@ def init(
     }
     if batch_size is not None:
         changes["batch_size"] = batch_size
-    with open_database(url, may_create=not adopt) as database:
+    with open_database(database_url, may_create=not adopt) as database:
         messages = outbox.MessageTable(database, table)
         made = _make(messages, [_column(*one) for one in columns] or None, changes, adopt=adopt)
         _report(messages, made)

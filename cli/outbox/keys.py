@@ -39,16 +39,17 @@ def keys() -> None:
 
 
 @contextmanager
-def _space(name: str, url: str, *, may_create: bool = False) -> Iterator[KeySpace]:
+def _space(name: str, database_url: str, *, may_create: bool = False) -> Iterator[KeySpace]:
     from tickwheel import outbox
 
-    with open_database(url, may_create=may_create) as database:
-        yield outbox.KeySpace(database, name)
+    with open_database(database_url, may_create=may_create) as database:
+        space = outbox.KeySpace(database, name)
+        yield space if may_create else space.adopt()
 
 
-def _in_transaction(name: str, url: str, work: Any) -> Any:
+def _in_transaction(name: str, database_url: str, work: Any) -> Any:
     """What ``work(space, connection)`` returns, committed."""
-    with _space(name, url) as space:
+    with _space(name, database_url) as space:
 
         def run(connection: Connection) -> Any:
             return work(space, connection)
@@ -70,9 +71,9 @@ def _say(fields: dict[str, Any], line: str) -> None:
 @_SPACE
 @database_option
 @json_option
-def init(splits: tuple[str, ...], space: str, url: str) -> None:
+def init(splits: tuple[str, ...], space: str, database_url: str) -> None:
     """Make a key space. Safe to repeat."""
-    with _space(space, url, may_create=True) as opened:
+    with _space(space, database_url, may_create=True) as opened:
         opened.create()
         for key in splits:
             opened.split(key)
@@ -84,9 +85,9 @@ def init(splits: tuple[str, ...], space: str, url: str) -> None:
 @click.argument("value")
 @_SPACE
 @database_option
-def put(key: str, value: str, space: str, url: str) -> None:
+def put(key: str, value: str, space: str, database_url: str) -> None:
     """Give a key a value."""
-    _in_transaction(space, url, lambda one, connection: one.put(connection, key, value.encode()))
+    _in_transaction(space, database_url, lambda one, connection: one.put(connection, key, value.encode()))
 
 
 @keys.command()
@@ -94,9 +95,9 @@ def put(key: str, value: str, space: str, url: str) -> None:
 @_SPACE
 @database_option
 @json_option
-def get(key: str, space: str, url: str) -> None:
+def get(key: str, space: str, database_url: str) -> None:
     """Print the value of a key; exit code 1 if there is none."""
-    value = _in_transaction(space, url, lambda one, connection: one.get(connection, key))
+    value = _in_transaction(space, database_url, lambda one, connection: one.get(connection, key))
     if value is None:
         from cli.failures import CommandError
 
@@ -112,9 +113,9 @@ def get(key: str, space: str, url: str) -> None:
 @_SPACE
 @database_option
 @json_option
-def increment(key: str, by: int, space: str, url: str) -> None:
+def increment(key: str, by: int, space: str, database_url: str) -> None:
     """Add to a counter, and print the sum."""
-    total = _in_transaction(space, url, lambda one, connection: one.increment(connection, key, by))
+    total = _in_transaction(space, database_url, lambda one, connection: one.increment(connection, key, by))
     _say({"key": key, "value": total}, str(total))
 
 
@@ -123,9 +124,9 @@ def increment(key: str, by: int, space: str, url: str) -> None:
 @_SPACE
 @database_option
 @json_option
-def delete(key: str, space: str, url: str) -> None:
+def delete(key: str, space: str, database_url: str) -> None:
     """Delete a key; its inbox stays."""
-    was_there = _in_transaction(space, url, lambda one, connection: one.delete(connection, key))
+    was_there = _in_transaction(space, database_url, lambda one, connection: one.delete(connection, key))
     _say({"key": key, "deleted": was_there}, "deleted" if was_there else "there was no such key")
 
 
@@ -135,7 +136,7 @@ def delete(key: str, space: str, url: str) -> None:
 @_SPACE
 @database_option
 @json_option
-def scan(prefix: str, limit: int, space: str, url: str) -> None:
+def scan(prefix: str, limit: int, space: str, database_url: str) -> None:
     """List keys that begin with PREFIX, in bytewise order, with their values."""
 
     def work(one: KeySpace, connection: Connection) -> list[tuple[bytes, bytes]]:
@@ -143,7 +144,7 @@ def scan(prefix: str, limit: int, space: str, url: str) -> None:
         found: list[tuple[bytes, bytes]] = one.scan(connection, start, end, limit)
         return found
 
-    found = _in_transaction(space, url, work)
+    found = _in_transaction(space, database_url, work)
     if current_session().json:
         print_json([{"key": printable(key), **body_fields(value)} for key, value in found])
         return
@@ -157,10 +158,12 @@ def scan(prefix: str, limit: int, space: str, url: str) -> None:
 @click.option("--sender", metavar="KEY", help="Through whose outbox.  [default: KEY]")
 @_SPACE
 @database_option
-def send(key: str, message: str, sender: str | None, space: str, url: str) -> None:
+def send(key: str, message: str, sender: str | None, space: str, database_url: str) -> None:
     """Send a message to the inbox of a key, where the dispatcher puts it."""
     _in_transaction(
-        space, url, lambda one, connection: one.send(connection, key, message.encode(), sender=sender)
+        space,
+        database_url,
+        lambda one, connection: one.send(connection, key, message.encode(), sender=sender),
     )
 
 
@@ -172,9 +175,9 @@ def send(key: str, message: str, sender: str | None, space: str, url: str) -> No
 @_SPACE
 @database_option
 @json_option
-def reap(key: str, count: int, space: str, url: str) -> None:
+def reap(key: str, count: int, space: str, database_url: str) -> None:
     """Print the messages of an inbox, and delete them once they are printed."""
-    with _space(space, url) as opened, opened.database.begin() as connection:
+    with _space(space, database_url) as opened, opened.database.begin() as connection:
         for message in opened.reap(connection, key, count):
             sent = format_moment(message.timestamp_ns // 1_000_000)
             fields = {"sender": printable(message.sender), "sent": sent, **body_fields(message.value)}
@@ -187,14 +190,13 @@ def reap(key: str, count: int, space: str, url: str) -> None:
 @_SPACE
 @database_option
 @json_option
-def run(dispatcher: bool, executor: bool, space: str, url: str) -> None:
+def run(dispatcher: bool, executor: bool, space: str, database_url: str) -> None:
     """Run dispatcher and executor until Ctrl-C. Any number of them share the ranges of keys."""
     import anyio
 
     if not dispatcher and not executor:
         raise click.UsageError("--no-dispatcher and --no-executor leave nothing to run")
-    with _space(space, url) as opened:
-        opened.adopt()
+    with _space(space, database_url) as opened:
         services = [("moved", opened.dispatcher())] if dispatcher else []
         services += [("executed", opened.executor())] if executor else []
         anyio.run(_run, [service for _, service in services], backend="trio")
@@ -220,16 +222,16 @@ async def _run(services: list[Any]) -> None:
 @_SPACE
 @database_option
 @json_option
-def failed(retry: bool, drop: bool, space: str, url: str) -> None:
+def failed(retry: bool, drop: bool, space: str, database_url: str) -> None:
     """List operations that could not be executed, and why; or retry or drop all of them."""
     if retry and drop:
         raise click.UsageError("--retry and --drop exclude each other")
     if retry or drop:
         act = "retry_failed" if retry else "drop_failed"
-        count = _in_transaction(space, url, lambda one, connection: getattr(one, act)(connection))
+        count = _in_transaction(space, database_url, lambda one, connection: getattr(one, act)(connection))
         _say({"retried" if retry else "dropped": count}, f"{'retried' if retry else 'dropped'} {count:,}")
         return
-    found = _in_transaction(space, url, lambda one, connection: one.failed(connection))
+    found = _in_transaction(space, database_url, lambda one, connection: one.failed(connection))
     rows = [
         [
             str(one.sequence),
@@ -259,14 +261,14 @@ def failed(retry: bool, drop: bool, space: str, url: str) -> None:
 @_SPACE
 @database_option
 @json_option
-def stats(space: str, url: str) -> None:
+def stats(space: str, database_url: str) -> None:
     """Show what waits where and for how long, and who works on it."""
     from dataclasses import asdict
 
-    with _space(space, url) as opened:
+    with _space(space, database_url) as opened:
         found = opened.stats()
     fields: dict[str, Any] = {name: value for name, value in asdict(found).items() if name != "ranges"}
-    fields["ranges"] = len(found.ranges)
+    fields["ranges"] = len({one.start for one in found.ranges})
     if current_session().json:
         print_json(fields)
         return

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from sqlalchemy.exc import DBAPIError
+
+    from cli.failures import CommandError
     from tickwheel.outbox import Database
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -16,10 +19,10 @@ DEFAULT_DATABASE = "sqlite:///app.db"
 
 
 def database_option(command: _Command) -> _Command:
-    """`--database URL`, also TICKWHEEL_DATABASE: the argument `url`."""
+    """`--database URL`, also TICKWHEEL_DATABASE: the argument `database_url`."""
     return click.option(
         "--database",
-        "url",
+        "database_url",  # --url is the broker's
         metavar="URL",
         envvar="TICKWHEEL_DATABASE",
         default=DEFAULT_DATABASE,
@@ -35,8 +38,23 @@ def open_database(url: str, *, may_create: bool = False) -> Iterator[Database]:
 
     if not may_create:
         _check_file(url)
-    with outbox.open_database(url) as database:
-        yield database
+    opening = outbox.open_database  # says so if SQLAlchemy is not installed
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        with opening(url) as database:
+            yield database
+    except DBAPIError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: DBAPIError) -> CommandError:
+    """What a database says to what is no fault of its being away or busy: a wrong password, a duplicate, no right."""
+    from cli.failures import CommandError
+
+    said = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
+    advice = "Nothing was changed. Mend what it names: the account, its rights, or the values."
+    return CommandError("database_refused", f"The database refused: {said[0]}", advice)
 
 
 def _check_file(url: str) -> None:
@@ -51,5 +69,5 @@ def _check_file(url: str) -> None:
     raise CommandError(
         "no_database",
         f"There is no SQLite database {path}.",
-        "Name it with --database sqlite:///FILE; `tickwheel outbox init` makes one.",
+        "Name it with --database sqlite:///FILE; the `init` commands make one.",
     )

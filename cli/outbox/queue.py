@@ -36,11 +36,11 @@ def queue() -> None:
 @click.argument("name")
 @database_option
 @json_option
-def init(name: str, url: str) -> None:
+def init(name: str, database_url: str) -> None:
     """Make a queue. Safe to repeat."""
     from tickwheel import outbox
 
-    with open_database(url, may_create=True) as database:
+    with open_database(database_url, may_create=True) as database:
         outbox.Queue(database, name).create()
         if current_session().json:
             print_json({"queue": name})
@@ -53,12 +53,12 @@ def init(name: str, url: str) -> None:
 @click.argument("bodies", nargs=-1, metavar="[BODY]...")
 @database_option
 @json_option
-def put(name: str, bodies: tuple[str, ...], url: str) -> None:
+def put(name: str, bodies: tuple[str, ...], database_url: str) -> None:
     """Put messages, all of them or none; without BODY, a message for each line of standard input."""
     from tickwheel import outbox
 
     lines: list[str | bytes] = [*bodies] or [*sys.stdin.buffer.read().splitlines()]
-    with open_database(url) as database:
+    with open_database(database_url) as database:
         jobs = outbox.Queue(database, name)
         ids = database.run(lambda connection: jobs.put_many(connection, lines))
     if current_session().json:
@@ -80,7 +80,9 @@ def put(name: str, bodies: tuple[str, ...], url: str) -> None:
 @click.option("--raw", is_flag=True, help="Print bodies only, as they are, a newline after each.")
 @database_option
 @json_option
-def take(name: str, count: int | None, timeout: timedelta | None, no_ack: bool, raw: bool, url: str) -> None:
+def take(
+    name: str, count: int | None, timeout: timedelta | None, no_ack: bool, raw: bool, database_url: str
+) -> None:
     """Print messages in their order, and delete each batch once it is printed, until Ctrl-C.
 
     Before that they are leased: if this dies, others get them. The exit code is 3 when --timeout ended the wait before
@@ -93,7 +95,7 @@ def take(name: str, count: int | None, timeout: timedelta | None, no_ack: bool, 
     if raw and current_session().json:
         raise click.UsageError("--raw and --json exclude each other")
     form = "raw" if raw else "json" if current_session().json else "line"
-    with open_database(url) as database:
+    with open_database(database_url) as database:
         seconds = timeout.total_seconds() if timeout else None
         anyio.run(_take, outbox.Queue(database, name), count, seconds, form, not no_ack, backend="trio")
 
@@ -154,13 +156,13 @@ def _print(message: Any, form: str) -> None:
 @click.argument("name")
 @database_option
 @json_option
-def stats(name: str, url: str) -> None:
+def stats(name: str, database_url: str) -> None:
     """Show how many messages are ready, leased, or wait for a retry."""
     from dataclasses import asdict
 
     from tickwheel import outbox
 
-    with open_database(url) as database:
+    with open_database(database_url) as database:
         found = asdict(outbox.Queue(database, name).stats())
     if current_session().json:
         print_json(found)

@@ -52,7 +52,7 @@ def relay(
     order_key: str | None,
     batch: int,
     once: bool,
-    url: str,
+    database_url: str,
 ) -> None:
     """Move committed messages to the broker, each exactly once, until Ctrl-C.
 
@@ -67,7 +67,7 @@ def relay(
 
     from tickwheel import outbox
 
-    with open_database(url) as database, current_session().address(may_create=True) as broker:
+    with open_database(database_url) as database, current_session().address(may_create=True) as broker:
         mover = outbox.Relay(
             database,
             table,
@@ -87,6 +87,8 @@ async def _run(mover: Relay, once: bool) -> None:
         await mover.run_once()
         return
     import anyio
+
+    click.echo("Relaying until Ctrl-C.", err=True)
 
     async with anyio.create_task_group() as tasks:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

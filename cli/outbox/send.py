@@ -35,7 +35,7 @@ def send(
     delay: timedelta | None,
     moment: datetime | None,
     priority: int | None,
-    url: str,
+    database_url: str,
 ) -> None:
     """Insert a message, in a transaction of its own. Your programs do it in theirs, with table.send or an INSERT.
 
@@ -45,7 +45,7 @@ def send(
     """
     from tickwheel import outbox
 
-    with open_database(url) as database:
+    with open_database(database_url) as database:
         messages = outbox.MessageTable(database, table)
         row: dict[str, Any] = {name: _typed(messages, name, value) for name, value in values}
         made = database.run(

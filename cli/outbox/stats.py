@@ -29,14 +29,14 @@ _COLUMNS = [
 @click.argument("tables", nargs=-1)
 @database_option
 @json_option
-def stats(tables: tuple[str, ...], url: str) -> None:
+def stats(tables: tuple[str, ...], database_url: str) -> None:
     """Show what message tables hold: all of the database, or those that are named.
 
     \b
     tickwheel outbox stats
     tickwheel outbox stats reminders --json
     """
-    with open_database(url) as database:
+    with open_database(database_url) as database:
         found = [_stats(database, name) for name in tables or _all_tables(database)]
     if current_session().json:
         print_json(found)

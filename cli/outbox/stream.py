@@ -19,7 +19,7 @@ from cli.waiting import Waiting
 
 if TYPE_CHECKING:
     from tickwheel.outbox import MessageTable
-    from tickwheel.outbox.messages.stream import Batch, Message
+    from tickwheel.outbox.messages.delivered import Batch, Message
 
 _NS_A_MS = 1_000_000
 
@@ -66,7 +66,7 @@ def stream(
     timeout: timedelta | None,
     no_ack: bool,
     nack_delay: timedelta | None,
-    url: str,
+    database_url: str,
 ) -> None:
     """Print the messages of a message table as they become due, and ack them, until Ctrl-C.
 
@@ -92,7 +92,7 @@ def stream(
         nack_delay=nack_delay,
         as_json=current_session().json,
     )
-    with open_database(url) as database:
+    with open_database(database_url) as database:
         anyio.run(_stream, outbox.MessageTable(database, table), wish, backend="trio")
 
 

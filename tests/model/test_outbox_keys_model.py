@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 sa = pytest.importorskip("sqlalchemy")
 
-from tests.conftest import SOAK
+from tests.conftest import SOAK  # noqa: E402
 from tickwheel.outbox import (  # noqa: E402
     Account,
     CounterOverflow,

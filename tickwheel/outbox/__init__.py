@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from tickwheel.outbox.keys.service import KeyService
     from tickwheel.outbox.keys.space import KeySpace
     from tickwheel.outbox.keys.statistics import KeySpaceStats
+    from tickwheel.outbox.messages.delivered import Batch, Message
     from tickwheel.outbox.messages.settings import MessageSettings
-    from tickwheel.outbox.messages.stream import Batch, Message, Stream
+    from tickwheel.outbox.messages.stream import Stream
     from tickwheel.outbox.messages.table import MessageTable
     from tickwheel.outbox.queue.consumer import QueueConsumer
     from tickwheel.outbox.queue.messages import ClaimedBatch, ClaimedMessage, QueueBatch, QueueMessage
@@ -112,8 +113,8 @@ __all__ = [
 
 # Only what is used is imported: SQLAlchemy is an extra.
 _HOMES = {
-    "Batch": "tickwheel.outbox.messages.stream",
-    "Message": "tickwheel.outbox.messages.stream",
+    "Batch": "tickwheel.outbox.messages.delivered",
+    "Message": "tickwheel.outbox.messages.delivered",
     "Stream": "tickwheel.outbox.messages.stream",
     "MessageSettings": "tickwheel.outbox.messages.settings",
     "MessageTable": "tickwheel.outbox.messages.table",

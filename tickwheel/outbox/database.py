@@ -235,8 +235,12 @@ def open_database(where: str | URL | Engine | Database) -> Database:
     """
     if isinstance(where, Database):
         return where
+    if not isinstance(where, str | URL | Engine) or getattr(where, "sync_engine", None) is not None:
+        raise _no_sync_engine(f"{type(where).__name__} is")
     owned = not isinstance(where, Engine)
     engine = where if isinstance(where, Engine) else _engine(where)
+    if engine.dialect.is_async:
+        raise _no_sync_engine(f"The driver {engine.dialect.driver} is")
     if engine.dialect.name not in _KINDS:
         raise BadDatabase(f"{engine.dialect.name} is no database that the outbox knows.")
     database = Database(engine, owned=owned)
@@ -260,6 +264,8 @@ def _engine(where: str | URL) -> Engine:
         backend = url.get_backend_name()
         if backend not in _KINDS:
             raise BadDatabase(f"{backend} is no database that the outbox knows.")
+        if url.get_dialect().is_async:
+            raise _no_sync_engine(f"The driver of {url.drivername} is")
         options: dict[str, Any] = {} if backend == "sqlite" else {"isolation_level": "READ COMMITTED"}
         engine = sa.create_engine(url, **options)
     except ArgumentError as error:
@@ -271,6 +277,14 @@ def _engine(where: str | URL) -> Engine:
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
     return engine
+
+
+def _no_sync_engine(what: str) -> BadDatabase:
+    return BadDatabase(
+        f"{what} not for blocking calls.",
+        advice="Give a URL of its own, with a driver that blocks: postgresql+psycopg://, mariadb+pymysql://, sqlite:///."
+        " Your AsyncEngine stays as it is: await connection.run_sync(lambda one: table.send(one, ...)).",
+    )
 
 
 def _driver_missing(url: URL, error: ImportError) -> OutboxError:
@@ -424,7 +438,10 @@ def typed_error(error: DBAPIError, name: str) -> OutboxError | None:
     if is_busy(error):
         return DatabaseBusy(f"{name}: {_first_line(error)}.")
     if is_gone(error):
-        return DatabaseUnavailable(f"{name}: {_first_line(error)}.")
+        gone = DatabaseUnavailable(f"{name}: {_first_line(error)}.")
+        if "unable to open database file" in str(error.orig):
+            gone.advice = "Check that the file's directory exists, and that you may write to it."
+        return gone
     return None
 
 

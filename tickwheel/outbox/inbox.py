@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -97,6 +97,8 @@ class Inbox:
     def purge(self, older_than: timedelta) -> int:
         """Forgets what was processed longer ago, and returns how much. A message that is delivered again after that
         counts again: keep marks longer than a consumer may ever be down."""
+        if not isinstance(older_than, timedelta):
+            raise BadArgument("older_than is no timedelta.", advice="inbox.purge(timedelta(days=30))")
         database, removed = self._database(), 0
         before = now_ns(database.kind) - int(older_than.total_seconds() * 1_000_000_000)
         while True:
@@ -124,57 +126,58 @@ class Inbox:
 
     @asynccontextmanager
     async def process(
-        self, message: Message, connection: Connection | AsyncConnection, *, group: str = "default"
+        self, message: Message, connection: Connection | AsyncConnection, *, group: str | None = None
     ) -> AsyncIterator[bool]:
         """Begins a transaction, marks the message in it, runs the block, commits, and then acks the message.
 
         The block is told whether the message is there for the first time. When it is not, its effect was committed
         before, and only the ack is missing. An exception in the block rolls everything back; the message is not acked
-        and will be delivered again. ``group``: the consumer group; each counts for itself.
+        and will be delivered again. ``group``: each counts for itself; by default the one that the message came to.
 
         Raises AlreadyInTransaction: then use ``mark``, commit, and ack the message yourself. Raises NotInTransaction
         if the connection commits each statement by itself.
         """
         _check_idle(connection.in_transaction())
-        log_id = await _log_id(message.acks)
+        origin = await _origin(message.acks)
         async with _begun(connection) as run:
-            yield await run(self._insert, message, group, log_id)
+            yield await run(self._insert, message, group, origin)
         await message.ack()
 
     @contextmanager
     def process_sync(
-        self, message: sync.Message, connection: Connection, *, group: str = "default"
+        self, message: sync.Message, connection: Connection, *, group: str | None = None
     ) -> Iterator[bool]:
         """``process`` for messages of ``tickwheel.sync``."""
         _check_idle(connection.in_transaction())
-        log_id = _log_id_sync(message)
+        origin = _origin_sync(message)
         with connection.begin():
-            yield self._insert(connection, message, group, log_id)
+            yield self._insert(connection, message, group, origin)
         message.ack()
 
     async def mark(
-        self, message: Message, connection: Connection | AsyncConnection, *, group: str = "default"
+        self, message: Message, connection: Connection | AsyncConnection, *, group: str | None = None
     ) -> bool:
         """Marks a message as processed in the transaction that is open; whether that is the first time. Commit, and
         then ack the message. Raises NotInTransaction."""
         _check_begun(connection.in_transaction())
-        log_id = await _log_id(message.acks)
-        return bool(await _runner(connection)(self._insert, message, group, log_id))
+        origin = await _origin(message.acks)
+        return bool(await _runner(connection)(self._insert, message, group, origin))
 
-    def mark_sync(self, message: sync.Message, connection: Connection, *, group: str = "default") -> bool:
+    def mark_sync(self, message: sync.Message, connection: Connection, *, group: str | None = None) -> bool:
         """``mark`` for messages of ``tickwheel.sync``."""
         _check_begun(connection.in_transaction())
-        return self._insert(connection, message, group, _log_id_sync(message))
+        return self._insert(connection, message, group, _origin_sync(message))
 
     def _insert(
-        self, connection: Connection, message: Message | sync.Message, group: str, log_id: str
+        self, connection: Connection, message: Message | sync.Message, group: str | None, origin: _Origin
     ) -> bool:
         """Inserts the mark; waits for a transaction that does the same. Whether it was not there."""
+        group = origin.group if group is None else group
         check_name(group, "group")
         if commits_each_statement(connection):  # the mark would stay when the effect is rolled back
             raise NotInTransaction("The connection commits each statement by itself.")
         kind = _KINDS[connection.dialect.name]
-        name = f"{log_id}/{message.id}"
+        name = f"{origin.log_id}/{message.id}"
         if self._by == "key" and message.key is not None:
             name = f"key {message.key}"
         parts = [part.encode(errors="surrogateescape") for part in (message.topic, group, name)]
@@ -250,8 +253,14 @@ _log_ids: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 """By connection: what is behind it does not change while it stands."""
 
 
-async def _log_id(acks: AckQueue) -> str:
-    """The log that a message is in: numbers of messages mean something in one log only."""
+class _Origin(NamedTuple):
+    """Where a message came from: numbers of messages mean something in one log only."""
+
+    log_id: str
+    group: str
+
+
+async def _origin(acks: AckQueue) -> _Origin:
     link = acks.link
     known = None if link is None else _log_ids.get(link)
     if known is None:
@@ -260,11 +269,11 @@ async def _log_id(acks: AckQueue) -> str:
         known = answer.log_id
         if link is not None and link is acks.link:
             _log_ids[link] = known
-    return known
+    return _Origin(known, acks.group_name)
 
 
-def _log_id_sync(message: sync.Message) -> str:
-    return message._batch.outbox.call(_log_id)
+def _origin_sync(message: sync.Message) -> _Origin:
+    return message._batch.outbox.call(_origin)
 
 
 # -- the inbox of the usual name --

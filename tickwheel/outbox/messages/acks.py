@@ -10,8 +10,8 @@ from sqlalchemy.exc import DBAPIError
 
 from tickwheel._backoff import Backoff
 from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable, OutboxError
+from tickwheel.outbox.messages.delivered import ack_alone, lease_lost
 from tickwheel.outbox.messages.statements import Receipt
-from tickwheel.outbox.messages.stream import ack_alone, lease_lost
 
 if TYPE_CHECKING:
     from tickwheel.outbox.messages.table import MessageTable

@@ -23,8 +23,9 @@ from tickwheel.outbox.errors import BadTable, DatabaseBusy, DatabaseUnavailable,
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.acks import AckQueue
 from tickwheel.outbox.messages.candidates import Candidates
+from tickwheel.outbox.messages.delivered import Batch
 from tickwheel.outbox.messages.statements import PURGE_BATCH, Claimed, Found
-from tickwheel.outbox.messages.stream import Batch, Stream
+from tickwheel.outbox.messages.stream import Stream
 from tickwheel.outbox.schedule import DueTimes
 from tickwheel.outbox.watch import watch_table
 

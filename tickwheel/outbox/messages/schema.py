@@ -7,6 +7,7 @@ The settings are the table's comment, as in Vitess; SQLite knows no comments, so
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -176,11 +177,21 @@ def load(database: Database, connection: Connection, name: str) -> Schema:
     return Schema(table, settings, _streamed(table, settings), version, _named(name, _CHECK) in checks)
 
 
+_JSON_OF_MARIADB: Final = re.compile(r"json_valid\(`(.+)`\)?")
+"""What its type JSON is: a text, and a check."""
+
+
 def _reflect(connection: Connection, name: str) -> sa.Table:
     try:
-        return sa.Table(name, sa.MetaData(), autoload_with=connection)
+        table = sa.Table(name, sa.MetaData(), autoload_with=connection)
     except NoSuchTableError:
         raise TableMissing(f"There is no table {name}.") from None
+    if connection.dialect.name in ("mysql", "mariadb"):
+        for check in sa.inspect(connection).get_check_constraints(name):
+            found = _JSON_OF_MARIADB.fullmatch(check["sqltext"].strip("()"))
+            if found is not None:
+                table.c[found[1]].type = sa.JSON()
+    return table
 
 
 def current_version(database: Database, connection: Connection, name: str) -> tuple[Any, ...] | None:

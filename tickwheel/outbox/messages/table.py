@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -14,16 +14,20 @@ from sqlalchemy.engine import URL, Connection, Engine
 
 from tickwheel._times import Delay, Moment, delay_ms, moment_ms
 from tickwheel.outbox.database import Database, now_ns, open_database, require_transaction
+from tickwheel.outbox.errors import BadTable
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
 from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidates
+from tickwheel.outbox.messages.delivered import ClaimedBatch
 from tickwheel.outbox.messages.settings import MessageSettings
 from tickwheel.outbox.messages.statements import Claimed, Statements
 from tickwheel.protocol.errors import BadArgument, BadTime
 
 if TYPE_CHECKING:
     from tickwheel.outbox.messages.hub import Hub
-    from tickwheel.outbox.messages.stream import Batch, Stream
+    from tickwheel.outbox.messages.stream import Stream
+
+MAX_CLAIM: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +78,21 @@ class MessageTable:
 
         A column named ``id`` replaces the default one, which counts up. Raises BadTable.
         """
+        wrong = [one for one in columns or () if not isinstance(one, sa.Column)]
+        if wrong:
+            raise BadArgument(
+                f"{wrong[0]!r} is no column.",
+                advice="columns=[sqlalchemy.Column('message', sqlalchemy.Text)]",
+            )
         made = schemas.definition(self.database.kind, self.name, settings or MessageSettings(), columns)
         self.database.run(lambda connection: schemas.create(self.database, connection, made))
         self.reload()
+        missing = [one.name for one in columns or () if one.name not in self.table.c]
+        if missing:
+            raise BadTable(
+                f"There is a table {self.name} already, without the columns {', '.join(missing)}.",
+                advice="Add them with ALTER TABLE; who streams the table notices.",
+            )
         return self
 
     def adopt(self, settings: MessageSettings | None = None) -> MessageTable:
@@ -178,6 +194,10 @@ class MessageTable:
         due = self._due(deliver_at, delay)
         groups: dict[frozenset[str], list[dict[str, Any]]] = {}
         for given in rows:
+            if not isinstance(given, Mapping):
+                raise BadArgument(
+                    f"{given!r} is no row.", advice='Each row is a mapping of columns: {"message": "..."}'
+                )
             row = self._row(dict(given), priority)
             groups.setdefault(frozenset(row), []).append(row)
         for names, made in groups.items():
@@ -209,8 +229,8 @@ class MessageTable:
         return value
 
     def _some(self, ids: Iterable[Hashable]) -> list[Hashable]:
-        if isinstance(ids, str | bytes):
-            raise BadArgument("ids is one text.", advice="Pass a list of ids.")
+        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+            raise BadArgument("ids is no list.", advice="Pass a list of ids.")
         return [self._storable("id", one) for one in ids]
 
     def _due(self, deliver_at: Moment | None, delay: Delay | None) -> Any:
@@ -285,12 +305,12 @@ class MessageTable:
         async with self.hub() as hub, hub.subscribe(batch_size) as stream:
             yield stream
 
-    def claim(self, limit: int | None = None) -> Batch:
+    def claim(self, limit: int | None = None) -> ClaimedBatch:
         """Up to ``limit`` (default: the table's ``batch_size``) messages that are due now, for code without an event
-        loop; an empty batch when there are none. Ack them with ``batch.ack_in(connection)``."""
-        from tickwheel.outbox.messages.stream import Batch
-
+        loop; an empty batch when there are none: it does not wait. Raises BadArgument."""
         wanted = self.settings.batch_size if limit is None else limit
+        if not isinstance(wanted, int) or not 1 <= wanted <= MAX_CLAIM:
+            raise BadArgument(f"limit is {wanted!r}.", advice=f"Use 1 to {MAX_CLAIM:,}.")
         # Each call begins elsewhere in the turns, or claims of one message each would never come to the reserved one.
         chosen = Candidates(random.randrange(RESERVED_SHARE))
 
@@ -300,7 +320,7 @@ class MessageTable:
             chosen.replace(found.due, found.cut)
             return self.statements.claim(connection, chosen.take(wanted), now)
 
-        return Batch(self, self.database.run(take), None)
+        return ClaimedBatch(self, self.database.run(take))
 
     # -- looking --
 

@@ -48,8 +48,8 @@ class Relay:
         relay = outbox.Relay("postgresql://app@db/app", "outbox", "tickwheel://127.0.0.1:7411", "orders")
         await relay.run()
 
-    ``where``: the database. ``table``: the name of a message table, or of any table with its columns; or a reflected
-    Table. ``broker``: a URL, or an open Client; None: ``TICKWHEEL_URL``, else this machine.
+    ``where``: the database. ``table``: a message table or its name, or any table with its columns, by name or as a
+    reflected Table. ``broker``: a URL, or an open Client; None: ``TICKWHEEL_URL``, else this machine.
 
     ``columns``: those of the message, by default the streamed ones of a message table, else all that are not
     bookkeeping. ``body``: the column that
@@ -66,7 +66,7 @@ class Relay:
     def __init__(
         self,
         where: str | URL | Engine | Database,
-        table: str | sa.Table,
+        table: str | sa.Table | MessageTable,
         broker: str | Client | None,
         topic: str,
         *,
@@ -79,12 +79,21 @@ class Relay:
         send_timeout_s: float | None = None,
     ) -> None:
         check_name(topic)
+        if topic.startswith("tickwheel."):
+            raise BadArgument(f"{topic} is a topic of Tickwheel's own.", advice="Choose another name.")
+        if isinstance(table, MessageTable):
+            table = table.name
+        if not isinstance(table, str | sa.Table) or not isinstance(broker, str | Client | None):
+            raise BadArgument(
+                f"The relay of a {type(table).__name__} to a {type(broker).__name__} is not possible.",
+                advice="table: a name, a MessageTable or a sqlalchemy.Table; broker: a URL or a tickwheel.Client.",
+            )
         if not 1 <= batch <= _BATCH_MAX:
             raise BadArgument(f"batch is {batch}; it must be from 1 to {_BATCH_MAX:,}.")
         if poll_s <= 0 or (send_timeout_s is not None and send_timeout_s <= 0):
             raise BadArgument("poll_s and send_timeout_s must be above 0.")
         self._where = where
-        self._table = table
+        self._table: str | sa.Table = table
         self._broker = broker
         self._topic = topic
         self._columns: dict[str, Any] = {

@@ -1,0 +1,225 @@
+"""What was delivered: messages and their batches, for who waits in an event loop and for who claims without one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+
+from sqlalchemy.engine import Connection
+
+from tickwheel._times import Delay, delay_ms
+from tickwheel.outbox.database import require_transaction
+from tickwheel.outbox.errors import LeaseLost
+from tickwheel.outbox.messages.backoff import due_ns
+from tickwheel.outbox.messages.statements import Claimed, Receipt
+
+if TYPE_CHECKING:
+    from tickwheel.outbox.messages.hub import Hub
+    from tickwheel.outbox.messages.table import MessageTable
+
+
+class BaseMessage(Mapping[str, Any]):
+    """A delivered message: a mapping of the table's columns to their values.
+
+    ``id``; ``epoch``: the number of this delivery, from 1, which is its receipt; ``priority``; ``due_ns``: when it was
+    due, in ns since 1970.
+    """
+
+    __slots__ = ("_batch", "_row", "due_ns", "epoch", "id", "priority")
+
+    def __init__(self, batch: BaseBatch[Any], claimed: Claimed) -> None:
+        self._batch: Any = batch
+        self._row = claimed.row
+        self.id: Hashable = claimed.id
+        self.epoch = claimed.epoch
+        self.priority = claimed.priority
+        self.due_ns = claimed.due_ns
+
+    def __getitem__(self, name: str) -> Any:
+        return self._row[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._row)
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(id={self.id!r}, epoch={self.epoch}, {self._row!r})"
+
+    def ack_in(self, connection: Connection) -> None:
+        """Acks in the caller's transaction, together with the effect. Raises LeaseLost if this delivery is done or was
+        taken over: then the effect is, or will be, somebody else's, and the transaction has to be rolled back."""
+        self._batch.settle_in(connection, [self])
+
+
+M = TypeVar("M", bound=BaseMessage)
+
+
+class BaseBatch(Sequence[M], Generic[M]):
+    """Messages that were claimed together."""
+
+    message_class: ClassVar[type[Any]]
+
+    def __init__(self, table: MessageTable, claimed: Sequence[Claimed]) -> None:
+        self._table = table
+        self._messages: list[M] = [self.message_class(self, one) for one in claimed]
+
+    @overload
+    def __getitem__(self, index: int) -> M: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[M]: ...
+
+    def __getitem__(self, index: int | slice) -> M | list[M]:
+        return self._messages[index]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def ack_in(self, connection: Connection) -> None:
+        """As ``ack_in`` of a message, for all of the batch."""
+        self.settle_in(connection, self)
+
+    def settle_in(self, connection: Connection, messages: Sequence[M]) -> None:
+        """Acks some of them in the caller's transaction."""
+        require_transaction(connection)
+        table = self._table
+        refuse_lost(
+            table.statements.ack_deliveries(connection, receipts_of(messages), table.database.now_ns())
+        )
+
+
+class Message(BaseMessage):
+    """A message of a stream."""
+
+    __slots__ = ()
+    _batch: Batch
+
+    async def ack(self) -> None:
+        """Acks in a transaction of its own. Raises LeaseLost."""
+        await self._batch.settle([self])
+
+    async def nack(self, delay: Delay = 0) -> None:
+        """Gives the message back, to be delivered after ``delay`` (a timedelta or ms). Raises LeaseLost."""
+        await self._batch.postpone([self], delay)
+
+    async def extend(self, duration: Delay) -> None:
+        """Keeps the message for ``duration`` (a timedelta or ms) from now on. Raises LeaseLost."""
+        await self._batch.postpone([self], duration)
+
+
+class Batch(BaseBatch[Message]):
+    """Messages of a stream that were claimed together: the fast way to handle many."""
+
+    message_class = Message
+
+    def __init__(self, table: MessageTable, claimed: Sequence[Claimed], hub: Hub) -> None:
+        super().__init__(table, claimed)
+        self._hub = hub
+
+    async def ack(self) -> None:
+        """As ``Message.ack``, for all messages of the batch."""
+        await self.settle(self)
+
+    async def nack(self, delay: Delay = 0) -> None:
+        """As ``Message.nack``, for all messages of the batch."""
+        await self.postpone(self, delay)
+
+    async def extend(self, duration: Delay) -> None:
+        """As ``Message.extend``, for all messages of the batch."""
+        await self.postpone(self, duration)
+
+    async def settle(self, messages: Sequence[Message]) -> None:
+        """Acks some of them in a transaction that others may share."""
+        await self._hub.acks.add(receipts_of(messages))
+
+    async def postpone(self, messages: Sequence[Message], delay: Delay) -> None:
+        """Gives some of them another time."""
+        table, receipts = self._table, receipts_of(messages)
+        await table.database.call(postpone_alone, table, receipts, delay)
+
+
+class ClaimedMessage(BaseMessage):
+    """A message that ``MessageTable.claim`` returned."""
+
+    __slots__ = ()
+    _batch: ClaimedBatch
+
+    def ack(self) -> None:
+        """See ``Message.ack``."""
+        self._batch.settle([self])
+
+    def nack(self, delay: Delay = 0) -> None:
+        """See ``Message.nack``."""
+        self._batch.postpone([self], delay)
+
+    def extend(self, duration: Delay) -> None:
+        """See ``Message.extend``."""
+        self._batch.postpone([self], duration)
+
+
+class ClaimedBatch(BaseBatch[ClaimedMessage]):
+    """What ``MessageTable.claim`` returned: the same as a batch of a stream, without an event loop."""
+
+    message_class = ClaimedMessage
+
+    def ack(self) -> None:
+        """As ``Message.ack``, for all messages of the batch."""
+        self.settle(self)
+
+    def nack(self, delay: Delay = 0) -> None:
+        """As ``Message.nack``, for all messages of the batch."""
+        self.postpone(self, delay)
+
+    def extend(self, duration: Delay) -> None:
+        """As ``Message.extend``, for all messages of the batch."""
+        self.postpone(self, duration)
+
+    def settle(self, messages: Sequence[ClaimedMessage]) -> None:
+        """Acks some of them in a transaction of its own."""
+        refuse_lost(ack_alone(self._table, receipts_of(messages)))
+
+    def postpone(self, messages: Sequence[ClaimedMessage], delay: Delay) -> None:
+        """Gives some of them another time."""
+        postpone_alone(self._table, receipts_of(messages), delay)
+
+
+def receipts_of(messages: Sequence[BaseMessage]) -> list[Receipt]:
+    """Ids and epochs."""
+    return [(one.id, one.epoch) for one in messages]
+
+
+def ack_alone(table: MessageTable, receipts: Sequence[Receipt]) -> list[Receipt]:
+    """Acks in a transaction of its own. Returns those that neither count now nor did before."""
+
+    def work(connection: Connection) -> list[Receipt]:
+        lost = table.statements.ack_deliveries(connection, receipts, table.database.now_ns())
+        done = table.statements.were_acked(connection, lost) if lost else set()
+        return [one for one in lost if one not in done]
+
+    return table.database.run(work)
+
+
+def postpone_alone(table: MessageTable, receipts: Sequence[Receipt], delay: Delay) -> None:
+    """Gives deliveries another time in a transaction of its own. Raises LeaseLost, BadTime."""
+    wait_ms = delay_ms(delay)
+    due_ns(table.database.now_ns(), wait_ms)  # refused before anything is asked
+    refuse_lost(
+        table.database.run(
+            lambda one: table.statements.postpone(one, receipts, due_ns(table.database.now_ns(), wait_ms))
+        )
+    )
+
+
+def refuse_lost(lost: Sequence[Receipt]) -> None:
+    """Raises LeaseLost if there are any."""
+    if lost:
+        raise lease_lost([one for one, _ in lost])
+
+
+def lease_lost(ids: Sequence[Hashable]) -> LeaseLost:
+    """The error for deliveries that are not held any more."""
+    some = ", ".join(repr(one) for one in ids[:5])
+    more = f" and {len(ids) - 5:,} more" if len(ids) > 5 else ""
+    return LeaseLost(f"Delivered again, changed or done in the meantime: {some}{more}.", ids=ids)

@@ -191,14 +191,27 @@ class Database:
         """Nanoseconds since 1970 by the database's clock, as it was last compared with ours."""
         return time.time_ns() + self._offset_ns
 
+    def now_sql(self) -> ColumnElement[int] | int:
+        """The same for use in a statement: exact, where ``now_ns`` is wrong for a while after this machine's clock was
+        set. What is delivered, and until when it is held, goes by this one."""
+        return (
+            self.now_ns() if self.kind == "sqlite" else now_ns(self.kind)
+        )  # SQLite's clock is this machine's
+
+    def ask_clock(self, connection: Connection) -> int:
+        """``now_ns`` as the database says it now; it is compared with ours by the way."""
+        if self.kind != "sqlite":
+            asked_ns = time.time_ns()
+            theirs_ns = int(connection.execute(sa.select(now_ns(self.kind))).scalar_one())
+            self._offset_ns = theirs_ns - (asked_ns + time.time_ns()) // 2
+        return self.now_ns()
+
     def compare_clocks(self) -> int:
         """Asks the database for its time, and returns by how many ns its clock is ahead of ours."""
-        if self.kind != "sqlite":  # SQLite's clock is this machine's
+        if self.kind != "sqlite":
             with self.reading() as connection:
                 connection.execute(sa.select(sa.literal(1)))  # a first connection is slow to make
-                asked_ns = time.time_ns()
-                theirs_ns = int(connection.execute(sa.select(now_ns(self.kind))).scalar_one())
-                self._offset_ns = theirs_ns - (asked_ns + time.time_ns()) // 2
+                self.ask_clock(connection)
         return self._offset_ns
 
 

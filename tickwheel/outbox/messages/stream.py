@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from tickwheel._times import Delay, delay_ms
 from tickwheel.outbox.errors import LeaseLost, OutboxError
-from tickwheel.outbox.messages.backoff import due_ns
+from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
 from tickwheel.outbox.messages.statements import Claimed, Receipt
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Batch(Sequence[Message]):
         """Acks in the caller's transaction."""
         table = self._table
         table.check_transaction(connection)
-        lost = table.statements.ack_deliveries(connection, receipts_of(messages), table.database.now_ns())
+        lost = table.statements.ack_deliveries(connection, receipts_of(messages), table.database.now_sql())
         if lost:
             raise lease_lost([one for one, _ in lost])
 
@@ -127,7 +127,7 @@ class Batch(Sequence[Message]):
         due_ns(table.database.now_ns(), wait_ms)  # refused before anything is asked
         receipts = receipts_of(messages)
         lost = await table.database.transaction(
-            lambda one: table.statements.postpone(one, receipts, due_ns(table.database.now_ns(), wait_ms))
+            lambda one: table.statements.postpone(one, receipts, table.database.now_sql() + wait_ms * NS_A_MS)
         )
         if lost:
             raise lease_lost([one for one, _ in lost])
@@ -142,7 +142,7 @@ def ack_alone(table: MessageTable, receipts: Sequence[Receipt]) -> list[Receipt]
     """Acks in a transaction of its own. Returns those that neither count now nor did before."""
 
     def work(connection: Connection) -> list[Receipt]:
-        lost = table.statements.ack_deliveries(connection, receipts, table.database.now_ns())
+        lost = table.statements.ack_deliveries(connection, receipts, table.database.now_sql())
         done = table.statements.were_acked(connection, lost) if lost else set()
         return [one for one in lost if one not in done]
 

@@ -1,4 +1,4 @@
-"""Connections whose driver commits each statement by itself: a mark, an ack or a message would stay without its effect."""
+"""Connections whose driver commits each statement: a mark, an ack or a message would stay without its effect."""
 
 from __future__ import annotations
 

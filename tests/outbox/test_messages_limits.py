@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from tests.support.databases import DatabaseServer
 from tests.support.messages import engine_of, get, message_table, send
-from tickwheel.outbox import DatabaseBusy, DatabaseUnavailable, MessageTable, open_database
+from tickwheel.outbox import Database, DatabaseBusy, DatabaseUnavailable, MessageTable, open_database
 
 LIMITED = {
     "postgresql": {"options": "-c statement_timeout=300"},
@@ -37,18 +37,17 @@ async def test_a_statement_that_takes_too_long_ends_no_consumer(database_server:
                 assert (await get(stream))["message"] == "b"
 
 
+def execute_all(database: Database, *texts: str) -> None:
+    with database.begin() as connection:
+        for text in texts:
+            connection.execute(sa.text(text))
+
+
 def test_what_a_server_refuses_for_a_while_is_typed(database_server: DatabaseServer) -> None:
+    slow = {"postgresql": "select pg_sleep(9)", "mariadb": "select benchmark(2000000000, md5('x'))"}
     with database_server.database() as url, open_database(url) as database:
-        slow = {"postgresql": "select pg_sleep(9)", "mariadb": "select sleep(9)"}[database.kind]
-        with (
-            engine_of(url, connect_args=LIMITED[database.kind]) as engine,
-            pytest.raises(DatabaseBusy),
-            open_database(engine).begin() as connection,
-        ):
-            connection.execute(sa.text(slow))
-            if database.kind == "mariadb":  # which ends a sleep without an error
-                connection.execute(sa.text("select benchmark(2000000000, md5('x'))"))
+        with engine_of(url, connect_args=LIMITED[database.kind]) as engine, pytest.raises(DatabaseBusy):
+            execute_all(open_database(engine), slow[database.kind])
         if database.kind == "postgresql":
-            with pytest.raises(DatabaseUnavailable, match="read-only"), database.begin() as connection:
-                connection.execute(sa.text("set transaction read only"))
-                connection.execute(sa.text("create table t (a int)"))
+            with pytest.raises(DatabaseUnavailable, match="read-only"):
+                execute_all(database, "set transaction read only", "create table t (a int)")

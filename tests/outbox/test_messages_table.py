@@ -322,9 +322,8 @@ def test_priorities_of_64_bits(database_url: str) -> None:
 
 def test_an_id_that_is_too_long_is_no_other(database_url: str) -> None:
     columns = [sa.Column("id", sa.String(5), primary_key=True)]
-    with message_table(database_url, columns=columns) as table:
-        with table.database.begin() as connection:
-            table.send(connection, id="order")
-            assert table.ack(connection, ["orders", "order17"]) == 0
-            assert table.cancel(connection, ["orders"]) == 0
-            assert table.ack(connection, ["order"]) == 1
+    with message_table(database_url, columns=columns) as table, table.database.begin() as connection:
+        table.send(connection, id="order")
+        assert table.ack(connection, ["orders", "order17"]) == 0
+        assert table.cancel(connection, ["orders"]) == 0
+        assert table.ack(connection, ["order"]) == 1

@@ -126,7 +126,7 @@ class Statements:
                     sa.select(t.c.id, t.c.priority, t.c.time_next, sa.func.coalesce(t.c.epoch, 0))
                     .where(
                         self._is_open,
-                        t.c.priority == sa.bindparam(f"p{index}", type_=sa.Integer),
+                        t.c.priority == sa.bindparam(f"p{index}", type_=sa.BigInteger),
                         t.c.time_next <= sa.bindparam("now", type_=sa.BigInteger),
                     )
                     .order_by(t.c.time_next, t.c.id)
@@ -268,7 +268,9 @@ class Statements:
         column = self._table.c.id
         if self._kind != "postgresql":
             return column.in_(ids)
-        return column == sa.any_(sa.literal(list(ids), postgresql.ARRAY(column.type)))
+        # Not VARCHAR(10): a cast to that would cut off the end of a longer id, and find another message by the rest.
+        kind = sa.VARCHAR() if type(column.type) is sa.VARCHAR else column.type
+        return column == sa.any_(sa.literal(list(ids), postgresql.ARRAY(kind)))
 
     def purge(self, connection: Connection, now_ns: int, limit: int = PURGE_BATCH) -> int:
         """Deletes up to ``limit`` messages that were acked ``purge_after`` ago. Returns how many."""

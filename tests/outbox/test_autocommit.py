@@ -1,4 +1,4 @@
-"""Connections whose driver commits each statement by itself: an ack or a message would stay without its effect."""
+"""Connections whose driver commits each statement: a mark, an ack or a message would stay without its effect."""
 
 from __future__ import annotations
 
@@ -96,8 +96,7 @@ def test_the_recipe_for_sqlite_is_none_of_them(tmp_path: Path) -> None:
     with message_table(url) as table, engine_of(url) as engine:
         sa.event.listen(engine, "connect", lambda raw, _: setattr(raw, "isolation_level", None))
         sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
-        with engine.connect() as connection:
+        with engine.begin() as connection:
             table.send(connection, message="before anything was executed")
             table.send(connection, message="afterwards")
-            connection.commit()
         assert len(rows(table, "id")) == 2

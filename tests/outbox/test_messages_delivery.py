@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import anyio
 import pytest
 import sqlalchemy as sa
 
+from tests.support.databases import DatabaseServer
 from tests.support.messages import (
     NEVER_MS,
     PATIENCE_S,
@@ -23,7 +25,8 @@ from tests.support.messages import (
     same_table,
     send,
 )
-from tickwheel.outbox import LeaseLost
+from tickwheel.outbox import LeaseLost, NotInTransaction
+from tickwheel.outbox.watch import channel_of
 
 Main = Callable[[], Awaitable[None]]
 
@@ -49,8 +52,10 @@ def test_a_commit_wakes_and_a_rollback_does_not(database_url: str, run: Callable
                 assert stream.fields == ("id", "message")
                 for text in ("first", "second"):
                     with engine.connect() as connection:
+                        connection.begin()
                         table.send(connection, message="rolled back")
                         connection.rollback()
+                        connection.begin()
                         table.send(connection, message=text)
                         connection.commit()
                     message = await get(stream)
@@ -58,6 +63,9 @@ def test_a_commit_wakes_and_a_rollback_does_not(database_url: str, run: Callable
                     assert (message.epoch, message.priority) == (1, 50)
                     await message.ack()
                 with engine.connect() as connection:
+                    with pytest.raises(NotInTransaction):
+                        table.send(connection, message="nobody would commit it")
+                    connection.begin()
                     table.send(connection, message="rolled back")
                     connection.rollback()
             assert len(table.claim()) == 0
@@ -192,6 +200,51 @@ async def test_a_hub_of_many_messages_delivers_each_once(database_url: str) -> N
         assert len(set(seen)) == len(seen) == count
         assert set(rows(table, "epoch")) == {(1,)}
         assert table.stats().acked == count
+
+
+async def test_several_tasks_share_a_stream(database_url: str) -> None:
+    with message_table(database_url, batch_size=1) as table:
+        found: list[str] = []
+        async with table.stream() as stream:
+
+            async def work() -> None:
+                found.append((await get(stream))["message"])
+
+            async with anyio.create_task_group() as group:
+                for _ in range(4):
+                    group.start_soon(work)
+                await anyio.wait_all_tasks_blocked()
+                send(table, "a", "b", "c", "d")
+        assert sorted(found) == ["a", "b", "c", "d"]
+
+
+async def test_notifications_of_others_harm_nobody(postgres_server: DatabaseServer) -> None:
+    with postgres_server.database() as url, message_table(url) as table:
+        async with table.stream() as stream:
+            send(table, "a")
+            await get(stream)  # so it listens, or will
+            for payload in ("hello", "-5", "9" * 30):
+                execute(table, f"select pg_notify('{channel_of(table.name)}', '{payload}')")
+            send(table, "b")
+            assert (await get(stream))["message"] == "b"
+            await anyio.sleep(0.1)
+            send(table, "c")
+            assert (await get(stream))["message"] == "c"
+
+
+@pytest.mark.parametrize("name", ["file:a.sqlite?uri=true", "a.sqlite", "link.sqlite"])
+async def test_commits_wake_whatever_names_the_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.sqlite").symlink_to("a.sqlite")
+    with message_table(f"sqlite:///{name}") as table:
+        monkeypatch.chdir("/")
+        async with table.hub() as hub, hub.subscribe() as stream:
+            await eventually(lambda: hub.stats.looks > 0)
+            await anyio.sleep(3)  # beyond the looks after the last change
+            send(table, "a")
+            assert (await get(stream))["message"] == "a"
 
 
 async def test_round_robin(database_url: str) -> None:

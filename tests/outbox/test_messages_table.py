@@ -331,3 +331,27 @@ async def test_engines_of_the_user_work_as_they_are(database_url: str, level: st
         table.database.close()
         with engine.connect() as connection:
             assert connection.execute(sa.select(sa.literal(1))).scalar() == 1
+
+
+def test_priorities_of_64_bits(database_url: str) -> None:
+    with message_table(database_url, columns=[]) as table:
+        wider = {
+            "postgresql": "alter table reminders alter column priority type bigint",
+            "mariadb": "alter table reminders modify priority bigint not null default 50",
+        }.get(table.database.kind)
+        if wider is not None:
+            execute(table, wider)
+        table.reload()
+        for priority in (1 << 40, -(1 << 40), 0):
+            with table.database.begin() as connection:
+                table.send(connection, priority=priority)
+        assert {one.priority for one in table.claim()} == {-(1 << 40), 0, 1 << 40}
+
+
+def test_an_id_that_is_too_long_is_no_other(database_url: str) -> None:
+    columns = [sa.Column("id", sa.String(5), primary_key=True)]
+    with message_table(database_url, columns=columns) as table, table.database.begin() as connection:
+        table.send(connection, id="order")
+        assert table.ack(connection, ["orders", "order17"]) == 0
+        assert table.cancel(connection, ["orders"]) == 0
+        assert table.ack(connection, ["order"]) == 1

@@ -56,7 +56,7 @@ async def test_message_tables(tmp_path: Path) -> None:
     engine = sa.create_engine(url)
     TABLES.create_all(engine)
     around: dict[str, Any] = {"engine": engine, "orders": orders, "letters": letters, "timedelta": timedelta}
-    first, second = blocks("outbox-message-tables", "python")
+    first, second, blocking = blocks("outbox-message-tables", "python")
     assert "postgresql://app@localhost/shop" in first
     await run("first", first.replace("postgresql://app@localhost/shop", url), around)
     table: outbox.MessageTable = around["table"]
@@ -70,8 +70,42 @@ async def test_message_tables(tmp_path: Path) -> None:
     with engine.connect() as connection:
         assert connection.execute(sa.select(letters.c.text)).scalars().all() == ["thanks for order 17"]
     assert table.stats().waiting == 1
+    with engine.begin() as connection:
+        table.send(connection, message="for who claims")
+    await run("blocking", blocking, around)
+    assert [one["message"] for one in around["batch"]] == ["for who claims"]
+    assert table.stats().acked == 2
     table.close()
     engine.dispose()
+
+
+def test_asyncio(tmp_path: Path) -> None:
+    """The piece for who has an AsyncEngine, and what it says of the other side."""
+    pytest.importorskip("greenlet", reason="SQLAlchemy's asynchronous layer needs it")
+    pytest.importorskip("aiosqlite", reason="one of the drivers that need an AsyncEngine")
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    path = tmp_path / "shop.db"
+    (piece,) = blocks("outbox", "python")
+
+    async def main() -> None:
+        async_engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+        with pytest.raises(outbox.BadDatabase, match="blocking"):
+            outbox.MessageTable(async_engine, "mails")  # type: ignore[arg-type]
+        with outbox.MessageTable(f"sqlite:///{path}", "mails") as table:
+            table.create()
+            async with async_engine.begin() as connection:
+                await connection.run_sync(TABLES.create_all)
+            around = {"async_engine": async_engine, "table": table, "orders": orders}
+            await run("outbox", piece, around)
+            async with table.stream() as stream:
+                message = await anext(stream)
+                async with async_engine.begin() as connection:
+                    await connection.run_sync(message.ack_in)
+            assert (message["message"], table.stats().acked) == ("thanks for order 17", 1)
+        await async_engine.dispose()
+
+    anyio.run(main, backend="asyncio")
 
 
 async def test_relay_and_inbox(tmp_path: Path) -> None:

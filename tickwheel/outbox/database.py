@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -64,7 +65,6 @@ _OLDEST: Final = {
     "MariaDB": (10, 6),  # SKIP LOCKED
     "MySQL": (8, 0, 1),
 }
-_MEMORY: Final = ":memory:"
 BUSY_TIMEOUT_S: Final = 15
 ATTEMPTS: Final = 8
 """How often a transaction is tried when others are in its way."""
@@ -97,13 +97,15 @@ class Database:
         """The URL without its password."""
         return self.engine.url.render_as_string(hide_password=True)
 
-    @property
+    @cached_property
     def path(self) -> Path | None:
-        """The file of an SQLite database."""
-        name = self.engine.url.database
-        if self.kind != "sqlite" or not name:
+        """The file of an SQLite database; None for other databases, and for one in memory."""
+        if self.kind != "sqlite":
             return None
-        return Path(name) if name == _MEMORY else Path(name).resolve()  # SQLite follows links too
+        # As SQLite has opened it: the URL may be an SQLite URI, or relative to where this process was before.
+        with self.reading() as connection:
+            databases = connection.exec_driver_sql("PRAGMA database_list").all()
+        return next((Path(file) for _, name, file in databases if name == "main" and file), None)
 
     def close(self) -> None:
         """Closes the connections; those of an engine that the user gave stay."""
@@ -201,14 +203,27 @@ class Database:
         """Nanoseconds since 1970 by the database's clock, as it was last compared with ours."""
         return time.time_ns() + self._offset_ns
 
+    def now_sql(self) -> ColumnElement[int] | int:
+        """The same for use in a statement: exact, where ``now_ns`` is wrong for a while after this machine's clock was
+        set. What is delivered, and until when it is held, goes by this one."""
+        return (
+            self.now_ns() if self.kind == "sqlite" else now_ns(self.kind)
+        )  # SQLite's clock is this machine's
+
+    def ask_clock(self, connection: Connection) -> int:
+        """``now_ns`` as the database says it now; it is compared with ours by the way."""
+        if self.kind != "sqlite":
+            asked_ns = time.time_ns()
+            theirs_ns = int(connection.execute(sa.select(now_ns(self.kind))).scalar_one())
+            self._offset_ns = theirs_ns - (asked_ns + time.time_ns()) // 2
+        return self.now_ns()
+
     def compare_clocks(self) -> int:
         """Asks the database for its time, and returns by how many ns its clock is ahead of ours."""
-        if self.kind != "sqlite":  # SQLite's clock is this machine's
+        if self.kind != "sqlite":
             with self.reading() as connection:
                 connection.execute(sa.select(sa.literal(1)))  # a first connection is slow to make
-                asked_ns = time.time_ns()
-                theirs_ns = int(connection.execute(sa.select(now_ns(self.kind))).scalar_one())
-                self._offset_ns = theirs_ns - (asked_ns + time.time_ns()) // 2
+                self.ask_clock(connection)
         return self._offset_ns
 
 
@@ -244,7 +259,7 @@ def open_database(where: str | URL | Engine | Database) -> Database:
     if engine.dialect.name not in _KINDS:
         raise BadDatabase(f"{engine.dialect.name} is no database that the outbox knows.")
     database = Database(engine, owned=owned)
-    if database.kind == "sqlite" and (database.path is None or str(database.path) == _MEMORY):
+    if database.kind == "sqlite" and database.path is None:
         raise BadDatabase(
             "An SQLite database in memory is seen by one connection only.",
             advice="Name a file: sqlite:///app.db",

@@ -36,7 +36,7 @@ class BadDatabase(OutboxError):
 
 
 class DatabaseUnavailable(OutboxError):
-    """The database does not answer, or broke the connection; what was not committed did not happen."""
+    """The database does not answer, broke the connection or cannot write; what was not committed did not happen."""
 
     code = "database_unavailable"
     advice = "Check that the server runs and that the URL is right, and try again."
@@ -44,7 +44,7 @@ class DatabaseUnavailable(OutboxError):
 
 
 class DatabaseBusy(OutboxError):
-    """Other transactions held locks for too long; nothing was changed."""
+    """Other transactions held locks for too long, or a statement took longer than it may; nothing was changed."""
 
     code = "database_busy"
     advice = "Try again; if it goes on, look for transactions that stay open."

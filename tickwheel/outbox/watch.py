@@ -50,8 +50,9 @@ def watch_table(database: Database, table: str) -> Watch:
     if database.kind == "postgresql":
         return NotifyWatch(database, channel_of(table))
     if database.kind == "sqlite":
-        assert database.path is not None
-        return FileWatch(database.path)
+        path = database.path
+        assert path is not None
+        return FileWatch(path)
     return StatisticsWatch(database)
 
 
@@ -181,7 +182,8 @@ class NotifyWatch:
             try:
                 await anyio.wait_readable(connection.fileno())
                 for one in connection.notifies(timeout=0):
-                    ring(int(one.payload) if one.payload else None)
+                    # Whoever may connect may notify: what is no time of ours still is a reason to look.
+                    ring(int(one.payload) if one.payload.isdecimal() else None)
             except (OperationalError, OSError):
                 return
 

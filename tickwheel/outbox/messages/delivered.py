@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from tickwheel._times import Delay, delay_ms
 from tickwheel.outbox.database import require_transaction
 from tickwheel.outbox.errors import LeaseLost
-from tickwheel.outbox.messages.backoff import due_ns
+from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
 from tickwheel.outbox.messages.statements import Claimed, Receipt
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def ack_alone(table: MessageTable, receipts: Sequence[Receipt]) -> list[Receipt]
     """Acks in a transaction of its own. Returns those that neither count now nor did before."""
 
     def work(connection: Connection) -> list[Receipt]:
-        lost = table.statements.ack_deliveries(connection, receipts, table.database.now_ns())
+        lost = table.statements.ack_deliveries(connection, receipts, table.database.now_sql())
         done = table.statements.were_acked(connection, lost) if lost else set()
         return [one for one in lost if one not in done]
 
@@ -207,7 +207,7 @@ def postpone_alone(table: MessageTable, receipts: Sequence[Receipt], delay: Dela
     due_ns(table.database.now_ns(), wait_ms)  # refused before anything is asked
     refuse_lost(
         table.database.run(
-            lambda one: table.statements.postpone(one, receipts, due_ns(table.database.now_ns(), wait_ms))
+            lambda one: table.statements.postpone(one, receipts, table.database.now_sql() + wait_ms * NS_A_MS)
         )
     )
 

@@ -115,7 +115,9 @@ class Hub:
         statements, database = self._table.statements, self._database
         with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
             try:
-                await database.transaction(lambda one: statements.give_back(one, receipts, database.now_ns()))
+                await database.transaction(
+                    lambda one: statements.give_back(one, receipts, database.now_sql())
+                )
             except (OutboxError, DBAPIError) as error:
                 logger.warning(
                     "%s: %d messages come again after ack_wait: %s", self._table.name, len(receipts), error
@@ -249,7 +251,7 @@ class Hub:
         statements, database = self._table.statements, self._database
 
         def work(connection: Connection) -> list[Claimed]:
-            return statements.claim(connection, chosen, database.now_ns())
+            return statements.claim(connection, chosen, database.now_sql())
 
         claimed = await database.transaction(work)
         self._missed += len(chosen) - len(claimed)

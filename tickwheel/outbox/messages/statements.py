@@ -29,6 +29,8 @@ _LANES_A_STATEMENT: Final = 8
 
 Receipt: TypeAlias = tuple[Hashable, int]
 """A delivery: a message's id and its epoch."""
+Time: TypeAlias = "ColumnElement[int] | int"
+"""ns since 1970: a number, or what the database's clock says when the statement begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class Statements:
                     sa.select(t.c.id, t.c.priority, t.c.time_next, sa.func.coalesce(t.c.epoch, 0))
                     .where(
                         self._is_open,
-                        t.c.priority == sa.bindparam(f"p{index}", type_=sa.Integer),
+                        t.c.priority == sa.bindparam(f"p{index}", type_=sa.BigInteger),
                         t.c.time_next <= sa.bindparam("now", type_=sa.BigInteger),
                     )
                     .order_by(t.c.time_next, t.c.id)
@@ -147,7 +149,7 @@ class Statements:
 
     # -- claiming --
 
-    def claim(self, connection: Connection, chosen: Sequence[Candidate], now_ns: int) -> list[Claimed]:
+    def claim(self, connection: Connection, chosen: Sequence[Candidate], now_ns: Time) -> list[Claimed]:
         """Takes those of the candidates that are still there to be taken, in their order."""
         epochs: dict[int, list[Candidate]] = {}
         for one in chosen:
@@ -164,7 +166,7 @@ class Statements:
         return Claimed(one.id, one.epoch + 1, one.priority, one.time_next, columns)
 
     def _claim_epoch(
-        self, connection: Connection, ids: Sequence[Hashable], epoch: int, now_ns: int
+        self, connection: Connection, ids: Sequence[Hashable], epoch: int, now_ns: Time
     ) -> Sequence[sa.Row[Any]]:
         t = self._table
         columns = [t.c[name] for name in self._schema.columns]
@@ -183,18 +185,18 @@ class Statements:
             connection.execute(change.where(self._is_one_of([row[0] for row in rows])))
         return rows
 
-    def _redelivery(self, epoch: int, now_ns: int) -> ColumnElement[int] | int:
+    def _redelivery(self, epoch: int, now_ns: Time) -> Time:
         """When the message comes again if nobody acks it: for each row another time inside of the bounds."""
         shortest, longest = wait_bounds_ns(self._schema.settings, epoch + 1)
         if shortest == longest:
             return now_ns + shortest
-        return sa.literal(now_ns + shortest, sa.BigInteger) + _random_below(
-            self._kind, longest - shortest + 1
-        )
+        until = now_ns + shortest
+        earliest = sa.literal(until, sa.BigInteger) if isinstance(until, int) else until
+        return earliest + _random_below(self._kind, longest - shortest + 1)
 
     # -- afterwards --
 
-    def ack(self, connection: Connection, ids: Iterable[Hashable], now_ns: int) -> int:
+    def ack(self, connection: Connection, ids: Iterable[Hashable], now_ns: Time) -> int:
         """Vitess's ack: whoever has the message, it is done. Returns how many were not acked before."""
         t = self._table
         change = sa.update(t).values(time_acked=now_ns, time_next=None)
@@ -204,7 +206,7 @@ class Statements:
         )
 
     def ack_deliveries(
-        self, connection: Connection, receipts: Iterable[Receipt], now_ns: int
+        self, connection: Connection, receipts: Iterable[Receipt], now_ns: Time
     ) -> list[Receipt]:
         """Acks deliveries that nobody has taken over. Returns those that did not count, be it because they are acked
         already: an effect in the same transaction must not happen twice."""
@@ -221,11 +223,11 @@ class Statements:
             found.update((row.id, row.epoch) for row in rows)
         return found & wanted
 
-    def postpone(self, connection: Connection, receipts: Iterable[Receipt], due_ns: int) -> list[Receipt]:
+    def postpone(self, connection: Connection, receipts: Iterable[Receipt], due_ns: Time) -> list[Receipt]:
         """Gives deliveries another time (back at once: now). Returns those that did not count."""
         return self._fenced(connection, receipts, {"time_next": due_ns})
 
-    def give_back(self, connection: Connection, receipts: Iterable[Receipt], now_ns: int) -> None:
+    def give_back(self, connection: Connection, receipts: Iterable[Receipt], now_ns: Time) -> None:
         """Undoes deliveries that nobody has looked at: they do not count as attempts."""
         self._fenced(connection, receipts, {"time_next": now_ns, "epoch": self._table.c.epoch - 1})
 
@@ -266,7 +268,9 @@ class Statements:
         column = self._table.c.id
         if self._kind != "postgresql":
             return column.in_(ids)
-        return column == sa.any_(sa.literal(list(ids), postgresql.ARRAY(column.type)))
+        # Not VARCHAR(10): a cast to that would cut off the end of a longer id, and find another message by the rest.
+        kind = sa.VARCHAR() if type(column.type) is sa.VARCHAR else column.type
+        return column == sa.any_(sa.literal(list(ids), postgresql.ARRAY(kind)))
 
     def purge(self, connection: Connection, now_ns: int, limit: int = PURGE_BATCH) -> int:
         """Deletes up to ``limit`` messages that were acked ``purge_after`` ago. Returns how many."""

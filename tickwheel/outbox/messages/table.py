@@ -249,7 +249,7 @@ class MessageTable:
     def ack(self, connection: Connection, ids: Iterable[Hashable]) -> int:
         """Acks messages by id in the caller's transaction, whoever holds them. Returns how many were not acked yet."""
         require_transaction(connection)
-        return self.statements.ack(connection, self._some(ids), self.database.now_ns())
+        return self.statements.ack(connection, self._some(ids), self.database.now_sql())
 
     def reschedule(
         self,
@@ -315,7 +315,7 @@ class MessageTable:
         chosen = Candidates(random.randrange(RESERVED_SHARE))
 
         def take(connection: Connection) -> list[Claimed]:
-            now = self.database.now_ns()
+            now = self.database.ask_clock(connection)
             found = self.statements.look(connection, now, wanted)
             chosen.replace(found.due, found.cut)
             return self.statements.claim(connection, chosen.take(wanted), now)

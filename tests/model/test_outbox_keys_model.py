@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 sa = pytest.importorskip("sqlalchemy")
 
+from tests.conftest import SOAK
 from tickwheel.outbox import (  # noqa: E402
     Account,
     CounterOverflow,
@@ -468,4 +469,4 @@ class KeysMachine(RuleBasedStateMachine):
 
 
 TestKeys = KeysMachine.TestCase
-TestKeys.settings = settings(stateful_step_count=12)
+TestKeys.settings = settings(stateful_step_count=12, max_examples=400 if SOAK else 40)

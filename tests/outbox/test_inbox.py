@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -24,7 +24,7 @@ from tests.support.relaying import PATIENCE_S, until
 from tickwheel import sync
 from tickwheel._embedded import EmbeddedBroker
 from tickwheel.outbox import AlreadyInTransaction, Inbox, NotInTransaction, inbox, open_database
-from tickwheel.protocol.errors import BadArgument, BadTopicName
+from tickwheel.protocol.errors import AckRefused, BadArgument, BadTopicName
 
 DATA = sa.MetaData()
 EFFECTS = sa.Table("effects", DATA, sa.Column("body", sa.String(100), nullable=False))
@@ -374,6 +374,9 @@ def test_consumers_are_killed_before_and_after_the_commit(
                 with inbox.process_sync(message, connection) as first:
                     if first:
                         act(connection, message)
-                subscription.flush()
+                with suppress(
+                    AckRefused
+                ):  # too late on a busy machine: then it comes again, and counts no more
+                    subscription.flush()
                 done.add(message.id)
     assert effects(engine) == sorted(str(one) for one in range(20))

@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 import sqlalchemy as sa
 
-from tests.support.key_spaces import tables_of, work_off, worker
+from tests.support.key_spaces import tables_of, wait_until, work_off, worker
 from tickwheel.outbox import (
     Account,
     Accounted,
@@ -30,8 +30,9 @@ from tickwheel.outbox import (
     Put,
     TableMissing,
 )
-from tickwheel.outbox.keys import leases, steps
+from tickwheel.outbox.keys import leases, queues, steps
 from tickwheel.outbox.keys.encoding import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from tickwheel.outbox.keys.operations import columns_of
 
 LARGEST = 2**63 - 1
 
@@ -234,6 +235,20 @@ def test_inboxes_are_reaped_in_order_and_rollback_brings_messages_back(space: Ke
                 space.scan(connection, limit=bad)  # type: ignore[arg-type]
 
 
+WAITING = {
+    "postgresql": "select count(*) from pg_stat_activity"
+    " where wait_event_type = 'Lock' and datname = current_database()",
+    "mariadb": "select count(*) from information_schema.processlist"
+    " where db = database() and info like 'DELETE FROM shop_inbox%'",
+    "sqlite": "select 1",  # it does not say; the second one cannot even begin
+}
+
+
+def is_blocked(space: KeySpace) -> bool:
+    with space.database.reading() as connection:
+        return bool(connection.execute(sa.text(WAITING[space.database.kind])).scalar_one())
+
+
 @pytest.mark.parametrize("first_commits", [True, False])
 def test_a_second_reaper_waits_and_never_gets_what_the_first_got(
     space: KeySpace, first_commits: bool
@@ -253,6 +268,7 @@ def test_a_second_reaper_waits_and_never_gets_what_the_first_got(
             assert [one.value for one in space.reap(connection, "box", 3)] == [b"0", b"1", b"2"]
             other = pool.submit(second)
             begun.wait()
+            wait_until(lambda: is_blocked(space), lambda: "nobody waits for the first one")
             if not first_commits:
                 connection.rollback()
         expected = [b"3", b"4", b"5"] if first_commits else [b"0", b"1", b"2"]
@@ -291,6 +307,25 @@ def test_what_commits_late_is_not_missed(space: KeySpace) -> None:
     with space.database.begin() as connection:
         assert [one.value for one in space.reap(connection, "box", 9)] == [b"sent first", b"committed first"]
         assert space.scan(connection) == [(b"a", b"sent first"), (b"n", b"1")]
+
+
+def test_the_oldest_timestamp_goes_first_whatever_its_number(space: KeySpace) -> None:
+    tables = tables_of(space)
+    for timestamp_ns in (3, 1, 2):
+        tables.now = lambda timestamp_ns=timestamp_ns: sa.literal(timestamp_ns, sa.BigInteger)  # type: ignore[misc]
+        with space.database.begin() as connection:
+            queues.send(connection, tables, b"box", b"%d" % timestamp_ns, b"s")
+            queues.execute(connection, tables, columns_of(Put("a", b"%d" % timestamp_ns)), b"s")
+    one = worker("dispatcher")
+    space.database.run(lambda connection: leases.beat(connection, tables_of(space), one))
+    with space.database.reading() as connection:
+        ((held,), _) = leases.ranges_with_work(connection, tables, one)
+    space.database.run(lambda connection: steps.dispatch_batch(connection, tables_of(space), one, held, 1))
+    with space.database.begin() as connection:
+        assert [message.value for message in space.reap(connection, "box", 9)] == [b"1"]
+    work_off(space, "executor", limit=2)
+    with space.database.begin() as connection:
+        assert space.get(connection, "a") == b"3"
 
 
 def test_a_number_is_given_once_only(space: KeySpace) -> None:
@@ -343,7 +378,8 @@ def test_who_wants_to_keep_messages_saves_them_again(space: KeySpace, commits: b
     assert (letters, archived, left, kept) == expected
 
 
-def test_operations_are_executed_in_order(space: KeySpace) -> None:
+@pytest.mark.parametrize("limit", [1, 4, 100])
+def test_operations_are_executed_in_order(space: KeySpace, limit: int) -> None:
     with space.database.begin() as connection:
         for operation in [
             *(Put("a", b"1"), Increment("a", 4), Put("b", b"x"), Increment("b"), Increment("c", 2)),
@@ -353,7 +389,7 @@ def test_operations_are_executed_in_order(space: KeySpace) -> None:
             space.execute(connection, operation, sender="s")
         before = space.accounting(connection)
         assert (before.executable_count, before.executable_bytes, before.key_count) == (14, 2, 0)
-    work_off(space, limit=5)
+    work_off(space, limit=limit)
     with space.database.begin() as connection:
         assert space.scan(connection) == [(b"a", b"1"), (b"b", b"7"), (b"c", b"2")]
         assert space.accounted(connection, "p/") == Accounted(b"p/", 3, 70)

@@ -1,4 +1,7 @@
-"""Dispatchers, executors, reapers and servers that are killed at random moments: the end is that of a dictionary."""
+"""Dispatchers, executors and servers that are killed at random moments: the end is that of a dictionary.
+
+Who sends and reaps is the test itself, which rolls back some of it; `tests/model` crashes these two.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from sqlalchemy.engine import Connection
 
 from tests.conftest import SOAK
 from tests.support.databases import DatabaseServer
-from tests.support.key_spaces import is_done
+from tests.support.key_spaces import PATIENCE_S, is_done, wait_until
 from tickwheel.outbox import (
     DatabaseBusy,
     DatabaseUnavailable,
@@ -34,7 +37,6 @@ SENDERS = (b"a", b"m", b"z")
 BOXES = (b"box/1", b"box/2")
 ROUNDS = 60 if SOAK else 5
 LEASE_S = 0.4
-PATIENCE_S = 60.0
 
 
 class Workers:
@@ -75,7 +77,7 @@ class Ledger:
     number: int = 0
 
     def send(self) -> None:
-        """One transaction of messages, operations, and changes at once; half of the time it is undone."""
+        """One transaction of messages, operations, and changes at once; one in five is undone."""
         draw, sender = self.draw, self.draw.choice(SENDERS)
         operations = [self._operation(sender) for _ in range(draw.randint(1, 4))]
         boxes = draw.choices(BOXES, k=draw.randint(1, 3))
@@ -162,13 +164,6 @@ class Ledger:
         except DatabaseUnavailable:
             return self.space.database.run(lambda connection: self.space.get(connection, mark)) is not None
         return True
-
-
-def wait_until(condition: Callable[[], bool], report: Callable[[], str]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, report()
-        time.sleep(0.02)
 
 
 def create(space: KeySpace, draw: random.Random) -> Ledger:

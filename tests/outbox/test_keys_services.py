@@ -164,6 +164,25 @@ def test_what_cannot_be_executed_is_set_aside_and_the_rest_goes_on(space: KeySpa
     assert (counter(space), counter(space, "word")) == (b"bad", b"10")
 
 
+def test_what_is_no_fault_of_an_operation_sets_none_aside(space: KeySpace) -> None:
+    """It ends the executor, loudly: a missing table or right would set aside all that waits."""
+    data = tables_of(space).data.name
+
+    async def main() -> None:
+        async with space.executor() as executor:
+            await until(lambda: space.stats().executors == 1)
+            space.database.run(lambda one: one.execute(sa.text(f"alter table {data} rename to elsewhere")))
+            space.database.run(lambda one: space.execute(one, Increment("n"), sender="s"))
+            await until(lambda: executor.failed > 0)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        run(main)
+    assert caught.group_contains(sa.exc.DBAPIError)
+    space.database.run(lambda one: one.execute(sa.text(f"alter table elsewhere rename to {data}")))
+    stats = space.stats()
+    assert (stats.executable_messages, stats.failed_operations) == (1, 0)
+
+
 def test_workers_share_ranges_and_take_over_what_a_dead_one_had(space: KeySpace) -> None:
     for at in ("b", "c", "d"):
         space.split(at)

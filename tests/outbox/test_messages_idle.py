@@ -120,7 +120,7 @@ async def test_each_single_commit_wakes(database_url: str) -> None:
     with message_table(database_url) as table, same_table(database_url) as user:
         async with table.hub() as hub, hub.subscribe() as stream:
             await eventually(lambda: hub.stats.looks > 0)
-            for number in range(60):
+            for number in range(40):
                 await anyio.sleep(number % 20 / 1000)
                 send(user, str(number))
                 message = await get(stream)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 import trio
 
+from tests.conftest import SOAK
 from tests.support.databases import DatabaseServer
 from tests.support.message_consumer import EFFECTS, TABLE, do
 from tests.support.messages import PATIENCE_S, eventually, message_table
@@ -23,8 +23,7 @@ from tickwheel.outbox import DatabaseUnavailable, LeaseLost, MessageTable
 from tickwheel.outbox.messages.hub import Hub
 
 ROOT = Path(__file__).resolve().parents[2]
-SOAK = os.environ.get("TICKWHEEL_SOAK") == "1"
-KILLS = 200 if SOAK else 6
+KILLS = 200 if SOAK else 3
 SERVER_KILLS = 20 if SOAK else 2
 COLUMNS = [sa.Column("job", sa.BigInteger)]
 QUICK = {"ack_wait_ms": 700, "max_backoff_ms": 700, "poller_interval_ms": 1_000, "batch_size": 5}

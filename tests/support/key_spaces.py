@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import anyio
@@ -13,6 +14,7 @@ from tickwheel.outbox.keys.leases import Worker
 from tickwheel.outbox.keys.tables import SERVICES, Service, Tables
 
 LEASE_NS = 60_000_000_000
+PATIENCE_S = 60.0
 
 
 def tables_of(space: KeySpace) -> Tables:
@@ -52,3 +54,11 @@ def is_done(space: KeySpace) -> bool:
     """Whether the outboxes are empty."""
     stats = space.stats()
     return stats.deliverable_messages == 0 == stats.executable_messages
+
+
+def wait_until(condition: Callable[[], bool], report: Callable[[], str]) -> None:
+    """The same without an event loop. Fails when that takes too long, and says what ``report`` says."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, report()
+        time.sleep(0.02)

@@ -22,15 +22,23 @@ from tickwheel.outbox.errors import (
     DatabaseBusy,
     DatabaseUnavailable,
     DriverMissing,
+    NotInTransaction,
     OutboxError,
     SqlMissing,
 )
+from tickwheel.protocol.errors import BadArgument
 
 try:
     import sqlalchemy as sa
     from sqlalchemy import event
     from sqlalchemy.engine import URL, Connection, Engine, make_url
-    from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+    from sqlalchemy.exc import (
+        ArgumentError,
+        DBAPIError,
+        NoSuchModuleError,
+        OperationalError,
+        ProgrammingError,
+    )
     from sqlalchemy.exc import TimeoutError as PoolTimeout
 except ModuleNotFoundError as error:
     if error.name is not None and error.name.partition(".")[0] == "sqlalchemy":
@@ -63,6 +71,7 @@ ATTEMPTS: Final = 8
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.5
 _THREADS: Final = 8
+_TURN_S: Final = 0.25
 _LOCK_PAUSE_S: Final = 0.001
 
 
@@ -131,13 +140,13 @@ class Database:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Our own threads take turns at SQLite's one write lock: waiting for it inside of SQLite means to sleep and to
-        try again, and who has slept longest sleeps longest."""
-        if not self._writer.acquire(timeout=BUSY_TIMEOUT_S):
-            raise DatabaseBusy(f"{self.name}: another thread has been writing for {BUSY_TIMEOUT_S} s.")
+        try again, and who has slept longest sleeps longest. A courtesy only: SQLite decides who writes."""
+        has_turn = self._writer.acquire(timeout=_TURN_S)
         try:
             yield
         finally:
-            self._writer.release()
+            if has_turn:
+                self._writer.release()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -148,15 +157,16 @@ class Database:
     def run(self, work: Callable[[Connection], T]) -> T:
         """The result of ``work`` in a transaction of its own, which is tried again when others were in its way.
 
-        ``work`` may run several times, but is committed once. Raises DatabaseBusy, DatabaseUnavailable; the latter
-        may also come when the commit did happen and only its answer was lost.
+        ``work`` may run several times, for a quarter of a minute, but is committed once. Raises DatabaseBusy,
+        DatabaseUnavailable; the latter may also come when the commit did happen and only its answer was lost.
         """
+        deadline_s = time.monotonic() + BUSY_TIMEOUT_S
         for attempt in range(ATTEMPTS):
             try:
                 with self.begin() as connection:
                     return work(connection)
             except DatabaseBusy:
-                if attempt == ATTEMPTS - 1:
+                if attempt == ATTEMPTS - 1 or time.monotonic() >= deadline_s:
                     raise
                 time.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * (0.5 + random.random()))
         raise AssertionError("unreachable")
@@ -305,13 +315,32 @@ def _has_begun(connection: Connection) -> bool:
     return bool(getattr(connection.connection.driver_connection, "in_transaction", False))
 
 
+def require_transaction(connection: Connection) -> None:
+    """Raises NotInTransaction unless a commit of the caller's will make a change count; and BadArgument."""
+    if not isinstance(connection, Connection):
+        raise BadArgument(
+            f"The connection is a {type(connection).__name__}.",
+            advice="Pass SQLAlchemy's Connection: of a Session that is session.connection(), of an AsyncConnection what"
+            " run_sync passes on: await connection.run_sync(lambda one: table.send(one, ...)).",
+        )
+    if not connection.in_transaction():
+        raise NotInTransaction("The connection is in no transaction.")
+    if commits_each_statement(connection):
+        raise NotInTransaction("The connection commits each statement by itself.")
+
+
 def commits_each_statement(connection: Connection) -> bool:
     """Whether there are no transactions on a connection, however that was asked for."""
     driver: Any = connection.connection.driver_connection
+    level = connection.get_execution_options().get("isolation_level", _engine_level(connection.engine))
     if connection.dialect.name == "sqlite":
-        has_begun = connection.in_transaction() and _has_begun(connection)
-        level = connection.get_execution_options().get("isolation_level", _engine_level(connection.engine))
-        return level == "AUTOCOMMIT" and not has_begun
+        if connection.in_transaction() and _has_begun(connection):
+            return False
+        # The driver begins none by itself, and SQLAlchemy, or an event of the user's, would have by now.
+        begins_none = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
+        return level == "AUTOCOMMIT" or (connection.in_transaction() and begins_none)
+    if level == "AUTOCOMMIT":
+        return True
     asked = getattr(driver, "get_autocommit", None)  # of MariaDB's and MySQL's drivers
     return bool(asked() if asked is not None else getattr(driver, "autocommit", False))
 
@@ -337,10 +366,17 @@ def _check_version(database: Database) -> None:
 
 # -- what the drivers raise --
 
-_BUSY_POSTGRESQL: Final = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock not available
-_BUSY_MARIADB: Final = (1205, 1213, 3572, 1020)  # lock wait timeout, deadlock, NOWAIT, record changed
-_GONE_POSTGRESQL: Final = ("57P01", "57P02", "57P03", "08")  # shut down, crashed, starting, connection errors
-_GONE_MARIADB: Final = (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040)
+# Serialization failure, deadlock, lock not available; cancelled, which statement_timeout does too.
+_BUSY_POSTGRESQL: Final = ("40001", "40P01", "55P03", "57014")
+# Lock wait timeout, deadlock, NOWAIT, record changed; interrupted, by a time limit of MariaDB's or MySQL's.
+_BUSY_MARIADB: Final = (1205, 1213, 3572, 1020, 1317, 1969, 3024)
+# Shut down, crashed, starting, connection errors; no disk, memory or connections left; read only, as a standby is.
+_GONE_POSTGRESQL: Final = ("57P01", "57P02", "57P03", "08", "53", "25006")
+# The same: from the client, from the server; disk or table full, no connections left for the user; read only.
+_GONE_MARIADB: Final = (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040, 1021, 1114, 1203, 1226, 1290, 1836)
+# No right to do it.
+_DENIED: Final = (1044, 1045, 1142, 1143, 1227, "42501")
+_DENIED_SQLITE: Final = ("readonly database", "no such table", "no such column")
 
 
 def is_busy(error: DBAPIError) -> bool:
@@ -367,6 +403,13 @@ def is_gone(error: DBAPIError) -> bool:
         "server closed the connection",
     )
     return any(text in str(code) for text in texts)
+
+
+def is_denied(error: DBAPIError) -> bool:
+    """Whether we may not do this at all, or tables are not what they were: whatever the rows are."""
+    code = error_code(error)
+    said = isinstance(code, str) and any(text in code for text in _DENIED_SQLITE)
+    return isinstance(error, ProgrammingError) or code in _DENIED or said
 
 
 def error_code(error: DBAPIError) -> object:

@@ -27,7 +27,7 @@ from sqlalchemy.exc import IntegrityError
 from tickwheel import sync
 from tickwheel._columns import check_name
 from tickwheel._message import Message
-from tickwheel.outbox.database import Database, Kind, now_ns, open_database
+from tickwheel.outbox.database import Database, Kind, commits_each_statement, now_ns, open_database
 from tickwheel.outbox.errors import AlreadyInTransaction, NotInTransaction
 from tickwheel.protocol.admin import Drop, DropOk
 from tickwheel.protocol.errors import BadArgument
@@ -132,7 +132,8 @@ class Inbox:
         before, and only the ack is missing. An exception in the block rolls everything back; the message is not acked
         and will be delivered again. ``group``: the consumer group; each counts for itself.
 
-        Raises AlreadyInTransaction: then use ``mark``, commit, and ack the message yourself.
+        Raises AlreadyInTransaction: then use ``mark``, commit, and ack the message yourself. Raises NotInTransaction
+        if the connection commits each statement by itself.
         """
         _check_idle(connection.in_transaction())
         log_id = await _log_id(message.acks)
@@ -170,6 +171,8 @@ class Inbox:
     ) -> bool:
         """Inserts the mark; waits for a transaction that does the same. Whether it was not there."""
         check_name(group, "group")
+        if commits_each_statement(connection):  # the mark would stay when the effect is rolled back
+            raise NotInTransaction("The connection commits each statement by itself.")
         kind = _KINDS[connection.dialect.name]
         name = f"{log_id}/{message.id}"
         if self._by == "key" and message.key is not None:

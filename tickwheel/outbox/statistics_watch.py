@@ -121,9 +121,10 @@ class StatisticsWatch:
         if look.found:
             return
         cost = after - before
-        if self._own_cost is None or cost <= self._own_cost:
-            self._own_cost = cost
+        if cost == self._own_cost:
             self._quiet_at = after
+        elif self._own_cost is None or cost < self._own_cost:
+            self._own_cost = cost  # others may have a part in it, so it has to be seen twice
 
     async def _count(self) -> int:
         async with self._lock:

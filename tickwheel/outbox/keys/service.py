@@ -15,6 +15,7 @@ import anyio
 from sqlalchemy.exc import DBAPIError
 
 from tickwheel._backoff import Backoff
+from tickwheel.outbox.database import is_denied
 from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable, LeaseLost, OutboxError
 from tickwheel.outbox.keys import leases, steps
 from tickwheel.outbox.keys.encoding import limit_of
@@ -159,9 +160,9 @@ class KeyService:
         try:
             done = self._database.run(work)
         except DBAPIError as error:
+            if not attempted or is_denied(error):
+                raise  # that is no fault of an operation: all of them would be set aside
             if len(attempted) != 1:
-                if not attempted:
-                    raise  # the tables themselves are not what they were
                 self._one_by_one = max(_AFTER_REFUSAL, len(attempted))
                 return Done(0, more=True)
             text, sequence = str(error.orig), attempted[0]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tickwheel.outbox.database import Database, open_database
+from tickwheel.outbox.database import Database, open_database, require_transaction
 from tickwheel.outbox.keys import data, leases, queues
 from tickwheel.outbox.keys.encoding import (
     Key,
@@ -35,7 +35,6 @@ from tickwheel.outbox.keys.tables import (
     Tables,
     check_tables,
     create_tables,
-    require_transaction,
 )
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
-from tickwheel.outbox.database import Database, commits_each_statement, now_ns
-from tickwheel.outbox.errors import BadTable, NotInTransaction, TableMissing
+from tickwheel.outbox.database import Database, now_ns
+from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.keys.encoding import MAX_KEY_BYTES
 from tickwheel.outbox.watch import ONE_AT_A_TIME, notify_statements
 
@@ -170,12 +170,6 @@ def within(column: ColumnElement[bytes], start: bytes, end: bytes | None) -> Col
     if end is not None:
         conditions.append(column < end)
     return sa.and_(sa.true(), *conditions)
-
-
-def require_transaction(connection: Connection) -> None:
-    """Raises NotInTransaction unless a commit of the user's will make it count."""
-    if not connection.in_transaction() or commits_each_statement(connection):
-        raise NotInTransaction("The connection is in no transaction.")
 
 
 # -- making and checking --

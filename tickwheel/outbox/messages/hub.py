@@ -132,6 +132,8 @@ class Hub:
 
     def _reload(self) -> schemas.Schema:
         schema = self._table.reload()
+        if self._database.kind != "postgresql":
+            return schema
         try:
             self._database.run(lambda one: schemas.make_notify(self._database, one, schema))
         except BadTable as error:

@@ -10,6 +10,7 @@ import anyio
 from sqlalchemy.engine import Connection
 
 from tickwheel._times import Delay, delay_ms
+from tickwheel.outbox.database import require_transaction
 from tickwheel.outbox.errors import LeaseLost, OutboxError
 from tickwheel.outbox.messages.backoff import due_ns
 from tickwheel.outbox.messages.statements import Claimed, Receipt
@@ -107,6 +108,7 @@ class Batch(Sequence[Message]):
     def settle_in(self, connection: Connection, messages: Sequence[Message]) -> None:
         """Acks in the caller's transaction."""
         table = self._table
+        require_transaction(connection)
         lost = table.statements.ack_deliveries(connection, receipts_of(messages), table.database.now_ns())
         if lost:
             raise lease_lost([one for one, _ in lost])
@@ -216,7 +218,8 @@ class Stream:
                 raise self._error.copy()
             if self._closed:
                 return None
-            self._arrived = anyio.Event()
+            if self._arrived.is_set():  # else somebody else waits for it already
+                self._arrived = anyio.Event()
             await self._arrived.wait()
         batch = self._waiting.popleft()
         self._hub.has_room()

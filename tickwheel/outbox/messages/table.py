@@ -13,8 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
 from tickwheel._times import Delay, Moment, delay_ms, moment_ms
-from tickwheel.outbox.database import Database, commits_each_statement, now_ns, open_database
-from tickwheel.outbox.errors import NotInTransaction
+from tickwheel.outbox.database import Database, now_ns, open_database, require_transaction
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
 from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidates
@@ -157,7 +156,7 @@ class MessageTable:
         """
         row = self._row(values, priority)
         row.setdefault("time_next", self._due(deliver_at, delay))
-        self._check_transaction(connection)
+        require_transaction(connection)
         result = connection.execute(sa.insert(self.table).values(row))
         if "id" in values:
             return values["id"]
@@ -175,7 +174,7 @@ class MessageTable:
     ) -> int:
         """Inserts many messages in the caller's transaction: a mapping of columns each, which may hold ``time_next``
         (epoch ns) and ``priority`` of their own. Returns how many."""
-        self._check_transaction(connection)
+        require_transaction(connection)
         due = self._due(deliver_at, delay)
         groups: dict[frozenset[str], list[dict[str, Any]]] = {}
         for given in rows:
@@ -225,20 +224,11 @@ class MessageTable:
         due_ns(self.database.now_ns(), delay_ms(delay))  # refused before the database is asked
         return clock + delay_ms(delay) * NS_A_MS
 
-    def _check_transaction(self, connection: Connection) -> None:
-        if not isinstance(connection, Connection):
-            raise BadArgument(
-                f"A message is sent on a sqlalchemy.Connection, and this is a {type(connection).__name__}.",
-                advice="With an AsyncConnection: await connection.run_sync(lambda one: table.send(one, ...)).",
-            )
-        if commits_each_statement(connection):
-            raise NotInTransaction("The connection commits each statement by itself.")
-
     # -- changing --
 
     def ack(self, connection: Connection, ids: Iterable[Hashable]) -> int:
         """Acks messages by id in the caller's transaction, whoever holds them. Returns how many were not acked yet."""
-        self._check_transaction(connection)
+        require_transaction(connection)
         return self.statements.ack(connection, self._some(ids), self.database.now_ns())
 
     def reschedule(
@@ -253,7 +243,7 @@ class MessageTable:
     ) -> int:
         """Gives messages that are not acked another time (default: now), and with them a priority or an epoch. Returns
         how many. A delivery that is on its way is not called back, but its ack does not count if ``epoch`` changed."""
-        self._check_transaction(connection)
+        require_transaction(connection)
         values = {"time_next": self._due(deliver_at, delay), "priority": priority, "epoch": epoch}
         table = self.table
         change = sa.update(table).where(table.c.id.in_(self._some(ids)), table.c.time_acked.is_(None))
@@ -263,7 +253,7 @@ class MessageTable:
 
     def cancel(self, connection: Connection, ids: Iterable[Hashable]) -> int:
         """Deletes messages that are not acked, in the caller's transaction. Returns how many."""
-        self._check_transaction(connection)
+        require_transaction(connection)
         table = self.table
         gone = sa.delete(table).where(table.c.id.in_(self._some(ids)), table.c.time_acked.is_(None))
         return connection.execute(gone).rowcount

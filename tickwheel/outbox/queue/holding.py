@@ -13,9 +13,9 @@ from enum import Enum, auto
 from sqlalchemy import event
 from sqlalchemy.engine import Connection
 
-from tickwheel.outbox.database import Database
+from tickwheel.outbox.database import Database, require_transaction
 from tickwheel.outbox.errors import DatabaseUnavailable, LeaseLost
-from tickwheel.outbox.queue.sql import QueueSql, Receipt, Row, require_transaction
+from tickwheel.outbox.queue.sql import QueueSql, Receipt, Row
 
 
 class State(Enum):

@@ -20,8 +20,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tickwheel.outbox.database import Database, error_code, now_ns
-from tickwheel.outbox.errors import NotInTransaction
+from tickwheel.outbox.database import Database, error_code, now_ns, require_transaction
 from tickwheel.outbox.queue.table import lease_index, missing, queue_table
 from tickwheel.protocol.errors import BadArgument
 
@@ -76,18 +75,6 @@ class QueueStats:
     """Were given back, and wait for their retry."""
     oldest_age_s: float | None
     """Since the first message of all of these was put; None: the queue is empty."""
-
-
-def require_transaction(connection: Connection) -> None:
-    """Raises NotInTransaction, and BadArgument for what is no connection of SQLAlchemy's."""
-    if not isinstance(connection, Connection):
-        raise BadArgument(
-            f"The connection is a {type(connection).__name__}.",
-            advice="Pass SQLAlchemy's Connection: of a Session that is session.connection(), of an AsyncConnection"
-            " what run_sync passes on.",
-        )
-    if not connection.in_transaction() or connection._is_autocommit_isolation():
-        raise NotInTransaction("The connection is not in a transaction.")
 
 
 def body_bytes(body: Body) -> bytes:

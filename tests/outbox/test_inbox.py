@@ -23,7 +23,14 @@ from tests.integration.daemon_harness import Daemon
 from tests.support.relaying import PATIENCE_S, until
 from tickwheel import sync
 from tickwheel._embedded import EmbeddedBroker
-from tickwheel.outbox import AlreadyInTransaction, Inbox, NotInTransaction, inbox, open_database
+from tickwheel.outbox import (
+    AlreadyInTransaction,
+    Inbox,
+    NotInTransaction,
+    TableMissing,
+    inbox,
+    open_database,
+)
 from tickwheel.protocol.errors import AckRefused, BadArgument, BadTopicName
 
 DATA = sa.MetaData()
@@ -135,6 +142,33 @@ async def test_only_the_ack_is_missing_when_it_comes_again(
                     assert not first
             await until(acked(client, topic))
         assert effects(engine) == ["pay"]
+
+
+async def test_a_missing_table_is_said(broker: EmbeddedBroker, engine: sa.Engine, topic: str) -> None:
+    async with broker.client() as client, client.subscribe(topic, group="till") as subscription:
+        await client.send(topic, b"pay")
+        message = await anext(subscription)
+        with engine.connect() as connection:
+            with pytest.raises(TableMissing, match="elsewhere") as caught:
+                async with Inbox(table_name="elsewhere").process(message, connection):
+                    raise AssertionError("there is nothing to do")
+            assert "create()" in caught.value.advice
+            assert not connection.in_transaction()
+
+
+async def test_groups_count_for_themselves(broker: EmbeddedBroker, engine: sa.Engine, topic: str) -> None:
+    async with (
+        broker.client() as client,
+        client.subscribe(topic, group="till") as till,
+        client.subscribe(topic, group="audit") as audit,
+    ):
+        await client.send(topic, b"pay")
+        for subscription in (till, audit):
+            message = await anext(subscription)
+            with engine.connect() as connection:
+                for expected in (True, False):
+                    async with inbox.process(message, connection) as first:
+                        assert first is expected
 
 
 async def test_two_consumers_at_once_have_one_effect(

@@ -441,6 +441,12 @@ def is_denied(error: DBAPIError) -> bool:
     return isinstance(error, ProgrammingError) or code in _DENIED or said
 
 
+def is_missing_table(error: DBAPIError) -> bool:
+    """Whether a statement named a table that is not there."""
+    code = error_code(error)
+    return code in (1146, "42P01") or (isinstance(code, str) and "no such table" in code)
+
+
 def error_code(error: DBAPIError) -> object:
     """MariaDB's and MySQL's number (their SQLSTATE says less), PostgreSQL's SQLSTATE, or the text of SQLite's error."""
     original = error.orig

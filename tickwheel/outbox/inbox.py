@@ -11,6 +11,7 @@ after that. Whoever gets it again finds the mark.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -22,13 +23,21 @@ import anyio
 import anyio.to_thread
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from tickwheel import sync
 from tickwheel._columns import check_name
 from tickwheel._message import Message
-from tickwheel.outbox.database import Database, Kind, commits_each_statement, now_ns, open_database
-from tickwheel.outbox.errors import AlreadyInTransaction, NotInTransaction
+from tickwheel.outbox.database import (
+    Database,
+    Kind,
+    commits_each_statement,
+    is_busy,
+    is_missing_table,
+    now_ns,
+    open_database,
+)
+from tickwheel.outbox.errors import AlreadyInTransaction, NotInTransaction, TableMissing
 from tickwheel.protocol.admin import Drop, DropOk
 from tickwheel.protocol.errors import BadArgument
 
@@ -45,6 +54,7 @@ Identity: TypeAlias = Literal["id", "key"]
 TABLE_NAME: Final = "tickwheel_inbox"
 _PURGED_AT_ONCE: Final = 1_000
 _DUPLICATE_MARIADB: Final = 1062
+_PAUSES_S: Final = (0.005, 0.02, 0.05, 0.1, 0.2)
 _KINDS: Final[dict[str, Kind]] = {
     "sqlite": "sqlite",
     "postgresql": "postgresql",
@@ -139,8 +149,15 @@ class Inbox:
         """
         _check_idle(connection.in_transaction())
         origin = await _origin(message.acks)
-        async with _begun(connection) as run:
-            yield await run(self._insert, message, group, origin)
+        run = _runner(connection)
+        transaction, first = await run(self._begin, message, group, origin)
+        try:
+            yield first
+            await run(lambda _: transaction.commit())
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await run(lambda _: transaction.rollback())
+            raise
         await message.ack()
 
     @contextmanager
@@ -150,8 +167,9 @@ class Inbox:
         """``process`` for messages of ``tickwheel.sync``."""
         _check_idle(connection.in_transaction())
         origin = _origin_sync(message)
-        with connection.begin():
-            yield self._insert(connection, message, group, origin)
+        transaction, first = self._begin(connection, message, group, origin)
+        with transaction:
+            yield first
         message.ack()
 
     async def mark(
@@ -167,6 +185,25 @@ class Inbox:
         """``mark`` for messages of ``tickwheel.sync``."""
         _check_begun(connection.in_transaction())
         return self._insert(connection, message, group, _origin_sync(message))
+
+    def _begin(
+        self, connection: Connection, message: Message | sync.Message, group: str | None, origin: _Origin
+    ) -> tuple[sa.RootTransaction, bool]:
+        """A transaction that begins with the mark, and whether that was not there. Nothing else is in it yet, so it can
+        begin again when others were in its way: of several who wait for one mark, MariaDB may let one deadlock."""
+        for pause_s in (*_PAUSES_S, None):
+            transaction = connection.begin()
+            try:
+                return transaction, self._insert(connection, message, group, origin)
+            except DBAPIError as error:
+                transaction.rollback()
+                if pause_s is None or not is_busy(error):
+                    raise
+            except BaseException:
+                transaction.rollback()
+                raise
+            time.sleep(pause_s)
+        raise AssertionError("unreachable")
 
     def _insert(
         self, connection: Connection, message: Message | sync.Message, group: str | None, origin: _Origin
@@ -188,11 +225,18 @@ class Inbox:
             "message": repr(name)[1:-1],
             "processed_ns": now_ns(kind),
         }
-        if kind == "mariadb":  # whose IGNORE would also ignore other errors
-            return _added(connection, self.table.insert().values(row))
-        insert = postgresql.insert if kind == "postgresql" else sqlite.insert
-        statement = insert(self.table).values(row).on_conflict_do_nothing(index_elements=["mark"])
-        return connection.execute(statement.returning(self.table.c.mark)).first() is not None
+        try:
+            if kind == "mariadb":  # whose IGNORE would also ignore other errors
+                return _added(connection, self.table.insert().values(row))
+            insert = postgresql.insert if kind == "postgresql" else sqlite.insert
+            statement = insert(self.table).values(row).on_conflict_do_nothing(index_elements=["mark"])
+            return connection.execute(statement.returning(self.table.c.mark)).first() is not None
+        except DBAPIError as error:
+            if not is_missing_table(error):
+                raise
+            raise TableMissing(
+                f"There is no table {self.table.fullname}.", advice="Make it once: Inbox(database).create()"
+            ) from error
 
 
 def _added(connection: Connection, statement: sa.Insert) -> bool:
@@ -217,24 +261,6 @@ def _runner(connection: Connection | AsyncConnection) -> _Run:
         return await anyio.to_thread.run_sync(work, connection, *arguments)
 
     return run
-
-
-@asynccontextmanager
-async def _begun(connection: Connection | AsyncConnection) -> AsyncIterator[_Run]:
-    """A transaction, committed at the end of the block and rolled back when it raises."""
-    run = _runner(connection)
-    if not isinstance(connection, sa.Connection):
-        async with connection.begin():
-            yield run
-        return
-    transaction = await anyio.to_thread.run_sync(connection.begin)
-    try:
-        yield run
-        await anyio.to_thread.run_sync(transaction.commit)
-    except BaseException:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(transaction.rollback)
-        raise
 
 
 def _check_idle(is_in_transaction: bool) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli_harness import PATIENCE_S, Shell
+from tests.integration.cli_harness import PATIENCE_S, Serve, Shell
 
 USAGE, FAILED, TIMED_OUT = 2, 1, 3
 
@@ -37,6 +37,50 @@ def test_a_relay_moves_what_is_there_to_the_broker_once(shell: Shell) -> None:
         "outbox", "relay", "--table", "none", "--to", "x", "--once", "--data", "data", code=FAILED
     )
     assert refused["code"] == "table_missing"
+
+
+def test_a_relay_between_a_named_database_and_a_named_broker(shell: Shell, tmp_path: Path) -> None:
+    database = ("--database", f"sqlite:///{tmp_path / 'shop.db'}")
+    shell.run("outbox", "init", "mails", *database)
+    shell.run("outbox", "send", "mails", "message=hello", *database)
+    with Serve(tmp_path) as broker:
+        relay = ("outbox", "relay", "--table", "mails", "--to", "mails", "--url", broker.urls[0], *database)
+        assert shell.json(*relay, "--once")["moved"] == 1
+        running = shell.popen(*relay, "--json")
+        try:
+            assert running.stderr is not None
+            assert running.stderr.readline() == b"Relaying until Ctrl-C.\n"
+            shell.run("outbox", "send", "mails", "message=again", *database)
+            received = ("receive", "mails", "--count", "2", "--raw", "--url", broker.urls[0])
+            assert shell.text(*received) == "hello\nagain\n"
+            running.send_signal(signal.SIGTERM)
+            output, errors = running.communicate(timeout=PATIENCE_S)
+        finally:
+            if running.poll() is None:
+                running.kill()
+                running.communicate(timeout=PATIENCE_S)
+        assert (running.returncode, errors, json.loads(output)["moved"]) == (0, b"", 1)
+    own = shell.error(
+        "outbox",
+        "relay",
+        "--table",
+        "mails",
+        "--to",
+        "tickwheel.relay",
+        "--data",
+        "d",
+        *database,
+        code=FAILED,
+    )
+    assert own["code"] == "bad_argument"
+
+
+def test_what_a_database_refuses_is_explained(shell: Shell) -> None:
+    shell.run("outbox", "init", "mails")
+    shell.run("outbox", "send", "mails", "id=1", "message=x")
+    again = shell.error("outbox", "send", "mails", "id=1", "message=x", code=FAILED)
+    assert (again["code"], "UNIQUE" in again["message"]) == ("database_refused", True)
+    assert shell.error("outbox", "keys", "scan", code=FAILED)["code"] == "table_missing"
 
 
 def test_a_queue(shell: Shell) -> None:

@@ -89,7 +89,7 @@ def parse_comment(comment: str | None, table: str) -> MessageSettings:
     if not comment or comment.partition(",")[0].strip() not in HEADS:
         raise BadTable(
             f"{table} is no message table: its comment does not begin with '{HEADS[0]},' or '{HEADS[1]},'.",
-            advice="`tickwheel outbox init` makes a message table; docs/how-to/outbox-message-tables.md has the keys.",
+            advice="`tickwheel outbox init --adopt` makes it one; docs/how-to/outbox-message-tables.md has the keys.",
         )
     try:
         given = parse_pairs(comment, HEADS)

@@ -127,7 +127,8 @@ def check(connection: Connection, table: sa.Table) -> None:
 def missing(name: str) -> TableMissing:
     """The error for a table that is not there."""
     return TableMissing(
-        f"There is no table {name}.", advice="Call queue.create() once, or check the name and the database."
+        f"There is no table {name}.",
+        advice="Make it once with queue.create() or `tickwheel outbox queue init`, or check the name and the database.",
     )
 
 

@@ -208,7 +208,7 @@ def check_tables(connection: Connection, tables: Tables) -> None:
     if missing:
         raise TableMissing(
             f"There is no table {', '.join(sorted(missing))}.",
-            advice="Make it once with KeySpace.create() or `tickwheel outbox keys init`, or check the name and the database.",
+            advice="Make it with KeySpace.create() or `tickwheel outbox keys init`, or check name and database.",
         )
     for table in tables.metadata.tables.values():
         _check_columns(inspector, table)

@@ -128,7 +128,7 @@ def missing(name: str) -> TableMissing:
     """The error for a table that is not there."""
     return TableMissing(
         f"There is no table {name}.",
-        advice="Make it once with queue.create() or `tickwheel outbox queue init`, or check the name and the database.",
+        advice="Make it with queue.create() or `tickwheel outbox queue init`, or check name and database.",
     )
 
 

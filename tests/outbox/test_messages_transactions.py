@@ -155,7 +155,7 @@ async def test_locks_of_others_do_not_stop_or_heat_the_hub(database_url: str) ->
                 assert {one["message"] for one in received} == {f"locked {number}" for number in range(6)}
 
 
-@pytest.mark.parametrize("database_url", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 async def test_locks_on_many_messages_do_not_hold_up_those_behind_them(database_url: str) -> None:
     """Not even while something is always going on, which is a reason to look again from the start."""
     options = {"isolation_level": "READ COMMITTED"}  # so that nothing else is locked

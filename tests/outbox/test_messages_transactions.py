@@ -191,6 +191,28 @@ async def test_locks_of_others_do_not_stop_or_heat_the_hub(database_url: str) ->
                 assert {one["message"] for one in received} == {f"locked {number}" for number in range(6)}
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_locks_on_many_messages_do_not_hold_up_those_behind_them(database_url: str) -> None:
+    """Not even while something is always going on, which is a reason to look again from the start."""
+    options = {"isolation_level": "READ COMMITTED"}  # so that nothing else is locked
+    with message_table(database_url, batch_size=1) as table, engine_of(database_url, **options) as other:
+        ids = send(table, *["locked"] * 100)
+        send(table, "free")
+        with other.connect() as connection:
+            connection.execute(sa.select(table.table.c.id).where(table.table.c.id.in_(ids)).with_for_update())
+            async with table.stream() as stream, anyio.create_task_group() as group:
+
+                async def go_on() -> None:
+                    while True:
+                        await anyio.to_thread.run_sync(lambda: send(table, "late", priority=90))
+
+                group.start_soon(go_on)
+                with anyio.fail_after(PATIENCE_S):
+                    while (await get(stream))["message"] != "free":  # some late ones may be faster
+                        pass
+                group.cancel_scope.cancel()
+
+
 async def test_users_with_few_connections(database_url: str) -> None:
     """A pool that is exhausted delays; it ends nothing."""
     options = {"poolclass": sa.QueuePool, "pool_size": 2, "max_overflow": 0, "pool_timeout": 0.1}

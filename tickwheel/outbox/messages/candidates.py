@@ -11,6 +11,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 RESERVED_SHARE: Final = 8
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
 
 
 class Candidate(NamedTuple):
@@ -64,6 +66,32 @@ class Candidates:
             if priority in self._cut:
                 self._lanes, self._count = {}, 0
         return chosen
+
+
+class PassedOver:
+    """Candidates that could not be had, because others have locked them, nobody knows for how long. Each is left out
+    for a while that doubles: however many they are, those behind them have their turn."""
+
+    def __init__(self) -> None:
+        self._until: dict[Candidate, tuple[float, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def add(self, missed: Iterable[Candidate], now_s: float) -> None:
+        """These could not be had."""
+        for one in missed:
+            pause_s = min(2 * self._until.get(one, (0.0, _FIRST_PAUSE_S / 2))[1], _LONGEST_PAUSE_S)
+            self._until[one] = (now_s + pause_s, pause_s)
+
+    def rest(self, found: Collection[Candidate], now_s: float) -> list[Candidate]:
+        """What is to be tried now. Forgets those that were not found again: they have changed."""
+        self._until = {one: self._until[one] for one in found if one in self._until}
+        return [one for one in found if one not in self._until or self._until[one][0] <= now_s]
+
+    def clear(self) -> None:
+        """All may be tried again."""
+        self._until.clear()
 
 
 def choose(

@@ -22,7 +22,7 @@ from tickwheel._backoff import Backoff
 from tickwheel.outbox.errors import BadTable, DatabaseBusy, DatabaseUnavailable, OutboxError
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.acks import AckQueue
-from tickwheel.outbox.messages.candidates import Candidates
+from tickwheel.outbox.messages.candidates import Candidates, PassedOver
 from tickwheel.outbox.messages.delivered import Batch
 from tickwheel.outbox.messages.statements import PURGE_BATCH, Claimed, Found
 from tickwheel.outbox.messages.stream import Stream
@@ -70,7 +70,7 @@ class Hub:
         self._streams: list[Stream] = []
         self._turn = 0
         self._must_look = True
-        self._missed = self._taken = 0
+        self._passed_over = PassedOver()
         self._pause = Backoff(first_s=0.005, max_s=0.1)
         self._look_again_at = 0.0
         self._woken = anyio.Event()
@@ -230,17 +230,27 @@ class Hub:
 
     async def _look(self, wanted: int) -> None:
         self._must_look = False
-        # Those that could not be had may still be there, locked by others: we look past them.
-        limit = min(max(_LOOK_AHEAD * (wanted + self._missed), 1), self._table.settings.cache_size)
-        self._missed = self._taken = 0
+        passed, limit = self._passed_over, self._look_limit(wanted)
         async with self._watch.look() as look:
             found = await self._database.call(self._read, limit)
             look.found = bool(found.due)
         self.stats.looks += 1
-        self._candidates.replace(found.due, found.cut)
-        self._look_again_at = anyio.current_time() + _LOOK_INTERVAL_S
+        now_s = anyio.current_time()
+        rest = passed.rest(found.due, now_s)
+        self._candidates.replace(rest, found.cut)
+        self._look_again_at = now_s + _LOOK_INTERVAL_S
         if found.next_due_ns is not None:
             self._due_times.add(found.next_due_ns)
+        if found.due and not rest:
+            self._must_look = True
+            if self._look_limit(wanted) <= limit:
+                passed.clear()
+                await anyio.sleep(self._pause.next_s())  # others hold all that we see, and not for ever
+
+    def _look_limit(self, wanted: int) -> int:
+        """Those that could not be had may still be there, locked by others: we look past them."""
+        limit = max(_LOOK_AHEAD * (wanted + len(self._passed_over)), 1)
+        return min(limit, self._table.settings.cache_size)
 
     def _read(self, limit: int) -> Found:
         with self._database.reading() as connection:
@@ -254,18 +264,16 @@ class Hub:
             return statements.claim(connection, chosen, database.now_sql())
 
         claimed = await database.transaction(work)
-        self._missed += len(chosen) - len(claimed)
-        self._taken += len(claimed)
+        had = {one.id for one in claimed}
+        self._passed_over.add([one for one in chosen if one.id not in had], anyio.current_time())
         if not len(self._candidates):
             self._must_look = True  # there may be more; the look that finds nothing says when the next is due
         self.stats.sent += len(claimed)
         self.stats.retried += sum(one.epoch > 1 for one in claimed)
         self.stats.missed += len(chosen) - len(claimed)
         await self._hand_out(claimed)
-        if self._taken:
+        if claimed:
             self._pause.reset()
-        elif not len(self._candidates):
-            await anyio.sleep(self._pause.next_s())  # others hold all that we see, and not for ever
 
     async def _hand_out(self, claimed: Sequence[Claimed]) -> None:
         """Round robin: each subscriber that has room gets a batch, the one after the last to get one first."""

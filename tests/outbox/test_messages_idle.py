@@ -134,6 +134,7 @@ async def test_polling_is_the_fallback(database_url: str, monkeypatch: pytest.Mo
 
     class DeafWatch:
         look = PollWatch.look
+        aside = PollWatch.aside
 
         async def run(self, _ring: Ring) -> None:
             await anyio.sleep_forever()

@@ -76,7 +76,10 @@ class StatisticsWatch:
         """The count at which nothing new can be there."""
         self._own_cost: int | None = None
         """What one look that finds nothing adds to the count."""
-        self._is_looking = False
+        self._aside_costs: dict[str, int] = {}
+        """The same for other statements of ours."""
+        self._busy_with = 0
+        """How many blocks of ``look`` and ``aside`` are open."""
         self._fruitless = 0
 
     async def run(self, ring: Callable[[int | None], None]) -> None:
@@ -86,7 +89,7 @@ class StatisticsWatch:
         try:
             while True:
                 try:
-                    if self._is_looking:
+                    if self._busy_with:
                         pass
                     elif await self._count() != self._quiet_at:
                         echoes.start(anyio.current_time())
@@ -110,21 +113,39 @@ class StatisticsWatch:
         """See ``tickwheel.outbox.watch.Watch``. The count is read before and after: what our own statements add is
         known from looks in which nobody else did anything, so that it can be told from what others do."""
         look = Look()
-        self._is_looking = True
-        try:
-            before = await self._count()
+        async with self._counted() as counts:
             yield look
-            after = await self._count()
-        finally:
-            self._is_looking = False
+        before, after = counts
         self._fruitless = 0 if look.found else self._fruitless + 1
         if look.found:
             return
-        cost = after - before
-        if cost == self._own_cost:
+        if after - before == self._own_cost:
             self._quiet_at = after
-        elif self._own_cost is None or cost < self._own_cost:
-            self._own_cost = cost  # others may have a part in it, so it has to be seen twice
+        else:
+            self._own_cost = _lower(self._own_cost, after - before)
+
+    @asynccontextmanager
+    async def aside(self, what: str) -> AsyncIterator[None]:
+        """See ``tickwheel.outbox.watch.Watch``. If nobody did anything before or beside, nothing new can be there."""
+        async with self._counted() as counts:
+            yield
+        before, after = counts
+        if before == self._quiet_at and after - before == self._aside_costs.get(what):
+            self._quiet_at = after
+        else:
+            self._aside_costs[what] = _lower(self._aside_costs.get(what), after - before)
+
+    @asynccontextmanager
+    async def _counted(self) -> AsyncIterator[list[int]]:
+        """The counts before and after the block."""
+        counts: list[int] = []
+        self._busy_with += 1
+        try:
+            counts.append(await self._count())
+            yield counts
+            counts.append(await self._count())
+        finally:
+            self._busy_with -= 1
 
     async def _count(self) -> int:
         async with self._lock:
@@ -164,3 +185,8 @@ class StatisticsWatch:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection._force_close()
+
+
+def _lower(known: int | None, cost: int) -> int:
+    """Others may have a part in a cost, so it counts when it was seen twice, and the lowest is ours alone."""
+    return cost if known is None else min(known, cost)

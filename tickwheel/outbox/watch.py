@@ -42,6 +42,23 @@ class Watch(Protocol):
     def look(self) -> AbstractAsyncContextManager[Look]:
         """To be entered around statements that look for messages, so that they are not taken for a change."""
 
+    def aside(self, what: str) -> AbstractAsyncContextManager[None]:
+        """The same for other statements of ours that bring no message. ``what``: those of one name are alike."""
+
+
+class _QuietWatch:
+    """Where reading rings nothing."""
+
+    @asynccontextmanager
+    async def look(self) -> AsyncIterator[Look]:
+        """See Watch."""
+        yield Look()
+
+    @asynccontextmanager
+    async def aside(self, what: str) -> AsyncIterator[None]:
+        """See Watch."""
+        yield
+
 
 def watch_table(database: Database, table: str) -> Watch:
     """The watch for this kind of database. On PostgreSQL the table needs the triggers of ``notify_statements``."""
@@ -56,7 +73,7 @@ def watch_table(database: Database, table: str) -> Watch:
     return StatisticsWatch(database)
 
 
-class PollWatch:
+class PollWatch(_QuietWatch):
     """For drivers that cannot wait for anything: rings a few times a second."""
 
     async def run(self, ring: Ring) -> None:
@@ -64,11 +81,6 @@ class PollWatch:
         while True:
             ring(None)
             await anyio.sleep(_POLL_INTERVAL_S)
-
-    @asynccontextmanager
-    async def look(self) -> AsyncIterator[Look]:
-        """Looking rings nothing."""
-        yield Look()
 
 
 # -- PostgreSQL --
@@ -134,7 +146,7 @@ def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-class NotifyWatch:
+class NotifyWatch(_QuietWatch):
     """Listens to a channel on a connection of its own, which is renewed when it breaks."""
 
     def __init__(self, database: Database, channel: str) -> None:
@@ -187,16 +199,11 @@ class NotifyWatch:
             except (OperationalError, OSError):
                 return
 
-    @asynccontextmanager
-    async def look(self) -> AsyncIterator[Look]:
-        """Looking notifies nobody."""
-        yield Look()
-
 
 # -- SQLite --
 
 
-class FileWatch:
+class FileWatch(_QuietWatch):
     """Looks at the files of an SQLite database: every commit writes to one of them."""
 
     def __init__(self, path: Path) -> None:
@@ -218,11 +225,6 @@ class FileWatch:
 
     def _signature(self) -> tuple[tuple[int, int] | None, ...]:
         return tuple(_time_and_size(path) for path in self._paths)
-
-    @asynccontextmanager
-    async def look(self) -> AsyncIterator[Look]:
-        """Looking writes nothing."""
-        yield Look()
 
 
 def _time_and_size(path: str) -> tuple[int, int] | None:

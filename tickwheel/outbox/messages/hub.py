@@ -309,7 +309,9 @@ class Hub:
 
     async def _check_form(self) -> None:
         """Raises TableMissing and BadTable when the table was dropped, or is no message table any more."""
-        if await self._database.call(self._read_version) != self._table.schema.version:
+        async with self._watch.aside("form"):
+            version = await self._database.call(self._read_version)
+        if version != self._table.schema.version:
             await self._database.call(self._reload)
             logger.info("%s was changed", self._table.name)
             self.ring(None)
@@ -320,17 +322,18 @@ class Hub:
 
     async def _poll(self) -> None:
         database, statements = self._database, self._table.statements
-        await database.call(database.compare_clocks)
+        async with self._watch.aside("clocks"):
+            await database.call(database.compare_clocks)
         if not self._table.schema.is_strict:
             repaired = await database.transaction(lambda one: statements.repair(one, database.now_ns()))
             if repaired:
                 logger.warning("%s: %d messages had no time or no priority", self._table.name, repaired)
-        self.ring(None)
-        while True:
-            purged = await database.transaction(lambda one: statements.purge(one, database.now_ns()))
+        purged = PURGE_BATCH
+        while purged == PURGE_BATCH:
+            async with self._watch.aside("purge"):
+                purged = await database.transaction(lambda one: statements.purge(one, database.now_ns()))
             self.stats.purged += purged
-            if purged < PURGE_BATCH:
-                return
+        self.ring(None)
 
 
 @asynccontextmanager

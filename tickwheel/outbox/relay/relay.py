@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import sqlalchemy as sa
-from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
 from tickwheel._backoff import Backoff
 from tickwheel._client import Client
@@ -171,7 +171,7 @@ class Relay:
             await anyio.sleep(table.settings.poller_interval_ms / 1000)
             try:
                 await self._database.call(table.purge)
-            except OutboxError as error:
+            except (OutboxError, DBAPIError) as error:
                 log.warning("Nothing is purged.", table=table.name, error=str(error))
 
     def _pause_s(self, mover: BatchMover, is_standby: bool) -> float:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
-from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tickwheel._backoff import Backoff
@@ -23,6 +22,7 @@ from tickwheel.outbox.errors import BadTable, DatabaseBusy, DatabaseUnavailable,
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.acks import AckQueue
 from tickwheel.outbox.messages.candidates import Candidates, PassedOver
+from tickwheel.outbox.messages.claiming import claim_readable
 from tickwheel.outbox.messages.delivered import Batch
 from tickwheel.outbox.messages.statements import PURGE_BATCH, Claimed, Found
 from tickwheel.outbox.messages.stream import Stream
@@ -258,12 +258,7 @@ class Hub:
 
     async def _claim(self, wanted: int) -> None:
         chosen = self._candidates.take(wanted)
-        statements, database = self._table.statements, self._database
-
-        def work(connection: Connection) -> list[Claimed]:
-            return statements.claim(connection, chosen, database.now_sql())
-
-        claimed = await database.transaction(work)
+        claimed = await self._database.call(claim_readable, self._table, chosen)
         had = {one.id for one in claimed}
         self._passed_over.add([one for one in chosen if one.id not in had], anyio.current_time())
         if not len(self._candidates):

@@ -161,6 +161,13 @@ class Statements:
                 taken.update((row[0], row) for row in rows)  # the first column is the id
         return [self._claimed(one, taken[one.id]) for one in chosen if one.id in taken]
 
+    def skip(self, connection: Connection, one: Candidate, now_ns: Time) -> None:
+        """Counts a delivery of a message that cannot be read, so that it is tried again later and later."""
+        t = self._table
+        still = sa.and_(t.c.id == one.id, self._is_open, _epoch_is(t, one.epoch))
+        later = self._redelivery(one.epoch, now_ns)
+        connection.execute(sa.update(t).where(still).values(epoch=one.epoch + 1, time_next=later))
+
     def _claimed(self, one: Candidate, row: sa.Row[Any]) -> Claimed:
         columns = dict(zip(self._schema.columns, row, strict=True))
         return Claimed(one.id, one.epoch + 1, one.priority, one.time_next, columns)

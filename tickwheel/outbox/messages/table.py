@@ -18,9 +18,10 @@ from tickwheel.outbox.errors import BadTable
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
 from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidates
+from tickwheel.outbox.messages.claiming import claim_readable
 from tickwheel.outbox.messages.delivered import ClaimedBatch
 from tickwheel.outbox.messages.settings import MessageSettings
-from tickwheel.outbox.messages.statements import Claimed, Statements
+from tickwheel.outbox.messages.statements import Statements
 from tickwheel.protocol.errors import BadArgument, BadTime
 
 if TYPE_CHECKING:
@@ -314,13 +315,11 @@ class MessageTable:
         # Each call begins elsewhere in the turns, or claims of one message each would never come to the reserved one.
         chosen = Candidates(random.randrange(RESERVED_SHARE))
 
-        def take(connection: Connection) -> list[Claimed]:
+        with self.database.reading() as connection:
             now = self.database.ask_clock(connection)
             found = self.statements.look(connection, now, wanted)
-            chosen.replace(found.due, found.cut)
-            return self.statements.claim(connection, chosen.take(wanted), now)
-
-        return ClaimedBatch(self, self.database.run(take))
+        chosen.replace(found.due, found.cut)
+        return ClaimedBatch(self, claim_readable(self, chosen.take(wanted)))
 
     # -- looking --
 

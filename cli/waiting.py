@@ -3,13 +3,47 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
+
+from cli.failures import TIMED_OUT, CommandError
+from cli.options import parsed_by
+from cli.times import parse_duration
 
 if TYPE_CHECKING:
     import anyio
     from anyio.abc import TaskStatus
 
 B = TypeVar("B", covariant=True)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def waiting_options(command: _Command) -> _Command:
+    """`--count` and `--timeout`: when to stop."""
+    with_timeout = click.option(
+        "--timeout",
+        metavar="DURATION",
+        callback=parsed_by(parse_duration),
+        help="Stop when no message came for so long: 10s.",
+    )(command)
+    return click.option("--count", type=click.IntRange(min=1), help="Stop after so many messages.")(
+        with_timeout
+    )
+
+
+async def run_until_signal(*services: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Runs services until Ctrl-C or SIGTERM."""
+    import anyio
+
+    async with anyio.create_task_group() as tasks:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            for service in services:
+                tasks.start_soon(service)
+            async for _ in signals:
+                tasks.cancel_scope.cancel()
+                return
 
 
 class Source(Protocol[B]):
@@ -48,3 +82,12 @@ class Waiting:
                 self.stopped = True
                 if self._scope is not None:
                     self._scope.cancel()
+
+    def check_count(self, received: int, count: int | None, timeout_s: float | None) -> None:
+        """Raises CommandError when fewer messages came than were asked for, unless a signal ended the wait."""
+        if count is not None and received < count and not self.stopped:
+            raise CommandError(
+                "timed_out",
+                f"{received} of {count} messages came before {timeout_s:g} s passed without one",
+                exit_code=TIMED_OUT,
+            )

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.failures import TIMED_OUT, CommandError
 from cli.options import parsed_by
 from cli.output import body_fields, printable
 from cli.session import CONNECT_TIMEOUT_S, current_session, shared_options
 from cli.times import format_moment, parse_duration, parse_moment
-from cli.waiting import Waiting
+from cli.waiting import Waiting, waiting_options
 
 if TYPE_CHECKING:
     from tickwheel import Batch, Client, Message, Subscription
@@ -54,13 +53,7 @@ class Wish:
 @click.command()
 @click.argument("topic")
 @click.option("--group", default="default", show_default=True, help="Each group gets every message once.")
-@click.option("--count", type=click.IntRange(min=1), help="Stop after so many messages.")
-@click.option(
-    "--timeout",
-    metavar="DURATION",
-    callback=parsed_by(parse_duration),
-    help="Stop when no message came for so long: 10s.",
-)
+@waiting_options
 @click.option("--no-ack", is_flag=True, help="Only look: give every message back, for others to receive.")
 @click.option(
     "--nack",
@@ -145,12 +138,7 @@ async def _receive(url: str | None, wish: Wish) -> None:
         await tasks.start(waiting.watch, tasks.cancel_scope)
         await (_print_some(client, wish, waiting) if wish.count else _print_all(client, wish, waiting))
         tasks.cancel_scope.cancel()
-    if wish.count is not None and not wish.fulfilled and not waiting.stopped:
-        raise CommandError(
-            "timed_out",
-            f"{wish.received} of {wish.count} messages came before {wish.timeout_s:g} s passed without one",
-            exit_code=TIMED_OUT,
-        )
+    waiting.check_count(wish.received, wish.count, wish.timeout_s)
 
 
 def _subscribe(client: Client, wish: Wish) -> Subscription[Message, Batch]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from cli.output import body_fields, print_json, printable
 from cli.session import current_session, json_option
 from cli.tables import print_table
 from cli.times import format_moment
+from cli.waiting import run_until_signal
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -199,21 +199,9 @@ def run(dispatcher: bool, executor: bool, space: str, database_url: str) -> None
     with _space(space, database_url) as opened:
         services = [("moved", opened.dispatcher())] if dispatcher else []
         services += [("executed", opened.executor())] if executor else []
-        anyio.run(_run, [service for _, service in services], backend="trio")
+        anyio.run(run_until_signal, *(service.run for _, service in services), backend="trio")
         counts: dict[str, Any] = {name: service.processed for name, service in services}
         _say(counts, ", ".join(f"{name} {count:,}" for name, count in counts.items()))
-
-
-async def _run(services: list[Any]) -> None:
-    import anyio
-
-    async with anyio.create_task_group() as tasks:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            for service in services:
-                tasks.start_soon(service.run)
-            async for _ in signals:
-                tasks.cancel_scope.cancel()
-                return
 
 
 @keys.command()

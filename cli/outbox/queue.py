@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.failures import TIMED_OUT, CommandError
-from cli.options import parsed_by
 from cli.outbox.options import database_option, open_database
 from cli.output import body_fields, print_json, printable
 from cli.session import current_session, json_option
-from cli.times import format_moment, parse_duration
-from cli.waiting import Waiting
+from cli.times import format_moment
+from cli.waiting import Waiting, waiting_options
 
 if TYPE_CHECKING:
     from tickwheel.outbox import Queue
@@ -69,13 +67,7 @@ def put(name: str, bodies: tuple[str, ...], database_url: str) -> None:
 
 @queue.command()
 @click.argument("name")
-@click.option("--count", type=click.IntRange(min=1), help="Stop after so many messages.")
-@click.option(
-    "--timeout",
-    metavar="DURATION",
-    callback=parsed_by(parse_duration),
-    help="Stop when no message came for so long: 10s.",
-)
+@waiting_options
 @click.option("--no-ack", is_flag=True, help="Give every message back, at its place.")
 @click.option("--raw", is_flag=True, help="Print bodies only, as they are, a newline after each.")
 @database_option
@@ -124,12 +116,7 @@ async def _take(jobs: Queue, count: int | None, timeout_s: float | None, form: s
             else:
                 given_back.append(batch)  # at the end: at once they would come again
         tasks.cancel_scope.cancel()
-    if count is not None and taken < count and not waiting.stopped:
-        raise CommandError(
-            "timed_out",
-            f"{taken} of {count} messages came before {timeout_s:g} s passed without one",
-            exit_code=TIMED_OUT,
-        )
+    waiting.check_count(taken, count, timeout_s)
 
 
 class _Batches:

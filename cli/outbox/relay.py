@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +9,7 @@ import click
 from cli.outbox.options import database_option, open_database
 from cli.output import counted, print_json
 from cli.session import connection_options, current_session, json_option
+from cli.waiting import run_until_signal
 
 if TYPE_CHECKING:
     from tickwheel.outbox import Relay
@@ -86,16 +86,8 @@ async def _run(mover: Relay, once: bool) -> None:
     if once:
         await mover.run_once()
         return
-    import anyio
-
     click.echo("Relaying until Ctrl-C.", err=True)
-
-    async with anyio.create_task_group() as tasks:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            tasks.start_soon(mover.run)
-            async for _ in signals:
-                tasks.cancel_scope.cancel()
-                return
+    await run_until_signal(mover.run)
 
 
 def _report(mover: Relay) -> None:

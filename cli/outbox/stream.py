@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.failures import TIMED_OUT, CommandError
 from cli.options import parsed_by
 from cli.outbox.options import database_option, open_database
 from cli.output import printable
 from cli.session import current_session, json_option
 from cli.times import format_moment, parse_duration
-from cli.waiting import Waiting
+from cli.waiting import Waiting, waiting_options
 
 if TYPE_CHECKING:
     from tickwheel.outbox import MessageTable
@@ -43,13 +42,7 @@ class Wish:
 
 @click.command()
 @click.argument("table")
-@click.option("--count", type=click.IntRange(min=1), help="Stop after so many messages.")
-@click.option(
-    "--timeout",
-    metavar="DURATION",
-    callback=parsed_by(parse_duration),
-    help="Stop when no message came for so long: 10s.",
-)
+@waiting_options
 @click.option("--no-ack", is_flag=True, help="Leave the messages to come again after ack_wait.")
 @click.option(
     "--nack",
@@ -111,12 +104,7 @@ async def _stream(table: MessageTable, wish: Wish) -> None:
                 break
             await _show(batch, wish)
         tasks.cancel_scope.cancel()
-    if wish.count is not None and not wish.fulfilled and not waiting.stopped:
-        raise CommandError(
-            "timed_out",
-            f"{wish.received} of {wish.count} messages came before {wish.timeout_s:g} s passed without one",
-            exit_code=TIMED_OUT,
-        )
+    waiting.check_count(wish.received, wish.count, wish.timeout_s)
 
 
 async def _show(batch: Batch, wish: Wish) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -128,7 +128,7 @@ class Database:
         another has written in between. Elsewhere it is READ COMMITTED, so that claims lock rows and no gaps.
         Raises DatabaseUnavailable and DatabaseBusy for what the driver raises of that kind.
         """
-        with self._translated(), self.engine.connect() as plain:
+        with self.translated(), self.engine.connect() as plain:
             connection = plain if self._owned or self.kind == "sqlite" else _read_committed(plain)
             if self.kind != "sqlite":
                 with connection.begin():
@@ -153,7 +153,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A connection for statements that only read."""
-        with self._translated(), self.engine.connect() as connection:
+        with self.translated(), self.engine.connect() as connection:
             yield connection
 
     def run(self, work: Callable[[Connection], T]) -> T:
@@ -186,7 +186,8 @@ class Database:
         return await self.call(self.run, work)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def translated(self) -> Iterator[None]:
+        """What the driver raises in the block as a typed error, where it can be waited out."""
         try:
             yield
         except PoolTimeout as error:
@@ -206,9 +207,8 @@ class Database:
     def now_sql(self) -> ColumnElement[int] | int:
         """The same for use in a statement: exact, where ``now_ns`` is wrong for a while after this machine's clock was
         set. What is delivered, and until when it is held, goes by this one."""
-        return (
-            self.now_ns() if self.kind == "sqlite" else now_ns(self.kind)
-        )  # SQLite's clock is this machine's
+        is_ours = self.kind == "sqlite"  # whose clock is this machine's
+        return self.now_ns() if is_ours else now_ns(self.kind)
 
     def ask_clock(self, connection: Connection) -> int:
         """``now_ns`` as the database says it now; it is compared with ours by the way."""
@@ -227,6 +227,12 @@ class Database:
         return self._offset_ns
 
 
+def in_parts(values: Sequence[T], size: int = 1000) -> Iterator[Sequence[T]]:
+    """Values in numbers that one statement takes."""
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
 def now_ns(kind: Kind) -> ColumnElement[int]:
     """SQL: nanoseconds since 1970 by the database's clock when the statement begins. From UTC: in the local time of the
     session an hour of autumn comes twice."""
@@ -236,7 +242,6 @@ def now_ns(kind: Kind) -> ColumnElement[int]:
             " + cast(substr(strftime('%f', 'now'), 4) as integer) * 1000000)"
         ),
         "postgresql": "(extract(epoch from statement_timestamp()) * 1000000000)::bigint",
-        # Not unix_timestamp(now(6)): in the hour that a time zone has twice, it is off by that hour.
         "mariadb": "(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) * 1000)",
     }
     return sa.literal_column(texts[kind], sa.BigInteger)

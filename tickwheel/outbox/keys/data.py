@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
+from tickwheel.outbox.database import in_parts
 from tickwheel.outbox.errors import OutboxError
 from tickwheel.outbox.keys.encoding import added, decode_integer, encode_integer
 from tickwheel.outbox.keys.operations import Account, Delete, DeleteRange, Increment, Operation, Put
@@ -68,8 +69,8 @@ def locked_counters(connection: Connection, tables: Tables, keys: Sequence[bytes
 def _read_locked(connection: Connection, tables: Tables, keys: Sequence[bytes]) -> dict[bytes, bytes]:
     data, ordered = tables.data, sorted(set(keys))
     found: dict[bytes, bytes] = {}
-    for first in range(0, len(ordered), _CHUNK):
-        chosen = sa.select(data.c.key, data.c.value).where(data.c.key.in_(ordered[first : first + _CHUNK]))
+    for chunk in in_parts(ordered, _CHUNK):
+        chosen = sa.select(data.c.key, data.c.value).where(data.c.key.in_(chunk))
         rows = connection.execute(chosen.order_by(data.c.key).with_for_update())
         found.update((bytes(key), bytes(value)) for key, value in rows)
     return found
@@ -152,9 +153,8 @@ class Batch:
             [(key, value) for key in changed if (value := values[key]) is not None],
         )
         gone = sorted(key for key in changed if values[key] is None)
-        for first in range(0, len(gone), _CHUNK):
-            chunk = self.tables.data.c.key.in_(gone[first : first + _CHUNK])
-            self.connection.execute(sa.delete(self.tables.data).where(chunk))
+        for chunk in in_parts(gone, _CHUNK):
+            self.connection.execute(sa.delete(self.tables.data).where(self.tables.data.c.key.in_(chunk)))
 
     def _account(self, accounts: Sequence[tuple[int, Account]]) -> None:
         if not accounts:
@@ -164,8 +164,8 @@ class Batch:
         empty = [{"prefix": prefix, "item_count": 0, "size_bytes": 0} for prefix in prefixes]
         self.connection.execute(self.tables.insert_or_lock(table), empty)
         sums: dict[bytes, tuple[int, int]] = {}
-        for first in range(0, len(prefixes), _CHUNK):
-            chosen = table.c.prefix.in_(prefixes[first : first + _CHUNK])
+        for chunk in in_parts(prefixes, _CHUNK):
+            chosen = table.c.prefix.in_(chunk)
             rows = self.connection.execute(sa.select(table).where(chosen).with_for_update())
             sums |= {bytes(prefix): (count, size) for prefix, count, size in rows}
         for sequence, operation in accounts:

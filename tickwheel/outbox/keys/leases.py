@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
+from tickwheel.outbox.database import in_parts
 from tickwheel.outbox.errors import DatabaseBusy, LeaseLost
 from tickwheel.outbox.keys.tables import SERVICES, Service, Tables, within
 
@@ -93,8 +94,7 @@ def ranges_with_work(connection: Connection, tables: Tables, worker: Worker) -> 
     found = [(_range(row._mapping), bool(row.is_free)) for row in connection.execute(chosen)]
     outbox = tables.outbox(worker.service)
     busy: list[tuple[Range, bool]] = []
-    for first in range(0, len(found), _CHUNK):
-        chunk = found[first : first + _CHUNK]
+    for chunk in in_parts(found, _CHUNK):
         questions = [
             sa.exists(
                 sa.select(sa.literal(1))
@@ -180,8 +180,8 @@ def _update_unlocked(
 ) -> int:
     """Changes those of the ranges that fulfil the condition and that nobody has locked, and counts them."""
     c, changed = tables.ranges.c, 0
-    for first in range(0, len(starts), _CHUNK):
-        named = sa.and_(c.service == worker.service, c.range_start.in_(list(starts[first : first + _CHUNK])))
+    for chunk in in_parts(starts, _CHUNK):
+        named = sa.and_(c.service == worker.service, c.range_start.in_(list(chunk)))
         unlocked = sa.select(c.range_start).where(named, condition).with_for_update(skip_locked=True)
         locked = list(connection.scalars(unlocked))
         if locked:

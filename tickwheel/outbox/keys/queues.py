@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
+from tickwheel.outbox.database import in_parts
 from tickwheel.outbox.keys.errors import BadOperation
 from tickwheel.outbox.keys.operations import Operation, operation_of
 from tickwheel.outbox.keys.tables import Tables, within
@@ -132,8 +133,8 @@ def _lock_and_delete(connection: Connection, tables: Tables, key: bytes, limit: 
     head = head.order_by(inbox.c.timestamp_ns, inbox.c.sequence, inbox.c.sender).limit(limit)
     rows = connection.execute(head.with_for_update()).all()
     place = sa.tuple_(inbox.c.timestamp_ns, inbox.c.sequence, inbox.c.sender)
-    for first in range(0, len(rows), _CHUNK):
-        chosen = [(row.timestamp_ns, row.sequence, row.sender) for row in rows[first : first + _CHUNK]]
+    for chunk in in_parts(rows, _CHUNK):
+        chosen = [(row.timestamp_ns, row.sequence, row.sender) for row in chunk]
         connection.execute(sa.delete(inbox).where(inbox.c.key == key, place.in_(chosen)))
     return rows
 

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
-from tickwheel.outbox.database import Database, Kind
+from tickwheel.outbox.database import Database, Kind, in_parts
 from tickwheel.outbox.messages.backoff import NS_A_MS, wait_bounds_ns
 from tickwheel.outbox.messages.candidates import Candidate, choose
 from tickwheel.outbox.messages.schema import Schema
@@ -24,7 +24,6 @@ from tickwheel.outbox.watch import QUIET
 
 PURGE_BATCH: Final = 2000
 REPAIR_PRIORITY: Final = 50
-_IDS_A_STATEMENT: Final = 1000
 _LANES_A_STATEMENT: Final = 8
 
 Receipt: TypeAlias = tuple[Hashable, int]
@@ -291,11 +290,6 @@ class Statements:
         return sum(
             connection.execute(sa.delete(t).where(t.c.id.in_(part))).rowcount for part in in_parts(locked)
         )
-
-
-def in_parts(ids: Sequence[Hashable]) -> list[Sequence[Hashable]]:
-    """Ids in numbers that one statement takes."""
-    return [ids[start : start + _IDS_A_STATEMENT] for start in range(0, len(ids), _IDS_A_STATEMENT)]
 
 
 def _epoch_is(table: sa.Table, epoch: int) -> ColumnElement[bool]:

@@ -17,7 +17,6 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tickwheel._backoff import Backoff
 from tickwheel.outbox.queue.holding import Holding, State
@@ -33,7 +32,6 @@ logger = logging.getLogger("tickwheel")
 
 CLOSE_TIMEOUT_S: Final = 5.0
 _BEATS_A_LEASE: Final = 3
-_AWAY: Final = (*AWAY, PoolTimeout)
 _GRAIN_S: Final = 0.001
 """An alarm by an estimate of the database's clock is set this much later, so that it is not early."""
 
@@ -41,8 +39,8 @@ _GRAIN_S: Final = 0.001
 class QueueConsumer:
     """Use it as ``async with queue.consume() as consumer``, then iterate over it.
 
-    It survives a database that goes away: it waits until it is back. Settle every message, by ``done``, ``delete`` or
-    ``release``: one that the program forgets comes again when its lease ends. To ask for the next batch by iterating
+    It survives a database that goes away: it waits until it is back. Settle every message, by ``ack``, ``ack_in`` or
+    ``nack``: one that the program forgets comes again when its lease ends. To ask for the next batch by iterating
     ends the extension of the leases of the one before; to work on several at a time, use ``receive`` or several
     consumers. Leaving the block gives back what is not settled.
     """
@@ -136,7 +134,7 @@ class QueueConsumer:
                 self._must_look, self._alarm = False, math.inf  # what rings from here on counts
                 try:
                     claim = await self._look()
-                except _AWAY as error:
+                except AWAY as error:
                     if not self._away.attempts:
                         logger.warning("queue %s waits for its database: %s", self._queue.name, error)
                     await anyio.sleep(self._away.next_s())
@@ -217,7 +215,7 @@ class QueueConsumer:
                     await self._extend(held)
                 backoff.reset()
                 pause_s = interval_s
-            except _AWAY as error:
+            except AWAY as error:
                 if not backoff.attempts:
                     logger.warning("queue %s: leases cannot be extended: %s", self._queue.name, error)
                 pause_s = backoff.next_s()
@@ -263,7 +261,7 @@ class QueueConsumer:
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True) as scope:
             try:
                 await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._beats)
-            except _AWAY as error:
+            except AWAY as error:
                 logger.warning(
                     "queue %s: %d messages wait for their leases: %s", self._queue.name, len(held), error
                 )

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
 
-from tickwheel.outbox.database import Database, now_ns, typed_error
+from tickwheel.outbox.database import Database, in_parts, now_ns
 from tickwheel.outbox.relay.rows import RowReader
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 T = TypeVar("T")
-_IDS_A_STATEMENT: Final = 500
 _HIDDEN_MAX: Final = 1_000
 """As many ids a statement passes over; what is more is passed over here."""
 
@@ -41,13 +39,8 @@ class HeldTransaction:
 
     async def call(self, work: Callable[..., T], *arguments: Any) -> T:
         """``work(connection, *arguments)`` in a worker thread."""
-        try:
+        with self._database.translated():
             return await self._database.call(work, self._connection, *arguments)
-        except DBAPIError as error:
-            typed = typed_error(error, self._database.name)
-            if typed is None:
-                raise
-            raise typed from error
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -106,16 +99,14 @@ class RelayStore:
     def by_id(self, connection: Connection, ids: Sequence[Any]) -> dict[Any, sa.Row[Any]]:
         """These rows, locked, whatever their state; waits for those that others have locked."""
         found: dict[Any, sa.Row[Any]] = {}
-        for start in range(0, len(ids), _IDS_A_STATEMENT):
-            chunk = ids[start : start + _IDS_A_STATEMENT]
+        for chunk in in_parts(ids):
             statement = self._locking(self.reader.select(), skip=False).where(self._columns.id.in_(chunk))
             found.update((row[0], row) for row in connection.execute(statement))
         return found
 
     def mark_sent(self, connection: Connection, ids: Sequence[Any]) -> None:
         """Acks rows as a message table has it."""
-        for start in range(0, len(ids), _IDS_A_STATEMENT):
-            chunk = ids[start : start + _IDS_A_STATEMENT]
+        for chunk in in_parts(ids):
             connection.execute(
                 self.reader.table.update()
                 .where(self._columns.id.in_(chunk))

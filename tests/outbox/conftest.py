@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.databases import DatabaseServer, MariaServer, PostgresServer, server_for_tests
+from tests.support.relaying import Messages
+from tickwheel import outbox
 
 SERVERS = {"postgresql": "postgres_server", "mariadb": "maria_server"}
 """The databases that are servers, and the fixture of each."""
@@ -44,3 +46,27 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     server: DatabaseServer = request.getfixturevalue(SERVERS[request.param])
     with server.database() as url:
         yield url
+
+
+@pytest.fixture(scope="module", params=["sqlite", *SERVERS])
+def database(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[outbox.Database]:
+    """One for all tests of a module: each has tables of its own."""
+    if request.param == "sqlite":
+        with outbox.open_database(f"sqlite:///{tmp_path_factory.mktemp('shared')}/a.db") as one:
+            yield one
+        return
+    with (
+        request.getfixturevalue(SERVERS[request.param]).database() as url,
+        outbox.open_database(url) as one,
+    ):
+        yield one
+
+
+@pytest.fixture
+def messages(database_url: str) -> Iterator[Messages]:
+    """A message table in each kind of database, closed afterwards."""
+    found = Messages(database_url)
+    yield found
+    found.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +13,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session
 
-from tests.outbox.conftest import SERVERS
 from tickwheel import outbox
 from tickwheel.errors import BadArgument, BadTime
 from tickwheel.outbox import (
@@ -27,22 +25,6 @@ from tickwheel.outbox import (
 )
 
 THREADS = 4
-
-
-@pytest.fixture(scope="module", params=["sqlite", *SERVERS])
-def database(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[outbox.Database]:
-    """One for all tests here: each has tables of its own."""
-    if request.param == "sqlite":
-        with outbox.open_database(f"sqlite:///{tmp_path_factory.mktemp('queue')}/a.db") as one:
-            yield one
-        return
-    with (
-        request.getfixturevalue(SERVERS[request.param]).database() as url,
-        outbox.open_database(url) as one,
-    ):
-        yield one
 
 
 def new_name() -> str:

@@ -12,7 +12,6 @@ import anyio
 import pytest
 import sqlalchemy as sa
 
-from tests.outbox.conftest import SERVERS
 from tests.support.databases import DatabaseServer
 from tickwheel import outbox
 from tickwheel.outbox import DatabaseUnavailable, LeaseLost, TableMissing
@@ -20,22 +19,6 @@ from tickwheel.outbox import DatabaseUnavailable, LeaseLost, TableMissing
 PATIENCE_S = 10
 SHORT = timedelta(milliseconds=600)
 """A lease whose end is waited for."""
-
-
-@pytest.fixture(scope="module", params=["sqlite", *SERVERS])
-def database(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[outbox.Database]:
-    """One for all tests here: each has a table of its own."""
-    if request.param == "sqlite":
-        with outbox.open_database(f"sqlite:///{tmp_path_factory.mktemp('queue')}/a.db") as one:
-            yield one
-        return
-    with (
-        request.getfixturevalue(SERVERS[request.param]).database() as url,
-        outbox.open_database(url) as one,
-    ):
-        yield one
 
 
 @pytest.fixture

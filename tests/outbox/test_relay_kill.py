@@ -28,13 +28,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield running
 
 
-@pytest.fixture
-def messages(database_url: str) -> Iterator[Messages]:
-    found = Messages(database_url)
-    yield found
-    found.close()
-
-
 _topics = count()
 
 

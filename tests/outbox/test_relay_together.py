@@ -24,13 +24,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
         yield running
 
 
-@pytest.fixture
-def messages(database_url: str) -> Iterator[Messages]:
-    found = Messages(database_url)
-    yield found
-    found.close()
-
-
 _topics = count()
 
 

@@ -29,7 +29,7 @@ demo: $(VENV)/.compiled $(VENV)/.flights ## Replay one real day of New York depa
 	$(BIN)/tickwheel demo $(DEMO_ARGS)
 
 .PHONY: test
-test: $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases ## Run all tests but the long ones (TEST_ARGS="-k wheel")
+test: $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.tools ## Run all tests but the long ones (TEST_ARGS="-k wheel")
 	$(BIN)/pytest --numprocesses=$(TEST_JOBS) --dist=loadfile $(TEST_ARGS)
 
 .PHONY: lint
@@ -46,7 +46,7 @@ bench: $(VENV)/.compiled ## Measure throughput, lateness and memory (BENCH_ARGS=
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
 .PHONY: soak
-soak: $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases ## Run the long tests: more crashes, more generated examples
+soak: $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.tools ## Run the long tests: more crashes, more generated examples
 	TICKWHEEL_SOAK=1 $(BIN)/pytest --timeout=3600 -o faulthandler_timeout=3500 $(TEST_ARGS)
 
 # The sanitized extension lives in a copy of the package, so that the ordinary one stays as it is. Leaks are not
@@ -96,3 +96,6 @@ $(VENV)/.java: $(VENV)/.compiled
 # The outbox is tested on real servers. Where their programs cannot be had, this says so, each time anew.
 $(VENV)/.databases: $(VENV)/.created
 	.ci/databases $@
+
+$(VENV)/.tools: $(VENV)/.created
+	.ci/tools $@

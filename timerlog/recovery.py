@@ -22,7 +22,7 @@ from timerlog import checkpoint as checkpoints
 from timerlog.apply import Applier
 from timerlog.checkpoint import Checkpoint
 from timerlog.disk import Disk
-from timerlog.errors import DamagedLog
+from timerlog.errors import DECODE_ERRORS, DamagedLog
 from timerlog.layout import (
     MARK_BODY_BYTES,
     RECORD_HEAD_BYTES,
@@ -364,7 +364,7 @@ class _Recovery:
             return position + (int(count) + 7) // 8 * 8
         try:
             applier.apply(record, aux, memoryview(ffi.buffer(start, count - RECORD_HEAD_BYTES)))
-        except (KeyError, ValueError, IndexError, msgspec.MsgspecError) as error:
+        except (KeyError, ValueError, IndexError, *DECODE_ERRORS) as error:
             raise DamagedLog(
                 f"the record at position {position} contradicts those before it: {error}"
             ) from error
@@ -374,6 +374,11 @@ class _Recovery:
         """The records inside, one by one: the checksum around them says that all are there."""
         start = ffi.cast("char *", self.base) + position
         applier.transaction_id = bytes(ffi.buffer(start, TRANSACTION_ID_BYTES))
+        counts, reason = ffi.new("uint64_t[256]"), ffi.new("int32_t *")
+        inside = position + TRANSACTION_ID_BYTES
+        whole_to = lib.tw_log_verify(ffi.cast("const uint8_t *", self.base), inside, end, counts, reason)
+        if whole_to != end or counts[RecordType.TRANSACTION]:
+            raise DamagedLog(f"the transaction at position {position} holds what is no record, at {whole_to}")
         self._apply(applier.tables, applier, position + TRANSACTION_ID_BYTES, end)
 
     def _cut(self, reader: LogReader, log: CommitLog, end: int, trusted: Checkpoint | None) -> None:

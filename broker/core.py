@@ -11,6 +11,7 @@ import trio
 from broker import logs, retention
 from broker.adopting import Adopting
 from broker.clock import Clock
+from broker.counters import Counters
 from broker.delivery import Delivery, Subscription
 from broker.purging import Purging
 from broker.query import Queries
@@ -35,14 +36,6 @@ MAX_BULK_AT_ONCE = 4
 _STEP_BACK_MS = 1_000
 
 _log = logs.get_logger("core")
-
-
-class Counters:
-    """What the broker counts itself, beside the engine."""
-
-    def __init__(self) -> None:
-        self.connections = 0
-        self.refused = 0
 
 
 class Broker:
@@ -72,7 +65,7 @@ class Broker:
             durability=settings.durability,
             sync_interval_s=settings.sync_interval_ms / 1_000,
         )
-        self.queries = Queries(store, clock, settings.max_frame_bytes)
+        self.queries = Queries(store, clock, settings.max_frame_bytes, self.counters.refusal)
         self.delivery = Delivery(store, clock, nursery, self._leased)
         self.services = Services(
             store,
@@ -185,6 +178,7 @@ class Broker:
             "subscribers": self.delivery.subscribers,
             "uptime_ms": round((trio.current_time() - self._started_s) * 1_000),
             "version": self.version,
+            "refusals": dict(self.counters.refusals),
         }
 
     def topics(self) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import trio
 from broker import logs
 from broker.connection import Connection
 from broker.core import Broker
-from broker.errors import error_frame
 from broker.listeners import Listener
 from broker.transport import SocketTransport
 from tickwheel.protocol.errors import TooManyConnections
@@ -129,7 +128,7 @@ class Server:
         scrap = memoryview(bytearray(1 << 12))
         try:
             with trio.move_on_after(_TURN_AWAY_S):
-                await transport.send_some(error_frame(0, TooManyConnections()))
+                await transport.send_some(self._broker.counters.refusal(0, TooManyConnections()))
                 transport.end_sending()
                 while await transport.receive_into(scrap):
                     pass

@@ -39,6 +39,7 @@ from tickwheel.protocol.frames import HEADER_BYTES, FrameType, encode_frame
 from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES, MAX_HEADERS_BYTES, MAX_KEY_BYTES, PROTOCOL_VERSION
 from tickwheel.protocol.machine import NotUnderstood, Requested, ServerMachine
 from tickwheel.protocol.requests import GoAway, Hello, HelloOk, encode_body
+from tickwheel.protocol.security_errors import ConnectionDenied
 from timerlog.errors import StoreError
 from timerlog.store import Ingested, Stop
 
@@ -117,7 +118,7 @@ class Connection:
         try:
             await self._greet()
             await self._listen()
-        except RemoteProtocolError as error:
+        except (RemoteProtocolError, ConnectionDenied) as error:
             await self._part(error, self._inbox.correlation() if isinstance(error, FrameTooLarge) else 0)
         except trio.BrokenResourceError:
             raise

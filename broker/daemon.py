@@ -24,6 +24,7 @@ from broker.listeners import Listener, open_listeners
 from broker.server import Server
 from broker.settings import Settings
 from broker.sync import SyncFailed, SyncThread
+from broker.tls import Certificates, certificates_of
 from tickwheel.protocol.errors import TickwheelError
 from timerlog.errors import StoreError
 from timerlog.settings import StoreSettings
@@ -35,9 +36,10 @@ _log = logs.get_logger("daemon")
 class Running:
     """A broker that has started: where it listens, and how to stop it from any thread."""
 
-    def __init__(self, urls: list[str], settings: Settings) -> None:
+    def __init__(self, urls: list[str], settings: Settings, certificates: Certificates | None = None) -> None:
         self.urls = urls
         self.settings = settings
+        self.certificates = certificates
         self._stop = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
 
@@ -47,6 +49,11 @@ class Running:
             self._token.run_sync_soon(self._stop.set)
         except trio.RunFinishedError:
             return
+
+    def reload(self) -> None:
+        """Load certificates anew, as SIGHUP does; what is bad is logged, and the old ones stay."""
+        if self.certificates is not None:
+            self.certificates.reload()
 
     async def wait_stopped(self) -> None:
         """Return once `stop` was called."""
@@ -81,7 +88,8 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     """
     clock = clock or SystemClock()
     # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
-    listeners = await open_listeners(settings) if _listens_first(settings) else None
+    certificates = certificates_of(settings)
+    listeners = await open_listeners(settings, certificates) if _listens_first(settings) else None
     try:
         store = _open_store(settings, clock)
     except TickwheelError:
@@ -91,7 +99,11 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     is_clean = False
     try:
         try:
-            await _serve_store(settings, store, clock, ready, listeners)
+            if listeners is None:
+                listeners = await open_listeners(settings, certificates)
+            await _serve_store(
+                store, clock, listeners, ready, Running(_urls(listeners), settings, certificates)
+            )
         except* (SyncFailed, StoreError, OSError) as group:
             raise _explain(_first(group)) from group
         is_clean = True
@@ -105,11 +117,11 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
 async def _serve_with_signals(settings: Settings, clock: Clock | None, ready: Ready | None) -> None:
     """Signals are caught from the very start: one that comes before the broker is up stops it once it is."""
     try:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
 
                 def on_ready(running: Running) -> None:
-                    nursery.start_soon(_stop_on_signal, signals, running)
+                    nursery.start_soon(_obey_signals, signals, running)
                     _spare_collector()
                     if ready is not None:
                         ready(running)
@@ -139,10 +151,13 @@ def _spare_collector() -> None:
     gc.freeze()
 
 
-async def _stop_on_signal(signals: AsyncIterator[int], running: Running) -> None:
+async def _obey_signals(signals: AsyncIterator[int], running: Running) -> None:
     async for number in signals:
-        _log.info("stopping", signal=signal.Signals(number).name)
-        running.stop()
+        if number == signal.SIGHUP:
+            running.reload()
+        else:
+            _log.info("stopping", signal=signal.Signals(number).name)
+            running.stop()
 
 
 def _open_store(settings: Settings, clock: Clock) -> Store:
@@ -182,22 +197,23 @@ def _listens_first(settings: Settings) -> bool:
     return False
 
 
+def _urls(listeners: list[Listener]) -> list[str]:
+    return [listener.url for listener in listeners]
+
+
 async def _serve_store(
-    settings: Settings, store: Store, clock: Clock, ready: Ready | None, listeners: list[Listener] | None
+    store: Store, clock: Clock, listeners: list[Listener], ready: Ready | None, running: Running
 ) -> None:
-    if listeners is None:
-        listeners = await open_listeners(settings)
     with SyncThread() as sync_thread:
         async with trio.open_nursery() as nursery:
-            broker = Broker(settings, store, clock, sync_thread, nursery)
-            await _serve_broker(broker, listeners, ready, nursery)
+            broker = Broker(running.settings, store, clock, sync_thread, nursery)
+            await _serve_broker(broker, listeners, ready, running, nursery)
             nursery.cancel_scope.cancel()
 
 
 async def _serve_broker(
-    broker: Broker, listeners: list[Listener], ready: Ready | None, nursery: trio.Nursery
+    broker: Broker, listeners: list[Listener], ready: Ready | None, running: Running, nursery: trio.Nursery
 ) -> None:
-    running = Running([listener.url for listener in listeners], broker.settings)
     server = Server(broker, nursery)
     engine, accepting, engine_ended = trio.CancelScope(), trio.CancelScope(), trio.Event()
     nursery.start_soon(_run_engine, broker, engine, engine_ended)

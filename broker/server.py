@@ -12,6 +12,7 @@ from broker.core import Broker
 from broker.listeners import Listener
 from broker.transport import SocketTransport
 from tickwheel.protocol.errors import TooManyConnections
+from tickwheel.protocol.security_errors import TlsRequired
 
 _log = logs.get_logger("server")
 
@@ -42,7 +43,7 @@ class Server:
             while True:
                 sock = await self._accept_one(listener)
                 if sock is not None:
-                    self._welcome(sock)
+                    self._welcome(listener.transport(sock))
         finally:
             listener.close()
 
@@ -99,8 +100,7 @@ class Server:
             return None
         return sock
 
-    def _welcome(self, sock: trio.socket.SocketType) -> None:
-        transport = SocketTransport(sock)
+    def _welcome(self, transport: SocketTransport) -> None:
         if len(self._connections) < self._broker.settings.max_connections:
             self._last_number += 1
             connection = Connection(self._broker, transport, self._last_number)
@@ -132,7 +132,7 @@ class Server:
                 transport.end_sending()
                 while await transport.receive_into(scrap):
                     pass
-        except trio.BrokenResourceError:
+        except (trio.BrokenResourceError, TlsRequired):
             _log.debug("connection lost", peer=transport.peer)
         finally:
             self._turned_away -= 1

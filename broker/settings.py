@@ -42,7 +42,7 @@ def _plain(section: str, help_text: str) -> Any:
     return Meta(description=help_text, extra={"section": section, "unit": "plain"})
 
 
-_LISTEN, _STORAGE, _LIMITS = "Listening", "Storage", "Limits"
+_LISTEN, _SECURITY, _STORAGE, _LIMITS = "Listening", "Security", "Storage", "Limits"
 _DELIVERY, _TIMEOUTS, _LOG = "Delivery", "Time-outs", "Logging"
 
 
@@ -52,7 +52,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # -- listening ------------------------------------------------------------------------------------------
     listen_host: Annotated[
         str,
-        _plain(_LISTEN, "Address of the TCP listener. Only loopback addresses unless `insecure` is true."),
+        _plain(
+            _LISTEN,
+            "Address of the TCP listener. One that other machines can reach needs TLS, and tokens or tls_client_ca.",
+        ),
     ] = "127.0.0.1"
     listen_port: Annotated[
         int, _count(_LISTEN, "Port of the TCP listener. 0 lets the system choose a free one.", 0, 65_535)
@@ -65,10 +68,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool,
         _plain(
             _LISTEN,
-            "Allow an address that other machines can reach. This version has neither TLS nor logins: "
-            "whoever reaches the port can read and cancel everything.",
+            "Allow an address that other machines can reach without TLS, or without tokens and tls_client_ca: "
+            "whoever reaches the port, or listens on the way, can then read and cancel everything.",
         ),
     ] = False
+
+    # -- security -------------------------------------------------------------------------------------------
+    tls_certificate: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "PEM file of the TLS certificate and its chain. Empty: no TLS on TCP. SIGHUP loads it anew.",
+        ),
+    ] = ""
+    tls_key: Annotated[
+        str, _plain(_SECURITY, "PEM file of its key, without password. Empty: it is in tls_certificate, too.")
+    ] = ""
+    tls_client_ca: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "PEM file of a CA. Only clients that show a certificate of it can connect over TCP. Empty: any client can.",
+        ),
+    ] = ""
 
     # -- storage --------------------------------------------------------------------------------------------
     data_dir: Annotated[

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from typing import Protocol
 
 import trio
 
+from tickwheel.protocol.security_errors import TlsRequired
+
 _KEEPALIVE_IDLE_S = 30
 _KEEPALIVE_INTERVAL_S = 10
 _KEEPALIVE_PROBES = 3
+
+_TLS_HANDSHAKE = b"\x16\x03"
+"""What every TLS connection begins with. A frame begins with its length, and a HELLO is not 790 bytes long."""
+
+_TLS_PIECE_BYTES = 64 << 10
+"""So much is sent at once, so that a slow reader is told from one that does not read."""
 
 
 class Transport(Protocol):
@@ -63,6 +72,66 @@ class SocketTransport:
     def close(self) -> None:
         """See `Transport`."""
         self._socket.close()
+
+
+class TlsTransport(SocketTransport):
+    """A TCP socket that speaks TLS. The handshake is part of the first receive (or send), so that it holds up nobody
+    else, and ends with the connection's deadline.
+    """
+
+    def __init__(self, sock: trio.socket.SocketType, context: ssl.SSLContext) -> None:
+        super().__init__(sock)
+        stream = trio.SocketStream(sock)
+        # https_compatible: frames say their own length, so an end without a farewell hides nothing.
+        self._tls = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+        self._is_plain = False
+        self._is_begun = False
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """See `Transport`. Raises TlsRequired, once, if the peer speaks without TLS; it can then be told so."""
+        await self._begin()
+        if self._is_plain:
+            return await super().receive_into(buffer)
+        try:
+            data = await self._tls.receive_some(len(buffer))
+        except trio.BrokenResourceError as error:
+            raise _explain_tls(error) from error
+        buffer[: len(data)] = data
+        return len(data)
+
+    async def send_some(self, data: bytes | memoryview) -> int:
+        """See `Transport` and `receive_into`."""
+        await self._begin()
+        if self._is_plain:
+            return await super().send_some(data)
+        piece = data[:_TLS_PIECE_BYTES]
+        try:
+            await self._tls.send_all(piece)
+        except trio.BrokenResourceError as error:
+            raise _explain_tls(error) from error
+        return len(piece)
+
+    async def _begin(self) -> None:
+        if self._is_begun:
+            return
+        try:
+            first = await self._socket.recv(len(_TLS_HANDSHAKE), socket.MSG_PEEK)
+        except OSError as error:
+            raise trio.BrokenResourceError(error.strerror) from error
+        self._is_begun = True
+        if not _TLS_HANDSHAKE.startswith(first):
+            self._is_plain = True
+            raise TlsRequired
+
+
+def _explain_tls(error: trio.BrokenResourceError) -> trio.BrokenResourceError:
+    """The same, with what OpenSSL objects to."""
+    cause = error.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return trio.BrokenResourceError(f"TLS: the client's certificate is refused: {cause.verify_message}")
+    if isinstance(cause, ssl.SSLError):
+        return trio.BrokenResourceError(f"TLS: {cause.reason or cause}")
+    return error
 
 
 def _describe_peer(sock: trio.socket.SocketType) -> str:

@@ -53,6 +53,8 @@ class Broker:
         self.counters = Counters()
         self.held_subscriptions = 0
         self.is_draining = False
+        self.house_rounds = 0
+        """How often the housekeeping was done."""
         self.topics_changed = Bell()
         self.bulk = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
         self._started_s = trio.current_time()
@@ -209,6 +211,7 @@ class Broker:
                 self._turn_back(now_ms, back_ms)
             self.store.housekeeping(now_ms)
             self._tell_of_unburied()
+            self.house_rounds += 1
 
     def _turn_back(self, now_ms: int, back_ms: int) -> None:
         try:

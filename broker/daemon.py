@@ -147,7 +147,7 @@ async def _stop_on_signal(signals: AsyncIterator[int], running: Running) -> None
 
 def _open_store(settings: Settings, clock: Clock) -> Store:
     try:
-        store = Store.open(Path(settings.data_dir), _store_settings(settings), clock.now_ms())
+        store = Store.open(Path(settings.data_dir), store_settings(settings), clock.now_ms())
     except StoreError as error:
         raise from_store(error) from error
     except OSError as error:
@@ -155,7 +155,7 @@ def _open_store(settings: Settings, clock: Clock) -> Store:
     return store
 
 
-def _store_settings(settings: Settings) -> StoreSettings:
+def store_settings(settings: Settings) -> StoreSettings:
     return StoreSettings(
         segment_bytes=settings.segment_bytes,
         disk_reserve_bytes=settings.disk_reserve_bytes,
@@ -190,13 +190,14 @@ async def _serve_store(
     with SyncThread() as sync_thread:
         async with trio.open_nursery() as nursery:
             broker = Broker(settings, store, clock, sync_thread, nursery)
-            await _serve_broker(broker, listeners, ready, nursery)
+            await serve_broker(broker, listeners, ready, nursery)
             nursery.cancel_scope.cancel()
 
 
-async def _serve_broker(
+async def serve_broker(
     broker: Broker, listeners: list[Listener], ready: Ready | None, nursery: trio.Nursery
 ) -> None:
+    """Serve on these listeners until `Running.stop`, then stop in order. `nursery` takes the tasks."""
     running = Running([listener.url for listener in listeners], broker.settings)
     server = Server(broker, nursery)
     engine, accepting, engine_ended = trio.CancelScope(), trio.CancelScope(), trio.Event()

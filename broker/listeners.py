@@ -7,23 +7,43 @@ import errno
 import os
 import socket
 import stat
+from typing import Protocol
 from urllib.parse import quote
 
 import trio
 
 from broker.errors import AddressInUse, CannotListen
 from broker.settings import Settings
+from broker.transport import SocketTransport, Transport
 
 _BACKLOG = 1_024
 
 
-class Listener:
+class Listener(Protocol):
+    """Where connections come from."""
+
+    url: str
+    """What clients use for it."""
+
+    async def accept(self) -> Transport:
+        """The next connection. Raises OSError."""
+
+    def close(self) -> None:
+        """Stop listening."""
+
+
+class SocketListener:
     """One listening socket, and the URL that clients use for it."""
 
     def __init__(self, sock: trio.socket.SocketType, url: str, path: str = "") -> None:
         self.socket = sock
         self.url = url
         self._path = path
+
+    async def accept(self) -> Transport:
+        """See `Listener`."""
+        sock, _ = await self.socket.accept()
+        return SocketTransport(sock)
 
     def close(self) -> None:
         """Stop listening; a Unix socket's file is removed."""
@@ -38,22 +58,22 @@ async def open_listeners(settings: Settings) -> list[Listener]:
     open.
     """
     with contextlib.ExitStack() as opened:
-        listeners: list[Listener] = []
+        listeners: list[SocketListener] = []
         if settings.unix_socket:
             listeners.append(await _open_unix(settings.unix_socket))
             opened.callback(listeners[-1].close)
         if settings.listen_tcp:
             listeners.extend(await _open_tcp(settings.listen_host, settings.listen_port))
         opened.pop_all()
-        return listeners
+        return list(listeners)
 
 
-async def _open_tcp(host: str, port: int) -> list[Listener]:
+async def _open_tcp(host: str, port: int) -> list[SocketListener]:
     try:
         opened = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
     except OSError as error:
         raise _explain(error, f"{host}:{port}") from error
-    return [Listener(each.socket, _tcp_url(each.socket)) for each in opened]
+    return [SocketListener(each.socket, _tcp_url(each.socket)) for each in opened]
 
 
 def _tcp_url(sock: trio.socket.SocketType) -> str:
@@ -65,7 +85,7 @@ def _unix_url(path: str) -> str:
     return f"tickwheel+unix://{quote(os.path.abspath(path))}"
 
 
-async def _open_unix(path: str) -> Listener:
+async def _open_unix(path: str) -> SocketListener:
     """Bind with access for the owner only: whoever can open the socket can do everything."""
     await _remove_stale(path)
     sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -76,7 +96,7 @@ async def _open_unix(path: str) -> Listener:
     except OSError as error:
         sock.close()
         raise _explain(error, path) from error
-    return Listener(sock, _unix_url(path), path)
+    return SocketListener(sock, _unix_url(path), path)
 
 
 async def _remove_stale(path: str) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +36,6 @@ def _check(result: int, what: str) -> None:
 
 class Region:
     """``allocated_bytes`` of a file, mapped at a fixed address inside ``reserve_bytes`` of address space."""
-
-    #: Gives a range of a file, by descriptor, disk blocks; 0 or an error number below. A simulated disk has its own.
-    allocate_blocks: ClassVar[Callable[[int, int, int], int]] = staticmethod(lib.tw_allocate)
 
     def __init__(self, path: Path | None, reserve_bytes: int, lender: Lender | None = None) -> None:
         """``lender`` helps out when the disk is full."""
@@ -113,7 +110,7 @@ class Region:
 
     def _allocate(self, fd: int, target: int) -> None:
         start = self.allocated_bytes
-        _check(Region.allocate_blocks(fd, start, target - start), f"growing {self.path}")
+        _check(lib.tw_allocate(fd, start, target - start), f"growing {self.path}")
 
     def _allocate_least(self, fd: int, target: int) -> None:
         if not self._has_room(fd, target):
@@ -166,7 +163,7 @@ class Region:
         """Gives ``[start, end)``, which is a part of what is usable, disk blocks again. Safe in another thread. Raises
         ``DiskFull``."""
         with self._file() as fd:
-            _check(Region.allocate_blocks(fd, start, end - start), f"refilling {self.path}")
+            _check(lib.tw_allocate(fd, start, end - start), f"refilling {self.path}")
 
     def write_back(self, start: int, end: int) -> None:
         """Writes what is dirty in ``[start, end)`` without haste: what the system would write in one burst later,

@@ -105,7 +105,7 @@ class Core:
         return spread
 
     def lateness_ms(self, ids: UInt64Array, now_ms: int) -> Int64Array:
-        """By how much it is past the time of messages; one that was sent with a time in the past was due when it came."""
+        """By how much it is past the time of messages; what was sent with a time in the past was due when it came."""
         rows = self.tables.rows
         due_ms = self._spread(rows["deliver_at_ms"][ids], ids)
         return np.maximum(now_ms - np.maximum(due_ms, rows["created_ms"][ids]), 0)

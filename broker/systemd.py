@@ -40,7 +40,10 @@ class ServiceManager:
         if not self._address:
             return
         message = "\n".join(f"{name}={value}" for name, value in fields.items())
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        with (
+            suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
+        ):
             sock.setblocking(False)
             sock.sendto(message.encode(), self._address)
 

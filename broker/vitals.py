@@ -1,8 +1,8 @@
 """Whether the broker is alive, and whether it can serve: what a service manager and a load balancer ask.
 
-*Alive* is a broker whose event loop turns and whose parts move whatever they have to do. One that is not is ended by its
-service manager and started again. *Ready* is one that takes sends as well; a full disk makes it unready, but to start
-it again would help nobody.
+*Alive* is a broker whose event loop turns and whose parts move whatever they have to do. One that is not is ended by
+its service manager and started again. *Ready* is one that takes sends as well; a full disk makes it unready, but to
+start it again would help nobody.
 """
 
 from __future__ import annotations
@@ -141,6 +141,8 @@ class Vitals:
         yield _Part("DequeueGet", is_due, (store.wheel.tick_ms, store.wheel.pending, tries))
         figures = broker.commit.figures
         yield _Part(
-            "group commit", broker.commit.waiting > 0 and figures.began_s is None, (figures.released, store.log.syncs)
+            "group commit",
+            broker.commit.waiting > 0 and figures.began_s is None,
+            (figures.released, store.log.syncs),
         )
         yield _Part("housekeeping", True, broker.house_rounds)

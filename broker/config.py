@@ -28,7 +28,7 @@ Others with our prefix are left alone: the client's (`_OF_CLIENTS`), and what Ku
 when a service is called `tickwheel` (TICKWHEEL_SERVICE_HOST, TICKWHEEL_PORT, …).
 """
 
-_OF_CLIENTS = frozenset({"url", "token", "token_file", "ca", "certificate", "key"})
+_OF_CLIENTS = frozenset({"url", "token", "token_file", "plain_token", "ca", "certificate", "key"})
 
 MAX_UNIX_PATH_BYTES = 100
 _SWITCH_TEXTS = {

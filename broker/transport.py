@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import trio
 
@@ -81,9 +81,9 @@ class TlsTransport(SocketTransport):
 
     def __init__(self, sock: trio.socket.SocketType, context: ssl.SSLContext) -> None:
         super().__init__(sock)
-        stream = trio.SocketStream(sock)
-        # https_compatible: frames say their own length, so an end without a farewell hides nothing.
-        self._tls = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._sending = trio.StrictFIFOLock()
         self._is_plain = False
         self._is_begun = False
 
@@ -92,12 +92,16 @@ class TlsTransport(SocketTransport):
         await self._begin()
         if self._is_plain:
             return await super().receive_into(buffer)
-        try:
-            data = await self._tls.receive_some(len(buffer))
-        except trio.BrokenResourceError as error:
-            raise _explain_tls(error) from error
-        buffer[: len(data)] = data
-        return len(data)
+        while True:
+            try:
+                count_bytes: int = self._tls.read(len(buffer), buffer)  # type: ignore[assignment]
+                return count_bytes
+            except ssl.SSLWantReadError:
+                await self._exchange()
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return 0  # frames say their own length: an end without a farewell hides nothing
+            except ssl.SSLError as error:
+                await self._give_up(error)
 
     async def send_some(self, data: bytes | memoryview) -> int:
         """See `Transport` and `receive_into`."""
@@ -106,32 +110,62 @@ class TlsTransport(SocketTransport):
             return await super().send_some(data)
         piece = data[:_TLS_PIECE_BYTES]
         try:
-            await self._tls.send_all(piece)
-        except trio.BrokenResourceError as error:
-            raise _explain_tls(error) from error
+            self._tls.write(piece)
+        except ssl.SSLError as error:
+            await self._give_up(error)
+        await self._flush()
         return len(piece)
 
     async def _begin(self) -> None:
+        """The handshake, if the peer wants one. Raises TlsRequired."""
         if self._is_begun:
             return
         try:
             first = await self._socket.recv(len(_TLS_HANDSHAKE), socket.MSG_PEEK)
         except OSError as error:
             raise trio.BrokenResourceError(error.strerror) from error
-        self._is_begun = True
         if not _TLS_HANDSHAKE.startswith(first):
-            self._is_plain = True
+            self._is_begun = self._is_plain = True
             raise TlsRequired
+        while not self._is_begun:
+            try:
+                self._tls.do_handshake()
+                self._is_begun = True
+            except ssl.SSLWantReadError:
+                await self._exchange()
+            except ssl.SSLError as error:
+                await self._give_up(error)
+        await self._flush()
 
+    async def _exchange(self) -> None:
+        """Send what TLS has to say, and receive some more for it."""
+        await self._flush()
+        try:
+            data = await self._socket.recv(_TLS_PIECE_BYTES)
+        except OSError as error:
+            raise trio.BrokenResourceError(error.strerror) from error
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
 
-def _explain_tls(error: trio.BrokenResourceError) -> trio.BrokenResourceError:
-    """The same, with what OpenSSL objects to."""
-    cause = error.__cause__
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return trio.BrokenResourceError(f"TLS: the client's certificate is refused: {cause.verify_message}")
-    if isinstance(cause, ssl.SSLError):
-        return trio.BrokenResourceError(f"TLS: {cause.reason or cause}")
-    return error
+    async def _flush(self) -> None:
+        """Send what is encrypted: one task at a time, so that it keeps its order."""
+        while self._outgoing.pending:
+            async with self._sending:
+                data: bytes | memoryview = memoryview(self._outgoing.read())
+                while data:
+                    data = data[await super().send_some(data) :]
+
+    async def _give_up(self, error: ssl.SSLError) -> NoReturn:
+        """Tell the peer what TLS objects to. Raises trio.BrokenResourceError."""
+        self._is_begun = True
+        await self._flush()
+        if isinstance(error, ssl.SSLCertVerificationError):
+            reason = f"the client's certificate is refused: {error.verify_message}"
+        else:
+            reason = error.reason or str(error)
+        raise trio.BrokenResourceError(f"TLS: {reason}") from error
 
 
 def _describe_peer(sock: trio.socket.SocketType) -> str:

@@ -41,6 +41,10 @@ class Files:
         _write_private(key, leaf.private_key_pem.bytes())
         return certificate, key
 
+    def spoil_key(self) -> None:
+        """Write something else where the key was."""
+        Path(self.key_path).write_text("no key")
+
     def encrypt_key(self, password: str) -> str:
         """The path of the broker's key, encrypted."""
         key = serialization.load_pem_private_key(Path(self.key_path).read_bytes(), None)

@@ -24,3 +24,17 @@ class BadCertificate(TickwheelError, ValueError):
 
     code = "bad_certificate"
     advice = "Name PEM files that this user can read: the certificate with its chain, and the key that belongs to it."
+
+
+class TlsFailed(TickwheelError, ConnectionError):
+    """Client and broker did not agree on TLS."""
+
+    code = "tls_failed"
+    advice = "Check that both ends speak TLS 1.2 or newer; the broker's log may say more."
+
+
+class TokenNeedsTls(TickwheelError, ValueError):
+    """The token would be sent in plain text."""
+
+    code = "token_needs_tls"
+    advice = "Use tickwheels://…; or plain_token=True (--plain-token) if nobody can listen on the way."

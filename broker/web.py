@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS: Final = 64
 """At a time; others wait to be accepted. Each costs a file and some memory."""
 
-READ_TIMEOUT_S: Final = 30
+READ_TIMEOUT_S: Final = 10
+KEEP_ALIVE_S: Final = 5.0
+"""Short, because hypercorn keeps the place of a client that left for so long."""
+
 CONNECTION_S: Final = 300.0
 """The longest life of a connection: who sends a byte now and then must not keep a place for ever."""
 
@@ -156,7 +159,7 @@ def _config() -> Config:
     config.accesslog = config.errorlog = None
     config.include_server_header = False
     config.read_timeout = READ_TIMEOUT_S
-    config.keep_alive_timeout = READ_TIMEOUT_S
+    config.keep_alive_timeout = KEEP_ALIVE_S
     config.ssl_handshake_timeout = READ_TIMEOUT_S
     config.graceful_timeout = 0
     return config

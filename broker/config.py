@@ -140,8 +140,9 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
             f"listen_tcp is false ({origins['listen_tcp']}) and unix_socket is empty: nothing to listen on"
         )
     if reachable_by_others(settings) and not settings.insecure and not settings.tls_certificate:
+        name = "http_host" if _is_loopback(settings.listen_host) or not settings.listen_tcp else "listen_host"
         yield (
-            f"listen_host is {settings.listen_host!r} ({origins['listen_host']}), which other machines "
+            f"{name} is {getattr(settings, name)!r} ({origins[name]}), which other machines "
             "may reach, and there is no TLS. Set tls_certificate (and tls_key), listen on 127.0.0.1, or set "
             "insecure = true"
         )
@@ -176,8 +177,9 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
 
 
 def reachable_by_others(settings: Settings) -> bool:
-    """Whether other machines may reach the TCP listener."""
-    return settings.listen_tcp and not _is_loopback(settings.listen_host)
+    """Whether other machines may reach the TCP listener or the HTTP listener."""
+    by_tcp = settings.listen_tcp and not _is_loopback(settings.listen_host)
+    return by_tcp or (settings.http_listen and not _is_loopback(settings.http_host))
 
 
 def _is_loopback(host: str) -> bool:

@@ -19,6 +19,7 @@ from broker.schedules import Schedules
 from broker.services import Services
 from broker.settings import Settings
 from broker.sync import GroupCommit, SyncRunner
+from broker.vitals import Vitals
 from broker.wake import Bell
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import encode_body
@@ -53,11 +54,14 @@ class Broker:
         self.counters = Counters()
         self.held_subscriptions = 0
         self.is_draining = False
+        self.clock_set_back = 0
+        """How often the wall clock was."""
         self.house_rounds = 0
         """How often the housekeeping was done."""
         self.topics_changed = Bell()
         self.bulk = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
         self._started_s = trio.current_time()
+        self.started_ms = clock.now_ms()
         self.commit = GroupCommit(
             store,
             runner,
@@ -77,6 +81,7 @@ class Broker:
         self.schedules = Schedules(self)
         self.purging = Purging(self, runner)
         self.adopting = Adopting(self, runner)
+        self.vitals = Vitals(self)
 
     async def run(self) -> None:
         """Group commit, the five services and the housekeeping. Raises SyncFailed when the disk fails."""
@@ -208,6 +213,7 @@ class Broker:
             back_ms = self.clock.take_step_back_ms()
             if back_ms > _STEP_BACK_MS:
                 _log.warning("the wall clock was set back", by_ms=back_ms)
+                self.clock_set_back += 1
                 self._turn_back(now_ms, back_ms)
             self.store.housekeeping(now_ms)
             self._tell_of_unburied()

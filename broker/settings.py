@@ -43,7 +43,7 @@ def _plain(section: str, help_text: str) -> Any:
 
 
 _LISTEN, _SECURITY, _STORAGE, _LIMITS = "Listening", "Security", "Storage", "Limits"
-_DELIVERY, _TIMEOUTS, _LOG = "Delivery", "Time-outs", "Logging"
+_DELIVERY, _TIMEOUTS, _MONITORING, _LOG = "Delivery", "Time-outs", "Monitoring", "Logging"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -235,6 +235,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     drain_timeout_ms: Annotated[
         int, _duration(_TIMEOUTS, "On shutdown, how long clients may finish and acknowledge.", 0, HOUR_MS)
     ] = 2 * SECOND_MS
+
+    # -- monitoring -----------------------------------------------------------------------------------------
+    http_listen: Annotated[
+        bool,
+        _plain(
+            _MONITORING,
+            "Whether to answer /livez, /readyz and /metrics over HTTP; with TLS where tls_certificate is set. "
+            "Needs pip install 'tickwheel[server]'.",
+        ),
+    ] = False
+    http_host: Annotated[
+        str,
+        _plain(_MONITORING, "Address of the HTTP listener; the rules for listen_host hold for it as well."),
+    ] = "127.0.0.1"
+    http_port: Annotated[
+        int, _count(_MONITORING, "Port of the HTTP listener. 0 lets the system choose a free one.", 0, 65_535)
+    ] = 7412
+    metrics_topics: Annotated[
+        int,
+        _count(
+            _MONITORING,
+            "At most so many topics, the oldest ones, and so many of their groups have metrics of their own; those "
+            "of all others are added up as `other`.",
+            0,
+            1_000,
+        ),
+    ] = 100
 
     # -- logging --------------------------------------------------------------------------------------------
     log_level: Annotated[

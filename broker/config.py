@@ -168,6 +168,11 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
             f"max_frame_bytes ({origins['max_frame_bytes']}) must be at least {needed_bytes} to hold one "
             f"message of max_body_bytes ({origins['max_body_bytes']})"
         )
+    if settings.max_receive_bytes < settings.max_frame_bytes:
+        yield (
+            f"max_receive_bytes ({origins['max_receive_bytes']}) must be at least max_frame_bytes "
+            f"({origins['max_frame_bytes']}), so that one such frame can arrive"
+        )
     staging_bytes = settings.max_frame_bytes + _LOG_MARGIN_BYTES
     if settings.segment_bytes < staging_bytes:
         yield (

@@ -193,7 +193,7 @@ async def _obey_signals(signals: AsyncIterator[int], running: Running, manager: 
 
 def _open_store(settings: Settings, clock: Clock) -> Store:
     try:
-        store = Store.open(Path(settings.data_dir), _store_settings(settings), clock.now_ms())
+        store = Store.open(Path(settings.data_dir), store_settings(settings), clock.now_ms())
     except StoreError as error:
         raise from_store(error) from error
     except OSError as error:
@@ -201,7 +201,7 @@ def _open_store(settings: Settings, clock: Clock) -> Store:
     return store
 
 
-def _store_settings(settings: Settings) -> StoreSettings:
+def store_settings(settings: Settings) -> StoreSettings:
     return StoreSettings(
         segment_bytes=settings.segment_bytes,
         disk_reserve_bytes=settings.disk_reserve_bytes,
@@ -238,13 +238,14 @@ async def _serve_store(
     with SyncThread() as sync_thread:
         async with trio.open_nursery() as nursery:
             broker = Broker(running.settings, store, clock, sync_thread, nursery)
-            await _serve_broker(broker, listeners, ready, running, nursery)
+            await serve_broker(broker, listeners, ready, running, nursery)
             nursery.cancel_scope.cancel()
 
 
-async def _serve_broker(
+async def serve_broker(
     broker: Broker, listeners: list[Listener], ready: Ready | None, running: Running, nursery: trio.Nursery
 ) -> None:
+    """Serve on these listeners until `running.stop`, then stop in order. `nursery` takes the tasks."""
     running.broker = broker
     server = Server(broker, nursery)
     engine, accepting, engine_ended = trio.CancelScope(), trio.CancelScope(), trio.Event()

@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import stat
+from typing import Protocol
 from urllib.parse import quote
 
 import trio
@@ -14,12 +15,25 @@ import trio
 from broker.errors import AddressInUse, CannotListen
 from broker.settings import Settings
 from broker.tls import Certificates
-from broker.transport import SocketTransport, TlsTransport
+from broker.transport import SocketTransport, TlsTransport, Transport
 
 _BACKLOG = 1_024
 
 
-class Listener:
+class Listener(Protocol):
+    """Where connections come from."""
+
+    url: str
+    """What clients use for it."""
+
+    async def accept(self) -> Transport:
+        """The next connection. Raises OSError."""
+
+    def close(self) -> None:
+        """Stop listening."""
+
+
+class SocketListener:
     """One listening socket, and the URL that clients use for it."""
 
     def __init__(
@@ -36,8 +50,9 @@ class Listener:
         self._path = path
         self._certificates = certificates
 
-    def transport(self, sock: trio.socket.SocketType) -> SocketTransport:
-        """For a connection that was accepted here."""
+    async def accept(self) -> Transport:
+        """See `Listener`."""
+        sock, _ = await self.socket.accept()
         if self._certificates is None:
             return SocketTransport(sock)
         return TlsTransport(sock, self._certificates.current)
@@ -55,24 +70,25 @@ async def open_listeners(settings: Settings, certificates: Certificates | None =
     CannotListen; then nothing is left open.
     """
     with contextlib.ExitStack() as opened:
-        listeners: list[Listener] = []
+        listeners: list[SocketListener] = []
         if settings.unix_socket:
             listeners.append(await _open_unix(settings.unix_socket))
             opened.callback(listeners[-1].close)
         if settings.listen_tcp:
             listeners.extend(await _open_tcp(settings.listen_host, settings.listen_port, certificates))
         opened.pop_all()
-        return listeners
+        return list(listeners)
 
 
-async def _open_tcp(host: str, port: int, certificates: Certificates | None) -> list[Listener]:
+async def _open_tcp(host: str, port: int, certificates: Certificates | None) -> list[SocketListener]:
     try:
         opened = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
     except OSError as error:
         raise _explain(error, f"{host}:{port}") from error
     scheme = "tickwheel" if certificates is None else "tickwheels"
     return [
-        Listener(each.socket, _tcp_url(scheme, each.socket), certificates=certificates) for each in opened
+        SocketListener(each.socket, _tcp_url(scheme, each.socket), certificates=certificates)
+        for each in opened
     ]
 
 
@@ -85,7 +101,7 @@ def _unix_url(path: str) -> str:
     return f"tickwheel+unix://{quote(os.path.abspath(path))}"
 
 
-async def _open_unix(path: str) -> Listener:
+async def _open_unix(path: str) -> SocketListener:
     """Bind with access for the owner only: whoever can open the socket can do everything."""
     await _remove_stale(path)
     sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -96,7 +112,7 @@ async def _open_unix(path: str) -> Listener:
     except OSError as error:
         sock.close()
         raise _explain(error, path) from error
-    return Listener(sock, _unix_url(path), path=path)
+    return SocketListener(sock, _unix_url(path), path=path)
 
 
 async def _remove_stale(path: str) -> None:

@@ -28,6 +28,10 @@ class Transport(Protocol):
     peer: str
     """Who is at the other end, for the log."""
 
+    @property
+    def is_established(self) -> bool:
+        """Whether the other end can be told something: a TLS handshake, if there is one, is over."""
+
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive up to `len(buffer)` bytes; 0 at the end. Raises trio.BrokenResourceError on a reset."""
 
@@ -49,6 +53,11 @@ class SocketTransport:
         self.peer = _describe_peer(sock)
         if sock.family != socket.AF_UNIX:
             _tune_tcp(sock)
+
+    @property
+    def is_established(self) -> bool:
+        """See `Transport`."""
+        return True
 
     async def receive_into(self, buffer: memoryview) -> int:
         """See `Transport`."""
@@ -86,6 +95,11 @@ class TlsTransport(SocketTransport):
         self._sending = trio.StrictFIFOLock()
         self._is_plain = False
         self._is_begun = False
+
+    @property
+    def is_established(self) -> bool:
+        """See `Transport`."""
+        return self._is_begun
 
     async def receive_into(self, buffer: memoryview) -> int:
         """See `Transport`. Raises TlsRequired, once, if the peer speaks without TLS; it can then be told so."""

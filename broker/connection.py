@@ -14,7 +14,7 @@ import trio
 
 from broker import logs, requests
 from broker.delivery import Subscription
-from broker.errors import ends_the_broker, error_frame, from_store
+from broker.errors import ends_the_broker, from_store
 from broker.inbox import Inbox
 from broker.outgoing import Outgoing
 from broker.replying import when_durable
@@ -39,6 +39,7 @@ from tickwheel.protocol.frames import HEADER_BYTES, FrameType, encode_frame
 from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES, MAX_HEADERS_BYTES, MAX_KEY_BYTES, PROTOCOL_VERSION
 from tickwheel.protocol.machine import NotUnderstood, Requested, ServerMachine
 from tickwheel.protocol.requests import GoAway, Hello, HelloOk, encode_body
+from tickwheel.protocol.security_errors import ConnectionDenied
 from timerlog.errors import StoreError
 from timerlog.store import Ingested, Stop
 
@@ -117,7 +118,7 @@ class Connection:
         try:
             await self._greet()
             await self._listen()
-        except RemoteProtocolError as error:
+        except (RemoteProtocolError, ConnectionDenied) as error:
             await self._part(error, self._inbox.correlation() if isinstance(error, FrameTooLarge) else 0)
         except trio.BrokenResourceError:
             raise
@@ -146,7 +147,7 @@ class Connection:
         """Answer what was accepted, then say why, then close without losing that answer to a reset."""
         self._log.warning("connection refused", code=error.code, reason=error.message, advice=error.advice)
         await self.broker.commit.wait_durable(self.broker.store.appended_position)
-        self.outgoing.put(error_frame(correlation, error))
+        self.outgoing.put(self.broker.counters.refusal(correlation, error))
         await self.outgoing.flush()
         self._transport.end_sending()
         scrap = memoryview(bytearray(1 << 16))
@@ -231,6 +232,8 @@ class Connection:
         broker = self.broker
         taken = broker.store.ingest(data, broker.clock.now_ms())
         self._inbox.consume(taken.consumed_bytes)
+        if taken.exceptions:
+            broker.counters.refused_messages(taken.replies)
         if taken.replies:
             broker.commit.when_durable(taken.position, self.outgoing.put, taken.replies)
         if taken.stop is not Stop.NEED_MORE:
@@ -304,9 +307,8 @@ class Connection:
 
     def _refuse(self, correlation: int, error: TickwheelError) -> None:
         """Answer one request with its error; the connection goes on."""
-        self.broker.counters.refused += 1
         self._log.info("request refused", code=error.code, reason=error.message)
-        self.outgoing.put(error_frame(correlation, error))
+        self.outgoing.put(self.broker.counters.refusal(correlation, error))
 
     def _take_one_while_draining(self) -> None:
         """During shutdown: acks and the like are still taken, sends are not."""

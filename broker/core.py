@@ -11,6 +11,7 @@ import trio
 from broker import logs, retention
 from broker.adopting import Adopting
 from broker.clock import Clock
+from broker.counters import Counters
 from broker.delivery import Delivery, Subscription
 from broker.purging import Purging
 from broker.query import Queries
@@ -18,6 +19,7 @@ from broker.schedules import Schedules
 from broker.services import Services
 from broker.settings import Settings
 from broker.sync import GroupCommit, SyncRunner
+from broker.vitals import Vitals
 from broker.wake import Bell
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import encode_body
@@ -37,14 +39,6 @@ _STEP_BACK_MS = 1_000
 _log = logs.get_logger("core")
 
 
-class Counters:
-    """What the broker counts itself, beside the engine."""
-
-    def __init__(self) -> None:
-        self.connections = 0
-        self.refused = 0
-
-
 class Broker:
     """Engine, group commit, services and delivery. Make it inside trio; `run` works until cancelled."""
 
@@ -60,9 +54,14 @@ class Broker:
         self.counters = Counters()
         self.held_subscriptions = 0
         self.is_draining = False
+        self.clock_set_back = 0
+        """How often the wall clock was."""
+        self.house_rounds = 0
+        """How often the housekeeping was done."""
         self.topics_changed = Bell()
         self.bulk = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
         self._started_s = trio.current_time()
+        self.started_ms = clock.now_ms()
         self.commit = GroupCommit(
             store,
             runner,
@@ -70,7 +69,7 @@ class Broker:
             durability=settings.durability,
             sync_interval_s=settings.sync_interval_ms / 1_000,
         )
-        self.queries = Queries(store, clock, settings.max_frame_bytes)
+        self.queries = Queries(store, clock, settings.max_frame_bytes, self.counters.refusal)
         self.delivery = Delivery(store, clock, nursery, self._leased)
         self.services = Services(
             store,
@@ -82,6 +81,7 @@ class Broker:
         self.schedules = Schedules(self)
         self.purging = Purging(self, runner)
         self.adopting = Adopting(self, runner)
+        self.vitals = Vitals(self)
 
     async def run(self) -> None:
         """Group commit, the five services and the housekeeping. Raises SyncFailed when the disk fails."""
@@ -183,6 +183,7 @@ class Broker:
             "subscribers": self.delivery.subscribers,
             "uptime_ms": round((trio.current_time() - self._started_s) * 1_000),
             "version": self.version,
+            "refusals": dict(self.counters.refusals),
         }
 
     def topics(self) -> dict[str, Any]:
@@ -212,9 +213,11 @@ class Broker:
             back_ms = self.clock.take_step_back_ms()
             if back_ms > _STEP_BACK_MS:
                 _log.warning("the wall clock was set back", by_ms=back_ms)
+                self.clock_set_back += 1
                 self._turn_back(now_ms, back_ms)
             self.store.housekeeping(now_ms)
             self._tell_of_unburied()
+            self.house_rounds += 1
 
     def _turn_back(self, now_ms: int, back_ms: int) -> None:
         try:

@@ -9,10 +9,10 @@ import trio
 from broker import logs
 from broker.connection import Connection
 from broker.core import Broker
-from broker.errors import error_frame
 from broker.listeners import Listener
-from broker.transport import SocketTransport
+from broker.transport import Transport
 from tickwheel.protocol.errors import TooManyConnections
+from tickwheel.protocol.security_errors import TlsRequired
 
 _log = logs.get_logger("server")
 
@@ -32,7 +32,7 @@ class Server:
         """`nursery` takes one task a connection."""
         self._broker = broker
         self._nursery = nursery
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in order: a run can be repeated exactly
         self._last_number = 0
         self._turned_away = 0
         self._nobody_left = trio.Event()
@@ -41,9 +41,9 @@ class Server:
         """Accept until cancelled, then close the listener."""
         try:
             while True:
-                sock = await self._accept_one(listener)
-                if sock is not None:
-                    self._welcome(sock)
+                transport = await self._accept_one(listener)
+                if transport is not None:
+                    self._welcome(transport)
         finally:
             listener.close()
 
@@ -84,9 +84,9 @@ class Server:
             for connection in list(self._connections):
                 await connection.outgoing.flush()
 
-    async def _accept_one(self, listener: Listener) -> trio.socket.SocketType | None:
+    async def _accept_one(self, listener: Listener) -> Transport | None:
         try:
-            sock, _ = await listener.socket.accept()
+            return await listener.accept()
         except OSError as error:
             if error.errno in _OUT_OF_RESOURCES:
                 _log.error(
@@ -98,14 +98,12 @@ class Server:
             elif error.errno not in _GONE_BEFORE_ACCEPT:
                 raise
             return None
-        return sock
 
-    def _welcome(self, sock: trio.socket.SocketType) -> None:
-        transport = SocketTransport(sock)
+    def _welcome(self, transport: Transport) -> None:
         if len(self._connections) < self._broker.settings.max_connections:
             self._last_number += 1
             connection = Connection(self._broker, transport, self._last_number)
-            self._connections.add(connection)
+            self._connections[connection] = None
             self._broker.counters.connections = len(self._connections)
             self._nursery.start_soon(self._serve, connection)
         elif self._turned_away < _MAX_TURNED_AWAY:
@@ -118,22 +116,22 @@ class Server:
         try:
             await connection.serve()
         finally:
-            self._connections.discard(connection)
+            self._connections.pop(connection, None)
             self._broker.counters.connections = len(self._connections)
             if not self._connections:
                 self._nobody_left.set()
 
-    async def _turn_away(self, transport: SocketTransport) -> None:
+    async def _turn_away(self, transport: Transport) -> None:
         """Say why before closing; wait for the client to have read it, but not for long."""
         _log.warning("connection refused", code=TooManyConnections.code, peer=transport.peer)
         scrap = memoryview(bytearray(1 << 12))
         try:
             with trio.move_on_after(_TURN_AWAY_S):
-                await transport.send_some(error_frame(0, TooManyConnections()))
+                await transport.send_some(self._broker.counters.refusal(0, TooManyConnections()))
                 transport.end_sending()
                 while await transport.receive_into(scrap):
                     pass
-        except trio.BrokenResourceError:
+        except (trio.BrokenResourceError, TlsRequired):
             _log.debug("connection lost", peer=transport.peer)
         finally:
             self._turned_away -= 1

@@ -14,6 +14,8 @@ from timerlog.layout import MAX_BATCH
 from timerlog.topics import Topics
 
 FRAME_HEAD_BYTES: Final = 16
+_REPLY_BYTES: Final = 32
+_EXCEPTION_BYTES: Final = 16
 _REPLIES_BYTES: Final = 2 * 16 * MAX_BATCH + 4096
 
 
@@ -43,7 +45,7 @@ class Need(IntEnum):
 class Ingested:
     """What became of a socket's bytes. ``replies`` (whole SEND_OK frames) may be sent once the log is durable up to
     ``position``. ``stop_frame``, for the stops that name a frame: (type, correlation, payload); its bytes are among
-    the consumed ones."""
+    the consumed ones. ``exceptions``: messages in ``replies`` that were not stored."""
 
     consumed_bytes: int
     messages: int
@@ -51,6 +53,7 @@ class Ingested:
     position: int
     stop: Stop
     stop_frame: tuple[int, int, memoryview] | None
+    exceptions: int = 0
 
 
 class Producing(Topics):
@@ -65,7 +68,7 @@ class Producing(Topics):
     def ingest(self, data: Buffer, now_ms: int) -> Ingested:
         """Stores every whole SEND frame at the head of ``data``, in one pass of C, up to the first other frame."""
         source = ffi.from_buffer("uint8_t[]", data)
-        total, consumed, messages = len(source), 0, 0
+        total, consumed, messages, frames = len(source), 0, 0, 0
         result = self._ingested
         replies: list[bytes] = []
         while True:
@@ -76,6 +79,7 @@ class Producing(Topics):
             payload_offset = consumed + int(result.stop_payload_offset)
             consumed += int(result.consumed_bytes)
             messages += int(result.messages)
+            frames += int(result.frames)
             if result.reply_bytes:
                 replies.append(bytes(ffi.buffer(self._replies_pointer, result.reply_bytes)))
             stop = int(result.stop)
@@ -94,7 +98,9 @@ class Producing(Topics):
         if stop in (Stop.OTHER_FRAME, Stop.BAD_FRAME, Stop.UNKNOWN_TOPIC, Stop.DISK_FULL):
             payload = memoryview(data)[payload_offset : payload_offset + int(result.stop_payload_bytes)]
             frame = (int(result.stop_type), int(result.stop_correlation), payload)
-        return Ingested(consumed, messages, b"".join(replies), self.log.appended_position, Stop(stop), frame)
+        answer = b"".join(replies)
+        exceptions = (len(answer) - frames * _REPLY_BYTES) // _EXCEPTION_BYTES
+        return Ingested(consumed, messages, answer, self.log.appended_position, Stop(stop), frame, exceptions)
 
     def _provide(self, need: int, amount: int) -> None:
         """Provides what the next frame needs, before anything of it is stored. Raises ``DiskFull``."""

@@ -52,6 +52,9 @@ COMMANDS = {
     "backup": CommandEntry(
         "cli.backup", "backup", "Copy a data directory while its broker serves.", _RUNNING
     ),
+    "repair": CommandEntry(
+        "cli.repair", "repair", "Save what can be saved of a damaged data directory.", _RUNNING
+    ),
     "restore": CommandEntry("cli.backup", "restore", "Make a data directory of a backup.", _RUNNING),
     "serve": CommandEntry("cli.commands.serve", "serve", "Run the broker.", _RUNNING),
     "purge": CommandEntry(

@@ -75,6 +75,12 @@ class DamagedLog(StoreError):
     )
 
 
+class Unrepairable(DamagedLog):
+    """Nothing of a damaged directory can be saved by a repair."""
+
+    advice = "Restore a backup: `tickwheel restore BACKUP DIRECTORY`. Nothing was changed."
+
+
 class UnsupportedFormat(StoreError):
     """The files were written by another version."""
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from native import ffi, lib
+from native import crc32c, ffi, lib
 from timerlog.errors import DamagedLog, DiskFull
-from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES
+from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, TRANSACTION_ID_BYTES, RecordType
 from timerlog.log import ADDRESS_SPACE_BYTES, reserve_log_address_space, unpack_segment_header
 from timerlog.recovery import END_RECORD, LogReader
+
+
+def padded(size_bytes: int) -> int:
+    """What a record takes: the next one begins at a multiple of 8."""
+    return (size_bytes + 7) // 8 * 8
 
 
 class MappedLog:
@@ -42,6 +48,40 @@ class MappedLog:
     def of(cls, folder: Path) -> MappedLog:
         """All segments in a folder."""
         return cls({int(path.stem): path for path in folder.glob("*.log") if path.stem.isdigit()})
+
+    def remap(self, base: int, path: Path) -> None:
+        """Takes another file for a segment."""
+        lib.tw_unmap_to_reserved(self.base, base, self.segment_bytes)
+        self._map(base, path)
+
+    def is_record(self, position: int) -> bool:
+        """Whether a whole record begins there."""
+        base = position // self.segment_bytes * self.segment_bytes
+        room = base + self.reader.sizes[base] - position
+        if position % 8 or room < RECORD_HEAD_BYTES:
+            return False
+        checksum, size_bytes = struct.unpack("<II", self.bytes_at(position, 8))
+        if size_bytes < RECORD_HEAD_BYTES or padded(size_bytes) > room:
+            return False
+        return crc32c(self.bytes_at(position + 4, size_bytes - 4)) == int(checksum)
+
+    def message_behind(self, position: int) -> int:
+        """The number of the first message that was sent behind ``position``; 0 when none is found."""
+        base = position // self.segment_bytes * self.segment_bytes
+        while base in self.reader.sizes:
+            while self.is_record(position):
+                kind = self.bytes_at(position, RECORD_HEAD_BYTES)[8]
+                if kind == RecordType.END:
+                    break
+                if kind == RecordType.MESSAGE:
+                    return int.from_bytes(self.bytes_at(position + RECORD_HEAD_BYTES, 8), "little")
+                if kind == RecordType.TRANSACTION:
+                    position += RECORD_HEAD_BYTES + TRANSACTION_ID_BYTES  # the records inside
+                else:
+                    position += padded(int.from_bytes(self.bytes_at(position + 4, 4), "little"))
+            base += self.segment_bytes
+            position = base + SEGMENT_HEADER_BYTES
+        return 0
 
     def _map(self, base: int, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -157,7 +157,7 @@ class MixedLoad(Load):
     bulk_topic = PURGED
 
     def __init__(self, url: str, ledger: Ledger, seed: int) -> None:
-        super().__init__(url, ledger)
+        super().__init__(url, ledger, is_purged=True)
         self._rng = random.Random(seed)
 
     async def run(self, until: Callable[[], Awaitable[None]]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import trio
 
 from broker import logs
+from broker.access import Access, open_access
 from broker.clock import Clock, SystemClock
 from broker.core import Broker
 from broker.errors import LogNotWritten, from_store
@@ -25,6 +26,7 @@ from broker.server import Server
 from broker.settings import Settings
 from broker.sync import SyncFailed, SyncThread
 from broker.tls import Certificates, certificates_of
+from broker.wake import Bell
 from tickwheel.protocol.errors import TickwheelError
 from timerlog.errors import StoreError
 from timerlog.settings import StoreSettings
@@ -36,10 +38,18 @@ _log = logs.get_logger("daemon")
 class Running:
     """A broker that has started: where it listens, and how to stop it from any thread."""
 
-    def __init__(self, urls: list[str], settings: Settings, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self,
+        urls: list[str],
+        settings: Settings,
+        certificates: Certificates | None = None,
+        access: Access | None = None,
+    ) -> None:
         self.urls = urls
         self.settings = settings
         self.certificates = certificates
+        self.access = access
+        self.tokens_changed = Bell()
         self._stop = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
 
@@ -51,9 +61,13 @@ class Running:
             return
 
     def reload(self) -> None:
-        """Load certificates anew, as SIGHUP does; what is bad is logged, and the old ones stay."""
+        """Load certificates and tokens anew, as SIGHUP does; what is bad is logged, and the old ones stay."""
         if self.certificates is not None:
             self.certificates.reload()
+        if self.access is not None:
+            self.access.audit.reopen()
+            if self.access.reload():
+                self.tokens_changed.ring()
 
     async def wait_stopped(self) -> None:
         """Return once `stop` was called."""
@@ -89,6 +103,9 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     clock = clock or SystemClock()
     # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
     certificates = certificates_of(settings)
+    access = open_access(
+        settings, clock, verifies_clients=certificates is not None and certificates.verifies_clients
+    )
     listeners = await open_listeners(settings, certificates) if _listens_first(settings) else None
     try:
         store = _open_store(settings, clock)
@@ -101,9 +118,8 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
         try:
             if listeners is None:
                 listeners = await open_listeners(settings, certificates)
-            await _serve_store(
-                store, clock, listeners, ready, Running(_urls(listeners), settings, certificates)
-            )
+            running = Running(_urls(listeners), settings, certificates, access)
+            await _serve_store(store, clock, listeners, ready, running)
         except* (SyncFailed, StoreError, OSError) as group:
             raise _explain(_first(group)) from group
         is_clean = True
@@ -111,6 +127,7 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
         raise _first(group) from group
     finally:
         store.close(clean=is_clean)
+        access.audit.close()
     _log.info("stopped")
 
 
@@ -206,7 +223,7 @@ async def _serve_store(
 ) -> None:
     with SyncThread() as sync_thread:
         async with trio.open_nursery() as nursery:
-            broker = Broker(running.settings, store, clock, sync_thread, nursery)
+            broker = Broker(running.settings, store, clock, sync_thread, nursery, running.access)
             await serve_broker(broker, listeners, ready, running, nursery)
             nursery.cancel_scope.cancel()
 
@@ -220,6 +237,8 @@ async def serve_broker(
     nursery.start_soon(_run_engine, broker, engine, engine_ended)
     nursery.start_soon(_accept_all, server, listeners, accepting)
     nursery.start_soon(server.watch)
+    nursery.start_soon(broker.access.watch, running.tokens_changed.ring)
+    nursery.start_soon(_check_logins, server, running)
     if broker.settings.durability != "always":
         _log.warning("sends are confirmed before they are on the disk", durability=broker.settings.durability)
     _log.info("started", urls=" ".join(running.urls), **_recovered(broker))
@@ -250,6 +269,12 @@ async def _run_engine(broker: Broker, scope: trio.CancelScope, ended: trio.Event
     with scope:
         await broker.run()
     ended.set()
+
+
+async def _check_logins(server: Server, running: Running) -> None:
+    while True:
+        await running.tokens_changed.wait()
+        server.check_logins()
 
 
 async def _accept_all(server: Server, listeners: list[Listener], scope: trio.CancelScope) -> None:

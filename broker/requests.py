@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker import adopting, changes, dropping, purging, schedule_requests, topics
+from broker import adopting, changes, dropping, purging, rights, schedule_requests, topics
 from broker.core import RELEASE_STEP
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
@@ -53,7 +53,11 @@ if TYPE_CHECKING:
 
 def answer(caller: Caller, correlation: int, request: Request) -> None:
     """Carry out one request. Raises TickwheelError or StoreError if it is refused."""
+    if caller.rights is not None:
+        request = rights.admit(caller.rights, request)
     _HANDLERS[type(request)](caller, correlation, request)
+    if type(request) in rights.AUDITED:
+        caller.tell_of(request)
 
 
 def _ping(caller: Caller, correlation: int, request: Ping) -> None:
@@ -145,7 +149,9 @@ def _stats(caller: Caller, correlation: int, request: GetStats) -> None:
 
 
 def _topics(caller: Caller, correlation: int, request: GetTopics) -> None:
-    at_once(caller, correlation, request, encode_map(caller.broker.topics()))
+    identity = caller.identity
+    topics = [topic for topic in caller.broker.topics()["topics"] if identity.sees(topic["name"])]
+    at_once(caller, correlation, request, encode_map({"topics": topics}))
 
 
 def _wheel(caller: Caller, correlation: int, request: GetWheel) -> None:

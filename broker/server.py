@@ -58,6 +58,11 @@ class Server:
                 if reason:
                     connection.end(reason)
 
+    def check_logins(self) -> None:
+        """Tokens have changed: see `Connection.check_login`."""
+        for connection in list(self._connections):
+            connection.check_login()
+
     def go_away(self, reason: str) -> None:
         """Tell all clients that the broker is stopping."""
         for connection in self._connections:

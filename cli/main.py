@@ -50,6 +50,7 @@ COMMANDS = {
         "cli.inspect", "inspect", "Verify a data directory that no broker has open.", _LOOKING
     ),
     "serve": CommandEntry("cli.commands.serve", "serve", "Run the broker.", _RUNNING),
+    "tokens": CommandEntry("cli.commands.tokens", "tokens", "Who may log in, and do what.", _RUNNING),
     "purge": CommandEntry(
         "cli.commands.purge", "purge", "Give the space of messages that are done back.", _RUNNING
     ),

@@ -139,9 +139,10 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
         yield (
             f"listen_tcp is false ({origins['listen_tcp']}) and unix_socket is empty: nothing to listen on"
         )
-    if reachable_by_others(settings) and not settings.insecure and not settings.tls_certificate:
+    name = exposed_host(settings)
+    if name and not settings.insecure and not settings.tls_certificate:
         yield (
-            f"listen_host is {settings.listen_host!r} ({origins['listen_host']}), which other machines "
+            f"{name} is {getattr(settings, name)!r} ({origins[name]}), which other machines "
             "may reach, and there is no TLS. Set tls_certificate (and tls_key), listen on 127.0.0.1, or set "
             "insecure = true"
         )
@@ -167,6 +168,11 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
             f"max_frame_bytes ({origins['max_frame_bytes']}) must be at least {needed_bytes} to hold one "
             f"message of max_body_bytes ({origins['max_body_bytes']})"
         )
+    if settings.max_receive_bytes < settings.max_frame_bytes:
+        yield (
+            f"max_receive_bytes ({origins['max_receive_bytes']}) must be at least max_frame_bytes "
+            f"({origins['max_frame_bytes']}), so that one such frame can arrive"
+        )
     staging_bytes = settings.max_frame_bytes + _LOG_MARGIN_BYTES
     if settings.segment_bytes < staging_bytes:
         yield (
@@ -175,9 +181,11 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def reachable_by_others(settings: Settings) -> bool:
-    """Whether other machines may reach the TCP listener."""
-    return settings.listen_tcp and not _is_loopback(settings.listen_host)
+def exposed_host(settings: Settings) -> str:
+    """The setting by which other machines may reach the broker, `listen_host` or `http_host`; empty: they may not."""
+    if settings.listen_tcp and not _is_loopback(settings.listen_host):
+        return "listen_host"
+    return "http_host" if settings.http_listen and not _is_loopback(settings.http_host) else ""
 
 
 def _is_loopback(host: str) -> bool:

@@ -33,6 +33,7 @@ from tickwheel.protocol.errors import (
     FrameTooLarge,
     InternalError,
     RemoteProtocolError,
+    SendTimeout,
     ShuttingDown,
     TickwheelError,
     UnknownTopic,
@@ -68,6 +69,7 @@ class Connection:
         self.subscriptions: dict[int, Subscription] = {}
         self.opened_s = trio.current_time()
         self.listening_since_s: float | None = None
+        self.frame_since_s: float | None = None
         self.is_greeted = False
         self.is_gone = False
         self.identity = NOBODY
@@ -77,6 +79,9 @@ class Connection:
         self._machine = ServerMachine(broker.settings.max_frame_bytes)
         self._last_subscription = 0
         self._scope = trio.CancelScope()
+        self._hearing = trio.CancelScope()
+        self._overdue: TickwheelError | None = None
+        self._large_bytes = 0
         self._nursery: trio.Nursery | None = None
         self._slow_requests = 0
         self._slow_ended = Bell()
@@ -98,10 +103,16 @@ class Connection:
         finally:
             self._leave()
 
-    def end(self, reason: str) -> None:
-        """Close at once, because the other side broke a rule of time."""
-        self._log.warning("connection closed", reason=reason)
-        self._scope.cancel()
+    def end(self, error: TickwheelError) -> None:
+        """The other side has missed a deadline: tell it, then close. Who does not read cannot be told, nor can who is
+        still in the TLS handshake."""
+        if isinstance(error, SendTimeout) or not self._transport.is_established:
+            self.broker.counters.refusals[error.code] += 1
+            self._log.warning("connection closed", code=error.code, reason=error.message, advice=error.advice)
+            self._scope.cancel()
+        elif self._overdue is None:
+            self._overdue = error
+            self._hearing.cancel()
 
     def go_away(self, reason: str) -> None:
         """Tell the client that the broker is stopping."""
@@ -169,8 +180,12 @@ class Connection:
 
     async def _converse(self) -> None:
         try:
-            await self._greet()
-            await self._listen()
+            with self._hearing:
+                await self._greet()
+                await self._listen()
+            if self._overdue is not None:
+                await self._part(self._overdue, 0)
+                return
         except (RemoteProtocolError, ConnectionDenied) as error:
             await self._part(error, self._inbox.correlation() if isinstance(error, FrameTooLarge) else 0)
         except trio.BrokenResourceError:
@@ -186,6 +201,7 @@ class Connection:
     def _leave(self) -> None:
         self.is_gone = True
         self._transport.close()
+        self.broker.receive_room.give_back(self._large_bytes)
         for subscription in self.subscriptions.values():
             self.broker.lose(subscription)
         self.subscriptions.clear()
@@ -212,12 +228,27 @@ class Connection:
     # -- reading --------------------------------------------------------------------------------------------
 
     async def _receive(self) -> bool:
-        """Receive once. False at the end of the stream."""
+        """Receive once. False at the end of the stream. Raises FrameTooLarge."""
+        await self._take_room()
         self.listening_since_s = trio.current_time()
+        if not self._inbox:
+            self.frame_since_s = None
+        elif self.frame_since_s is None:
+            self.frame_since_s = self.listening_since_s
         count_bytes = await self._transport.receive_into(self._inbox.free())
         self.listening_since_s = None
         self._inbox.received(count_bytes)
         return count_bytes > 0
+
+    async def _take_room(self) -> None:
+        """Before a buffer grows to take a large frame, there must be room for it; afterwards it is given back."""
+        room, wanted_bytes = self.broker.receive_room, self._inbox.wanted_large_bytes()
+        if wanted_bytes > self._large_bytes:
+            self.frame_since_s = None  # it is not the client that is slow
+            await room.take(wanted_bytes - self._large_bytes)
+        elif wanted_bytes < self._large_bytes:
+            room.give_back(self._large_bytes - wanted_bytes)
+        self._large_bytes = wanted_bytes
 
     async def _greet(self) -> None:
         """The handshake. Raises BadHandshake or UnsupportedProtocol."""
@@ -266,6 +297,7 @@ class Connection:
             return
         while True:
             while inbox.has_frame():
+                self.frame_since_s = None
                 if broker.is_draining:
                     self._take_one_while_draining()
                 else:
@@ -276,6 +308,8 @@ class Connection:
                     await broker.services.wait_for_room()
                 while self._slow_requests >= MAX_SLOW_REQUESTS:
                     await self._slow_ended.wait()
+                if outgoing.has_promised_much:
+                    await broker.commit.wait_durable(broker.store.appended_position)
             if not await self._receive():
                 return
 
@@ -290,7 +324,7 @@ class Connection:
         if taken.exceptions:
             broker.counters.refused_messages(taken.replies)
         if taken.replies:
-            broker.commit.when_durable(taken.position, self.outgoing.put, taken.replies)
+            broker.commit.when_durable(taken.position, self.outgoing.promise(), taken.replies)
         if taken.stop is not Stop.NEED_MORE:
             self._after_stop(taken)
 
@@ -331,7 +365,7 @@ class Connection:
             acked = broker.store.ack(payload, correlation, broker.clock.now_ms())
         except ValueError as error:
             raise BadFrame(f"ACK was not understood: {error}.") from error
-        broker.commit.when_durable(acked.position, self.outgoing.put, acked.reply)
+        broker.commit.when_durable(acked.position, self.outgoing.promise(), acked.reply)
         broker.delivery.wake_group(acked.group_id)
 
     def _control(self, frame_type: int, correlation: int, payload: memoryview) -> None:
@@ -342,12 +376,16 @@ class Connection:
             assert isinstance(event, Requested), "SEND and ACK do not come here"
             requests.answer(self, correlation, event.request)
 
-    def answer_later(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
+    def answer_later(
+        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
+    ) -> None:
         """See `replying.Caller`."""
         self._slow_requests += 1
         self.start_soon(self._work, correlation, request, work)
 
-    async def _work(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
+    async def _work(
+        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
+    ) -> None:
         try:
             when_durable(self, correlation, request, await work())
         except StoreError as error:

@@ -16,10 +16,12 @@ from broker.counters import Counters
 from broker.delivery import Delivery, Subscription
 from broker.purging import Purging
 from broker.query import Queries
+from broker.receive_room import ReceiveRoom
 from broker.schedules import Schedules
 from broker.services import Services
 from broker.settings import Settings
 from broker.sync import GroupCommit, SyncRunner
+from broker.vitals import Vitals
 from broker.wake import Bell
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import encode_body
@@ -32,7 +34,8 @@ RELEASE_STEP = 1_024
 """As many messages are given back at once; each may become a dead letter."""
 
 MAX_BULK_AT_ONCE = 4
-"""So many requests that change many messages work beside each other; the others wait for their turn."""
+"""So many requests that change many messages work beside each other, and as many that look at many; the others wait for
+their turn."""
 
 _STEP_BACK_MS = 1_000
 
@@ -61,11 +64,15 @@ class Broker:
         self.counters = Counters()
         self.held_subscriptions = 0
         self.is_draining = False
+        self.clock_set_back = 0
+        """How often the wall clock was."""
         self.house_rounds = 0
         """How often the housekeeping was done."""
         self.topics_changed = Bell()
         self.bulk = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
+        self.looking = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
         self._started_s = trio.current_time()
+        self.started_ms = clock.now_ms()
         self.commit = GroupCommit(
             store,
             runner,
@@ -73,6 +80,7 @@ class Broker:
             durability=settings.durability,
             sync_interval_s=settings.sync_interval_ms / 1_000,
         )
+        self.receive_room = ReceiveRoom(settings.max_receive_bytes)
         self.queries = Queries(store, clock, settings.max_frame_bytes, self.counters.refusal)
         self.delivery = Delivery(store, clock, nursery, self._leased)
         self.services = Services(
@@ -85,6 +93,7 @@ class Broker:
         self.schedules = Schedules(self)
         self.purging = Purging(self, runner)
         self.adopting = Adopting(self, runner)
+        self.vitals = Vitals(self)
 
     async def run(self) -> None:
         """Group commit, the five services and the housekeeping. Raises SyncFailed when the disk fails."""
@@ -189,13 +198,12 @@ class Broker:
             "refusals": dict(self.counters.refusals),
         }
 
-    def topics(self) -> dict[str, Any]:
-        """See `tickwheel.stats.Topics`."""
-        topics = self.store.topics()
-        for topic in topics:
-            for group in topic["groups"]:
-                group["subscribers"] = self.delivery.subscribers_of(group["group_id"])
-        return {"topics": topics}
+    def topic_entry(self, topic_id: int) -> dict[str, Any]:
+        """See `tickwheel.stats.TopicStats`."""
+        entry = self.store.topic_entry(topic_id)
+        for group in entry["groups"]:
+            group["subscribers"] = self.delivery.subscribers_of(group["group_id"])
+        return entry
 
     def _forget(self, subscription: Subscription) -> None:
         self.delivery.remove(subscription)
@@ -216,6 +224,7 @@ class Broker:
             back_ms = self.clock.take_step_back_ms()
             if back_ms > _STEP_BACK_MS:
                 _log.warning("the wall clock was set back", by_ms=back_ms)
+                self.clock_set_back += 1
                 self._turn_back(now_ms, back_ms)
             self.store.housekeeping(now_ms)
             self._tell_of_unburied()

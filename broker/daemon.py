@@ -25,8 +25,10 @@ from broker.listeners import Listener, open_listeners
 from broker.server import Server
 from broker.settings import Settings
 from broker.sync import SyncFailed, SyncThread
+from broker.systemd import ServiceManager
 from broker.tls import Certificates, certificates_of
 from broker.wake import Bell
+from broker.watching import Watching, open_watching
 from tickwheel.protocol.errors import TickwheelError
 from timerlog.errors import StoreError
 from timerlog.settings import StoreSettings
@@ -44,12 +46,16 @@ class Running:
         settings: Settings,
         certificates: Certificates | None = None,
         access: Access | None = None,
+        watching: Watching | None = None,
     ) -> None:
         self.urls = urls
         self.settings = settings
         self.certificates = certificates
         self.access = access
         self.tokens_changed = Bell()
+        self.watching = watching
+        self.broker: Broker | None = None
+        """Once it serves."""
         self._stop = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
 
@@ -101,11 +107,28 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     `log_failed`.
     """
     clock = clock or SystemClock()
-    # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
     certificates = certificates_of(settings)
     access = open_access(
         settings, clock, verifies_clients=certificates is not None and certificates.verifies_clients
     )
+    watching = await open_watching(settings, certificates)
+    try:
+        await _serve_watched(settings, clock, ready, certificates, access, watching)
+    finally:
+        watching.close()
+        access.audit.close()
+    _log.info("stopped")
+
+
+async def _serve_watched(
+    settings: Settings,
+    clock: Clock,
+    ready: Ready | None,
+    certificates: Certificates | None,
+    access: Access,
+    watching: Watching,
+) -> None:
+    # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
     listeners = await open_listeners(settings, certificates) if _listens_first(settings) else None
     try:
         store = _open_store(settings, clock)
@@ -118,7 +141,7 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
         try:
             if listeners is None:
                 listeners = await open_listeners(settings, certificates)
-            running = Running(_urls(listeners), settings, certificates, access)
+            running = Running(_urls(listeners), settings, certificates, access, watching)
             await _serve_store(store, clock, listeners, ready, running)
         except* (SyncFailed, StoreError, OSError) as group:
             raise _explain(_first(group)) from group
@@ -127,21 +150,23 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
         raise _first(group) from group
     finally:
         store.close(clean=is_clean)
-        access.audit.close()
-    _log.info("stopped")
 
 
 async def _serve_with_signals(settings: Settings, clock: Clock | None, ready: Ready | None) -> None:
     """Signals are caught from the very start: one that comes before the broker is up stops it once it is."""
+    manager = ServiceManager()
     try:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
 
                 def on_ready(running: Running) -> None:
-                    nursery.start_soon(_obey_signals, signals, running)
+                    nursery.start_soon(_obey_signals, signals, running, manager)
                     _spare_collector()
                     if ready is not None:
                         ready(running)
+                    assert running.broker is not None, "it serves"
+                    manager.tell(READY=1)
+                    nursery.start_soon(manager.attend, running.broker)
 
                 await serve(settings, clock=clock, ready=on_ready)
                 nursery.cancel_scope.cancel()
@@ -168,12 +193,15 @@ def _spare_collector() -> None:
     gc.freeze()
 
 
-async def _obey_signals(signals: AsyncIterator[int], running: Running) -> None:
+async def _obey_signals(signals: AsyncIterator[int], running: Running, manager: ServiceManager) -> None:
     async for number in signals:
         if number == signal.SIGHUP:
+            manager.reloading()
             running.reload()
+            manager.tell(READY=1)
         else:
             _log.info("stopping", signal=signal.Signals(number).name)
+            manager.tell(STOPPING=1)
             running.stop()
 
 
@@ -232,6 +260,7 @@ async def serve_broker(
     broker: Broker, listeners: list[Listener], ready: Ready | None, running: Running, nursery: trio.Nursery
 ) -> None:
     """Serve on these listeners until `running.stop`, then stop in order. `nursery` takes the tasks."""
+    running.broker = broker
     server = Server(broker, nursery)
     engine, accepting, engine_ended = trio.CancelScope(), trio.CancelScope(), trio.Event()
     nursery.start_soon(_run_engine, broker, engine, engine_ended)
@@ -239,9 +268,12 @@ async def serve_broker(
     nursery.start_soon(server.watch)
     nursery.start_soon(broker.access.watch, running.tokens_changed.ring)
     nursery.start_soon(_check_logins, server, running)
+    nursery.start_soon(broker.vitals.run)
+    if running.watching is not None:
+        nursery.start_soon(running.watching.run, broker, broker.access)
     if broker.settings.durability != "always":
         _log.warning("sends are confirmed before they are on the disk", durability=broker.settings.durability)
-    _log.info("started", urls=" ".join(running.urls), **_recovered(broker))
+    _log.info("started", urls=" ".join(running.urls), **_http_urls(running), **_recovered(broker))
     if ready is not None:
         ready(running)
     await running.wait_stopped()
@@ -251,6 +283,11 @@ async def serve_broker(
     await engine_ended.wait()
     await broker.commit.sync_once()
     await server.flush()
+
+
+def _http_urls(running: Running) -> dict[str, object]:
+    urls = running.watching.urls if running.watching is not None else []
+    return {"http": " ".join(urls)} if urls else {}
 
 
 def _recovered(broker: Broker) -> dict[str, object]:
@@ -268,6 +305,7 @@ def _recovered(broker: Broker) -> dict[str, object]:
 async def _run_engine(broker: Broker, scope: trio.CancelScope, ended: trio.Event) -> None:
     with scope:
         await broker.run()
+    broker.vitals.has_ended = True
     ended.set()
 
 

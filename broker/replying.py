@@ -42,7 +42,9 @@ class Caller(Protocol):
     def start_soon(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run something that takes time; it is cancelled when the connection ends."""
 
-    def answer_later(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
+    def answer_later(
+        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
+    ) -> None:
         """Do `work` beside what comes next, then answer when it is on disk; its errors are the answer, too."""
 
 
@@ -61,7 +63,7 @@ def when_durable(caller: Caller, correlation: int, request: Request, body: Answe
     broker = caller.broker
     payload = body if isinstance(body, bytes) else encode_body(body)
     frame = frame_of(correlation, type(request), payload)
-    broker.commit.when_durable(broker.store.appended_position, caller.outgoing.put, frame)
+    broker.commit.when_durable(broker.store.appended_position, caller.outgoing.promise(), frame)
 
 
 def check_name(name: str, what: str) -> None:

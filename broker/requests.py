@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from broker import adopting, changes, dropping, purging, rights, schedule_requests, topics
 from broker.core import RELEASE_STEP
 from broker.delivery import Subscription
@@ -25,7 +27,7 @@ from tickwheel.protocol.admin import (
 )
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.bulk import AdoptJob, PlanJob, ReserveIds
-from tickwheel.protocol.errors import BadRequest, TooManySubscriptions, UnknownShard
+from tickwheel.protocol.errors import BadRequest, CreditTooLarge, TooManySubscriptions, UnknownShard
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import (
     Cancel,
@@ -49,6 +51,9 @@ from tickwheel.protocol.settling import Change, Extend, Nack, Redeliver, Return,
 
 if TYPE_CHECKING:
     from broker.core import Broker
+
+
+_TOPICS_STEP = 256
 
 
 def answer(caller: Caller, correlation: int, request: Request) -> None:
@@ -78,6 +83,10 @@ def _topic_id(broker: Broker, name: str, *, create: bool) -> int:
 def _subscribe(caller: Caller, correlation: int, request: Subscribe) -> None:
     broker = caller.broker
     check_name(request.group, "group")
+    if request.credit > broker.settings.max_credit:
+        raise CreditTooLarge(
+            f"A credit of {request.credit:,} is more than max_credit, {broker.settings.max_credit:,}."
+        )
     if broker.held_subscriptions >= broker.settings.max_subscriptions:
         raise TooManySubscriptions
     topic_id = _shard(broker, request, _topic_id(broker, request.topic, create=True))
@@ -149,9 +158,21 @@ def _stats(caller: Caller, correlation: int, request: GetStats) -> None:
 
 
 def _topics(caller: Caller, correlation: int, request: GetTopics) -> None:
-    identity = caller.identity
-    topics = [topic for topic in caller.broker.topics()["topics"] if identity.sees(topic["name"])]
-    at_once(caller, correlation, request, encode_map({"topics": topics}))
+    """A few topics at a time: there may be thousands."""
+    broker, identity = caller.broker, caller.identity
+
+    async def work() -> bytes:
+        topics: list[dict[str, Any]] = []
+        async with broker.looking:
+            for topic_id in list(broker.store.tables.topics):
+                topic = broker.store.tables.topics.get(topic_id)
+                if topic is not None and identity.sees(topic.record.name):
+                    topics.append(broker.topic_entry(topic_id))
+                if topic_id % _TOPICS_STEP == 0:
+                    await trio.lowlevel.checkpoint()
+        return encode_map({"topics": topics})
+
+    caller.answer_later(correlation, request, work)
 
 
 def _wheel(caller: Caller, correlation: int, request: GetWheel) -> None:

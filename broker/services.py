@@ -13,7 +13,7 @@ bounded from end to end.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import trio
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from timerlog.store import Store
 
 T = TypeVar("T")
-B = TypeVar("B", DueBatch, ReadyBatch)
+B = TypeVar("B", bound=Sized)
 
 BATCH_MESSAGES = 4_096
 """Messages a turn: some hundred microseconds of work, so that no other task waits long."""
@@ -49,7 +49,9 @@ class Queue(Generic[B]):
         self.passed = 0
         """How many batches its consumer is done with."""
         self._is_at_work = False
-        self._in, self._out = trio.open_memory_channel[B](CHANNEL_BATCHES)
+        ends: tuple[trio.MemorySendChannel[B], trio.MemoryReceiveChannel[B]]
+        ends = trio.open_memory_channel(CHANNEL_BATCHES)
+        self._in, self._out = ends
 
     async def send(self, batch: B) -> None:
         """Put a batch in; wait while the queue is full."""
@@ -104,6 +106,8 @@ class Services:
         self.ready = Queue[ReadyBatch]()
         self.lateness_ms = Histogram(LATENESS_MS)
         """How late messages reached their topics."""
+        self.damaged = 0
+        """Messages that were set aside because their record no longer matches its checksum."""
         self.full_disks = 0
         """How often a step found no room on the disk, and was put off."""
 
@@ -182,6 +186,7 @@ class Services:
         async for batch in self.due:
             looked_up = self._store.dequeue_get_message(batch, self._clock.now_ms())
             if len(looked_up.damaged):
+                self.damaged += len(looked_up.damaged)
                 _log.error("messages are damaged and set aside", count=len(looked_up.damaged))
             await self.ready.send(looked_up)
 

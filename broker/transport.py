@@ -37,6 +37,10 @@ class Transport(Protocol):
     def is_owner(self) -> bool:
         """Whether the other end is a process of the user whose broker this is, or of root, on this machine."""
 
+    @property
+    def is_established(self) -> bool:
+        """Whether the other end can be told something: a TLS handshake, if there is one, is over."""
+
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive up to `len(buffer)` bytes; 0 at the end. Raises trio.BrokenResourceError on a reset."""
 
@@ -63,6 +67,11 @@ class SocketTransport:
     def is_owner(self) -> bool:
         """See `Transport`."""
         return peer_uid(self._socket) in (0, os.geteuid())
+
+    @property
+    def is_established(self) -> bool:
+        """See `Transport`."""
+        return True
 
     async def receive_into(self, buffer: memoryview) -> int:
         """See `Transport`."""
@@ -100,6 +109,11 @@ class TlsTransport(SocketTransport):
         self._sending = trio.StrictFIFOLock()
         self._is_plain = False
         self._is_begun = False
+
+    @property
+    def is_established(self) -> bool:
+        """See `Transport`."""
+        return self._is_begun
 
     async def receive_into(self, buffer: memoryview) -> int:
         """See `Transport`. Raises TlsRequired, once, if the peer speaks without TLS; it can then be told so."""

@@ -1,8 +1,8 @@
 """Whether the broker is alive, and whether it can serve: what a service manager and a load balancer ask.
 
 *Alive* is a broker whose event loop turns and whose parts move whatever they have to do. One that is not is ended by
-its service manager and started again. *Ready* is one that takes sends as well; a full disk makes it unready, but to start
-it again would help nobody.
+its service manager and started again. *Ready* is one that takes sends as well; a full disk makes it unready, but to
+start it again would help nobody.
 """
 
 from __future__ import annotations

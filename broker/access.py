@@ -12,7 +12,7 @@ import trio
 from broker import logs, tokens
 from broker.audit import Audit
 from broker.clock import Clock
-from broker.config import reachable_by_others
+from broker.config import exposed_host
 from broker.grants import ANYONE, NOBODY, OWNER, Identity, parse_grants
 from broker.logins import Logins
 from broker.settings import Settings
@@ -76,6 +76,21 @@ class Access:
             raise
         self.audit.done("login", peer=peer.peer, token=identity.login, name=identity.name)
         return identity
+
+    async def lets_in(self, authorization: str, peer: str) -> bool:
+        """See `watching.Gate`: a token is given as `Bearer twk_…`. That it was wrong is audited."""
+        if self.is_open:
+            return True
+        kind, _, text = authorization.partition(" ")
+        if kind.lower() != "bearer" or not text:
+            return False
+        try:
+            token_id, proof = await self._logins.judge(text.strip(), self._tokens, peer)
+            identity = self._identity(token_id, proof)
+        except ConnectionDenied as error:
+            self.audit.refused("metrics", peer=peer, code=error.code)
+            return False
+        return identity.may_everywhere("query") or identity.may_everywhere("admin")
 
     def renewed(self, identity: Identity) -> Identity:
         """Who a connection is by now: the same object if nothing has changed. Raises ConnectionDenied."""
@@ -170,10 +185,9 @@ def open_access(settings: Settings, clock: Clock, *, verifies_clients: bool) -> 
         )
     access = Access(clock, path, Audit(settings.audit_log))
     if access.is_open:
-        if reachable_by_others(settings) and not settings.insecure and not verifies_clients:
-            raise InsecureListener(
-                f"listen_host is {settings.listen_host!r}, and there is no token in {path}."
-            )
+        name = exposed_host(settings)
+        if name and not settings.insecure and not verifies_clients:
+            raise InsecureListener(f"{name} is {getattr(settings, name)!r}, and there is no token in {path}.")
     elif settings.listen_tcp:
         tokens.require_argon2()
     return access

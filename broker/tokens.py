@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from broker.errors import ServerExtraMissing
 from broker.grants import parse_grants
-from tickwheel.protocol.security_errors import ServerExtraMissing, TokensUnusable, UnknownToken
+from tickwheel.protocol.security_errors import TokensUnusable, UnknownToken
 
 if TYPE_CHECKING:
     from argon2 import PasswordHasher
@@ -208,7 +209,10 @@ NO_HASH: Final = "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHRzYWx0c2FsdA$" + "A" 
 def require_argon2() -> None:
     """Raises ServerExtraMissing."""
     if find_spec("argon2") is None:
-        raise ServerExtraMissing
+        raise ServerExtraMissing(
+            "Tokens need the package argon2-cffi, which is not installed.",
+            advice="Install it: pip install 'tickwheel[server]'.",
+        )
 
 
 def matching(secret: str, hashes: Sequence[str]) -> str:

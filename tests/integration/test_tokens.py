@@ -179,9 +179,8 @@ async def test_what_a_token_allows(place: Place) -> None:
             await owner.create_topic("orders.other")
     refusals = place.audited_as("request", "refused")
     assert len(refusals) == 9
-    assert all(
-        e["code"] == "forbidden" and e["token"] and "mails" in e["peer"] + e["reason"] for e in refusals[:3]
-    )
+    assert all(e["code"] == "forbidden" and e["token"] and e["peer"] for e in refusals)
+    assert "may not publish 'mails'" in refusals[0]["reason"]
     (created,) = place.audited_as("SetTopic", "ok")
     assert (created["subject"], created["token"]) == ("orders.other", "owner")
 
@@ -281,11 +280,16 @@ async def test_rotation_keeps_the_old_secret_for_a_while(place: Place) -> None:
 
 
 async def test_a_token_expires(place: Place) -> None:
-    token = place.create("shop", "all:*", expires_in="4s")
+    place.create("other", "all:*")
     with place.daemon() as daemon:
-        async with tickwheel.Client(daemon.url, token=token) as client:
-            with pytest.raises(TokenExpired):
+        token = await trio.to_thread.run_sync(lambda: place.create("shop", "all:*", expires_in="3s"))
+
+        async def work() -> None:
+            async with tickwheel.Client(daemon.url, token=token) as client:
                 await again_and_again(client.ping)
+
+        with pytest.raises(TokenExpired):
+            await work()
         with pytest.raises(TokenExpired):
             await try_to_log_in(daemon.url, token=token)
 

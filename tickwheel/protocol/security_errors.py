@@ -100,13 +100,6 @@ class TokensUnusable(TickwheelError):
     advice = "Restore it from a backup, or move it away and create the tokens anew."
 
 
-class ServerExtraMissing(TickwheelError):
-    """Tokens need the package argon2-cffi, which is not installed."""
-
-    code = "extra_missing"
-    advice = "Install it: pip install 'tickwheel[server]'."
-
-
 class UnknownToken(TickwheelError):
     """There is no such token."""
 

@@ -11,7 +11,6 @@ import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from pathlib import Path
 
 import trio
@@ -29,11 +28,7 @@ from broker.sync import SyncFailed, SyncThread
 from broker.systemd import ServiceManager
 from broker.tls import Certificates, certificates_of
 from broker.wake import Bell
-<<<<<<< HEAD
-from broker.watching import Everybody, Watching, open_watching
-=======
 from broker.watching import Watching, open_watching
->>>>>>> auth
 from tickwheel.protocol.errors import TickwheelError
 from timerlog.errors import StoreError
 from timerlog.settings import StoreSettings
@@ -50,26 +45,15 @@ class Running:
         urls: list[str],
         settings: Settings,
         certificates: Certificates | None = None,
-<<<<<<< HEAD
-        watching: Watching | None = None,
-        access: Access | None = None,
-=======
         access: Access | None = None,
         watching: Watching | None = None,
->>>>>>> auth
     ) -> None:
         self.urls = urls
         self.settings = settings
         self.certificates = certificates
-<<<<<<< HEAD
-        self.watching = watching
-        self.access = access
-        self.tokens_changed = Bell()
-=======
         self.access = access
         self.tokens_changed = Bell()
         self.watching = watching
->>>>>>> auth
         self.broker: Broker | None = None
         """Once it serves."""
         self._stop = trio.Event()
@@ -127,17 +111,12 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     access = open_access(
         settings, clock, verifies_clients=certificates is not None and certificates.verifies_clients
     )
-<<<<<<< HEAD
-    with closing(access.audit), closing(await open_watching(settings, certificates)) as watching:
-        await _serve_watched(settings, clock, ready, certificates, watching, access)
-=======
     watching = await open_watching(settings, certificates)
     try:
         await _serve_watched(settings, clock, ready, certificates, access, watching)
     finally:
         watching.close()
         access.audit.close()
->>>>>>> auth
     _log.info("stopped")
 
 
@@ -148,7 +127,6 @@ async def _serve_watched(
     certificates: Certificates | None,
     access: Access,
     watching: Watching,
-    access: Access,
 ) -> None:
     # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
     listeners = await open_listeners(settings, certificates) if _listens_first(settings) else None
@@ -163,11 +141,7 @@ async def _serve_watched(
         try:
             if listeners is None:
                 listeners = await open_listeners(settings, certificates)
-<<<<<<< HEAD
-            running = Running(_urls(listeners), settings, certificates, watching, access)
-=======
             running = Running(_urls(listeners), settings, certificates, access, watching)
->>>>>>> auth
             await _serve_store(store, clock, listeners, ready, running)
         except* (SyncFailed, StoreError, OSError) as group:
             raise _explain(_first(group)) from group
@@ -292,19 +266,11 @@ async def serve_broker(
     nursery.start_soon(_run_engine, broker, engine, engine_ended)
     nursery.start_soon(_accept_all, server, listeners, accepting)
     nursery.start_soon(server.watch)
-<<<<<<< HEAD
-    nursery.start_soon(broker.vitals.run)
-    if running.watching is not None:
-        nursery.start_soon(running.watching.run, broker, Everybody())
-    nursery.start_soon(broker.access.watch, running.tokens_changed.ring)
-    nursery.start_soon(_check_logins, server, running)
-=======
     nursery.start_soon(broker.access.watch, running.tokens_changed.ring)
     nursery.start_soon(_check_logins, server, running)
     nursery.start_soon(broker.vitals.run)
     if running.watching is not None:
         nursery.start_soon(running.watching.run, broker, broker.access)
->>>>>>> auth
     if broker.settings.durability != "always":
         _log.warning("sends are confirmed before they are on the disk", durability=broker.settings.durability)
     _log.info("started", urls=" ".join(running.urls), **_http_urls(running), **_recovered(broker))

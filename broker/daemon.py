@@ -11,7 +11,6 @@ import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from pathlib import Path
 
 import trio

@@ -16,7 +16,8 @@ NATIVE_SOURCES := $(filter-out native/_native.c,$(wildcard native/*.c native/*.h
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
 DEMO_ARGS ?=
 TEST_ARGS ?=
-# Many tests wait for a disk or a clock, so one process more than there are cores.
+# Many tests wait for a disk or a clock, so one process more than there are cores. tests/conftest.py says which
+# tests share one.
 TEST_JOBS ?= $(shell expr $$(nproc) + 1)
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60

@@ -8,13 +8,17 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 
 def slow_down(delay_s: float) -> None:
     """From now on, in this process."""
     sync = os.fdatasync
 
-    def slowly(file: int) -> None:
+    def slowly(file: int | HasFileno) -> None:
         time.sleep(delay_s)
         sync(file)
 

@@ -9,6 +9,7 @@ from typing import Any
 import trio
 
 from broker import logs, retention
+from broker.access import Access
 from broker.adopting import Adopting
 from broker.clock import Clock
 from broker.counters import Counters
@@ -20,6 +21,7 @@ from broker.schedules import Schedules
 from broker.services import Services
 from broker.settings import Settings
 from broker.sync import GroupCommit, SyncRunner
+from broker.vitals import Vitals
 from broker.wake import Bell
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import encode_body
@@ -44,21 +46,33 @@ class Broker:
     """Engine, group commit, services and delivery. Make it inside trio; `run` works until cancelled."""
 
     def __init__(
-        self, settings: Settings, store: Store, clock: Clock, runner: SyncRunner, nursery: trio.Nursery
+        self,
+        settings: Settings,
+        store: Store,
+        clock: Clock,
+        runner: SyncRunner,
+        nursery: trio.Nursery,
+        access: Access | None = None,
     ) -> None:
-        """`nursery` takes the dispatchers, one task a group."""
+        """`nursery` takes the dispatchers, one task a group. Without `access` everybody may do everything."""
         self.settings = settings
         self.store = store
         self.clock = clock
+        self.access = access or Access(clock)
         self.version = version("tickwheel")
         self.name = f"tickwheel/{self.version}"
         self.counters = Counters()
         self.held_subscriptions = 0
         self.is_draining = False
+        self.clock_set_back = 0
+        """How often the wall clock was."""
+        self.house_rounds = 0
+        """How often the housekeeping was done."""
         self.topics_changed = Bell()
         self.bulk = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
         self.looking = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
         self._started_s = trio.current_time()
+        self.started_ms = clock.now_ms()
         self.commit = GroupCommit(
             store,
             runner,
@@ -79,6 +93,7 @@ class Broker:
         self.schedules = Schedules(self)
         self.purging = Purging(self, runner)
         self.adopting = Adopting(self, runner)
+        self.vitals = Vitals(self)
 
     async def run(self) -> None:
         """Group commit, the five services and the housekeeping. Raises SyncFailed when the disk fails."""
@@ -209,9 +224,11 @@ class Broker:
             back_ms = self.clock.take_step_back_ms()
             if back_ms > _STEP_BACK_MS:
                 _log.warning("the wall clock was set back", by_ms=back_ms)
+                self.clock_set_back += 1
                 self._turn_back(now_ms, back_ms)
             self.store.housekeeping(now_ms)
             self._tell_of_unburied()
+            self.house_rounds += 1
 
     def _turn_back(self, now_ms: int, back_ms: int) -> None:
         try:

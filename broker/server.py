@@ -13,8 +13,9 @@ from broker.connection import Connection
 from broker.core import Broker
 from broker.deadlines import overdue, watch_interval_s
 from broker.listeners import Listener
-from broker.transport import SocketTransport
+from broker.transport import Transport
 from tickwheel.protocol.errors import TickwheelError, TooManyConnections, TooManyConnectionsFromAddress
+from tickwheel.protocol.security_errors import TlsRequired
 
 _log = logs.get_logger("server")
 
@@ -33,7 +34,7 @@ class Server:
         """`nursery` takes one task a connection."""
         self._broker = broker
         self._nursery = nursery
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in order: a run can be repeated exactly
         self._last_number = 0
         self._turned_away = 0
         self._by_address: Counter[str] = Counter()
@@ -43,9 +44,9 @@ class Server:
         """Accept until cancelled, then close the listener."""
         try:
             while True:
-                sock = await self._accept_one(listener)
-                if sock is not None:
-                    self._welcome(sock)
+                transport = await self._accept_one(listener)
+                if transport is not None:
+                    self._welcome(transport)
         finally:
             listener.close()
 
@@ -60,6 +61,11 @@ class Server:
                 error = overdue(connection, settings, now_s)
                 if error is not None:
                     connection.end(error)
+
+    def check_logins(self) -> None:
+        """Tokens have changed: see `Connection.check_login`."""
+        for connection in list(self._connections):
+            connection.check_login()
 
     def go_away(self, reason: str) -> None:
         """Tell all clients that the broker is stopping."""
@@ -87,9 +93,9 @@ class Server:
             for connection in list(self._connections):
                 await connection.outgoing.flush()
 
-    async def _accept_one(self, listener: Listener) -> trio.socket.SocketType | None:
+    async def _accept_one(self, listener: Listener) -> Transport | None:
         try:
-            sock, _ = await listener.socket.accept()
+            return await listener.accept()
         except OSError as error:
             if error.errno in _OUT_OF_RESOURCES:
                 _log.error(
@@ -101,16 +107,14 @@ class Server:
             elif error.errno not in _GONE_BEFORE_ACCEPT:
                 raise
             return None
-        return sock
 
-    def _welcome(self, sock: trio.socket.SocketType) -> None:
-        transport = SocketTransport(sock)
+    def _welcome(self, transport: Transport) -> None:
         address = address_of(transport)
         error = self._refusal_of(address)
         if error is None:
             self._last_number += 1
             connection = Connection(self._broker, transport, self._last_number)
-            self._connections.add(connection)
+            self._connections[connection] = None
             self._by_address[address] += 1
             self._broker.counters.connections = len(self._connections)
             self._nursery.start_soon(self._serve, connection, address)
@@ -135,7 +139,7 @@ class Server:
         try:
             await connection.serve()
         finally:
-            self._connections.discard(connection)
+            self._connections.pop(connection, None)
             self._by_address[address] -= 1
             if not self._by_address[address]:
                 del self._by_address[address]
@@ -143,7 +147,7 @@ class Server:
             if not self._connections:
                 self._nobody_left.set()
 
-    async def _turn_away(self, transport: SocketTransport, error: TickwheelError, frame: bytes) -> None:
+    async def _turn_away(self, transport: Transport, error: TickwheelError, frame: bytes) -> None:
         """Say why before closing; wait for the client to have read it, but not for long."""
         _log.warning("connection refused", code=error.code, peer=transport.peer)
         scrap = memoryview(bytearray(1 << 12))
@@ -153,14 +157,14 @@ class Server:
                 transport.end_sending()
                 while await transport.receive_into(scrap):
                     pass
-        except trio.BrokenResourceError:
+        except (trio.BrokenResourceError, TlsRequired):
             _log.debug("connection lost", peer=transport.peer)
         finally:
             self._turned_away -= 1
             transport.close()
 
 
-def address_of(transport: SocketTransport) -> str:
+def address_of(transport: Transport) -> str:
     """Whom a connection is counted under: an IPv4 address, or an IPv6 network of the size that one site is given at
     least. Empty for Unix sockets: who may open them is decided by the file's permissions."""
     host = transport.peer.rpartition(":")[0].partition("%")[0]

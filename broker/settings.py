@@ -44,8 +44,8 @@ def _plain(section: str, help_text: str) -> Any:
     return Meta(description=help_text, extra={"section": section, "unit": "plain"})
 
 
-_LISTEN, _STORAGE, _LIMITS = "Listening", "Storage", "Limits"
-_DELIVERY, _TIMEOUTS, _LOG = "Delivery", "Time-outs", "Logging"
+_LISTEN, _SECURITY, _STORAGE, _LIMITS = "Listening", "Security", "Storage", "Limits"
+_DELIVERY, _TIMEOUTS, _MONITORING, _LOG = "Delivery", "Time-outs", "Monitoring", "Logging"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,7 +54,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # -- listening ------------------------------------------------------------------------------------------
     listen_host: Annotated[
         str,
-        _plain(_LISTEN, "Address of the TCP listener. Only loopback addresses unless `insecure` is true."),
+        _plain(
+            _LISTEN,
+            "Address of the TCP listener. One that other machines can reach needs TLS, and tokens or tls_client_ca.",
+        ),
     ] = "127.0.0.1"
     listen_port: Annotated[
         int, _count(_LISTEN, "Port of the TCP listener. 0 lets the system choose a free one.", 0, 65_535)
@@ -67,10 +70,46 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool,
         _plain(
             _LISTEN,
-            "Allow an address that other machines can reach. This version has neither TLS nor logins: "
-            "whoever reaches the port can read and cancel everything.",
+            "Allow an address that other machines can reach without TLS, or without tokens and tls_client_ca: "
+            "whoever reaches the port, or listens on the way, can then read and cancel everything.",
         ),
     ] = False
+
+    # -- security -------------------------------------------------------------------------------------------
+    tls_certificate: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "PEM file of the TLS certificate and its chain. Empty: no TLS on TCP. SIGHUP loads it anew.",
+        ),
+    ] = ""
+    tls_key: Annotated[
+        str, _plain(_SECURITY, "PEM file of its key, without password. Empty: it is in tls_certificate, too.")
+    ] = ""
+    tls_client_ca: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "PEM file of a CA. Only clients that show a certificate of it can connect over TCP. Empty: any client can.",
+        ),
+    ] = ""
+
+    tokens_file: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "File of the tokens that `tickwheel tokens` manages. Empty: tokens.json in the data directory, if it is "
+            "there. As soon as there is a token, nobody gets in by TCP without one.",
+        ),
+    ] = ""
+    audit_log: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "File to which log-ins, refusals and changes of topics and tokens are appended, a JSON line each. SIGHUP "
+            "opens it anew. Empty: they are in the ordinary log.",
+        ),
+    ] = ""
 
     # -- storage --------------------------------------------------------------------------------------------
     data_dir: Annotated[
@@ -254,6 +293,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     drain_timeout_ms: Annotated[
         int, _duration(_TIMEOUTS, "On shutdown, how long clients may finish and acknowledge.", 0, HOUR_MS)
     ] = 2 * SECOND_MS
+
+    # -- monitoring -----------------------------------------------------------------------------------------
+    http_listen: Annotated[
+        bool,
+        _plain(
+            _MONITORING,
+            "Whether to answer /livez, /readyz and /metrics over HTTP; with TLS where tls_certificate is set. "
+            "Needs pip install 'tickwheel[server]'.",
+        ),
+    ] = False
+    http_host: Annotated[
+        str,
+        _plain(_MONITORING, "Address of the HTTP listener; the rules for listen_host hold for it as well."),
+    ] = "127.0.0.1"
+    http_port: Annotated[
+        int, _count(_MONITORING, "Port of the HTTP listener. 0 lets the system choose a free one.", 0, 65_535)
+    ] = 7412
+    metrics_topics: Annotated[
+        int,
+        _count(
+            _MONITORING,
+            "At most so many topics, the oldest ones, and so many of their groups have metrics of their own; those "
+            "of all others are added up as `other`.",
+            0,
+            1_000,
+        ),
+    ] = 100
 
     # -- logging --------------------------------------------------------------------------------------------
     log_level: Annotated[

@@ -71,6 +71,10 @@ class Control(Prepared, Reviving, Selecting, Dropping):
         """One entry a topic; see docs/protocol.md, TOPICS_OK."""
         return [self.topic_entry(topic_id) for topic_id in self.tables.topics]
 
+    def purged_messages(self, topic_id: int) -> int:
+        """How many messages of a topic, its shards included, were purged."""
+        return sum(int(self._native.topics[part].purged_messages) for part in self.shards_of(topic_id))
+
     def groups_of(self, topic: str) -> list[int]:
         """The groups of a topic and of its shards. Raises ``UnknownTopic``."""
         topic_id = self.topic(topic).topic_id

@@ -19,7 +19,7 @@ from timerlog.adopting import Adopter
 from timerlog.apply import Applier
 from timerlog.base import capture
 from timerlog.bulk import Plan, TopicPlan
-from timerlog.checkpoint import Checkpoint, boot_id
+from timerlog.checkpoint import Checkpoint
 from timerlog.control import Control
 from timerlog.disk import Disk, FileDisk
 from timerlog.errors import DirectoryReadOnly, DiskFull
@@ -175,11 +175,16 @@ class Store(TimerServices, Control):
             position=self.log.flush(),
             durable_position=self.durable_position,
             clean=clean,
-            boot_id=boot_id(),
+            boot_id=checkpoints.boot_id(),
             base=capture(tables, min(self._applier.tick_ms, self.wheel.tick_ms)),
             segments=self.log.sizes(),
             tables=tables.sizes(),
         )
+
+    def checkpoint_age_ms(self, now_ms: int) -> int:
+        """How old the last checkpoint is; 0 if nothing has changed since."""
+        has_changed = self.appended_position > self._checkpoint_position
+        return max(0, now_ms - self._checkpoint_ms) if has_changed else 0
 
     # -- bulk scheduling --
 

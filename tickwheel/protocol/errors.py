@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from tickwheel.protocol import security_errors as security_errors  # their codes count, too
 from tickwheel.protocol.error_base import TickwheelError as TickwheelError
 from tickwheel.protocol.error_base import to_wire as to_wire
 from tickwheel.protocol.limit_errors import CreditTooLarge as CreditTooLarge

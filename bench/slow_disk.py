@@ -6,8 +6,10 @@ Each fdatasync takes so much longer. It is slept where the system call would be,
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,15 +20,13 @@ def slow_down(delay_s: float) -> None:
     """From now on, in this process."""
     sync = os.fdatasync
 
-    def slowly(file: int | HasFileno) -> None:
+    def slowly(fd: int | HasFileno) -> None:
         time.sleep(delay_s)
-        sync(file)
+        sync(fd)
 
     os.fdatasync = slowly
 
 
 if __name__ == "__main__":
     slow_down(float(sys.argv.pop(1)) / 1_000)
-    from cli.main import main
-
-    main()
+    runpy.run_path(str(Path(sys.executable).with_name("tickwheel")), run_name="__main__")

@@ -154,7 +154,7 @@ class Connection:
     def _dismiss(self, error: TickwheelError) -> None:
         """Nothing is done any more for the other side; it is told why, and then the connection ends."""
         self._become(NOBODY)
-        self._log.warning("connection closed", code=error.code, reason=error.message)
+        self._log.info("connection closed", code=error.code, reason=error.message)
         for subscription in self.subscriptions.values():
             self.broker.give_back(subscription)
         self.subscriptions.clear()

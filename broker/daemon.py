@@ -111,12 +111,8 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     access = open_access(
         settings, clock, verifies_clients=certificates is not None and certificates.verifies_clients
     )
-    watching = await open_watching(settings, certificates)
-    try:
+    with closing(access.audit), closing(await open_watching(settings, certificates)) as watching:
         await _serve_watched(settings, clock, ready, certificates, access, watching)
-    finally:
-        watching.close()
-        access.audit.close()
     _log.info("stopped")
 
 

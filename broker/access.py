@@ -61,10 +61,12 @@ class Access:
 
     async def log_in(self, text: str, peer: Peer) -> Identity:
         """Who a new connection is. Raises ConnectionDenied; both are audited."""
-        if self.is_open:
+        if self._path is None:
             return ANYONE
         if not text and peer.is_owner:
             return OWNER
+        if self.is_open:
+            return ANYONE
         try:
             if not text:
                 raise LoginRequired

@@ -56,20 +56,20 @@ def test_another_user_at_the_unix_socket_needs_a_token(place: Place, tmp_path: P
     path = tmp_path / "open.sock"
     program = (
         "import os, socket, sys\n"
+        "os.setuid(int(sys.argv[2]))\n"
         "s = socket.socket(socket.AF_UNIX); s.settimeout(20)\n"
         "s.connect('open.sock'); os.write(1, b'.')\n"
         "s.sendall(bytes.fromhex(sys.argv[1])); os.write(1, s.recv(4096))\n"
     )
     with place.daemon(unix_socket=str(path)) as daemon:
         path.chmod(0o777)
-        for directory in (tmp_path, *tmp_path.parents[:2]):
-            directory.chmod(directory.stat().st_mode | 0o011)
+        tmp_path.chmod(0o711)
 
         def answer(user: int, *login: str) -> bytes:
             frame = encode_frame_of_hello(*login)
             done = subprocess.run(
-                [sys.executable, "-S", "-c", program, frame.hex()],
-                cwd=tmp_path, user=user, capture_output=True, check=True, timeout=PATIENCE_S,
+                [sys.executable, "-S", "-c", program, frame.hex(), str(user)],
+                cwd=tmp_path, capture_output=True, check=True, timeout=PATIENCE_S,
             )  # fmt: skip
             return done.stdout
 

@@ -214,7 +214,9 @@ class Connection:
 
     async def _part(self, error: TickwheelError, correlation: int) -> None:
         """Answer what was accepted, then say why, then close without losing that answer to a reset."""
-        self._log.warning("connection refused", code=error.code, reason=error.message, advice=error.advice)
+        # Log-ins are in the audit log, which is bounded: a stranger must not be able to fill this one with them.
+        level = self._log.debug if isinstance(error, ConnectionDenied) else self._log.warning
+        level("connection refused", code=error.code, reason=error.message, advice=error.advice)
         await self.broker.commit.wait_durable(self.broker.store.appended_position)
         self.outgoing.put(self.broker.counters.refusal(correlation, error))
         await self.outgoing.flush()

@@ -7,6 +7,7 @@ holds more than a bounded number of bytes, and a client that does not read is no
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -99,7 +100,10 @@ class Connection:
                     await self._converse()
                     nursery.cancel_scope.cancel()
         except* trio.BrokenResourceError as group:
-            self._log.debug("connection lost", reason=str(group.exceptions[0]))
+            error = group.exceptions[0]
+            self._log.debug("connection lost", reason=str(error))
+            if not self.is_greeted and isinstance(error.__cause__, ssl.SSLError):
+                self.broker.access.audit.refused("tls", peer=self._transport.peer, reason=str(error))
         finally:
             self._leave()
 

@@ -304,22 +304,11 @@ class Client(
         pay.
         """
         if self._producing is not None:
-            bodies = list(bodies)
-            with self._producing.sending(topic, count=len(bodies)) as sending:
-                results = await self._untraced().send_many(
-                    topic,
-                    bodies,
-                    keys=keys,
-                    deliver_at=deliver_at,
-                    delay=delay,
-                    delay_level=delay_level,
-                    priority=priority,
-                    order_keys=order_keys,
-                    headers=sending.headers(headers),
-                    auto_key=auto_key,
-                )
-                sending.stored_all(results)
-                return results
+            times = {"deliver_at": deliver_at, "delay": delay, "delay_level": delay_level}
+            options = {"keys": keys, "priority": priority, "order_keys": order_keys, "auto_key": auto_key}
+            return await self._send_many_traced(
+                self._producing, topic, list(bodies), headers, **times, **options
+            )
         session = self._session
         check_name(topic)
         if delay_level is not None:
@@ -348,6 +337,21 @@ class Client(
             elif call.error is not None:
                 results.add_error(call.indexes, call.error)
         return results
+
+    async def _send_many_traced(
+        self,
+        producing: Producing,
+        topic: str,
+        bodies: list[Body],
+        headers: Headers | Sequence[Headers | None] | None,
+        **options: Any,
+    ) -> SendResults:
+        with producing.sending(topic, count=len(bodies)) as sending:
+            results = await self._untraced().send_many(
+                topic, bodies, headers=sending.headers(headers), **options
+            )
+            sending.stored_all(results)
+            return results
 
     async def _send_parts(
         self, session: Session, topic: str, batch: ColumnBatch, *, auto_key: bool

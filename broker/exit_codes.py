@@ -29,6 +29,7 @@ _BY_ERROR_CODE = {
     "bad_certificate": ExitCode.BAD_CONFIG,
     "damaged": ExitCode.DAMAGED,
     "unsupported_format": ExitCode.DAMAGED,
+    "bad_backup": ExitCode.DAMAGED,
     "locked": ExitCode.LOCKED,
     "read_only": ExitCode.READ_ONLY,
     "disk_full": ExitCode.DISK_FULL,

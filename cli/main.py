@@ -49,6 +49,13 @@ COMMANDS = {
     "inspect": CommandEntry(
         "cli.inspect", "inspect", "Verify a data directory that no broker has open.", _LOOKING
     ),
+    "backup": CommandEntry(
+        "cli.backup", "backup", "Copy a data directory while its broker serves.", _RUNNING
+    ),
+    "repair": CommandEntry(
+        "cli.repair", "repair", "Save what can be saved of a damaged data directory.", _RUNNING
+    ),
+    "restore": CommandEntry("cli.backup", "restore", "Make a data directory of a backup.", _RUNNING),
     "serve": CommandEntry("cli.commands.serve", "serve", "Run the broker.", _RUNNING),
     "purge": CommandEntry(
         "cli.commands.purge", "purge", "Give the space of messages that are done back.", _RUNNING

@@ -34,6 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tickwheel.outbox.schedule": {"tickwheel", "timerlog"},
     "cli": {"tickwheel", "broker"},
     "cli.inspect": {"cli", "tickwheel", "broker", "timerlog"},
+    "cli.backup": {"cli", "tickwheel", "broker", "timerlog"},
+    "cli.repair": {"cli", "tickwheel", "broker", "timerlog"},
     "bench": {"tickwheel", "broker"},
     "bench.wheel": {"bench", "timerlog"},
     "bench.machine": {"bench", "native"},

@@ -139,8 +139,8 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
         yield (
             f"listen_tcp is false ({origins['listen_tcp']}) and unix_socket is empty: nothing to listen on"
         )
-    if reachable_by_others(settings) and not settings.insecure and not settings.tls_certificate:
-        name = "http_host" if _is_loopback(settings.listen_host) or not settings.listen_tcp else "listen_host"
+    name = exposed_host(settings)
+    if name and not settings.insecure and not settings.tls_certificate:
         yield (
             f"{name} is {getattr(settings, name)!r} ({origins[name]}), which other machines "
             "may reach, and there is no TLS. Set tls_certificate (and tls_key), listen on 127.0.0.1, or set "
@@ -181,10 +181,11 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def reachable_by_others(settings: Settings) -> bool:
-    """Whether other machines may reach the TCP listener or the HTTP listener."""
-    by_tcp = settings.listen_tcp and not _is_loopback(settings.listen_host)
-    return by_tcp or (settings.http_listen and not _is_loopback(settings.http_host))
+def exposed_host(settings: Settings) -> str:
+    """The setting by which other machines may reach the broker, `listen_host` or `http_host`; empty: they may not."""
+    if settings.listen_tcp and not _is_loopback(settings.listen_host):
+        return "listen_host"
+    return "http_host" if settings.http_listen and not _is_loopback(settings.http_host) else ""
 
 
 def _is_loopback(host: str) -> bool:

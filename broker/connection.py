@@ -15,9 +15,11 @@ import trio
 from broker import logs, requests
 from broker.delivery import Subscription
 from broker.errors import ends_the_broker, from_store
+from broker.grants import NOBODY, Identity
 from broker.inbox import Inbox
 from broker.outgoing import Outgoing
 from broker.replying import when_durable
+from broker.rights import CONSUME, Rights
 from broker.transport import Transport
 from broker.units import delay_levels_ms
 from broker.wake import Bell
@@ -40,7 +42,7 @@ from tickwheel.protocol.frames import HEADER_BYTES, FrameType, encode_frame
 from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES, MAX_HEADERS_BYTES, MAX_KEY_BYTES, PROTOCOL_VERSION
 from tickwheel.protocol.machine import NotUnderstood, Requested, ServerMachine
 from tickwheel.protocol.requests import GoAway, Hello, HelloOk, encode_body
-from tickwheel.protocol.security_errors import ConnectionDenied
+from tickwheel.protocol.security_errors import ConnectionDenied, Forbidden, GrantsChanged
 from timerlog.errors import StoreError
 from timerlog.store import Ingested, Stop
 
@@ -70,6 +72,8 @@ class Connection:
         self.frame_since_s: float | None = None
         self.is_greeted = False
         self.is_gone = False
+        self.identity = NOBODY
+        self.rights: Rights | None = None
         self._transport = transport
         self._inbox = Inbox(MAX_HANDSHAKE_BYTES)
         self._machine = ServerMachine(broker.settings.max_frame_bytes)
@@ -114,6 +118,55 @@ class Connection:
         """Tell the client that the broker is stopping."""
         if self.is_greeted:
             self.outgoing.put(encode_frame(FrameType.GOAWAY, 0, encode_body(GoAway(reason))))
+
+    def check_login(self) -> None:
+        """Tokens have changed: what this connection may do is what they say now; if it is nothing, it is closed."""
+        if not self.is_greeted or self.identity is NOBODY:
+            return
+        try:
+            identity = self.broker.access.renewed(self.identity)
+        except ConnectionDenied as error:
+            self._dismiss(error)
+            return
+        if identity is not self.identity:
+            self._become(identity)
+            topics = (
+                [self.rights.topic_of_group(s.group_id) for s in self.subscriptions.values()]
+                if self.rights
+                else []
+            )
+            if not all(identity.may(CONSUME, topic) for topic in topics):
+                self._dismiss(GrantsChanged())
+
+    def tell_of(self, request: Request) -> None:
+        """See `replying.Caller`."""
+        what = (
+            getattr(request, "topic", None) or getattr(request, "name", None) or getattr(request, "job", "")
+        )
+        self.broker.access.audit.done(
+            type(request).__name__, peer=self._transport.peer, token=self.identity.login, subject=what
+        )
+
+    def _become(self, identity: Identity) -> None:
+        self.identity = identity
+        self.rights = Rights(self.broker, identity) if identity.is_limited else None
+
+    def _dismiss(self, error: TickwheelError) -> None:
+        """Nothing is done any more for the other side; it is told why, and then the connection ends."""
+        self._become(NOBODY)
+        self._log.warning("connection closed", code=error.code, reason=error.message)
+        for subscription in self.subscriptions.values():
+            self.broker.give_back(subscription)
+        self.subscriptions.clear()
+        self.outgoing.put(self.broker.counters.refusal(0, error))
+        self.start_soon(self._take_leave)
+
+    async def _take_leave(self) -> None:
+        with trio.move_on_after(_LINGER_S):
+            await self.outgoing.flush()
+            self._transport.end_sending()
+            await trio.sleep_forever()  # the other side closes, and that ends this
+        self._scope.cancel()
 
     def next_subscription_number(self) -> int:
         """See `requests.Caller`."""
@@ -212,6 +265,7 @@ class Connection:
         assert isinstance(event.request, Hello)
         inbox.consume(len(frame))
         inbox.max_frame_bytes = self.broker.settings.max_frame_bytes
+        self._become(await self.broker.access.log_in(event.request.token, self._transport))
         self.is_greeted = True
         self._log.debug("connection greeted", client=event.request.client[:100])
         self.outgoing.put(encode_frame(FrameType.HELLO_OK, correlation, encode_body(self._hello_ok())))
@@ -264,7 +318,8 @@ class Connection:
         type.
         """
         broker = self.broker
-        taken = broker.store.ingest(data, broker.clock.now_ms())
+        rights = self.rights
+        taken = broker.store.ingest(data, broker.clock.now_ms(), None if rights is None else rights.sending)
         self._inbox.consume(taken.consumed_bytes)
         if taken.exceptions:
             broker.counters.refused_messages(taken.replies)
@@ -283,6 +338,9 @@ class Connection:
         frame_type, correlation, payload = frame
         if taken.stop is Stop.OTHER_FRAME:
             self._request(frame_type, correlation, payload)
+        elif taken.stop is Stop.FORBIDDEN:
+            assert self.rights is not None, "who has no limits is forbidden nothing"
+            self._refuse(correlation, self.rights.refusal_of_send(payload))
         else:
             self._refuse(correlation, _REFUSALS[taken.stop]())
 
@@ -301,6 +359,8 @@ class Connection:
 
     def _ack(self, correlation: int, payload: memoryview) -> None:
         broker = self.broker
+        if self.rights is not None:
+            self.rights.need_of_group(int.from_bytes(payload[:4], "little"))
         try:
             acked = broker.store.ack(payload, correlation, broker.clock.now_ms())
         except ValueError as error:
@@ -345,6 +405,14 @@ class Connection:
 
     def _refuse(self, correlation: int, error: TickwheelError) -> None:
         """Answer one request with its error; the connection goes on."""
+        if error.code == Forbidden.code:
+            self.broker.access.audit.refused(
+                "request",
+                peer=self._transport.peer,
+                token=self.identity.login,
+                code=error.code,
+                reason=error.message,
+            )
         self._log.info("request refused", code=error.code, reason=error.message)
         self.outgoing.put(self.broker.counters.refusal(correlation, error))
 

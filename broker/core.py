@@ -9,6 +9,7 @@ from typing import Any
 import trio
 
 from broker import logs, retention
+from broker.access import Access
 from broker.adopting import Adopting
 from broker.clock import Clock
 from broker.counters import Counters
@@ -45,12 +46,19 @@ class Broker:
     """Engine, group commit, services and delivery. Make it inside trio; `run` works until cancelled."""
 
     def __init__(
-        self, settings: Settings, store: Store, clock: Clock, runner: SyncRunner, nursery: trio.Nursery
+        self,
+        settings: Settings,
+        store: Store,
+        clock: Clock,
+        runner: SyncRunner,
+        nursery: trio.Nursery,
+        access: Access | None = None,
     ) -> None:
-        """`nursery` takes the dispatchers, one task a group."""
+        """`nursery` takes the dispatchers, one task a group. Without `access` everybody may do everything."""
         self.settings = settings
         self.store = store
         self.clock = clock
+        self.access = access or Access(clock)
         self.version = version("tickwheel")
         self.name = f"tickwheel/{self.version}"
         self.counters = Counters()

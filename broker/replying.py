@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
 from broker.delivery import Subscription
+from broker.grants import Identity
 from broker.outgoing import Outgoing
 from tickwheel.protocol.bodies import Answer, Request
 from tickwheel.protocol.errors import BadTopicName
@@ -15,6 +16,7 @@ from tickwheel.protocol.requests import FRAME_TYPE_OF_REQUEST, encode_body
 
 if TYPE_CHECKING:
     from broker.core import Broker
+    from broker.rights import Rights
 
 
 class Caller(Protocol):
@@ -23,6 +25,12 @@ class Caller(Protocol):
     broker: Broker
     outgoing: Outgoing
     subscriptions: dict[int, Subscription]
+    identity: Identity
+    rights: Rights | None
+    """What it may; None: everything."""
+
+    def tell_of(self, request: Request) -> None:
+        """Write into the audit log what was done."""
 
     @property
     def is_gone(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from broker import adopting, changes, dropping, purging, schedule_requests, topics
+from broker import adopting, changes, dropping, purging, rights, schedule_requests, topics
 from broker.core import RELEASE_STEP
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
@@ -58,7 +58,11 @@ _TOPICS_STEP = 256
 
 def answer(caller: Caller, correlation: int, request: Request) -> None:
     """Carry out one request. Raises TickwheelError or StoreError if it is refused."""
+    if caller.rights is not None:
+        request = rights.admit(caller.rights, request)
     _HANDLERS[type(request)](caller, correlation, request)
+    if type(request) in rights.AUDITED:
+        caller.tell_of(request)
 
 
 def _ping(caller: Caller, correlation: int, request: Ping) -> None:
@@ -155,15 +159,16 @@ def _stats(caller: Caller, correlation: int, request: GetStats) -> None:
 
 def _topics(caller: Caller, correlation: int, request: GetTopics) -> None:
     """A few topics at a time: there may be thousands."""
-    broker = caller.broker
+    broker, identity = caller.broker, caller.identity
 
     async def work() -> bytes:
         topics: list[dict[str, Any]] = []
         async with broker.looking:
             for topic_id in list(broker.store.tables.topics):
-                if topic_id in broker.store.tables.topics:
+                topic = broker.store.tables.topics.get(topic_id)
+                if topic is not None and identity.sees(topic.record.name):
                     topics.append(broker.topic_entry(topic_id))
-                if len(topics) % _TOPICS_STEP == 0:
+                if topic_id % _TOPICS_STEP == 0:
                     await trio.lowlevel.checkpoint()
         return encode_map({"topics": topics})
 

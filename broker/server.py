@@ -62,6 +62,11 @@ class Server:
                 if error is not None:
                     connection.end(error)
 
+    def check_logins(self) -> None:
+        """Tokens have changed: see `Connection.check_login`."""
+        for connection in list(self._connections):
+            connection.check_login()
+
     def go_away(self, reason: str) -> None:
         """Tell all clients that the broker is stopping."""
         for connection in self._connections:

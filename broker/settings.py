@@ -94,6 +94,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = ""
 
+    tokens_file: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "File of the tokens that `tickwheel tokens` manages. Empty: tokens.json in the data directory, if it is "
+            "there. As soon as there is a token, nobody gets in by TCP without one.",
+        ),
+    ] = ""
+    audit_log: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "File to which log-ins, refusals and changes of topics and tokens are appended, a JSON line each. SIGHUP "
+            "opens it anew. Empty: they are in the ordinary log.",
+        ),
+    ] = ""
+
     # -- storage --------------------------------------------------------------------------------------------
     data_dir: Annotated[
         str,

@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 
 import trio
@@ -45,15 +46,15 @@ class Running:
         urls: list[str],
         settings: Settings,
         certificates: Certificates | None = None,
-        access: Access | None = None,
         watching: Watching | None = None,
+        access: Access | None = None,
     ) -> None:
         self.urls = urls
         self.settings = settings
         self.certificates = certificates
+        self.watching = watching
         self.access = access
         self.tokens_changed = Bell()
-        self.watching = watching
         self.broker: Broker | None = None
         """Once it serves."""
         self._stop = trio.Event()
@@ -111,12 +112,8 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     access = open_access(
         settings, clock, verifies_clients=certificates is not None and certificates.verifies_clients
     )
-    watching = await open_watching(settings, certificates)
-    try:
-        await _serve_watched(settings, clock, ready, certificates, access, watching)
-    finally:
-        watching.close()
-        access.audit.close()
+    with closing(access.audit), closing(await open_watching(settings, certificates)) as watching:
+        await _serve_watched(settings, clock, ready, certificates, watching, access)
     _log.info("stopped")
 
 
@@ -125,8 +122,8 @@ async def _serve_watched(
     clock: Clock,
     ready: Ready | None,
     certificates: Certificates | None,
-    access: Access,
     watching: Watching,
+    access: Access,
 ) -> None:
     # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
     listeners = await open_listeners(settings, certificates) if _listens_first(settings) else None
@@ -141,7 +138,7 @@ async def _serve_watched(
         try:
             if listeners is None:
                 listeners = await open_listeners(settings, certificates)
-            running = Running(_urls(listeners), settings, certificates, access, watching)
+            running = Running(_urls(listeners), settings, certificates, watching, access)
             await _serve_store(store, clock, listeners, ready, running)
         except* (SyncFailed, StoreError, OSError) as group:
             raise _explain(_first(group)) from group
@@ -266,11 +263,11 @@ async def serve_broker(
     nursery.start_soon(_run_engine, broker, engine, engine_ended)
     nursery.start_soon(_accept_all, server, listeners, accepting)
     nursery.start_soon(server.watch)
-    nursery.start_soon(broker.access.watch, running.tokens_changed.ring)
-    nursery.start_soon(_check_logins, server, running)
     nursery.start_soon(broker.vitals.run)
     if running.watching is not None:
         nursery.start_soon(running.watching.run, broker, broker.access)
+    nursery.start_soon(broker.access.watch, running.tokens_changed.ring)
+    nursery.start_soon(_check_logins, server, running)
     if broker.settings.durability != "always":
         _log.warning("sends are confirmed before they are on the disk", durability=broker.settings.durability)
     _log.info("started", urls=" ".join(running.urls), **_http_urls(running), **_recovered(broker))

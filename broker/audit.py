@@ -86,11 +86,15 @@ class Audit:
     def tell_of_suppressed(self) -> None:
         """Write down how many lines were left out, if any; for when no other line comes that could say so."""
         if self.suppressed and self._done.take():
-            self._write({"event": "suppressed", "outcome": "refused"})
+            self._tell()
+
+    def _tell(self) -> None:
+        self._write({"event": "suppressed", "outcome": "refused"})
 
     def close(self) -> None:
         """Nothing more comes."""
-        self.tell_of_suppressed()
+        if self.suppressed:
+            self._tell()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

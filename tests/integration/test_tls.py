@@ -224,8 +224,10 @@ def test_a_bad_certificate_keeps_the_daemon_from_starting(tmp_path: Path, files:
 
 def test_a_plain_client_whose_name_looks_like_tls(tmp_path: Path, files: Files) -> None:
     """A frame begins with its length: with a name of three letters that is the first byte of a TLS handshake."""
-    daemon = tls_daemon(tmp_path, files)
-    with daemon, RawConnection(tls_url(daemon).replace("tickwheels", "tickwheel")) as raw:
+    with (
+        tls_daemon(tmp_path, files) as daemon,
+        RawConnection(tls_url(daemon).replace("tickwheels", "tickwheel")) as raw,
+    ):
         raw.send(encode_frame(FrameType.HELLO, 1, b"\x82\xa8protocol\x01\xa6client\xa3raw"))
         assert b"tls_required" in raw.receive().payload
         assert raw.is_closed()

@@ -74,7 +74,7 @@ class Access:
             parsed = tokens.parse(text)
             self.audit.refused("login", peer=peer.peer, token=parsed[0] if parsed else "", code=error.code)
             raise
-        self.audit.done("login", peer=peer.peer, token=identity.login, name=identity.name)
+        self.audit.done("login", peer=peer.peer, token=identity.login, token_name=identity.name)
         return identity
 
     async def lets_in(self, authorization: str, peer: str) -> bool:
@@ -170,9 +170,11 @@ class Access:
                 what = "changed"
             else:
                 continue
-            self.audit.done(f"token {what}", token=token_id, name=token.name, grants=" ".join(token.grants))
+            self.audit.done(
+                f"token {what}", token=token_id, token_name=token.name, grants=" ".join(token.grants)
+            )
         for token_id in before.keys() - self._tokens.keys():
-            self.audit.done("token removed", token=token_id, name=before[token_id].name)
+            self.audit.done("token removed", token=token_id, token_name=before[token_id].name)
 
 
 def open_access(settings: Settings, clock: Clock, *, verifies_clients: bool) -> Access:

@@ -11,7 +11,6 @@ import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from pathlib import Path
 
 import trio
@@ -46,15 +45,15 @@ class Running:
         urls: list[str],
         settings: Settings,
         certificates: Certificates | None = None,
-        watching: Watching | None = None,
         access: Access | None = None,
+        watching: Watching | None = None,
     ) -> None:
         self.urls = urls
         self.settings = settings
         self.certificates = certificates
-        self.watching = watching
         self.access = access
         self.tokens_changed = Bell()
+        self.watching = watching
         self.broker: Broker | None = None
         """Once it serves."""
         self._stop = trio.Event()
@@ -113,7 +112,7 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
         settings, clock, verifies_clients=certificates is not None and certificates.verifies_clients
     )
     with closing(access.audit), closing(await open_watching(settings, certificates)) as watching:
-        await _serve_watched(settings, clock, ready, certificates, watching, access)
+        await _serve_watched(settings, clock, ready, certificates, access, watching)
     _log.info("stopped")
 
 
@@ -122,8 +121,8 @@ async def _serve_watched(
     clock: Clock,
     ready: Ready | None,
     certificates: Certificates | None,
-    watching: Watching,
     access: Access,
+    watching: Watching,
 ) -> None:
     # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
     listeners = await open_listeners(settings, certificates) if _listens_first(settings) else None
@@ -138,7 +137,7 @@ async def _serve_watched(
         try:
             if listeners is None:
                 listeners = await open_listeners(settings, certificates)
-            running = Running(_urls(listeners), settings, certificates, watching, access)
+            running = Running(_urls(listeners), settings, certificates, access, watching)
             await _serve_store(store, clock, listeners, ready, running)
         except* (SyncFailed, StoreError, OSError) as group:
             raise _explain(_first(group)) from group
@@ -263,11 +262,11 @@ async def serve_broker(
     nursery.start_soon(_run_engine, broker, engine, engine_ended)
     nursery.start_soon(_accept_all, server, listeners, accepting)
     nursery.start_soon(server.watch)
+    nursery.start_soon(broker.access.watch, running.tokens_changed.ring)
+    nursery.start_soon(_check_logins, server, running)
     nursery.start_soon(broker.vitals.run)
     if running.watching is not None:
         nursery.start_soon(running.watching.run, broker, broker.access)
-    nursery.start_soon(broker.access.watch, running.tokens_changed.ring)
-    nursery.start_soon(_check_logins, server, running)
     if broker.settings.durability != "always":
         _log.warning("sends are confirmed before they are on the disk", durability=broker.settings.durability)
     _log.info("started", urls=" ".join(running.urls), **_http_urls(running), **_recovered(broker))

@@ -164,13 +164,12 @@ def _topics(caller: Caller, correlation: int, request: GetTopics) -> None:
     async def work() -> bytes:
         topics: list[dict[str, Any]] = []
         async with broker.looking:
-            for count, topic_id in enumerate(list(broker.store.tables.topics)):
-                if count % _TOPICS_STEP == 0:
+            for topic_id in list(broker.store.tables.topics):
+                topic = broker.store.tables.topics.get(topic_id)
+                if topic is not None and identity.sees(topic.record.name):
+                    topics.append(broker.topic_entry(topic_id))
+                if topic_id % _TOPICS_STEP == 0:
                     await trio.lowlevel.checkpoint()
-                if topic_id in broker.store.tables.topics:
-                    entry = broker.topic_entry(topic_id)
-                    if identity.sees(entry["name"]):
-                        topics.append(entry)
         return encode_map({"topics": topics})
 
     caller.answer_later(correlation, request, work)

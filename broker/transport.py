@@ -34,12 +34,12 @@ class Transport(Protocol):
     """Who is at the other end, for the log."""
 
     @property
-    def is_established(self) -> bool:
-        """Whether the other end can be told something: a TLS handshake, if there is one, is over."""
-
-    @property
     def is_owner(self) -> bool:
         """Whether the other end is a process of the user whose broker this is, or of root, on this machine."""
+
+    @property
+    def is_established(self) -> bool:
+        """Whether the other end can be told something: a TLS handshake, if there is one, is over."""
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive up to `len(buffer)` bytes; 0 at the end. Raises trio.BrokenResourceError on a reset."""
@@ -64,14 +64,14 @@ class SocketTransport:
             _tune_tcp(sock)
 
     @property
-    def is_established(self) -> bool:
-        """See `Transport`."""
-        return True
-
-    @property
     def is_owner(self) -> bool:
         """See `Transport`."""
         return peer_uid(self._socket) in (0, os.geteuid())
+
+    @property
+    def is_established(self) -> bool:
+        """See `Transport`."""
+        return True
 
     async def receive_into(self, buffer: memoryview) -> int:
         """See `Transport`."""

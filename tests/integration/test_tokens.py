@@ -227,7 +227,7 @@ async def test_a_revoked_token_ends_its_connections(place: Place) -> None:
                 assert again is not None
                 assert again.epoch == 2
         assert daemon.wait_for_event("started")
-    assert [e["name"] for e in place.audited_as("token revoked", "ok")] == ["shop"]
+    assert [e["token_name"] for e in place.audited_as("token revoked", "ok")] == ["shop"]
 
 
 async def test_changes_of_grants_reach_open_connections(place: Place) -> None:
@@ -277,6 +277,25 @@ async def test_rotation_keeps_the_old_secret_for_a_while(place: Place) -> None:
         for gone in (old, new):
             with pytest.raises(BadToken):
                 await try_to_log_in(daemon.url, token=gone)
+
+
+async def test_without_a_file_the_ordinary_log_is_the_audit_log(place: Place) -> None:
+    token = place.create("shop", "admin:tea")
+    with Daemon(place.data) as daemon:
+        async with tickwheel.Client(daemon.url, token=token) as client:
+            await client.create_topic("tea")
+            with pytest.raises(Forbidden):
+                await client.send("tea", b"x")
+            await trio.to_thread.run_sync(place.tokens, "revoke", "shop", "--yes")
+            with pytest.raises(TokenRevoked):
+                await again_and_again(client.ping)
+        found = [e for e in daemon.events() if e["logger"] == "tickwheel.broker.audit"]
+    assert [(e["event"], e["outcome"]) for e in found] == [
+        ("login", "ok"),
+        ("SetTopic", "ok"),
+        ("request", "refused"),
+        ("token revoked", "ok"),
+    ]
 
 
 async def test_a_token_expires(place: Place) -> None:

@@ -76,6 +76,7 @@ SAYS = {
         "the dead one comes back too late: 1 of the messages are not held any more: 1.",
         "invoices: 3",
     ],
+    "tokens.py": ["may not publish 'mails'.", "The token was revoked."],
     "tracing.py": [
         "send reminders: a child of order 17",
         "process reminders: linked to send reminders",

@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 
 import trio

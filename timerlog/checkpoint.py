@@ -20,6 +20,7 @@ import msgspec
 from native import crc32c
 from timerlog.base import Base
 from timerlog.disk import Disk
+from timerlog.errors import DECODE_ERRORS
 from timerlog.layout import FORMAT_VERSION
 
 NAME: Final = "checkpoint"
@@ -65,7 +66,7 @@ def load(disk: Disk) -> Checkpoint | None:
         return None
     try:
         checkpoint = msgspec.msgpack.decode(body, type=Checkpoint)
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         return None
     known = (checkpoint.format, checkpoint.version) == (FORMAT_VERSION, VERSION)
     return checkpoint if known else None

@@ -179,6 +179,7 @@ class Store(TimerServices, Control):
             base=capture(tables, min(self._applier.tick_ms, self.wheel.tick_ms)),
             segments=self.log.sizes(),
             tables=tables.sizes(),
+            sums=tables.sums() if clean else {},
         )
 
     def checkpoint_age_ms(self, now_ms: int) -> int:

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
 
@@ -102,12 +103,11 @@ def test_no_flipped_bit_is_believed(original: Original, whole: Answers, kind: st
     other_boot = mock.patch.object(checkpoint, "is_trustworthy", return_value=False)
     for name, bit in places(original, names, random.Random(f"{kind} {stop}")):
         flip_bit(original.directory / name, bit)
-        if stop == "clean":
-            fates[fate(original, whole)] += 1
-        else:
-            with other_boot:
+        try:
+            with other_boot if stop == "power loss" else nullcontext():
                 fates[fate(original, whole)] += 1
-        original.put_back()
+        finally:
+            original.put_back()
     print(f"{kind}, {stop}: {dict(fates)}")
     assert sum(fates.values()) == FLIPS or not any(original.files[name][1] for name in names)
     allowed = {"as it was"} if kind != "commitlog" else {"as it was", "set aside", "refused"}

@@ -32,6 +32,7 @@ from timerlog.layout import (
 )
 from timerlog.log import (
     ADDRESS_SPACE_BYTES,
+    CONTROL_RESERVE_BYTES,
     CommitLog,
     SegmentHeader,
     reserve_log_address_space,
@@ -50,6 +51,7 @@ NEED_KEYS: Final = 13
 #: Lists the segments that are being taken into the log, while that lasts.
 ADOPTING: Final = "adopting"
 ADOPTING_FORMAT: Final = 1
+_FIRST_BYTES: Final = 64 * 1024
 _MARK_BYTES: Final = RECORD_HEAD_BYTES + MARK_BODY_BYTES
 
 
@@ -217,7 +219,8 @@ def _create(
     log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, base)
     undo.callback(log.close_files)
     log.prepare(settings.max_frame_bytes)
-    log.create_segment(0)
+    # On a small disk it need not be whole: it grows.
+    log.create_segment(0, SEGMENT_HEADER_BYTES + CONTROL_RESERVE_BYTES + _FIRST_BYTES)
     log.start_at(SEGMENT_HEADER_BYTES)
     report = RecoveryReport(is_new=True, end_position=SEGMENT_HEADER_BYTES)
     return Opened(log, tables, Applier(tables, settings, tick_ms=now_ms), report, reserve)

@@ -74,13 +74,15 @@ def places(original: Original, names: list[str], rng: random.Random) -> Iterator
         yield name, rng.randrange(8 * (used if number % 4 else size_bytes))
 
 
-def fate(original: Original, whole: Answers) -> str:
-    """What became of a damaged directory; anything but harm."""
-    damaged = Original(original.directory)
+def fate(original: Original, whole: Answers, name: str) -> str:
+    """What became of a directory with a damaged file; anything but harm."""
+    path = original.directory / name
+    damaged = path.read_bytes()
     try:
         found = answers(original.directory)
     except (DamagedLog, UnsupportedFormat):
-        assert damaged.is_untouched("LOCK"), "a start that is refused changes nothing"
+        assert original.is_untouched("LOCK", name), "a start that is refused changes nothing"
+        assert path.read_bytes() == damaged or name == "LOCK"
         return "refused"
     except StoreError as error:
         pytest.fail(f"{error!r} says nothing of damage")
@@ -105,7 +107,7 @@ def test_no_flipped_bit_is_believed(original: Original, whole: Answers, kind: st
         flip_bit(original.directory / name, bit)
         try:
             with other_boot if stop == "power loss" else nullcontext():
-                fates[fate(original, whole)] += 1
+                fates[fate(original, whole, name)] += 1
         finally:
             original.put_back()
     print(f"{kind}, {stop}: {dict(fates)}")

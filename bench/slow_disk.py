@@ -18,9 +18,9 @@ def slow_down(delay_s: float) -> None:
     """From now on, in this process."""
     sync = os.fdatasync
 
-    def slowly(file: int | HasFileno) -> None:
+    def slowly(fd: int | HasFileno) -> None:
         time.sleep(delay_s)
-        sync(file)
+        sync(fd)
 
     os.fdatasync = slowly
 

@@ -22,6 +22,7 @@ from timerlog.layout import (
     MAX_HEADERS_BYTES,
     MAX_KEY_BYTES,
     GroupRecord,
+    MessageState,
     RecordType,
 )
 from timerlog.topics import Topics, check_name
@@ -244,6 +245,10 @@ class Delivering(Topics):
         if not count:
             return b"" if frame_bytes == 1 else None
         seqs, epochs, until_ms = self._seqs[:count], self._epochs[:count], self._times[:count]
+        if len(damaged := self._damaged(group_id, seqs)):
+            lib.tw_unselect(self._native, group_id, self._seqs_pointer, count)
+            self._set_aside(damaged)
+            return b""
         try:
             # A timer without its lease is harmless, a lease without its timer would never end.
             self.wheel.link(until_ms, seqs, epochs, np.full(count, group_id, np.uint32))
@@ -268,6 +273,29 @@ class Delivering(Topics):
         if written != frame_bytes:
             raise StoreError(f"a DELIVER frame of {frame_bytes} bytes came out as {written}")
         return bytes(frame)
+
+    def _damaged(self, group_id: int, seqs: UInt64Array) -> UInt64Array:
+        """Those of some messages whose record does not match its checksum: it may have lain there for years since it
+        was looked at last."""
+        ids = self.tables.topics[self.group_record(group_id).topic_id].arrivals.items["id"][seqs]
+        rows = self.tables.rows[ids]
+        positions, sizes = rows["position"], rows["record_bytes"].astype(np.uint64)
+        # What is still being collected for the log lies in memory.
+        written = np.flatnonzero(positions + sizes <= np.uint64(self._native.log_readable))
+        right = np.empty(len(written), np.uint8)
+        lib.tw_check_records(
+            self._native.log,
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(positions[written])),
+            ffi.from_buffer("uint64_t[]", sizes[written]),
+            len(written),
+            ffi.from_buffer("uint8_t[]", right),
+        )
+        damaged: UInt64Array = ids[written[right == 0]]
+        return damaged
+
+    def _set_aside(self, ids: UInt64Array) -> None:
+        self._append(RecordType.DAMAGED, 0, ids.tobytes())
+        self._applier.end(np.ascontiguousarray(ids), MessageState.DAMAGED)
 
     def _select(self, group_id: int, limit: int, limit_bytes: int, now_ms: int) -> tuple[int, int]:
         """(messages selected, bytes of their frame); (0, 1): it may find some if it is called again."""

@@ -114,6 +114,7 @@ class Consumer:
         world = self._world
         duration_ms = self._rng.randint(100, 20_000)
         from_ms, jumps = world.clock.now_ms(), world.clock.jumps
+        world.oracle.extending(message, self._group, delivered.epoch, from_ms + duration_ms)
         result = await delivered.extend(timedelta(milliseconds=duration_ms))
         world.trace("extended", self._name, message.token, delivered.epoch, result)
         if result == "extended" and world.clock.jumps == jumps:

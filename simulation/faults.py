@@ -9,7 +9,7 @@ import trio
 from simulation.disk import NO_LIMIT
 from simulation.world import World
 
-_MINUTE_S = 60.0
+_RATE_S = 10.0
 
 
 class Faults:
@@ -39,7 +39,7 @@ class Faults:
 
     async def _again_and_again(self, rate: float, fault: object) -> None:
         while True:
-            await trio.sleep(self._rng.expovariate(rate / _MINUTE_S))
+            await trio.sleep(self._rng.expovariate(rate / _RATE_S))
             assert callable(fault)
             await fault()
 
@@ -87,4 +87,4 @@ class Faults:
         self._world.count("clock jumps")
         self._world.clock.jump(by_ms)
         if by_ms < 0:
-            self._world.oracle.clock_went_back(-by_ms)
+            self._world.oracle.clock_went_back(-by_ms, self._world.clock.now_ms() - by_ms)

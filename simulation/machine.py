@@ -325,6 +325,11 @@ class Machine:
         self.state = None
 
     @property
+    def is_dead(self) -> bool:
+        """Whether the broker was killed, or none runs: what its tasks do while they end never happened."""
+        return self.view is None or self.view.is_dead
+
+    @property
     def store_settings(self) -> StoreSettings:
         """What the broker makes of its settings for the store."""
         return store_settings(self.settings)

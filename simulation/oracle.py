@@ -42,12 +42,14 @@ class Held:
     tried_epoch: int = 0
     """The highest epoch that anybody has acked, counted or not."""
     is_dead: bool = False
+    may_be_dead: bool = False
+    """It was a dead letter, and perhaps a power loss has undone that."""
     was_redelivered: bool = False
 
     @property
     def is_done(self) -> bool:
         """Nobody waits for it any more, or it may be so: an ack was not answered."""
-        return self.acked is not Known.NO or self.is_dead
+        return self.acked is not Known.NO or self.is_dead or self.may_be_dead
 
 
 @dataclass(slots=True)
@@ -201,7 +203,7 @@ class Oracle:
         held.epoch, held.leases = lease.epoch, held.leases + 1
         held.until_ms = lease.now_ms + self._ack_wait_ms
         held.leased_at_ms, held.holder = lease.now_ms, lease.holder
-        held.is_certain = held.was_redelivered = held.is_dead = False
+        held.is_certain = held.was_redelivered = held.is_dead = held.may_be_dead = False
         self._leased_since_sync.append((message, held))
 
     def _check_holder(self, message: Message, lease: Lease, held: Held) -> None:
@@ -305,6 +307,12 @@ class Oracle:
         held.is_dead = True
         self._buried_since_sync.append(held)
 
+    def extending(self, message: Message, group: str, epoch: int, until_ms: int) -> None:
+        """Somebody asks to keep it for so long, which may be shorter than it had it."""
+        held = message.group(group)
+        if held.epoch == epoch:
+            held.until_ms = min(held.until_ms, until_ms)
+
     def extended(self, message: Message, group: str, epoch: int, until_ms: int, from_ms: int) -> None:
         """The broker said that the holder keeps it; the clock was not put back meanwhile."""
         held = message.group(group)
@@ -360,7 +368,7 @@ class Oracle:
     def _not_changed(self, message: Message, result: str) -> None:
         if result == "already_delivered" and not message.is_ever_leased:
             raise Violation(f"{message.token} is already delivered, but to nobody")
-        if result == "already_acked":
+        if result == "already_acked" and message.topic != self._mortal:
             groups = self.groups.get(message.topic, ())
             open_groups = [name for name in groups if message.group(name).acked is Known.NO]
             if any(not message.group(name).is_dead for name in open_groups) and not message.is_stopped:
@@ -390,7 +398,7 @@ class Oracle:
             if message.was_cancel_asked and message.cancelled is Known.NO:
                 message.cancelled = Known.MAYBE
         for held in self._buried_since_sync:
-            held.is_dead = False
+            held.is_dead, held.may_be_dead = False, True
         self._leased_since_sync.clear()
         self._buried_since_sync.clear()
 
@@ -401,13 +409,15 @@ class Oracle:
             for held in message.held.values():
                 held.until_ms = 0
 
-    def clock_went_back(self, by_ms: int) -> None:
-        """Leases end earlier, and what is sent with a delay just now may count from an earlier time."""
+    def clock_went_back(self, by_ms: int, before_ms: int) -> None:
+        """Leases end earlier, what was due stays due, and what is being sent may count from an earlier time."""
         for message in self.messages.values():
+            if message.due_ms <= before_ms:
+                message.due_ms = 0
             if message.is_waiting and message.is_relative:
                 message.due_ms -= by_ms
             for held in message.held.values():
-                held.until_ms = min(held.until_ms, held.leased_at_ms)
+                held.until_ms = 0
 
     def topic_deleted(self, topic: str, known: Known) -> None:
         """Somebody deletes a topic, or was told that it is deleted."""

@@ -225,12 +225,14 @@ class Producer:
                 self._world.oracle.decided(message, Known.NO)
             raise
         self.undecided.append((message, prepared.id))
+        self._world.trace(self._name, "prepared", message.token, prepared.id)
         if self._rng.random() < 0.9:
             await self.decide(client, self._rng.random() < 0.7)
 
     async def decide(self, client: Client, commit: bool) -> None:
         """About the oldest prepared message."""
         message, prepared_id = self.undecided[0]
+        was_asked, message.is_stray = message.is_stray, True
         if commit:
             ((result, message_id),) = await client.commit_prepared([prepared_id])
         else:
@@ -244,6 +246,12 @@ class Producer:
             "rolled_back": Known.NO,
             "already_rolled_back": Known.NO,
         }.get(result)
+        if known is None and was_asked and result == "not_found":
+            self._world.oracle.unanswered(
+                message
+            )  # a decision that was not answered counted, and a purge came
+            return
+        message.is_stray = False
         if known is None:
             raise Violation(f"{message.token} was prepared, and is {result}")
         self._world.oracle.decided(message, known)

@@ -20,7 +20,7 @@ def _rarely(rng: random.Random, most: float) -> float:
 
 @dataclass(frozen=True)
 class Profile:
-    """Rates are per simulated minute, the rest are probabilities, sizes and times."""
+    """Rates are per ten simulated seconds, the rest are probabilities, sizes and times."""
 
     network: NetworkFaults
     producers: int

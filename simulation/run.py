@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import trio
@@ -16,11 +17,15 @@ from simulation.faults import Faults
 from simulation.machine import replayed_state
 from simulation.oracle import Violation
 from simulation.producers import Producer
-from simulation.world import GROUPS, MORTAL, PLAIN, UNDERTAKERS, World
+from simulation.world import GROUPS, MORTAL, ORDERED, PLAIN, UNDERTAKERS, World
 from tickwheel import Client
+from tickwheel._prepared import CHECKS_GROUP
 
 HEAL_S = 3_600.0
 """So much simulated time all that is due may take to be delivered and acked, once nothing goes wrong any more."""
+
+PATIENT = timedelta(seconds=30)
+"""How long consumers have at last: a lease that is too short for the work would make them work for ever."""
 
 DAY_MS = 86_400_000
 
@@ -185,6 +190,8 @@ class _Run:
                 while producer.undecided:
                     await producer.decide(client, commit=True)
             await client.resume_topic(PLAIN)
+            for topic in (PLAIN, ORDERED, MORTAL):
+                await client.set_topic(topic, ack_wait=PATIENT, min_backoff=PATIENT, max_backoff=PATIENT)
 
     async def _wait_until_done(self) -> None:
         oracle = self._world.oracle
@@ -198,10 +205,11 @@ class _Run:
         )
 
     async def _is_quiet(self) -> bool:
-        """Whether no group has anything to do."""
+        """Whether no group has anything to do. What was prepared, and nobody knows of, waits for ever."""
         async with self._patient_client() as client:
             topics = await client.topics()
-        return not any(group.backlog or group.leased for topic in topics for group in topic.groups)
+        groups = [group for topic in topics for group in topic.groups if group.name != CHECKS_GROUP]
+        return not any(group.backlog or group.leased for group in groups)
 
     async def _check_counts(self) -> None:
         """Now that all is known, every figure has one right value."""

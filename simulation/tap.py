@@ -26,24 +26,28 @@ def tap(store: Store, world: World, life: int) -> None:
         group_id: int, holder: int, subscription: int, limit: int, limit_bytes: int, now_ms: int
     ) -> Any:
         frame = fetch(group_id, holder, subscription, limit, limit_bytes, now_ms)
-        if frame:
+        if frame and not world.machine.is_dead:
             group = store.tables.groups[group_id].record
             topic = store.tables.topics[group.topic_id].record.name
             _tell(world, frame, topic, group.name, now_ms, (life, holder))
         return frame
 
-    def tapped_release(holder: int, now_ms: int, **options: Any) -> int:
+    def released(holder: int) -> None:
+        world.trace("released", life, holder)
         world.oracle.released((life, holder))
+
+    def tapped_release(holder: int, now_ms: int, **options: Any) -> int:
+        released(holder)
         return release(holder, now_ms, **options)
 
     def tapped_release_some(holder: int, now_ms: int, count: int, **options: Any) -> int:
-        world.oracle.released((life, holder))
+        released(holder)
         return release_some(holder, now_ms, count, **options)
 
     def tapped_return(
         group_id: int, holder: int, ids: Sequence[int], epochs: Sequence[int], now_ms: int
     ) -> int:
-        world.oracle.released((life, holder))
+        released(holder)
         world.oracle.ids_may_come_again(ids)
         return return_unseen(group_id, holder, ids, epochs, now_ms)
 

@@ -16,9 +16,12 @@ NATIVE_SOURCES := $(filter-out native/_native.c,$(wildcard native/*.c native/*.h
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
 DEMO_ARGS ?=
 TEST_ARGS ?=
-# Many tests wait for a disk or a clock, so one process more than there are cores.
+# Many tests wait for a disk or a clock, so one process more than there are cores. tests/conftest.py says which
+# tests share one.
 TEST_JOBS ?= $(shell expr $$(nproc) + 1)
 BENCH_ARGS ?=
+FUZZ_SECONDS ?= 60
+HOURS ?= 6
 
 .PHONY: help
 help: ## Show this list
@@ -62,6 +65,14 @@ sanitize: $(VENV)/.compiled ## Run the tests of the C code under ASan and UBSan
 	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED) $(BIN)/python -c \
 	    'import native._native as n; assert "sanitize" in n.__file__, n.__file__; print("testing", n.__file__)'; \
 	$(BIN)/pytest -p no:cacheprovider -o pythonpath="$(SANITIZED) ." $(wildcard tests/unit/native tests/unit/timerlog tests/model) $(TEST_ARGS)
+
+.PHONY: fuzz
+fuzz: $(VENV)/.compiled $(VENV)/.tools ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)
+	$(BIN)/python -m fuzz.run --seconds $(FUZZ_SECONDS)
+
+.PHONY: endurance
+endurance: $(VENV)/.compiled ## A broker under steady load, whose memory and files must not grow (HOURS=6)
+	$(BIN)/python -m bench.soak --hours $(HOURS)
 
 .PHONY: clean
 clean: ## Remove everything that make created, .venv included

@@ -17,6 +17,7 @@ BATCH = 1_000
 LEAD_MS = 2_000
 DUE_A_SECOND = 1_000
 STREAM_S = 20
+SHORT_STREAM_S = 3
 QUERIES = {
     "start": "select 1",
     "count": "select count(*) from orders",
@@ -29,6 +30,7 @@ QUERIES = {
 def query(directory: Path, scale: float) -> dict[str, Any]:
     """Five million messages: each query alone, then the grouping one again and again beside a stream of 1,000 due/s."""
     count = int(5_000_000 * scale)
+    stream_s = STREAM_S if scale == 1 else SHORT_STREAM_S
 
     async def work() -> dict[str, Any]:
         async with Client(daemon.url) as client, Client(daemon.url) as other:
@@ -38,8 +40,9 @@ def query(directory: Path, scale: float) -> dict[str, Any]:
             figures: dict[str, Any] = {"messages": count, "seconds": seconds}
             work_s = max(seconds["states"] - seconds["start"], 1e-3)
             figures["states_rows_per_s"] = round(count / work_s)
-            figures["stream_alone"] = await _stream(client, other, "alone", None)
-            figures["stream_beside_queries"] = await _stream(client, other, "beside", QUERIES["states"])
+            figures["stream_alone"] = await _stream(client, other, "alone", None, stream_s)
+            states = QUERIES["states"]
+            figures["stream_beside_queries"] = await _stream(client, other, "beside", states, stream_s)
             return figures
 
     with Daemon(directory) as daemon:
@@ -56,8 +59,10 @@ async def _timed(client: Client, sql: str) -> float:
     return round(min(taken), 3)
 
 
-async def _stream(client: Client, other: Client, topic: str, sql: str | None) -> dict[str, Any]:
-    count = DUE_A_SECOND * STREAM_S
+async def _stream(
+    client: Client, other: Client, topic: str, sql: str | None, stream_s: int
+) -> dict[str, Any]:
+    count = DUE_A_SECOND * stream_s
     due_ms = int(time.time() * 1000) + LEAD_MS + np.arange(count) * 1000 // DUE_A_SECOND
     for start in range(0, count, BATCH):
         part = due_ms[start : start + BATCH]

@@ -24,9 +24,11 @@ ENVIRONMENT_PREFIX = "TICKWHEEL_"
 _TYPING_MISTAKE = 0.75
 """A variable this similar to one of ours (1 is equal) is taken for a typing mistake and refused.
 
-Others with our prefix are left alone: the client's TICKWHEEL_URL, and what Kubernetes sets in every container
+Others with our prefix are left alone: the client's (`_OF_CLIENTS`), and what Kubernetes sets in every container
 when a service is called `tickwheel` (TICKWHEEL_SERVICE_HOST, TICKWHEEL_PORT, …).
 """
+
+_OF_CLIENTS = frozenset({"url", "token", "token_file", "plain_token", "ca", "certificate", "key"})
 
 MAX_UNIX_PATH_BYTES = 100
 _SWITCH_TEXTS = {
@@ -102,6 +104,8 @@ class _Reading:
             if name in FIELDS:
                 self.set(name, text, variable)
                 continue
+            if name in _OF_CLIENTS:
+                continue
             near = difflib.get_close_matches(name, list(FIELDS), n=1, cutoff=_TYPING_MISTAKE)
             if near:
                 meant = FIELDS[near[0]].variable
@@ -135,11 +139,16 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
         yield (
             f"listen_tcp is false ({origins['listen_tcp']}) and unix_socket is empty: nothing to listen on"
         )
-    if settings.listen_tcp and not settings.insecure and not _is_loopback(settings.listen_host):
+    name = exposed_host(settings)
+    if name and not settings.insecure and not settings.tls_certificate:
         yield (
-            f"listen_host is {settings.listen_host!r} ({origins['listen_host']}), which other machines "
-            "may reach; this version has no TLS and no logins. Listen on 127.0.0.1, or set insecure = true"
+            f"{name} is {getattr(settings, name)!r} ({origins[name]}), which other machines "
+            "may reach, and there is no TLS. Set tls_certificate (and tls_key), listen on 127.0.0.1, or set "
+            "insecure = true"
         )
+    for name in ("tls_key", "tls_client_ca"):
+        if getattr(settings, name) and not settings.tls_certificate:
+            yield f"{name} is set ({origins[name]}), but not tls_certificate: without one there is no TLS"
     if len(os.fsencode(settings.unix_socket)) > MAX_UNIX_PATH_BYTES:
         yield (
             f"unix_socket ({origins['unix_socket']}) is longer than {MAX_UNIX_PATH_BYTES} bytes: "
@@ -159,12 +168,24 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
             f"max_frame_bytes ({origins['max_frame_bytes']}) must be at least {needed_bytes} to hold one "
             f"message of max_body_bytes ({origins['max_body_bytes']})"
         )
+    if settings.max_receive_bytes < settings.max_frame_bytes:
+        yield (
+            f"max_receive_bytes ({origins['max_receive_bytes']}) must be at least max_frame_bytes "
+            f"({origins['max_frame_bytes']}), so that one such frame can arrive"
+        )
     staging_bytes = settings.max_frame_bytes + _LOG_MARGIN_BYTES
     if settings.segment_bytes < staging_bytes:
         yield (
             f"segment_bytes ({origins['segment_bytes']}) must be at least {staging_bytes} to hold a frame of "
             f"max_frame_bytes ({origins['max_frame_bytes']})"
         )
+
+
+def exposed_host(settings: Settings) -> str:
+    """The setting by which other machines may reach the broker, `listen_host` or `http_host`; empty: they may not."""
+    if settings.listen_tcp and not _is_loopback(settings.listen_host):
+        return "listen_host"
+    return "http_host" if settings.http_listen and not _is_loopback(settings.http_host) else ""
 
 
 def _is_loopback(host: str) -> bool:

@@ -9,15 +9,19 @@ from typing import Any
 import trio
 
 from broker import logs, retention
+from broker.access import Access
 from broker.adopting import Adopting
 from broker.clock import Clock
+from broker.counters import Counters
 from broker.delivery import Delivery, Subscription
 from broker.purging import Purging
 from broker.query import Queries
+from broker.receive_room import ReceiveRoom
 from broker.schedules import Schedules
 from broker.services import Services
 from broker.settings import Settings
 from broker.sync import GroupCommit, SyncRunner
+from broker.vitals import Vitals
 from broker.wake import Bell
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import encode_body
@@ -30,39 +34,45 @@ RELEASE_STEP = 1_024
 """As many messages are given back at once; each may become a dead letter."""
 
 MAX_BULK_AT_ONCE = 4
-"""So many requests that change many messages work beside each other; the others wait for their turn."""
+"""So many requests that change many messages work beside each other, and as many that look at many; the others wait for
+their turn."""
 
 _STEP_BACK_MS = 1_000
 
 _log = logs.get_logger("core")
 
 
-class Counters:
-    """What the broker counts itself, beside the engine."""
-
-    def __init__(self) -> None:
-        self.connections = 0
-        self.refused = 0
-
-
 class Broker:
     """Engine, group commit, services and delivery. Make it inside trio; `run` works until cancelled."""
 
     def __init__(
-        self, settings: Settings, store: Store, clock: Clock, runner: SyncRunner, nursery: trio.Nursery
+        self,
+        settings: Settings,
+        store: Store,
+        clock: Clock,
+        runner: SyncRunner,
+        nursery: trio.Nursery,
+        access: Access | None = None,
     ) -> None:
-        """`nursery` takes the dispatchers, one task a group."""
+        """`nursery` takes the dispatchers, one task a group. Without `access` everybody may do everything."""
         self.settings = settings
         self.store = store
         self.clock = clock
+        self.access = access or Access(clock)
         self.version = version("tickwheel")
         self.name = f"tickwheel/{self.version}"
         self.counters = Counters()
         self.held_subscriptions = 0
         self.is_draining = False
+        self.clock_set_back = 0
+        """How often the wall clock was."""
+        self.house_rounds = 0
+        """How often the housekeeping was done."""
         self.topics_changed = Bell()
         self.bulk = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
+        self.looking = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
         self._started_s = trio.current_time()
+        self.started_ms = clock.now_ms()
         self.commit = GroupCommit(
             store,
             runner,
@@ -70,7 +80,8 @@ class Broker:
             durability=settings.durability,
             sync_interval_s=settings.sync_interval_ms / 1_000,
         )
-        self.queries = Queries(store, clock, settings.max_frame_bytes)
+        self.receive_room = ReceiveRoom(settings.max_receive_bytes)
+        self.queries = Queries(store, clock, settings.max_frame_bytes, self.counters.refusal)
         self.delivery = Delivery(store, clock, nursery, self._leased)
         self.services = Services(
             store,
@@ -82,6 +93,7 @@ class Broker:
         self.schedules = Schedules(self)
         self.purging = Purging(self, runner)
         self.adopting = Adopting(self, runner)
+        self.vitals = Vitals(self)
 
     async def run(self) -> None:
         """Group commit, the five services and the housekeeping. Raises SyncFailed when the disk fails."""
@@ -183,15 +195,15 @@ class Broker:
             "subscribers": self.delivery.subscribers,
             "uptime_ms": round((trio.current_time() - self._started_s) * 1_000),
             "version": self.version,
+            "refusals": dict(self.counters.refusals),
         }
 
-    def topics(self) -> dict[str, Any]:
-        """See `tickwheel.stats.Topics`."""
-        topics = self.store.topics()
-        for topic in topics:
-            for group in topic["groups"]:
-                group["subscribers"] = self.delivery.subscribers_of(group["group_id"])
-        return {"topics": topics}
+    def topic_entry(self, topic_id: int) -> dict[str, Any]:
+        """See `tickwheel.stats.TopicStats`."""
+        entry = self.store.topic_entry(topic_id)
+        for group in entry["groups"]:
+            group["subscribers"] = self.delivery.subscribers_of(group["group_id"])
+        return entry
 
     def _forget(self, subscription: Subscription) -> None:
         self.delivery.remove(subscription)
@@ -212,9 +224,11 @@ class Broker:
             back_ms = self.clock.take_step_back_ms()
             if back_ms > _STEP_BACK_MS:
                 _log.warning("the wall clock was set back", by_ms=back_ms)
+                self.clock_set_back += 1
                 self._turn_back(now_ms, back_ms)
             self.store.housekeeping(now_ms)
             self._tell_of_unburied()
+            self.house_rounds += 1
 
     def _turn_back(self, now_ms: int, back_ms: int) -> None:
         try:

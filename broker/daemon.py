@@ -11,11 +11,13 @@ import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 
 import trio
 
 from broker import logs
+from broker.access import Access, open_access
 from broker.clock import Clock, SystemClock
 from broker.core import Broker
 from broker.errors import LogNotWritten, from_store
@@ -24,6 +26,10 @@ from broker.listeners import Listener, open_listeners
 from broker.server import Server
 from broker.settings import Settings
 from broker.sync import SyncFailed, SyncThread
+from broker.systemd import ServiceManager
+from broker.tls import Certificates, certificates_of
+from broker.wake import Bell
+from broker.watching import Watching, open_watching
 from tickwheel.protocol.errors import TickwheelError
 from timerlog.errors import StoreError
 from timerlog.settings import StoreSettings
@@ -35,9 +41,22 @@ _log = logs.get_logger("daemon")
 class Running:
     """A broker that has started: where it listens, and how to stop it from any thread."""
 
-    def __init__(self, urls: list[str], settings: Settings) -> None:
+    def __init__(
+        self,
+        urls: list[str],
+        settings: Settings,
+        certificates: Certificates | None = None,
+        access: Access | None = None,
+        watching: Watching | None = None,
+    ) -> None:
         self.urls = urls
         self.settings = settings
+        self.certificates = certificates
+        self.access = access
+        self.tokens_changed = Bell()
+        self.watching = watching
+        self.broker: Broker | None = None
+        """Once it serves."""
         self._stop = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
 
@@ -47,6 +66,15 @@ class Running:
             self._token.run_sync_soon(self._stop.set)
         except trio.RunFinishedError:
             return
+
+    def reload(self) -> None:
+        """Load certificates and tokens anew, as SIGHUP does; what is bad is logged, and the old ones stay."""
+        if self.certificates is not None:
+            self.certificates.reload()
+        if self.access is not None:
+            self.access.audit.reopen()
+            if self.access.reload():
+                self.tokens_changed.ring()
 
     async def wait_stopped(self) -> None:
         """Return once `stop` was called."""
@@ -80,8 +108,25 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     `log_failed`.
     """
     clock = clock or SystemClock()
+    certificates = certificates_of(settings)
+    access = open_access(
+        settings, clock, verifies_clients=certificates is not None and certificates.verifies_clients
+    )
+    with closing(access.audit), closing(await open_watching(settings, certificates)) as watching:
+        await _serve_watched(settings, clock, ready, certificates, access, watching)
+    _log.info("stopped")
+
+
+async def _serve_watched(
+    settings: Settings,
+    clock: Clock,
+    ready: Ready | None,
+    certificates: Certificates | None,
+    access: Access,
+    watching: Watching,
+) -> None:
     # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
-    listeners = await open_listeners(settings) if _listens_first(settings) else None
+    listeners = await open_listeners(settings, certificates) if _listens_first(settings) else None
     try:
         store = _open_store(settings, clock)
     except TickwheelError:
@@ -91,7 +136,10 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     is_clean = False
     try:
         try:
-            await _serve_store(settings, store, clock, ready, listeners)
+            if listeners is None:
+                listeners = await open_listeners(settings, certificates)
+            running = Running(_urls(listeners), settings, certificates, access, watching)
+            await _serve_store(store, clock, listeners, ready, running)
         except* (SyncFailed, StoreError, OSError) as group:
             raise _explain(_first(group)) from group
         is_clean = True
@@ -99,20 +147,23 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
         raise _first(group) from group
     finally:
         store.close(clean=is_clean)
-    _log.info("stopped")
 
 
 async def _serve_with_signals(settings: Settings, clock: Clock | None, ready: Ready | None) -> None:
     """Signals are caught from the very start: one that comes before the broker is up stops it once it is."""
+    manager = ServiceManager()
     try:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
 
                 def on_ready(running: Running) -> None:
-                    nursery.start_soon(_stop_on_signal, signals, running)
+                    nursery.start_soon(_obey_signals, signals, running, manager)
                     _spare_collector()
                     if ready is not None:
                         ready(running)
+                    assert running.broker is not None, "it serves"
+                    manager.tell(READY=1)
+                    nursery.start_soon(manager.attend, running.broker)
 
                 await serve(settings, clock=clock, ready=on_ready)
                 nursery.cancel_scope.cancel()
@@ -139,10 +190,16 @@ def _spare_collector() -> None:
     gc.freeze()
 
 
-async def _stop_on_signal(signals: AsyncIterator[int], running: Running) -> None:
+async def _obey_signals(signals: AsyncIterator[int], running: Running, manager: ServiceManager) -> None:
     async for number in signals:
-        _log.info("stopping", signal=signal.Signals(number).name)
-        running.stop()
+        if number == signal.SIGHUP:
+            manager.reloading()
+            running.reload()
+            manager.tell(READY=1)
+        else:
+            _log.info("stopping", signal=signal.Signals(number).name)
+            manager.tell(STOPPING=1)
+            running.stop()
 
 
 def _open_store(settings: Settings, clock: Clock) -> Store:
@@ -182,31 +239,38 @@ def _listens_first(settings: Settings) -> bool:
     return False
 
 
+def _urls(listeners: list[Listener]) -> list[str]:
+    return [listener.url for listener in listeners]
+
+
 async def _serve_store(
-    settings: Settings, store: Store, clock: Clock, ready: Ready | None, listeners: list[Listener] | None
+    store: Store, clock: Clock, listeners: list[Listener], ready: Ready | None, running: Running
 ) -> None:
-    if listeners is None:
-        listeners = await open_listeners(settings)
     with SyncThread() as sync_thread:
         async with trio.open_nursery() as nursery:
-            broker = Broker(settings, store, clock, sync_thread, nursery)
-            await serve_broker(broker, listeners, ready, nursery)
+            broker = Broker(running.settings, store, clock, sync_thread, nursery, running.access)
+            await serve_broker(broker, listeners, ready, running, nursery)
             nursery.cancel_scope.cancel()
 
 
 async def serve_broker(
-    broker: Broker, listeners: list[Listener], ready: Ready | None, nursery: trio.Nursery
+    broker: Broker, listeners: list[Listener], ready: Ready | None, running: Running, nursery: trio.Nursery
 ) -> None:
-    """Serve on these listeners until `Running.stop`, then stop in order. `nursery` takes the tasks."""
-    running = Running([listener.url for listener in listeners], broker.settings)
+    """Serve on these listeners until `running.stop`, then stop in order. `nursery` takes the tasks."""
+    running.broker = broker
     server = Server(broker, nursery)
     engine, accepting, engine_ended = trio.CancelScope(), trio.CancelScope(), trio.Event()
     nursery.start_soon(_run_engine, broker, engine, engine_ended)
     nursery.start_soon(_accept_all, server, listeners, accepting)
     nursery.start_soon(server.watch)
+    nursery.start_soon(broker.access.watch, running.tokens_changed.ring)
+    nursery.start_soon(_check_logins, server, running)
+    nursery.start_soon(broker.vitals.run)
+    if running.watching is not None:
+        nursery.start_soon(running.watching.run, broker, broker.access)
     if broker.settings.durability != "always":
         _log.warning("sends are confirmed before they are on the disk", durability=broker.settings.durability)
-    _log.info("started", urls=" ".join(running.urls), **_recovered(broker))
+    _log.info("started", urls=" ".join(running.urls), **_http_urls(running), **_recovered(broker))
     if ready is not None:
         ready(running)
     await running.wait_stopped()
@@ -216,6 +280,11 @@ async def serve_broker(
     await engine_ended.wait()
     await broker.commit.sync_once()
     await server.flush()
+
+
+def _http_urls(running: Running) -> dict[str, object]:
+    urls = running.watching.urls if running.watching is not None else []
+    return {"http": " ".join(urls)} if urls else {}
 
 
 def _recovered(broker: Broker) -> dict[str, object]:
@@ -233,7 +302,14 @@ def _recovered(broker: Broker) -> dict[str, object]:
 async def _run_engine(broker: Broker, scope: trio.CancelScope, ended: trio.Event) -> None:
     with scope:
         await broker.run()
+    broker.vitals.has_ended = True
     ended.set()
+
+
+async def _check_logins(server: Server, running: Running) -> None:
+    while True:
+        await running.tokens_changed.wait()
+        server.check_logins()
 
 
 async def _accept_all(server: Server, listeners: list[Listener], scope: trio.CancelScope) -> None:

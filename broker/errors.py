@@ -23,6 +23,13 @@ class CannotListen(TickwheelError):
     advice = "Check listen_host, listen_port and unix_socket, and the permissions of the socket's directory."
 
 
+class ServerExtraMissing(TickwheelError):
+    """What the HTTP listener needs is not installed."""
+
+    code = "extra_missing"
+    advice = "Install it where the broker runs: pip install 'tickwheel[server]'; or set http_listen = false."
+
+
 class LogNotWritten(TickwheelError):
     """The disk did not take the log, so the broker stopped."""
 

@@ -26,14 +26,20 @@ class ExitCode(IntEnum):
 
 _BY_ERROR_CODE = {
     "bad_config": ExitCode.BAD_CONFIG,
+    "bad_certificate": ExitCode.BAD_CONFIG,
+    "bad_tokens_file": ExitCode.BAD_CONFIG,
+    "insecure_listener": ExitCode.BAD_CONFIG,
     "damaged": ExitCode.DAMAGED,
     "unsupported_format": ExitCode.DAMAGED,
+    "bad_backup": ExitCode.DAMAGED,
     "locked": ExitCode.LOCKED,
     "read_only": ExitCode.READ_ONLY,
     "disk_full": ExitCode.DISK_FULL,
     "log_failed": ExitCode.IO_ERROR,
     "address_in_use": ExitCode.ADDRESS_IN_USE,
     "not_connected": ExitCode.NOT_CONNECTED,
+    "tls_failed": ExitCode.NOT_CONNECTED,
+    "tls_required": ExitCode.NOT_CONNECTED,
     "internal": ExitCode.DEFECT,
 }
 

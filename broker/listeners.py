@@ -14,7 +14,8 @@ import trio
 
 from broker.errors import AddressInUse, CannotListen
 from broker.settings import Settings
-from broker.transport import SocketTransport, Transport
+from broker.tls import Certificates
+from broker.transport import SocketTransport, TlsTransport, Transport
 
 _BACKLOG = 1_024
 
@@ -35,15 +36,26 @@ class Listener(Protocol):
 class SocketListener:
     """One listening socket, and the URL that clients use for it."""
 
-    def __init__(self, sock: trio.socket.SocketType, url: str, path: str = "") -> None:
+    def __init__(
+        self,
+        sock: trio.socket.SocketType,
+        url: str,
+        *,
+        path: str = "",
+        certificates: Certificates | None = None,
+    ) -> None:
+        """`path`: the socket's file. With `certificates` it speaks TLS."""
         self.socket = sock
         self.url = url
         self._path = path
+        self._certificates = certificates
 
     async def accept(self) -> Transport:
         """See `Listener`."""
         sock, _ = await self.socket.accept()
-        return SocketTransport(sock)
+        if self._certificates is None:
+            return SocketTransport(sock)
+        return TlsTransport(sock, self._certificates.current)
 
     def close(self) -> None:
         """Stop listening; a Unix socket's file is removed."""
@@ -53,9 +65,9 @@ class SocketListener:
                 os.unlink(self._path)
 
 
-async def open_listeners(settings: Settings) -> list[Listener]:
-    """Open everything that the settings ask for. Raises AddressInUse or CannotListen; then nothing is left
-    open.
+async def open_listeners(settings: Settings, certificates: Certificates | None = None) -> list[Listener]:
+    """Open everything that the settings ask for; TCP with TLS if there are certificates. Raises AddressInUse or
+    CannotListen; then nothing is left open.
     """
     with contextlib.ExitStack() as opened:
         listeners: list[SocketListener] = []
@@ -63,22 +75,26 @@ async def open_listeners(settings: Settings) -> list[Listener]:
             listeners.append(await _open_unix(settings.unix_socket))
             opened.callback(listeners[-1].close)
         if settings.listen_tcp:
-            listeners.extend(await _open_tcp(settings.listen_host, settings.listen_port))
+            listeners.extend(await _open_tcp(settings.listen_host, settings.listen_port, certificates))
         opened.pop_all()
         return list(listeners)
 
 
-async def _open_tcp(host: str, port: int) -> list[SocketListener]:
+async def _open_tcp(host: str, port: int, certificates: Certificates | None) -> list[SocketListener]:
     try:
         opened = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
     except OSError as error:
         raise _explain(error, f"{host}:{port}") from error
-    return [SocketListener(each.socket, _tcp_url(each.socket)) for each in opened]
+    scheme = "tickwheel" if certificates is None else "tickwheels"
+    return [
+        SocketListener(each.socket, _tcp_url(scheme, each.socket), certificates=certificates)
+        for each in opened
+    ]
 
 
-def _tcp_url(sock: trio.socket.SocketType) -> str:
+def _tcp_url(scheme: str, sock: trio.socket.SocketType) -> str:
     host, port = sock.getsockname()[:2]
-    return f"tickwheel://[{host}]:{port}" if ":" in host else f"tickwheel://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _unix_url(path: str) -> str:
@@ -96,7 +112,7 @@ async def _open_unix(path: str) -> SocketListener:
     except OSError as error:
         sock.close()
         raise _explain(error, path) from error
-    return SocketListener(sock, _unix_url(path), path)
+    return SocketListener(sock, _unix_url(path), path=path)
 
 
 async def _remove_stale(path: str) -> None:

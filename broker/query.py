@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -33,7 +34,15 @@ _log = logs.get_logger("query")
 class Queries:
     """The queries of all connections, a few at a time."""
 
-    def __init__(self, store: Store, clock: Clock, max_frame_bytes: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        max_frame_bytes: int,
+        refusal: Callable[[int, TickwheelError], bytes] = error_frame,
+    ) -> None:
+        """`refusal` counts an error and makes its frame, by correlation."""
+        self._count_refusal = refusal
         self._store, self._clock = store, clock
         self._max_bytes = max_frame_bytes - HEADER_BYTES
         self._turns = trio.CapacityLimiter(MAX_AT_ONCE)
@@ -100,7 +109,7 @@ class Queries:
 
     def _refusal(self, correlation: int, error: TickwheelError) -> bytes:
         _log.info("query refused", code=error.code, reason=error.message)
-        return error_frame(correlation, error)
+        return self._count_refusal(correlation, error)
 
 
 async def _kill(process: trio.Process) -> None:

@@ -12,8 +12,9 @@ bounded from end to end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Sized
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import trio
 
@@ -21,12 +22,14 @@ from broker import logs
 from broker.clock import Clock
 from broker.wake import Bell
 from timerlog.errors import DiskFull
+from timerlog.histogram import LATENESS_MS, Histogram
 from timerlog.services import DueBatch, ReadyBatch
 
 if TYPE_CHECKING:
     from timerlog.store import Store
 
 T = TypeVar("T")
+B = TypeVar("B", bound=Sized)
 
 BATCH_MESSAGES = 4_096
 """Messages a turn: some hundred microseconds of work, so that no other task waits long."""
@@ -35,6 +38,42 @@ CHANNEL_BATCHES = 4
 _RETRY_S = 0.5
 
 _log = logs.get_logger("services")
+
+
+class Queue(Generic[B]):
+    """A bounded channel between two services, which can be looked into."""
+
+    def __init__(self) -> None:
+        self.batches: deque[B] = deque()
+        """What is in it or waits to get in; the first one stays until its consumer is done with it."""
+        self.passed = 0
+        """How many batches its consumer is done with."""
+        self._is_at_work = False
+        ends: tuple[trio.MemorySendChannel[B], trio.MemoryReceiveChannel[B]]
+        ends = trio.open_memory_channel(CHANNEL_BATCHES)
+        self._in, self._out = ends
+
+    async def send(self, batch: B) -> None:
+        """Put a batch in; wait while the queue is full."""
+        self.batches.append(batch)
+        await self._in.send(batch)
+
+    def __aiter__(self) -> Queue[B]:
+        return self
+
+    async def __anext__(self) -> B:
+        if self._is_at_work:
+            self.batches.popleft()
+            self.passed += 1
+            self._is_at_work = False
+        batch = await self._out.receive()
+        self._is_at_work = True
+        return batch
+
+    @property
+    def messages(self) -> int:
+        """How many messages, and leases that end, are in it."""
+        return sum(len(batch) for batch in self.batches)
 
 
 class Services:
@@ -62,19 +101,25 @@ class Services:
         self._durable_moved = Bell()
         self._durable_moved.ring()
         self._backlog_fell = trio.lowlevel.ParkingLot()
+        self.pending = Queue[DueBatch]()
+        self.due = Queue[DueBatch]()
+        self.ready = Queue[ReadyBatch]()
+        self.lateness_ms = Histogram(LATENESS_MS)
+        """How late messages reached their topics."""
+        self.damaged = 0
+        """Messages that were set aside because their record no longer matches its checksum."""
+        self.full_disks = 0
+        """How often a step found no room on the disk, and was put off."""
 
     async def run(self) -> None:
         """Run all five until cancelled."""
-        pending_in, pending_out = trio.open_memory_channel[DueBatch](CHANNEL_BATCHES)
-        due_in, due_out = trio.open_memory_channel[DueBatch](CHANNEL_BATCHES)
-        ready_in, ready_out = trio.open_memory_channel[ReadyBatch](CHANNEL_BATCHES)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._enqueue_get, pending_in)
-                nursery.start_soon(self._enqueue_put, pending_out, due_in)
-                nursery.start_soon(self._dequeue_get, due_in)
-                nursery.start_soon(self._dequeue_get_message, due_out, ready_in)
-                nursery.start_soon(self._dequeue_put_message, ready_out)
+                nursery.start_soon(self._enqueue_get)
+                nursery.start_soon(self._enqueue_put)
+                nursery.start_soon(self._dequeue_get)
+                nursery.start_soon(self._dequeue_get_message)
+                nursery.start_soon(self._dequeue_put_message)
         finally:
             self._alarm.close()
 
@@ -93,55 +138,66 @@ class Services:
         """Whether so much is accepted and not yet on its way that producers must wait."""
         return self._store.pending_enqueue > self._max_backlog_messages
 
+    def overdue(self, now_ms: int) -> tuple[int, int]:
+        """(messages and ends of leases that are due and not where they belong, by how many ms the oldest is late)."""
+        wheel, store = self._store.wheel, self._store
+        count, late_ms = wheel.forecast(now_ms, [0])[0], now_ms - (wheel.oldest_due_ms(now_ms) or now_ms)
+        for batch in (*self.pending.batches, *self.due.batches):
+            late = batch.due_ms[batch.due_ms <= now_ms]
+            count, late_ms = count + len(late), max(late_ms, now_ms - int(late.min(initial=now_ms)))
+        for ready in self.ready.batches:
+            count += len(ready)
+            late_ms = max(late_ms, int(store.lateness_ms(ready.ids, now_ms).max(initial=0)))
+        return count, late_ms
+
     async def wait_for_room(self) -> None:
         """Return when the backlog is below its limit: the brake that producers feel."""
         while self.is_behind:
             await self._backlog_fell.park()
 
-    async def _enqueue_get(self, pending: trio.MemorySendChannel[DueBatch]) -> None:
+    async def _enqueue_get(self) -> None:
         store = self._store
         while True:
             await self._durable_moved.wait()
             while (batch := store.enqueue_get(BATCH_MESSAGES)) is not None:
-                await pending.send(batch)
+                await self.pending.send(batch)
                 if not self.is_behind:
                     self._backlog_fell.unpark_all()
 
-    async def _enqueue_put(
-        self, pending: trio.MemoryReceiveChannel[DueBatch], due: trio.MemorySendChannel[DueBatch]
-    ) -> None:
+    async def _enqueue_put(self) -> None:
         store, clock = self._store, self._clock
-        async for batch in pending:
+        async for batch in self.pending:
             already_due = await self._with_room(lambda: store.enqueue_put(batch, clock.now_ms()))  # noqa: B023
             self.timers_changed()
             if already_due is not None:
-                await due.send(already_due)
+                await self.due.send(already_due)
 
-    async def _dequeue_get(self, due: trio.MemorySendChannel[DueBatch]) -> None:
+    async def _dequeue_get(self) -> None:
         store = self._store
         while True:
             batch = store.dequeue_get(self._clock.now_ms(), BATCH_MESSAGES)
             if batch is not None:
-                await due.send(batch)
+                await self.due.send(batch)
             else:
                 self._wakes_at_ms = store.next_wakeup_ms()
                 await self._alarm.sleep_until(self._wakes_at_ms)
 
-    async def _dequeue_get_message(
-        self, due: trio.MemoryReceiveChannel[DueBatch], ready: trio.MemorySendChannel[ReadyBatch]
-    ) -> None:
-        async for batch in due:
+    async def _dequeue_get_message(self) -> None:
+        async for batch in self.due:
             looked_up = self._store.dequeue_get_message(batch, self._clock.now_ms())
             if len(looked_up.damaged):
+                self.damaged += len(looked_up.damaged)
                 _log.error("messages are damaged and set aside", count=len(looked_up.damaged))
-            await ready.send(looked_up)
+            await self.ready.send(looked_up)
 
-    async def _dequeue_put_message(self, ready: trio.MemoryReceiveChannel[ReadyBatch]) -> None:
+    async def _dequeue_put_message(self) -> None:
         store, clock = self._store, self._clock
-        async for batch in ready:
+        async for batch in self.ready:
             woken = await self._with_room(lambda: store.dequeue_put_message(batch, clock.now_ms()))  # noqa: B023
             self._wake_groups(woken)
             self._mark_dirty()
+            if len(store.moved_ids):
+                self.lateness_ms.observe_all(store.lateness_ms(store.moved_ids, clock.now_ms()))
 
     async def _with_room(self, step: Callable[[], T]) -> T:
         """Do one step of a service; on a full disk nothing of it happened, so it is tried again until there
@@ -151,5 +207,6 @@ class Services:
             try:
                 return step()
             except DiskFull as error:
+                self.full_disks += 1
                 _log.error("the disk is full", reason=str(error), advice=error.advice)
                 await trio.sleep(_RETRY_S)

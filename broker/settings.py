@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from tickwheel.protocol.limits import MAX_CREDIT
+
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
@@ -42,8 +44,8 @@ def _plain(section: str, help_text: str) -> Any:
     return Meta(description=help_text, extra={"section": section, "unit": "plain"})
 
 
-_LISTEN, _STORAGE, _LIMITS = "Listening", "Storage", "Limits"
-_DELIVERY, _TIMEOUTS, _LOG = "Delivery", "Time-outs", "Logging"
+_LISTEN, _SECURITY, _STORAGE, _LIMITS = "Listening", "Security", "Storage", "Limits"
+_DELIVERY, _TIMEOUTS, _MONITORING, _LOG = "Delivery", "Time-outs", "Monitoring", "Logging"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,7 +54,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # -- listening ------------------------------------------------------------------------------------------
     listen_host: Annotated[
         str,
-        _plain(_LISTEN, "Address of the TCP listener. Only loopback addresses unless `insecure` is true."),
+        _plain(
+            _LISTEN,
+            "Address of the TCP listener. One that other machines can reach needs TLS, and tokens or tls_client_ca.",
+        ),
     ] = "127.0.0.1"
     listen_port: Annotated[
         int, _count(_LISTEN, "Port of the TCP listener. 0 lets the system choose a free one.", 0, 65_535)
@@ -65,10 +70,46 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool,
         _plain(
             _LISTEN,
-            "Allow an address that other machines can reach. This version has neither TLS nor logins: "
-            "whoever reaches the port can read and cancel everything.",
+            "Allow an address that other machines can reach without TLS, or without tokens and tls_client_ca: "
+            "whoever reaches the port, or listens on the way, can then read and cancel everything.",
         ),
     ] = False
+
+    # -- security -------------------------------------------------------------------------------------------
+    tls_certificate: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "PEM file of the TLS certificate and its chain. Empty: no TLS on TCP. SIGHUP loads it anew.",
+        ),
+    ] = ""
+    tls_key: Annotated[
+        str, _plain(_SECURITY, "PEM file of its key, without password. Empty: it is in tls_certificate, too.")
+    ] = ""
+    tls_client_ca: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "PEM file of a CA. Only clients that show a certificate of it can connect over TCP. Empty: any client can.",
+        ),
+    ] = ""
+
+    tokens_file: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "File of the tokens that `tickwheel tokens` manages. Empty: tokens.json in the data directory, if it is "
+            "there. As soon as there is a token, nobody gets in by TCP without one.",
+        ),
+    ] = ""
+    audit_log: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "File to which log-ins, refusals and changes of topics and tokens are appended, a JSON line each. SIGHUP "
+            "opens it anew. Empty: they are in the ordinary log.",
+        ),
+    ] = ""
 
     # -- storage --------------------------------------------------------------------------------------------
     data_dir: Annotated[
@@ -134,6 +175,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_connections: Annotated[
         int, _count(_LIMITS, "Connections at a time; one more is told `too_many_connections`.", 1, 100_000)
     ] = 1_000
+    max_connections_per_address: Annotated[
+        int,
+        _count(
+            _LIMITS,
+            "Connections from one IP address (IPv6: from one /64 network) at a time; one more is told "
+            "`too_many_connections_from_address`. Unix sockets are not counted.",
+            1,
+            100_000,
+        ),
+    ] = 1_000
     max_topics: Annotated[int, _count(_LIMITS, "Topics in the data directory.", 1, 30_000)] = 10_000
     max_groups: Annotated[int, _count(_LIMITS, "Consumer groups of all topics together.", 1, 30_000)] = 10_000
     max_subscriptions: Annotated[
@@ -152,6 +203,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             100_000_000,
         ),
     ] = 500_000
+    max_credit: Annotated[
+        int,
+        _count(_LIMITS, "Messages that one subscription may ask to hold un-acknowledged.", 1, MAX_CREDIT),
+    ] = MAX_CREDIT
+    max_receive_bytes: Annotated[
+        int,
+        _size(
+            _LIMITS,
+            "Memory for frames larger than 512KiB while they arrive, of all connections together. Beyond it "
+            "connections with such frames are not read from until others are done. At least max_frame_bytes.",
+            MIB,
+            1024 * GIB,
+        ),
+    ] = 256 * MIB
     write_high_water_bytes: Annotated[
         int,
         _size(_LIMITS, "Bytes queued for one connection before it gets no more deliveries.", 64 * KIB, GIB),
@@ -203,16 +268,58 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     handshake_timeout_ms: Annotated[
         int, _duration(_TIMEOUTS, "A new connection must have said HELLO by then.", 10, HOUR_MS)
     ] = 10 * SECOND_MS
+    frame_timeout_ms: Annotated[
+        int,
+        _duration(
+            _TIMEOUTS,
+            "A frame that was begun must have arrived whole by then, however steadily its bytes come.",
+            10,
+            DAY_MS,
+        ),
+    ] = 2 * MINUTE_MS
     idle_timeout_ms: Annotated[
         int,
         _duration(_TIMEOUTS, "A connection that sends nothing (not even PING) is closed.", 100, 30 * DAY_MS),
     ] = 5 * MINUTE_MS
     send_timeout_ms: Annotated[
-        int, _duration(_TIMEOUTS, "A client that does not read what it was sent is closed.", 100, DAY_MS)
+        int,
+        _duration(
+            _TIMEOUTS,
+            "A client that does not read what it was sent (64KiB in this time, or all) is closed.",
+            100,
+            DAY_MS,
+        ),
     ] = 30 * SECOND_MS
     drain_timeout_ms: Annotated[
         int, _duration(_TIMEOUTS, "On shutdown, how long clients may finish and acknowledge.", 0, HOUR_MS)
     ] = 2 * SECOND_MS
+
+    # -- monitoring -----------------------------------------------------------------------------------------
+    http_listen: Annotated[
+        bool,
+        _plain(
+            _MONITORING,
+            "Whether to answer /livez, /readyz and /metrics over HTTP; with TLS where tls_certificate is set. "
+            "Needs pip install 'tickwheel[server]'.",
+        ),
+    ] = False
+    http_host: Annotated[
+        str,
+        _plain(_MONITORING, "Address of the HTTP listener; the rules for listen_host hold for it as well."),
+    ] = "127.0.0.1"
+    http_port: Annotated[
+        int, _count(_MONITORING, "Port of the HTTP listener. 0 lets the system choose a free one.", 0, 65_535)
+    ] = 7412
+    metrics_topics: Annotated[
+        int,
+        _count(
+            _MONITORING,
+            "At most so many topics, the oldest ones, and so many of their groups have metrics of their own; those "
+            "of all others are added up as `other`.",
+            0,
+            1_000,
+        ),
+    ] = 100
 
     # -- logging --------------------------------------------------------------------------------------------
     log_level: Annotated[

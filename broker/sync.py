@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
@@ -19,6 +20,7 @@ import outcome
 import trio
 
 from broker.wake import Bell
+from timerlog.histogram import Histogram
 
 if TYPE_CHECKING:
     from timerlog.store import Store
@@ -26,6 +28,26 @@ if TYPE_CHECKING:
 LAZY_SYNC_S = 0.01
 """Leases and ticks nobody waits for are synced this late at most; until then they share a sync with others.
 """
+
+SYNC_SECONDS = (
+    0.0001,
+    0.0002,
+    0.0005,
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+)
+COMMIT_REPLIES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 
 Sink = Callable[[bytes], None]
 Durability = Literal["always", "interval", "os"]
@@ -84,6 +106,20 @@ class InPlace:
         work()
 
 
+class SyncFigures:
+    """What the group commit counts for who watches it."""
+
+    def __init__(self) -> None:
+        self.seconds = Histogram(SYNC_SECONDS)
+        """How long each fdatasync took."""
+        self.replies = Histogram(COMMIT_REPLIES)
+        """How many replies each sync released."""
+        self.released = 0
+        """How many replies went out after they had waited."""
+        self.began_s: float | None = None
+        """Since when, in trio's time, a sync is on its way to the disk."""
+
+
 class GroupCommit:
     """Holds replies back until what they promise is on disk."""
 
@@ -109,6 +145,7 @@ class GroupCommit:
         self._handed_over = 0
         self._on_durable = on_durable
         self._waiting: deque[tuple[int, Sink, bytes]] = deque()
+        self.figures = SyncFigures()
         self._dirty = Bell()
         self._urgent = Bell()
 
@@ -181,15 +218,31 @@ class GroupCommit:
             # Nothing that matters was appended: what little lies behind the durable position needs no sync.
             self._release(store.appended_position)
             return
+        self.figures.began_s = trio.current_time()
         try:
-            await self._runner.run(ticket.run)
+            await self._runner.run(lambda: self._time(ticket.run))
         except OSError as error:
             raise SyncFailed(f"the disk did not take the log: {error.strerror or error}") from error
-        self._release(store.finish_sync(ticket))
+        self.figures.began_s = None
+        self.figures.replies.observe(self._release(store.finish_sync(ticket)))
         self._on_durable()
 
-    def _release(self, durable_position: int) -> None:
-        waiting = self._waiting
+    def _time(self, work: Callable[[], None]) -> None:
+        """Runs where `work` is to run: what it takes to come there is not the disk's."""
+        began_s = time.perf_counter()
+        work()
+        self.figures.seconds.observe(time.perf_counter() - began_s)
+
+    def _release(self, durable_position: int) -> int:
+        """How many replies went out."""
+        waiting, before = self._waiting, self.figures.released
         while waiting and waiting[0][0] <= durable_position:
             _, sink, reply = waiting.popleft()
             sink(reply)
+            self.figures.released += 1
+        return self.figures.released - before
+
+    @property
+    def waiting(self) -> int:
+        """How many replies wait for the disk."""
+        return len(self._waiting)

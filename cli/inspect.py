@@ -85,7 +85,10 @@ def damage_lines(report: InspectReport) -> list[str]:
 def verdict(report: InspectReport) -> str:
     """What the report means for the next start."""
     if not report.ok:
-        return "This directory is damaged: a broker refuses to start. Restore it from a backup."
+        return (
+            "This directory is damaged: a broker refuses to start. Restore a backup, or see what can be saved: "
+            "tickwheel repair"
+        )
     if report.torn_tail_bytes:
         size = format_bytes(report.torn_tail_bytes)
         return f"A start cuts off a torn tail of {size}; everything that was acknowledged is there."

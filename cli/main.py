@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from cli.lazy import CommandEntry, LazyGroup
-from cli.session import shared_options
+from cli.session import json_option, place_options, security_options
 
 _MESSAGES, _LOOKING, _RUNNING = "Messages", "Looking inside", "Running it"
 
@@ -49,7 +49,15 @@ COMMANDS = {
     "inspect": CommandEntry(
         "cli.inspect", "inspect", "Verify a data directory that no broker has open.", _LOOKING
     ),
+    "backup": CommandEntry(
+        "cli.backup", "backup", "Copy a data directory while its broker serves.", _RUNNING
+    ),
+    "repair": CommandEntry(
+        "cli.repair", "repair", "Save what can be saved of a damaged data directory.", _RUNNING
+    ),
+    "restore": CommandEntry("cli.backup", "restore", "Make a data directory of a backup.", _RUNNING),
     "serve": CommandEntry("cli.commands.serve", "serve", "Run the broker.", _RUNNING),
+    "tokens": CommandEntry("cli.commands.tokens", "tokens", "Who may log in, and do what.", _RUNNING),
     "purge": CommandEntry(
         "cli.commands.purge", "purge", "Give the space of messages that are done back.", _RUNNING
     ),
@@ -105,7 +113,9 @@ class RootGroup(LazyGroup):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 error, 2 wrong usage; `tickwheel help exit-codes` lists the others.",
 )
-@shared_options
+@place_options
+@security_options
+@json_option
 @click.version_option(package_name="tickwheel", message="%(prog)s %(version)s")
 def root() -> None:
     """Tickwheel delivers messages at a time: now, in 30 seconds, or on a day in 2031.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,11 @@ class Session:
     url: str | None = None
     data: Path | None = None
     json: bool = False
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """For `tickwheel.Client`. With `--data` there is nobody to log in to: a token is for another broker."""
+        return {} if self.data is None else {"token": ""}
 
     @contextmanager
     def address(self, *, may_create: bool = False) -> Iterator[str | None]:
@@ -52,7 +58,7 @@ class Session:
 
         with (
             self.address(may_create=may_create) as url,
-            sync.Client(url, connect_timeout=CONNECT_TIMEOUT_S) as client,
+            sync.Client(url, connect_timeout=CONNECT_TIMEOUT_S, **self.client_options) as client,
         ):
             yield client
 
@@ -107,7 +113,47 @@ def url_option(command: _Command) -> _Command:
     )(command)
 
 
-def connection_options(command: _Command) -> _Command:
+def _export(variable: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """What is given counts for every client of this process, and for processes that it starts."""
+
+    def callback(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        if value:
+            os.environ[variable] = "1" if value is True else value
+            if parameter.name == "token_file":
+                os.environ.pop("TICKWHEEL_TOKEN", None)
+        return value
+
+    return callback
+
+
+def security_options(command: _Command, *, hidden: bool = False) -> _Command:
+    """How to be sure of the broker, and to log in. A token itself is no argument: the list of processes shows those."""
+    for name, (variable, text) in reversed(_SECURITY.items()):
+        command = click.option(
+            name,
+            metavar="FILE" if variable != "TICKWHEEL_PLAIN_TOKEN" else None,
+            is_flag=variable == "TICKWHEEL_PLAIN_TOKEN",
+            hidden=hidden,
+            expose_value=False,
+            callback=_export(variable),
+            help=f"{text}, also {variable}.",
+        )(command)
+    return command
+
+
+_SECURITY = {
+    "--ca": ("TICKWHEEL_CA", "CA of the broker's certificate, unless the system knows it"),
+    "--client-certificate": ("TICKWHEEL_CERTIFICATE", "For brokers that want one"),
+    "--client-key": ("TICKWHEEL_KEY", "Its key"),
+    "--token-file": (
+        "TICKWHEEL_TOKEN_FILE",
+        "A file with the token to log in with (the token itself: TICKWHEEL_TOKEN)",
+    ),
+    "--plain-token": ("TICKWHEEL_PLAIN_TOKEN", "Send the token to another machine even without TLS"),
+}
+
+
+def place_options(command: _Command) -> _Command:
     """`--url` and `--data`, before or after the name of the command."""
     return url_option(
         click.option(
@@ -118,6 +164,11 @@ def connection_options(command: _Command) -> _Command:
             help="Work on this directory without a daemon.",
         )(command)
     )
+
+
+def connection_options(command: _Command) -> _Command:
+    """`place_options`, and what logging in needs, which the help of `tickwheel` itself has."""
+    return place_options(security_options(command, hidden=True))
 
 
 def shared_options(command: _Command) -> _Command:

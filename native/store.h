@@ -207,6 +207,7 @@ typedef struct {
     const uint8_t *foreign; /* what is being taken in: position TW_FOREIGN + p is at foreign + p */
     uint64_t adopted_first_id; /* these messages are in the log, and are made visible step by step */
     uint64_t adopted_end_id;
+    const uint8_t *may_send; /* by topic: whether the connection whose bytes are taken may send to it; NULL: to all */
 } tw_store;
 
 enum {
@@ -233,6 +234,7 @@ enum {
     TW_STOP_FRAME_TOO_LARGE = 3,
     TW_STOP_BAD_FRAME = 4,     /* a SEND whose columns do not add up; consumed */
     TW_STOP_UNKNOWN_TOPIC = 5, /* consumed */
+    TW_STOP_FORBIDDEN = 7,     /* see may_send; not consumed: perhaps it is asked for the first time */
     TW_STOP_NEED_FLUSH = 10,
     TW_STOP_NEED_DISK = 11, /* need: bytes of log */
     TW_STOP_NEED_ROWS = 12, /* need: first row not wanted */

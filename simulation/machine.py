@@ -203,16 +203,14 @@ class Machine:
                 broker = Broker(self.settings, store, self.world.clock, DiskThread(self, view), nursery)
                 self.broker = broker
                 listener = self.world.network.listen()
-                await serve_broker(broker, [listener], self._ready, nursery)
+                self._running = running = Running([listener.url], self.settings)
+                await serve_broker(broker, [listener], None, running, nursery)
                 nursery.cancel_scope.cancel()
         if view.is_dead:
             return False
         self.state = store.state_hash()
         self.world.oracle.stopped_in_order()
         return True
-
-    def _ready(self, running: Running) -> None:
-        self._running = running
 
     def _failed(self, group: BaseExceptionGroup[BaseException]) -> None:
         error: BaseException = group

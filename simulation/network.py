@@ -120,6 +120,9 @@ class Pipe:
 class Connection:
     """Both directions; the server's end is a `broker.transport.Transport`."""
 
+    is_owner = False
+    is_established = True
+
     def __init__(self, rng: random.Random, faults: NetworkFaults, number: int) -> None:
         self.peer = f"simulated-{number}"
         self.to_server, self.to_client = Pipe(rng, faults), Pipe(rng, faults)

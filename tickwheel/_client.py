@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -34,7 +35,9 @@ from tickwheel._prepared import CheckRequests
 from tickwheel._query import QueryRequests
 from tickwheel._results import SendResult, SendResults
 from tickwheel._schedules import ScheduleRequests
-from tickwheel._session import Dial, Session, dial
+from tickwheel._security import dial as default_dial
+from tickwheel._security import security_of
+from tickwheel._session import Dial, Session
 from tickwheel._subscription import Start, SubscribeOptions, Subscription, start_of_group
 from tickwheel._times import Delay, Delays, Moment, Moments, one_time
 from tickwheel._topics import TopicRequests
@@ -62,8 +65,8 @@ class Client(
         async with tickwheel.Client("tickwheel://127.0.0.1:7411") as client:
             await client.send("reminders", b"tea is ready", delay=timedelta(minutes=4))
 
-    ``url``: ``tickwheel://host:port`` or ``tickwheel+unix:///path``; default: ``TICKWHEEL_URL``, else this
-    machine.
+    ``url``: ``tickwheel://host:port``, ``tickwheels://host:port`` (TLS) or ``tickwheel+unix:///path``; default:
+    ``TICKWHEEL_URL``, else this machine.
     ``name``: for the broker's log. ``timeout``: seconds that a request may take, reconnects included.
     ``connect_timeout``: seconds to keep trying until the first connection stands.
     ``keepalive``: seconds of silence after which a connection is taken for dead.
@@ -71,6 +74,10 @@ class Client(
     ``auto_key``: ``send`` gives each message without key a unique one. That is what makes its retry safe:
     when the connection breaks before the broker confirmed, the message goes again, and the broker knows it
     by its key. Without a key such a send raises SendUncertain, because to repeat it could store it twice.
+    ``ca_file``: whose certificates to trust with TLS; the system's CAs by default. ``certificate``, ``key``: PEM files,
+    for a broker that wants certificates of clients. ``token``, or ``token_file`` that has nothing but it: the log-in.
+    A token goes to other machines with TLS only, unless ``plain_token``. What is not given comes from
+    ``TICKWHEEL_CA``, ``TICKWHEEL_CERTIFICATE``, ``TICKWHEEL_KEY``, ``TICKWHEEL_TOKEN`` and ``TICKWHEEL_TOKEN_FILE``.
     """
 
     def __init__(
@@ -83,16 +90,31 @@ class Client(
         keepalive: float = 30.0,
         max_pending_bytes: int = 64 * 1024 * 1024,
         auto_key: bool = True,
-        dial: Dial = dial,
+        ca_file: str | None = None,
+        certificate: str | None = None,
+        key: str | None = None,
+        token: str | None = None,
+        token_file: str | None = None,
+        plain_token: bool = False,
+        dial: Dial | None = None,
     ) -> None:
         self._address = parse_url(url or default_url())
+        self._security = security_of(
+            ca_file=ca_file,
+            certificate=certificate,
+            key=key,
+            token=token,
+            token_file=token_file,
+            plain_token=plain_token,
+        )
+        self._security.check(self._address)
         self._name = name or f"python/{socket.gethostname()}/{os.getpid()}"
         self._timeout_s = timeout
         self._connect_timeout_s = connect_timeout
         self._keepalive_s = keepalive
         self._max_pending_bytes = max_pending_bytes
         self._auto_key = auto_key
-        self._dial = dial
+        self._dial = dial or partial(default_dial, security=self._security)
         self._keys = KeyMaker()
         self._running: Session | None = None
         self._group: TaskGroup | None = None
@@ -121,6 +143,7 @@ class Client(
             max_pending_bytes=self._max_pending_bytes,
             backoff=Backoff(),
             dial=self._dial,
+            token=self._security.current_token,
         )
         group = anyio.create_task_group()
         await group.__aenter__()

@@ -26,6 +26,9 @@ from tickwheel._client import Client
 from tickwheel.protocol.errors import BadArgument, NotConnected
 
 _DEFAULTS: dict[str, Any] = {"listen_tcp": False, "drain_timeout": "500ms"}
+_LOCAL: dict[str, Any] = {"token": ""}
+"""A token of the environment is for another broker."""
+
 _SOCKET_NAME = "broker.sock"
 
 Self = TypeVar("Self", bound="EmbeddedBroker")
@@ -63,11 +66,11 @@ class EmbeddedBroker:
 
     def client(self, **options: Any) -> Client:
         """A `tickwheel.Client` for this broker, not yet connected; `options` are those of the client."""
-        return Client(self.url, **options)
+        return Client(self.url, **_LOCAL | options)
 
     def sync_client(self, **options: Any) -> sync.Client:
         """A `tickwheel.sync.Client` for this broker, not yet connected."""
-        return sync.Client(self.url, **options)
+        return sync.Client(self.url, **_LOCAL | options)
 
     def start(self) -> None:
         """Open the directory and serve it. Raises DirectoryLocked, DirectoryReadOnly, DamagedLog, ConfigError, …"""

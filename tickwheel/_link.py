@@ -10,6 +10,7 @@ from tickwheel._calls import Call, RequestCall, SendCall
 from tickwheel.protocol.errors import RemoteProtocolError, TickwheelError
 from tickwheel.protocol.machine import AnswerBody, ClientMachine
 from tickwheel.protocol.requests import OpenTopic, OpenTopicOk
+from tickwheel.protocol.security_errors import ConnectionDenied
 
 if TYPE_CHECKING:
     from tickwheel._session import Session
@@ -113,4 +114,4 @@ class Link:
         """The server will not talk to this client, however often it tries."""
         error = self.broken
         refused = isinstance(error, TickwheelError) and not error.retryable
-        return refused and (isinstance(error, RemoteProtocolError) or not self.ready)
+        return refused and (isinstance(error, RemoteProtocolError | ConnectionDenied) or not self.ready)

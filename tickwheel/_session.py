@@ -23,7 +23,8 @@ from tickwheel._backoff import Backoff
 from tickwheel._budget import Budget
 from tickwheel._calls import Call, FlightKey, RequestCall, SendCall, SendFlight
 from tickwheel._link import Link
-from tickwheel._url import Address, UnixAddress
+from tickwheel._security import explain_tls
+from tickwheel._url import Address
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.errors import (
     ClientClosed,
@@ -48,6 +49,7 @@ from tickwheel.protocol.machine import (
     Revoked,
 )
 from tickwheel.protocol.requests import HelloOk, Ping
+from tickwheel.protocol.security_errors import ConnectionDenied
 
 if TYPE_CHECKING:
     from tickwheel._subscription import Subscription
@@ -68,17 +70,11 @@ _LINK_ERRORS = (
 )
 
 
-async def dial(address: Address) -> ByteStream:
-    """Opens a byte stream to a broker."""
-    if isinstance(address, UnixAddress):
-        return await anyio.connect_unix(address.path)
-    return await anyio.connect_tcp(address.host, address.port)
-
-
 class Session:
     """See the module.
 
-    ``timeout_s`` bounds each request, ``keepalive_s`` how long a silent connection is trusted.
+    ``timeout_s`` bounds each request, ``keepalive_s`` how long a silent connection is trusted. ``token`` is asked at
+    each connection.
     """
 
     def __init__(
@@ -91,6 +87,7 @@ class Session:
         max_pending_bytes: int,
         backoff: Backoff,
         dial: Dial,
+        token: Callable[[], str] = str,
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
@@ -100,6 +97,7 @@ class Session:
         self._keepalive_s = keepalive_s
         self._backoff = backoff
         self._dial = dial
+        self._token = token
         self._budget = Budget(max_pending_bytes)
         self._outbox: deque[Call] = deque()
         self._live: dict[Call, None] = {}
@@ -311,9 +309,11 @@ class Session:
         try:
             with anyio.fail_after(HANDSHAKE_TIMEOUT_S):
                 stream = await self._dial(self.address)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TickwheelError) as error:
             self._last_error = error
             logger.debug("no connection to %s: %s", self.address, error)
+            if isinstance(error, TickwheelError) and not error.retryable and self._limits is None:
+                self.close(error)
             return
         link = Link(self, anyio.current_time())
         try:
@@ -333,7 +333,7 @@ class Session:
                 try:
                     await loop(link, stream)
                 except _LINK_ERRORS as error:
-                    link.break_with(error)
+                    link.break_with(explain_tls(error, self.address) or error)
                     group.cancel_scope.cancel()  # the other loop may be waiting for something that never comes
 
             group.start_soon(guarded, self._read)
@@ -350,7 +350,7 @@ class Session:
         raise NotConnected("The broker is stopping.")
 
     async def _write(self, link: Link, stream: ByteStream) -> None:
-        await stream.send(link.machine.hello(self._name))
+        await stream.send(link.machine.hello(self._name, self._token()))
         while True:
             frames = self._take(link)
             if frames:
@@ -455,7 +455,9 @@ class Session:
             self._backoff.reset()
         if self._terminal is not None:
             return
-        if link.refused_for_good and self._limits is None and isinstance(error, TickwheelError):
+        # Who lost its right does not get it back by trying again.
+        is_final = self._limits is None or isinstance(error, ConnectionDenied)
+        if link.refused_for_good and is_final and isinstance(error, TickwheelError):
             self.close(error)
             return
         logger.info("connection to %s lost: %s", self.address, error)

@@ -1,4 +1,4 @@
-"""Where a broker is: ``tickwheel://host:port`` or ``tickwheel+unix:///path/to.sock``."""
+"""Where a broker is: ``tickwheel://host:port``, with TLS ``tickwheels://…``, or ``tickwheel+unix:///path/to.sock``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tickwheel.protocol.limits import DEFAULT_PORT
 
 URL_VARIABLE = "TICKWHEEL_URL"
 DEFAULT_URL = f"tickwheel://127.0.0.1:{DEFAULT_PORT}"
-_FORMS = "Use tickwheel://HOST:PORT or tickwheel+unix:///PATH/TO.sock."
+_FORMS = "Use tickwheel://HOST:PORT, tickwheels://HOST:PORT (TLS) or tickwheel+unix:///PATH/TO.sock."
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,11 @@ class TcpAddress:
 
     host: str
     port: int
+    tls: bool = False
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"tickwheel://{host}:{self.port}"
+        return f"tickwheel{'s' if self.tls else ''}://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,12 @@ def parse_url(url: str) -> Address:
         if parts.netloc or not parts.path.startswith("/"):
             raise ConfigError(f"The address {url!r} has no absolute path.", advice=_FORMS)
         return UnixAddress(unquote(parts.path))
-    if parts.scheme != "tickwheel" or not parts.hostname or parts.path not in ("", "/"):
+    if parts.scheme not in ("tickwheel", "tickwheels") or not parts.hostname or parts.path not in ("", "/"):
         raise ConfigError(f"{url!r} is not the address of a broker.", advice=_FORMS)
     try:
         port = parts.port
     except ValueError:
         raise ConfigError(f"The address {url!r} has a bad port.", advice=_FORMS) from None
-    return TcpAddress(parts.hostname, DEFAULT_PORT if port is None else port)
+    return TcpAddress(
+        parts.hostname, DEFAULT_PORT if port is None else port, tls=parts.scheme == "tickwheels"
+    )

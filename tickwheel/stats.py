@@ -41,6 +41,8 @@ class Stats(msgspec.Struct, frozen=True):
     syncs: int
     uptime_ms: int
     version: str
+    refusals: dict[str, int] = msgspec.field(default_factory=dict)
+    """By error code: what was refused to clients since the broker started."""
 
 
 class GroupStats(msgspec.Struct, frozen=True):

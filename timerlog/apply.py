@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from native import Buffer, ffi, lib
 from timerlog.base import Base, Purged
-from timerlog.errors import BadSettings, StoreError
+from timerlog.errors import BadSettings, StoreError, UnsupportedFormat
 from timerlog.failures import Failure
 from timerlog.layout import (
     PUT_HEAD,
@@ -159,7 +159,9 @@ class Applier:
             case RecordType.MARK | RecordType.END | RecordType.FILL:
                 pass
             case _:
-                raise StoreError(f"a record of unknown type {record}")
+                raise UnsupportedFormat(
+                    f"the log has a record of type {record}, which this version does not know"
+                )
 
     def put(self, topic_id: int, first_seq: int, tick_ms: int, runs: Runs) -> None:
         self.tables.ensure_arrivals(topic_id, first_seq + int(runs["count"].sum()))

@@ -69,7 +69,11 @@ class Control(Prepared, Reviving, Selecting, Dropping):
 
     def topics(self) -> list[dict[str, Any]]:
         """One entry a topic; see docs/protocol.md, TOPICS_OK."""
-        return [self._topic_entry(topic_id) for topic_id in self.tables.topics]
+        return [self.topic_entry(topic_id) for topic_id in self.tables.topics]
+
+    def purged_messages(self, topic_id: int) -> int:
+        """How many messages of a topic, its shards included, were purged."""
+        return sum(int(self._native.topics[part].purged_messages) for part in self.shards_of(topic_id))
 
     def groups_of(self, topic: str) -> list[int]:
         """The groups of a topic and of its shards. Raises ``UnknownTopic``."""
@@ -95,7 +99,7 @@ class Control(Prepared, Reviving, Selecting, Dropping):
             "ready": sum(int(count.ready) for count in counts),
         }
 
-    def _topic_entry(self, topic_id: int) -> dict[str, Any]:
+    def topic_entry(self, topic_id: int) -> dict[str, Any]:
         """A topic with shards counts what they hold together; each of them has an entry of its own as well."""
         topic = self.tables.topics[topic_id]
         counts = [self._native.topics[part] for part in self.shards_of(topic_id)]

@@ -104,6 +104,13 @@ class Core:
         spread: Int64Array = due_ms - self.tables.rows["deliver_at_ms"][ids] + deliver_at_ms
         return spread
 
+    def lateness_ms(self, ids: UInt64Array, now_ms: int) -> Int64Array:
+        """By how much it is past the time of messages; one sent with a time in the past was due when it came."""
+        rows = self.tables.rows
+        due_ms = self._spread(rows["deliver_at_ms"][ids], ids)
+        late_ms: Int64Array = now_ms - np.maximum(due_ms, rows["created_ms"][ids])
+        return np.maximum(late_ms, 0)
+
     def _room_for_runs(self, runs: int, head_bytes: int = 0) -> int:
         """The log bytes that records with so many runs take at most."""
         records = -(-runs // RUNS_A_RECORD)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from native import Buffer, ffi, lib
 from timerlog.apply import pack_lease
-from timerlog.core import UInt64Array, in_records
+from timerlog.core import UInt32Array, UInt64Array, in_records
 from timerlog.errors import DiskFull, StoreError, TooManyGroups, TooManySubscriptions, UnknownGroup
+from timerlog.histogram import LATENESS_MS, Histogram
 from timerlog.layout import (
     HOLDERS,
     MAX_BATCH,
@@ -70,11 +71,17 @@ class Delivering(Topics):
     _epochs: Any
     _times: Any
     _codes: Any
+    #: How late messages were given to a group for the first time, in ms.
+    first_lateness_ms: Histogram
+    #: Group → how many deliveries were not the first ones of their messages.
+    redelivered: Counter[int]
 
     def _make_delivering(self) -> None:
         self._free_holders = deque(range(1, HOLDERS))
         self._draining_holders = deque()
         self._holder_groups = {}
+        self.first_lateness_ms = Histogram(LATENESS_MS)
+        self.redelivered = Counter()
         self._seqs = np.empty(MAX_BATCH, np.uint64)
         self._epochs = np.empty(MAX_BATCH, np.uint32)
         self._times = np.empty(MAX_BATCH, np.int64)
@@ -248,6 +255,7 @@ class Delivering(Topics):
             lib.tw_unselect(self._native, group_id, self._seqs_pointer, count)
             raise
         self._applier.lease(group_id, holder, runs)
+        self._note_lateness(group_id, seqs, epochs, now_ms)
         frame = bytearray(frame_bytes)
         written = lib.tw_deliver_frame(
             self._native, group_id, subscription, self._seqs_pointer, count,
@@ -256,6 +264,14 @@ class Delivering(Topics):
         if written != frame_bytes:
             raise StoreError(f"a DELIVER frame of {frame_bytes} bytes came out as {written}")
         return bytes(frame)
+
+    def _note_lateness(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> None:
+        first = seqs[epochs == 1]
+        if len(first) < len(seqs):
+            self.redelivered[group_id] += len(seqs) - len(first)
+        if len(first):
+            arrivals = self.tables.topics[self.tables.groups[group_id].record.topic_id].arrivals
+            self.first_lateness_ms.observe_all(self.lateness_ms(arrivals.items["id"][first], now_ms))
 
     def _select(self, group_id: int, limit: int, limit_bytes: int, now_ms: int) -> tuple[int, int]:
         """(messages selected, bytes of their frame); (0, 1): it may find some if it is called again."""

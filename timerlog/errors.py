@@ -69,7 +69,16 @@ class DamagedLog(StoreError):
     """The CommitLog is damaged in its middle."""
 
     code = "damaged"
-    advice = "Run `tickwheel inspect DIRECTORY` to see where; restore a backup. Nothing was changed."
+    advice = (
+        "Run `tickwheel inspect DIRECTORY` to see where; restore a backup, or see what `tickwheel repair DIRECTORY` "
+        "could save. Nothing was changed."
+    )
+
+
+class Unrepairable(DamagedLog):
+    """Nothing of a damaged directory can be saved by a repair."""
+
+    advice = "Restore a backup: `tickwheel restore BACKUP DIRECTORY`. Nothing was changed."
 
 
 class UnsupportedFormat(StoreError):
@@ -191,3 +200,17 @@ class OtherLog(StoreError):
 
     code = "other_log"
     advice = "Message numbers mean something in one log only: name the broker that has the messages."
+
+
+class BackupTargetInUse(StoreError):
+    """There is something already where a backup, or a restored directory, should go."""
+
+    code = "not_empty"
+    advice = "Name a directory that is empty or not there yet."
+
+
+class BadBackup(StoreError):
+    """A backup is damaged or not finished; nothing was restored from it."""
+
+    code = "bad_backup"
+    advice = "Use another backup; `tickwheel restore BACKUP --verify` tells whether one is whole."

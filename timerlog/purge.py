@@ -154,6 +154,8 @@ class Purger:
         self._written = self._covered = 0
         self._ticket: DropTicket | None = None
         self._surveyed_rows = 0
+        #: What was needed of the log when it was looked through last; None: it was not, yet.
+        self.live_bytes: int | None = None
 
     @property
     def is_dropping(self) -> bool:
@@ -219,6 +221,7 @@ class Purger:
     def _run(self, job: Job) -> Steps:
         survey = Survey([], *(np.zeros(0, np.uint64) for _ in range(4)))
         yield from self._survey(survey)
+        self.live_bytes = int(survey.live_bytes.sum())
         count, with_current = self._choose(survey, force=job.force)
         self._surveyed_rows = self._store.tables.next_id - int(self._native.first_id)
         if job.dry_run:

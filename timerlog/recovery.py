@@ -9,6 +9,7 @@ store refuses to open, because cutting there would drop acknowledged messages.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,6 @@ from timerlog.layout import (
     MARK_BODY_BYTES,
     RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
-    TRANSACTION_ID_BYTES,
     RecordType,
 )
 from timerlog.log import (
@@ -37,15 +37,14 @@ from timerlog.log import (
     reserve_log_address_space,
     unpack_segment_header,
 )
+from timerlog.replay import Replayer
 from timerlog.reserve import Reserve
 from timerlog.settings import StoreSettings
 from timerlog.tables import Tables, remove_derived_files
 
 END_OF_RANGE, ZEROS, BAD_LENGTH, BAD_CHECKSUM, END_RECORD = range(5)
 REASONS: Final = ("end of file", "nothing written", "bad length", "bad checksum", "end of segment")
-NEED_ROWS: Final = 12
 NEED_KEYS: Final = 13
-NEED_DELIVERIES: Final = 15
 #: Lists the segments that are being taken into the log, while that lasts.
 ADOPTING: Final = "adopting"
 _MARK_BYTES: Final = RECORD_HEAD_BYTES + MARK_BODY_BYTES
@@ -122,6 +121,10 @@ class LogReader:
         stop = int(lib.tw_log_verify(log, position, end, self.counts, reason))
         return stop, int(reason[0])
 
+    def forget_counts(self) -> None:
+        """Counts records from 0 again."""
+        self.counts = ffi.new("uint64_t[256]")
+
     def garbage_behind(self, position: int) -> int:
         """How many bytes behind ``position`` in its segment reach to the last one that is not zero."""
         segment = position // self.segment_bytes * self.segment_bytes
@@ -136,23 +139,28 @@ class LogReader:
         for segment in sorted(self.sizes):
             start = max(segment + SEGMENT_HEADER_BYTES, position)
             end = segment + self.sizes[segment]
-            if start < end:
-                highest = max(highest, self._highest_mark(-(-start // 8) * 8, end))
+            highest = max(highest, *(durable for _, durable in self._marks(start, end)), 0)
         return highest
 
-    def _highest_mark(self, start: int, end: int) -> int:
+    def marks_behind(self, position: int, end: int) -> list[int]:
+        """Where records begin behind ``position``: whole MARKs up to ``end``, and what they name."""
+        return [at for mark in self._marks(position, end) for at in mark]
+
+    def _marks(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """(where it lies, what it names) of each whole MARK."""
+        start = -(-start // 8) * 8
         words = (end - start) // 8
+        if words <= 0:
+            return
         data = np.frombuffer(ffi.buffer(ffi.cast("char *", self.base) + start, words * 8), np.uint32).reshape(
             -1, 2
         )
         # A MARK's second word is its length, its third word is its type.
         places = np.flatnonzero(data[: max(0, words - 3), 1] == _MARK_BYTES)
-        highest = 0
         for place in places[(data[places + 1, 0] & 0xFF) == RecordType.MARK]:
             record = bytes(ffi.buffer(ffi.cast("char *", self.base) + start + int(place) * 8, _MARK_BYTES))
             if crc32c(record[4:]) == struct.unpack_from("<I", record)[0]:
-                highest = max(highest, struct.unpack_from("<Q", record, RECORD_HEAD_BYTES)[0])
-        return highest
+                yield start + int(place) * 8, struct.unpack_from("<Q", record, RECORD_HEAD_BYTES)[0]
 
 
 def open_directory(
@@ -239,6 +247,11 @@ class _Recovery:
             self.undo.callback(file.close)
         self.sizes = {segment: min(file.size_bytes, self.segment_bytes) for segment, file in files.items()}
         trusted = self._trusted_checkpoint()
+        for segment, file in files.items():
+            file.map_into(self.base, segment, self.segment_bytes)
+        reader = LogReader(self.base, self.segment_bytes, self.sizes)
+        # Before anything is changed, also of what is derived: a start that is refused leaves all as it was.
+        self._refuse_damage(reader, self._first_record() if trusted is None else trusted.position)
         tables = self._open_tables(trusted)
         self.undo.callback(tables.close)
         log = CommitLog(self.disk, tables.native, self.segment_bytes, self.log_id, self.base)
@@ -247,9 +260,9 @@ class _Recovery:
             log.attach(segment, file)
         applier = Applier(tables, self.settings, first_position=min(self.headers))
         position = self._start(trusted, tables, applier)
-        reader = LogReader(self.base, self.segment_bytes, self.sizes)
+        reader.forget_counts()
         end = self._replay(reader, tables, applier, position)
-        self._cut(reader, log, end, trusted)
+        self._cut(reader, log, end)
         synced = position if trusted is None else min(position, trusted.durable_position)
         log.sync_all(synced // self.segment_bytes * self.segment_bytes)
         log.start_at(end)
@@ -327,12 +340,10 @@ class _Recovery:
 
     def _replay(self, reader: LogReader, tables: Tables, applier: Applier, position: int) -> int:
         """Verifies and applies segment after segment; returns where the log ends."""
-        tables.native.log = ffi.cast("const uint8_t *", self.base)
-        # Nothing is staged yet: every position is read from the segments.
-        tables.native.staging_position = tables.native.log_readable = ADDRESS_SPACE_BYTES
+        replayer = Replayer(self.base, tables, applier)
         while True:
             stop, reason = reader.verify(position)
-            self._apply(tables, applier, position, stop)
+            replayer.apply(position, stop)
             self.report.replayed_bytes += stop - position
             following = position // self.segment_bytes * self.segment_bytes + self.segment_bytes
             if reason != END_RECORD or following not in reader.sizes:
@@ -340,51 +351,27 @@ class _Recovery:
                 return stop
             position = following + SEGMENT_HEADER_BYTES
 
-    def _apply(self, tables: Tables, applier: Applier, position: int, stop: int) -> None:
-        at, need = ffi.new("uint64_t *", position), ffi.new("uint64_t *")
-        while at[0] < stop:
-            result = int(lib.tw_replay(tables.native, at, stop, need))
-            if result == NEED_ROWS:
-                tables.ensure_rows(max(int(need[0]), tables.messages.capacity + 1))
-            elif result == NEED_DELIVERIES:
-                group_id = int(need[0])
-                tables.ensure_deliveries(group_id, tables.groups[group_id].deliveries.capacity + 1)
-            elif result < 0:
-                raise DamagedLog(f"the message record at position {at[0]} contradicts the records before it")
-            elif result == 1:
-                at[0] = self._apply_control(applier, int(at[0]))
-
-    def _apply_control(self, applier: Applier, position: int) -> int:
-        head = ffi.buffer(ffi.cast("char *", self.base) + position, RECORD_HEAD_BYTES)
-        _, count, record, _, _, aux = struct.unpack("<IIBBHI", head)
-        start = ffi.cast("char *", self.base) + position + RECORD_HEAD_BYTES
-        end = position + count
-        if record == RecordType.TRANSACTION:
-            self._apply_transaction(applier, position + RECORD_HEAD_BYTES, end)
-            return position + (int(count) + 7) // 8 * 8
-        try:
-            applier.apply(record, aux, memoryview(ffi.buffer(start, count - RECORD_HEAD_BYTES)))
-        except (KeyError, ValueError, IndexError, msgspec.MsgspecError) as error:
-            raise DamagedLog(
-                f"the record at position {position} contradicts those before it: {error}"
-            ) from error
-        return position + (int(count) + 7) // 8 * 8
-
-    def _apply_transaction(self, applier: Applier, position: int, end: int) -> None:
-        """The records inside, one by one: the checksum around them says that all are there."""
-        start = ffi.cast("char *", self.base) + position
-        applier.transaction_id = bytes(ffi.buffer(start, TRANSACTION_ID_BYTES))
-        self._apply(applier.tables, applier, position + TRANSACTION_ID_BYTES, end)
-
-    def _cut(self, reader: LogReader, log: CommitLog, end: int, trusted: Checkpoint | None) -> None:
-        """Decides between a torn tail and damage, and cuts the former."""
-        durable = max(reader.marked_behind(end), trusted.durable_position if trusted else 0)
-        segment = end // self.segment_bytes * self.segment_bytes
+    def _refuse_damage(self, reader: LogReader, position: int) -> None:
+        """Decides between a torn tail, which ``_cut`` will cut, and damage. Raises ``DamagedLog``."""
+        while True:
+            end, reason = reader.verify(position)
+            segment = end // self.segment_bytes * self.segment_bytes
+            if reason != END_RECORD or segment + self.segment_bytes not in reader.sizes:
+                break
+            position = segment + self.segment_bytes + SEGMENT_HEADER_BYTES
+        # Whatever a checkpoint is worth for the tables: what it calls durable was on the disk.
+        found = checkpoints.load(self.disk)
+        known = found.durable_position if found is not None and found.log_id == self.log_id else 0
+        durable = max(reader.marked_behind(end), known)
         if durable > end:
             raise DamagedLog(
                 f"segment {segment:020d}.log is damaged at offset {end - segment} (position {end}): "
                 f"the log was on disk up to position {durable}"
             )
+
+    def _cut(self, reader: LogReader, log: CommitLog, end: int) -> None:
+        """Cuts a torn tail."""
+        segment = end // self.segment_bytes * self.segment_bytes
         later = [base for base in reader.sizes if base > segment]
         for base in [*later, *self.headless]:
             log.drop(base)

@@ -37,14 +37,25 @@ class ReadyBatch:
     )
     leases: Timers
 
+    def __len__(self) -> int:
+        return len(self.ids) + len(self.damaged) + len(self.leases)
+
 
 class TimerServices(Settling):
+    #: What the last ``dequeue_put_message`` has moved into topics.
+    moved_ids: UInt64Array = np.zeros(0, np.uint64)
+
     # -- 1, 2: onto the wheel --
 
     @property
     def pending_enqueue(self) -> int:
         """Messages accepted but not yet taken by EnqueueGet."""
         return self.tables.next_id - self._enqueued_id
+
+    @property
+    def has_to_enqueue(self) -> bool:
+        """Whether ``enqueue_get`` would bring something."""
+        return self._enqueued_id < self._durable_next_id
 
     def enqueue_get(self, limit: int) -> DueBatch | None:
         """The next durable messages of the system topic, at most ``limit``; None when there are none."""
@@ -127,7 +138,9 @@ class TimerServices(Settling):
         if self.tables.last_topic_id != len(self.tables.topics):  # some were deleted
             fresh &= np.isin(rows["topic_id"][ready.ids], list(self.tables.topics))
         ids = ready.ids if fresh.all() else ready.ids[fresh]
+        self.moved_ids = ids[:0]
         woken = self._put(ids, now_ms) if len(ids) else []
+        self.moved_ids = ids
         if len(ready.damaged):
             self._append(RecordType.DAMAGED, 0, ready.damaged.tobytes())
             self._applier.end(ready.damaged, MessageState.DAMAGED)

@@ -181,6 +181,11 @@ class Store(TimerServices, Control):
             tables=tables.sizes(),
         )
 
+    def checkpoint_age_ms(self, now_ms: int) -> int:
+        """How old the last checkpoint is; 0 if nothing has changed since."""
+        has_changed = self.appended_position > self._checkpoint_position
+        return max(0, now_ms - self._checkpoint_ms) if has_changed else 0
+
     # -- bulk scheduling --
 
     def reserve_ids(self, count: int) -> int:

@@ -397,6 +397,10 @@ class Tables:
         for region in self._regions():
             region.sync()
 
+    def shared_disk_bytes(self) -> int:
+        """Of the tables that belong to no topic."""
+        return self.messages.region.disk_bytes() + self._keys.disk_bytes()
+
     def disk_bytes(self) -> int:
         return sum(region.disk_bytes() for region in self._regions())
 

@@ -235,6 +235,13 @@ class TimerWheel:
         event = self._core.next_event()
         return None if event == NEVER else event
 
+    def oldest_due_ms(self, now_ms: int) -> int | None:
+        """The earliest time that has passed and whose timers were not all handed out; None if there is none."""
+        if self._crowds:
+            return self._crowds[0].due_ms
+        event = self.next_event_ms()
+        return event if event is not None and event <= now_ms else None
+
     def picture(self) -> list[dict[str, Any]]:
         """For each level: ``level``, ``slot_ms``, ``slots_occupied``, ``timers`` and ``heat``, the timers in
         each 64th of the ring, starting at the present."""

@@ -121,10 +121,10 @@ def receive(
         error=error,
     )
     with session.address() as url:
-        anyio.run(_receive, url, wish, backend="trio")
+        anyio.run(_receive, url, session.client_options, wish, backend="trio")
 
 
-async def _receive(url: str | None, wish: Wish) -> None:
+async def _receive(url: str | None, options: dict[str, Any], wish: Wish) -> None:
     """Subscribe and print until the wish is fulfilled, no message comes for too long, or somebody stops it."""
     import anyio
 
@@ -132,7 +132,7 @@ async def _receive(url: str | None, wish: Wish) -> None:
 
     waiting = Waiting()
     async with (
-        tickwheel.Client(url, connect_timeout=CONNECT_TIMEOUT_S) as client,
+        tickwheel.Client(url, connect_timeout=CONNECT_TIMEOUT_S, **options) as client,
         anyio.create_task_group() as tasks,
     ):
         await tasks.start(waiting.watch, tasks.cancel_scope)

@@ -114,7 +114,7 @@ def _run(plan: Plan, data: Path, topic: str, what: str, speed: float, *, by_mont
     async def main(url: str) -> Summary:
         from cli.demo.replay import Replay
 
-        async with tickwheel.Client(url) as client:
+        async with tickwheel.Client(url, token="") as client:
             replay = Replay(client, topic, plan, speed, view, board)
             return _summary(replay, await replay.run(), plan, what, speed)
 

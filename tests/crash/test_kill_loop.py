@@ -1,206 +1,137 @@
-"""The real daemon, killed again and again at random moments under load; the ledger is kept outside its process.
+"""The real daemon, killed again and again at random moments under a mixed load; the ledger is kept outside its process.
 
 Whatever was acknowledged must be there in the end, in its topic exactly once, and an ack that was confirmed must hold.
+What belongs together is there together or not at all.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import time
-from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 import trio
 
+from tests.conftest import SOAK
 from tests.integration.daemon_harness import Daemon
-from tickwheel import Batch, Client, Message, SendUncertain, Subscription, TickwheelError
+from tests.support.crash_load import (
+    BEAT_MS,
+    GROUP,
+    INVOICES,
+    PATIENCE_S,
+    TOPIC,
+    Ledger,
+    MixedLoad,
+    crash_again_and_again,
+    now_ms,
+)
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.store import Store, StoreSettings
 
-KILLS = 1_000 if os.environ.get("TICKWHEEL_SOAK") == "1" else 50
-TOPIC, GROUP = "orders", "crash"
-DAY_MS = 86_400_000
-PATIENCE_S = 60.0
+KILLS = 1_000 if SOAK else 50
 
 
-@dataclass
-class Ledger:
-    """What the broker promised, as its clients remember it."""
-
-    sent: dict[str, int] = field(default_factory=dict)  # key → id
-    keyless: set[int] = field(default_factory=set)
-    cancelled: set[int] = field(default_factory=set)
-    acked: set[int] = field(default_factory=set)  # confirmed
-    received: Counter[int] = field(default_factory=Counter)
-    received_after_confirmed_ack: list[int] = field(default_factory=list)
-
-    @property
-    def promises(self) -> int:
-        """How much the broker has confirmed so far."""
-        return len(self.sent) + len(self.keyless) + len(self.cancelled) + len(self.acked)
-
-
-class Load:
-    """Producers and a consumer that go on through every crash until told to stop."""
-
-    def __init__(self, url: str, ledger: Ledger, *, is_purged: bool = False) -> None:
-        """``is_purged``: a cancel that is repeated after a crash may find that its message is gone by now."""
-        self.url, self.ledger = url, ledger
-        self._cancel_answers = {"cancelled", "already_cancelled"} | ({"not_found"} if is_purged else set())
-        self.stopping = False
-
-    async def produce_keyed(self, number: int) -> None:
-        """Keyed batches, due now or soon; the client sends a batch again until the broker confirmed it."""
-        rng, serial = random.Random(number), 0
-        async with self._client() as client:
-            while not self.stopping:
-                keys = [f"p{number}-{serial + index}" for index in range(rng.randint(1, 60))]
-                serial += len(keys)
-                delays = [rng.choice([0, 0, 5, 50, 400]) for _ in keys]
-                now_ms = int(_now_ms())
-                results = await client.send_many(
-                    TOPIC,
-                    [key.encode() for key in keys],
-                    keys=keys,
-                    deliver_at=np.array([now_ms + delay for delay in delays], np.int64),
-                )
-                results.raise_for_errors()
-                self.ledger.sent.update(zip(keys, results.ids(), strict=True))
-
-    async def produce_keyless(self) -> None:
-        """Batches without keys: those whose fate a crash left open are not in the ledger."""
-        async with self._client() as client:
-            while not self.stopping:
-                try:
-                    results = await client.send_many(TOPIC, [bytes(12_000)] * 20)
-                except SendUncertain:
-                    continue
-                results.raise_for_errors()
-                self.ledger.keyless.update(results.ids())
-                await trio.sleep(0.002)
-
-    async def cancel_some(self) -> None:
-        """Schedules for tomorrow and cancels at once."""
-        serial = 0
-        async with self._client() as client:
-            while not self.stopping:
-                keys = [f"c-{serial + index}" for index in range(10)]
-                serial += 10
-                at = int(_now_ms()) + DAY_MS
-                ids = (await client.send_many(TOPIC, [b"never"] * 10, keys=keys, deliver_at=at)).ids()
-                answers = await client.cancel(ids=list(ids))
-                assert set(answers) <= self._cancel_answers
-                self.ledger.cancelled.update(ids)
-                await trio.sleep(0.01)
-
-    async def consume(self) -> None:
-        async with self._client() as client, client.subscribe(TOPIC, group=GROUP, credit=500) as subscription:
-            await self._take(subscription)
-
-    async def _take(self, subscription: Subscription[Message, Batch]) -> None:
-        ledger = self.ledger
-        while not (self.stopping and self._is_drained()):
-            batch = await subscription.receive_batch(timeout=0.5)
-            if batch is None:
-                continue
-            for message_id in batch.ids:
-                ledger.received[message_id] += 1
-                if message_id in ledger.acked:
-                    ledger.received_after_confirmed_ack.append(message_id)
-            ids = list(batch.ids)
-            await batch.ack()
-            try:
-                await subscription.flush()
-            except TickwheelError:
-                continue  # the lease ended meanwhile: the message comes again
-            ledger.acked.update(ids)
-
-    def _is_drained(self) -> bool:
-        wanted = set(self.ledger.sent.values()) | self.ledger.keyless
-        return wanted <= self.ledger.received.keys()
-
-    def _client(self) -> Client:
-        return Client(self.url, timeout=PATIENCE_S, connect_timeout=PATIENCE_S)
-
-
-def _now_ms() -> float:
-    return time.time() * 1000
-
-
-async def crash_again_and_again(
-    daemon: Daemon, ledger: Ledger, rng: random.Random, kills: int = KILLS
-) -> None:
-    for _ in range(kills):
-        # Clients that found the broker gone wait longer each time before they try again: let some of them in.
-        seen = ledger.promises
-        with trio.move_on_after(0.5):
-            while ledger.promises == seen:
-                await trio.sleep(0.005)
-        await trio.sleep(rng.choice([0.0, 0.02, 0.1, 0.3, 0.6]) * rng.random())
-        daemon.kill()
-        await trio.to_thread.run_sync(daemon.start)
-
-
-@pytest.mark.timeout(0 if KILLS > 50 else 240)
+@pytest.mark.timeout(0 if SOAK else 240)
 async def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path) -> None:
     ledger = Ledger()
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     # Small segments, so that kills also hit while the log goes from one to the next.
     sizes = {"segment_bytes": "9MiB", "max_frame_bytes": "256KiB", "max_body_bytes": "64KiB"}
-    daemon = Daemon(tmp_path / "data", ack_wait="1s", max_backoff="2s", log_level="info", **sizes)
-    with daemon:
-        load = Load(daemon.unix_url, ledger)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(load.produce_keyed, 1)
-            nursery.start_soon(load.produce_keyed, 2)
-            nursery.start_soon(load.produce_keyless)
-            nursery.start_soon(load.cancel_some)
-            nursery.start_soon(load.consume)
-            await crash_again_and_again(daemon, ledger, random.Random(seed))
+    waits = {"ack_wait": "1s", "min_backoff": "100ms", "max_backoff": "2s"}
+    with Daemon(tmp_path / "data", log_level="info", **waits, **sizes) as daemon:
+        load = MixedLoad(daemon.unix_url, ledger, seed)
+
+        async def until_enough() -> None:
+            await crash_again_and_again(daemon, ledger, random.Random(seed), KILLS)
             with trio.fail_after(PATIENCE_S):
-                while len(ledger.sent) <= 1_000 or len(ledger.cancelled) <= 50:
+                while len(ledger.sent) <= 1_000 or min(map(len, small_parts(ledger))) <= 20:
                     await trio.sleep(0.05)
-            load.stopping = True
+
+        await load.run(until_enough)
         assert daemon.stop() == 0
     assert ledger.received_after_confirmed_ack == []
+    check_schedule(ledger)
     check_directory(tmp_path / "data", ledger)
+
+
+def small_parts(ledger: Ledger) -> tuple[set[int], ...]:
+    return ledger.cancelled, set(ledger.postponed), ledger.committed, ledger.nacked
+
+
+def check_schedule(ledger: Ledger) -> None:
+    """No slot is missing, and none has two messages."""
+    slots = sorted(ledger.slots)
+    assert slots == list(range(slots[0], slots[-1] + 1, BEAT_MS))
+    assert {len(ids) for ids in ledger.slots.values()} == {1}
 
 
 def check_directory(directory: Path, ledger: Ledger) -> None:
     """Reads the daemon's files and compares them with the ledger."""
-    store = Store.open(directory, StoreSettings(max_frame_bytes=256 * 1024), int(_now_ms()))
+    store = Store.open(directory, StoreSettings(max_frame_bytes=256 * 1024), now_ms())
     try:
-        rows = store.tables.rows
-        topic_id = store.tables.topic_ids[TOPIC]
-        count = int(store.tables.native.topics[topic_id].count)
-        arrived = store.tables.topics[topic_id].arrivals.items["id"][:count]
-        assert len(np.unique(arrived)) == count, "a message reached its topic twice"
-
-        keys = list(ledger.sent)
-        assert store.find(TOPIC, keys) == [ledger.sent[key] for key in keys]
-        assert len(set(ledger.sent.values())) == len(keys)
-        acknowledged = np.array(sorted(set(ledger.sent.values()) | ledger.keyless), np.uint64)
-        assert set(np.unique(rows["state"][acknowledged])) == {MessageState.READY}
-        assert np.isin(acknowledged, arrived).all()
-
-        cancelled = np.array(sorted(ledger.cancelled), np.uint64)
-        # The broker may have purged some of them already.
-        assert set(np.unique(rows["state"][cancelled])) <= {MessageState.CANCELLED, MessageState.NONE}
-        assert not np.isin(cancelled, arrived).any()
-        assert not ledger.received.keys() & ledger.cancelled
-
-        group_id = store.tables.topics[topic_id].groups[GROUP]
-        deliveries = store.tables.groups[group_id].deliveries.items
-        acked = np.array(sorted(ledger.acked), np.uint64)
-        assert set(np.unique(deliveries["state"][rows["topic_seq"][acked]])) == {DeliveryState.ACKED}
+        check_sends(store, ledger)
+        check_endings(store, ledger)
+        check_transactions(store, ledger)
         print(
-            f"{KILLS} kills: {len(acknowledged)} sends acknowledged, {len(cancelled)} cancelled, "
-            f"{len(acked)} acks confirmed, {sum(ledger.received.values())} deliveries"
+            f"{KILLS} kills: {len(ledger.sent) + len(ledger.keyless)} sends acknowledged, "
+            f"{len(ledger.cancelled)} cancelled, {len(ledger.postponed)} postponed, "
+            f"{len(ledger.committed)} transactions, {len(ledger.made)} acked in transactions, "
+            f"{len(ledger.nacked)} nacked, {len(ledger.slots)} slots of a schedule, "
+            f"{len(ledger.acked)} acks confirmed, {sum(ledger.received.values())} deliveries"
         )
     finally:
         store.close()
+
+
+def arrivals(store: Store, topic: str) -> np.ndarray:
+    topic_id = store.tables.topic_ids[topic]
+    count = int(store.tables.native.topics[topic_id].count)
+    return store.tables.topics[topic_id].arrivals.items["id"][:count]
+
+
+def check_sends(store: Store, ledger: Ledger) -> None:
+    rows, arrived = store.tables.rows, arrivals(store, TOPIC)
+    assert len(np.unique(arrived)) == len(arrived), "a message reached its topic twice"
+    keys = list(ledger.sent)
+    assert store.find(TOPIC, keys) == [ledger.sent[key] for key in keys]
+    assert len(set(ledger.sent.values())) == len(keys)
+    acknowledged = np.array(sorted(set(ledger.sent.values())), np.uint64)
+    assert set(np.unique(rows["state"][acknowledged])) == {MessageState.READY}
+    assert np.isin(acknowledged, arrived).all()
+    # What is done with in this topic is purged at once.
+    bulk = np.array(sorted(ledger.keyless), np.uint64)
+    assert set(np.unique(rows["state"][bulk])) <= {MessageState.READY, MessageState.NONE}
+    assert ledger.keyless <= ledger.received.keys()
+
+
+def check_endings(store: Store, ledger: Ledger) -> None:
+    rows, arrived = store.tables.rows, arrivals(store, TOPIC)
+    cancelled = np.array(sorted(ledger.cancelled), np.uint64)
+    # The broker may have purged some of them already.
+    assert set(np.unique(rows["state"][cancelled])) <= {MessageState.CANCELLED, MessageState.NONE}
+    assert not np.isin(cancelled, arrived).any()
+    assert not ledger.received.keys() & ledger.cancelled
+
+    postponed = np.array(list(ledger.postponed), np.uint64)
+    assert set(np.unique(rows["state"][postponed])) == {MessageState.SCHEDULED}
+    assert rows["deliver_at_ms"][postponed].tolist() == list(ledger.postponed.values())
+
+    group_id = store.tables.topics[store.tables.topic_ids[TOPIC]].groups[GROUP]
+    deliveries = store.tables.groups[group_id].deliveries.items
+    acked = np.array(sorted(ledger.acked & set(ledger.sent.values())), np.uint64)
+    assert set(np.unique(deliveries["state"][rows["topic_seq"][acked]])) == {DeliveryState.ACKED}
+    assert ledger.nacked <= ledger.acked, "what was given back came again"
+
+
+def check_transactions(store: Store, ledger: Ledger) -> None:
+    """All of a transaction or nothing, and all of those that were confirmed."""
+    numbers = list(ledger.transactions)
+    keys = [f"t-{number}" for number in numbers]
+    found = [[bool(found) for found in store.find(topic, keys)] for topic in (TOPIC, INVOICES)]
+    states = store.tables.rows["state"][np.array(list(ledger.transactions.values()), np.uint64)]
+    ended = np.isin(states, [MessageState.CANCELLED, MessageState.NONE]).tolist()
+    assert found[0] == found[1] == ended
+    assert ledger.committed <= {number for number, is_done in zip(numbers, ended, strict=True) if is_done}
+    assert all(store.find(INVOICES, sorted(ledger.made)))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import trio
 
-from tests.crash.test_kill_loop import GROUP, PATIENCE_S, TOPIC, Ledger, Load, crash_again_and_again
 from tests.integration.daemon_harness import Daemon
+from tests.support.crash_load import GROUP, PATIENCE_S, TOPIC, Ledger, Load, crash_again_and_again
 from tickwheel import Client, TickwheelError
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.store import Store, StoreSettings
@@ -48,7 +48,7 @@ async def test_a_purge_loses_nothing_that_is_needed(tmp_path: Path) -> None:
             with trio.fail_after(PATIENCE_S):
                 while len(ledger.sent) <= 500 or not any(purged):
                     await trio.sleep(0.05)
-            load.stopping = True
+            load.stopping = load.draining = True
         assert daemon.stop() == 0
     assert ledger.received_after_confirmed_ack == []
     assert not ledger.received.keys() & ledger.cancelled

@@ -115,3 +115,29 @@ def test_the_demo_in_plain_lines(shell: Shell) -> None:
     assert "Departures of 24 December 2013" in shown
     assert "Nothing lost, nothing twice, nothing early." in shown
     assert shell.error("demo", "--date", "2014-01-01", code=1)["code"] == "no_such_day"
+
+
+def test_repair_says_what_it_would_do_and_does_it_when_told(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    for body in ("one", "two", "three"):
+        shell.run("--data", "d", "send", "t", body, "--in", "1d", "--key", body)
+    assert "nothing to repair" in shell.text("repair", "d")
+    segment = next((tmp_path / "d" / "commitlog").iterdir())
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"two") + 1] ^= 4
+    segment.write_bytes(content)
+    assert shell.run("inspect", "d", code=65)
+    (tmp_path / "d" / "checkpoint").unlink()
+    refused = shell.run("serve", "--data", "d", "--listen-port", "0", code=65)
+    assert b"tickwheel repair" in refused.stdout + refused.stderr
+
+    planned = shell.run("repair", "d", code=65).stdout.decode()
+    assert "messages 2 to 2 are lost" in planned
+    assert "2 messages would be kept, at most 1 would be lost" in planned
+    assert segment.read_bytes() == content
+    done = shell.json("repair", "d", "--apply")
+    assert (done["applied"], done["messages"], done["lost_messages"]) == (True, 2, 1)
+    assert (Path(tmp_path, done["kept_in"]) / "commitlog" / segment.name).read_bytes() == content
+    assert shell.json("inspect", "d")["ok"]
+    assert {row["key"] for row in shell.json("browse", "t", "--data", "d")} == {"one", "three"}
+    assert "nothing to repair" in shell.text("repair", "d", "--apply")

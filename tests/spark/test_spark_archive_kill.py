@@ -61,7 +61,7 @@ POINTS = {
     "all are dropped": ("Archive", "finish", "before", "1"),
 }
 #: The others run in `make soak`: each starts Spark in a process of its own.
-QUICK = ("the manifest is there", "some are dropped")
+QUICK = ("some are dropped",)
 
 
 @pytest.fixture

@@ -66,6 +66,7 @@ def used_by_both_workers(cluster: Cluster) -> bool:
     return bool(cluster.state()["completedapps"][0]["cores"] == len(WORKER_HOSTS))
 
 
+@pytest.mark.soak  # each command starts Spark anew; `test_scheduling` shows as much of the cluster
 def test_reading(cluster: Cluster, pipeline: Any) -> None:
     (row,) = pipeline(
         "sql", "--data", "data", "select count(*) as n, count(distinct key) as keys from messages"
@@ -94,6 +95,7 @@ def test_scheduling(
     assert found[:3] == ["scheduled", MESSAGES, MESSAGES]
 
 
+@pytest.mark.soak
 def test_archiving(
     cluster: Cluster, pipeline: Any, work: tuple[Path, str], client: tickwheel.sync.Client
 ) -> None:

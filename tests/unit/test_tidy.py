@@ -35,6 +35,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"tickwheel", "broker"},
     "cli.inspect": {"cli", "tickwheel", "broker", "timerlog"},
     "cli.commands.simulate": {"cli", "simulation"},
+    "cli.backup": {"cli", "tickwheel", "broker", "timerlog"},
+    "cli.repair": {"cli", "tickwheel", "broker", "timerlog"},
     "bench": {"tickwheel", "broker"},
     "bench.wheel": {"bench", "timerlog"},
     "bench.machine": {"bench", "native"},

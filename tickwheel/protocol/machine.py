@@ -178,9 +178,9 @@ class ClientMachine(_Machine):
         """Requests that were made and not answered."""
         return len(self._expected)
 
-    def hello(self, client: str) -> bytes:
+    def hello(self, client: str, token: str = "") -> bytes:
         """The first bytes to send. ``client`` is a name for the broker's log."""
-        return self.request(FrameType.HELLO, encode_body(hello(client)))[1]
+        return self.request(FrameType.HELLO, encode_body(hello(client, token)))[1]
 
     def request(self, frame_type: FrameType, payload: Buffer) -> tuple[int, bytes]:
         """``(correlation, frame)`` of a new request."""

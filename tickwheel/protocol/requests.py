@@ -35,15 +35,20 @@ from tickwheel.protocol.limits import (
 )
 
 _Sql: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SQL_CHARACTERS)]
+_Token: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
 _RowLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_ROWS)]
 _QueryTimeoutMs: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_TIMEOUT_MS)]
 
 
 class Hello(Request, frozen=True):
-    """HELLO: the first frame of a client."""
+    """HELLO: the first frame of a client. ``token``: to log in with; brokers from before there were any refuse it."""
 
     protocol: U32
     client: Name
+    token: _Token = ""
+
+    def __repr__(self) -> str:
+        return f"Hello(protocol={self.protocol}, client={self.client!r})"  # a token is nobody's business
 
 
 class OpenTopic(Request, frozen=True):
@@ -230,9 +235,9 @@ _DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionErro
 T = TypeVar("T")
 
 
-def hello(client: str) -> Hello:
+def hello(client: str, token: str = "") -> Hello:
     """The HELLO of this version."""
-    return Hello(protocol=PROTOCOL_VERSION, client=client)
+    return Hello(protocol=PROTOCOL_VERSION, client=client, token=token)
 
 
 def encode_body(body: msgspec.Struct) -> bytes:

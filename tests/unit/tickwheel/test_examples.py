@@ -76,6 +76,7 @@ SAYS = {
         "the dead one comes back too late: 1 of the messages are not held any more: 1.",
         "invoices: 3",
     ],
+    "tokens.py": ["may not publish 'mails'.", "The token was revoked."],
     "priorities.py": ["first: alarm", "reports among the first 16: 2"],
     "ordering.py": ["ada: created, paid, shipped", "bob: created, paid, shipped"],
     "transactions.py": [

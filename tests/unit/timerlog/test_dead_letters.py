@@ -179,6 +179,23 @@ def test_what_is_not_dead_any_more_is_not_sent_again(store: Store) -> None:
     assert fails.ack((1, 2)) == (1, []), "who has the message keeps it"
 
 
+def test_a_story_that_a_producer_made_up_brings_nothing_back(store: Store) -> None:
+    """Otherwise who may send to one topic could have messages of another delivered again."""
+    reader = Reader(store, ready(store, Outbound(b"theirs"), max_attempts=1))
+    reader.fetch()
+    assert reader.nack((1, 1), error="no") == ["dead"]
+    letter = letters(store)[0]
+    made_up = msgspec.msgpack.encode({HEADER: {**story_of(letter), "topic": "mine"}})
+    ready(store, Outbound(b"x", headers=made_up), name="mine")
+    ready(store, Outbound(b"x", headers=made_up), name="mine.dead")
+    ready(store, Outbound(b"x", headers=letter.headers), name="elsewhere")
+    forged = [3, 4, 5]
+    assert store.replay_dead("mine", forged, NOW_MS) == {"not_found": 3}
+    assert store.replay_dead("t", forged, NOW_MS) == {"not_found": 3}
+    assert reader.fetch() == []
+    assert store.replay_dead("t", [2], NOW_MS) == {"replayed": 1}
+
+
 def test_the_letter_of_a_message_that_was_stopped_stays(store: Store) -> None:
     topic = ready(store, Outbound(b"x", b"key"), max_attempts=1)
     other, fails = Reader(store, topic, "other"), Reader(store, topic, "fails")

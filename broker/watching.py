@@ -1,0 +1,84 @@
+"""The HTTP listener as the daemon sees it: its sockets, and what is imported only if it is wanted.
+
+`broker/web.py` needs packages of the extra `server`; nothing else of the broker does.
+"""
+
+from __future__ import annotations
+
+import errno
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from broker.errors import AddressInUse, CannotListen, ServerExtraMissing
+from broker.settings import Settings
+from broker.tls import Certificates
+
+if TYPE_CHECKING:
+    from broker.core import Broker
+
+_BACKLOG = 64
+_ADVICE = "Choose another http_host or http_port, or set http_listen = false."
+
+
+class Gate(Protocol):
+    """Who may see more than whether the broker lives."""
+
+    async def lets_in(self, authorization: str, peer: str) -> bool:
+        """Whether who sent this Authorization header (empty: there was none) may read metrics and reasons."""
+
+
+class Watching:
+    """The listener; it may have no socket at all."""
+
+    def __init__(self, listeners: list[trio.SocketListener], certificates: Certificates | None) -> None:
+        self._listeners = listeners
+        self._certificates = certificates
+
+    @property
+    def urls(self) -> list[str]:
+        """Where it is reached."""
+        scheme = "http" if self._certificates is None else "https"
+        return [f"{scheme}://{_address(listener)}" for listener in self._listeners]
+
+    async def run(self, broker: Broker, gate: Gate) -> None:
+        """Serve until cancelled."""
+        if self._listeners:
+            from broker.web import WebServer
+
+            await WebServer(broker, gate, self._context()).run(self._listeners)
+
+    def close(self) -> None:
+        """Stop listening."""
+        for listener in self._listeners:
+            listener.socket.close()
+
+    def _context(self) -> Callable[[], ssl.SSLContext] | None:
+        certificates = self._certificates
+        return None if certificates is None else lambda: certificates.current
+
+
+def _address(listener: trio.SocketListener) -> str:
+    host, port = listener.socket.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def open_watching(settings: Settings, certificates: Certificates | None) -> Watching:
+    """Open what the settings ask for, if anything. Raises ServerExtraMissing, AddressInUse, CannotListen."""
+    if not settings.http_listen:
+        return Watching([], None)
+    try:
+        import broker.web  # noqa: F401
+    except ImportError as error:
+        raise ServerExtraMissing(f"http_listen is true, and {error.name} is not installed.") from error
+    try:
+        found = await trio.open_tcp_listeners(settings.http_port, host=settings.http_host, backlog=_BACKLOG)
+    except OSError as error:
+        address = f"{settings.http_host}:{settings.http_port}"
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUse(f"Another process listens on {address}.", advice=_ADVICE) from error
+        reason = error.strerror or error
+        raise CannotListen(f"Cannot listen on {address}: {reason}.", advice=_ADVICE) from error
+    return Watching(found, certificates)

@@ -1,0 +1,229 @@
+"""Repair: what can be saved of a damaged directory is saved, the rest is named, and nothing is thrown away."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.driver import NOW_MS, SMALL
+from tests.support.frames import send
+from tests.support.purging import LATER_MS, content, fill, mixed
+from timerlog.errors import DamagedLog, DirectoryLocked, NoDataDirectory, Unrepairable
+from timerlog.inspect import inspect_directory
+from timerlog.repair import RepairReport, fill_record, repair
+from timerlog.store import Store
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != "LOCK"
+    }
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted((directory / "commitlog").glob("*.log"))
+
+
+def flip(path: Path, offset: int, count: int = 1) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        found = file.read(count)
+        file.seek(offset)
+        file.write(bytes(byte ^ 0x55 for byte in found))
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, Any]]:
+    """A directory of several segments with everything in it, cleanly closed; and its messages."""
+    directory = tmp_path_factory.mktemp("original") / "data"
+    store = mixed(directory)
+    fill(store, 2, [b"more-%d" % number for number in range(5_000)], LATER_MS)
+    topic = store.open_topic("late", NOW_MS)
+    for number in range(30):
+        store.ingest(send(topic, [b"late %d" % number] * 5), NOW_MS)
+        store.sync()
+    found = content(store)
+    store.close()
+    return directory, found
+
+
+@pytest.fixture
+def directory(original: tuple[Path, dict[int, Any]], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original[0], tmp_path / "data"))
+
+
+def position_of(original: tuple[Path, dict[int, Any]], message_id: int) -> tuple[int, int]:
+    """Where a message's record lies: number of the segment, offset in it."""
+    store = Store.open(Path(shutil.copytree(original[0], original[0].parent / "looked at")), SMALL, LATER_MS)
+    position = int(store.tables.rows["position"][message_id])
+    size = store.log.segment_bytes
+    store.close(clean=False)
+    shutil.rmtree(original[0].parent / "looked at")
+    return position // size, position % size
+
+
+def check_repaired(
+    directory: Path, original: tuple[Path, dict[int, Any]], damaged: dict[str, bytes]
+) -> RepairReport:
+    """Dry run, repair, start; what is there afterwards is as it was, and what is not is named."""
+    with pytest.raises(DamagedLog):
+        Store.open(directory, SMALL, LATER_MS)
+    planned = repair(directory, NOW_MS)
+    assert snapshot(directory) == damaged, "a dry run changes nothing"
+    done = repair(directory, NOW_MS, apply=True)
+    assert (done.losses, done.messages) == (planned.losses, planned.messages)
+    kept = Path(done.kept_in)
+    for name, bytes_ in snapshot(kept).items():
+        assert bytes_ == damaged[name], "the damaged bytes are kept"
+    assert inspect_directory(directory).ok
+    store = Store.open(directory, SMALL, LATER_MS)
+    found = content(store)
+    missing = original[1].keys() - found.keys()
+    named = {number for loss in done.losses for number in range(loss.first_id, loss.end_id)}
+    assert missing <= named, "a lost message was not named"
+    assert done.messages == len(found)
+    assert all(found[number][0].body == original[1][number][0].body for number in found)
+    state = store.state_hash()
+    # It goes on: new messages get new numbers.
+    store.ingest(send(store.tables.topic_ids["a"], [b"new"]), LATER_MS)
+    assert store.tables.next_id - 1 > max(original[1])
+    store.close(clean=False)
+    assert not repair(directory, NOW_MS + 5_000).is_needed
+    assert state
+    return done
+
+
+def test_a_flipped_bit_costs_one_record(directory: Path, original: tuple[Path, dict[int, Any]]) -> None:
+    number, offset = position_of(original, 5_000)
+    flip(segments(directory)[number], offset + 100)
+    (directory / "checkpoint").unlink()
+    report = check_repaired(directory, original, snapshot(directory))
+    assert [(loss.first_id, loss.end_id, loss.reason) for loss in report.losses] == [
+        (5_000, 5_001, "bad checksum")
+    ]
+    assert report.lost_messages == 1
+
+
+def test_a_wrong_length_costs_what_lies_before_the_next_mark(
+    directory: Path, original: tuple[Path, dict[int, Any]]
+) -> None:
+    last = max(original[1])
+    number, offset = position_of(original, last - 74)
+    flip(segments(directory)[number], offset + 4, 4)
+    (directory / "checkpoint").unlink()
+    report = check_repaired(directory, original, snapshot(directory))
+    assert report.lost_messages == 5, "they were synced together"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_damage_anywhere(directory: Path, original: tuple[Path, dict[int, Any]], seed: int) -> None:
+    """A few bytes, or a few thousand."""
+    rng = random.Random(seed)
+    path = rng.choice(segments(directory)[:-1])
+    end = len(path.read_bytes().rstrip(b"\0"))
+    count = rng.choice([1, 4, 600, 50_000])
+    flip(path, rng.randrange(64, end - count), count)
+    try:
+        Store.open(directory, SMALL, LATER_MS).close(clean=False)
+    except DamagedLog:
+        pass
+    else:  # a clean checkpoint speaks for the tables; without it, the log is read
+        (directory / "checkpoint").unlink()
+    check_repaired(directory, original, snapshot(directory))
+
+
+def remove_middle(directory: Path) -> None:
+    segments(directory)[1].unlink()
+
+
+def remove_end(directory: Path) -> None:
+    segments(directory)[-1].unlink()
+
+
+def remove_start(directory: Path) -> None:
+    segments(directory)[0].unlink()
+
+
+def wipe_header(directory: Path) -> None:
+    flip(segments(directory)[1], 0, 64)
+
+
+def swap_for_another(directory: Path) -> None:
+    other = Store.open(directory.parent / "other", SMALL, NOW_MS)
+    other.close()
+    shutil.copy(segments(directory.parent / "other")[0], segments(directory)[1])
+
+
+@pytest.mark.parametrize("damage", [remove_middle, remove_end, remove_start, wipe_header, swap_for_another])
+def test_whole_files(
+    directory: Path, original: tuple[Path, dict[int, Any]], damage: Callable[[Path], None]
+) -> None:
+    damage(directory)
+    report = check_repaired(directory, original, snapshot(directory))
+    assert (report.lost_messages == 0) == (damage is wipe_header)
+
+
+def test_a_header_with_one_wrong_bit_is_put_right(
+    directory: Path, original: tuple[Path, dict[int, Any]]
+) -> None:
+    for bit in range(0, 512, 7):
+        path = segments(directory)[0]
+        with path.open("r+b") as file:
+            header = bytearray(file.read(64))
+            header[bit // 8] ^= 1 << bit % 8
+            file.seek(0)
+            file.write(header)
+        report = repair(directory, NOW_MS + bit * 1_000, apply=True)
+        assert report.mended == [path.name]
+        assert report.lost_messages == 0
+    assert path.read_bytes() == segments(original[0])[0].read_bytes()
+
+
+def test_what_a_body_says_is_no_record(tmp_path: Path) -> None:
+    """A body that looks like records, behind a length that is damaged: they do not come alive."""
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    topic = store.open_topic("t", NOW_MS)
+    store.sync()
+    forged = b"".join(fill_record(32, b"forged %d" % number) for number in range(50))
+    store.ingest(send(topic, [bytes(pad) + forged for pad in range(8)]), NOW_MS)
+    store.sync()
+    store.ingest(send(topic, [b"behind"]), NOW_MS)
+    store.sync()
+    position = int(store.tables.rows["position"][1])
+    store.close()
+    flip(segments(tmp_path)[0], position + 4, 4)
+    (tmp_path / "checkpoint").unlink()
+    report = repair(tmp_path, NOW_MS, apply=True)
+    assert (report.lost_messages, report.messages) == (8, 1)
+    assert inspect_directory(tmp_path).records_by_type["fill"] == 1
+
+
+def test_a_whole_directory_needs_none(directory: Path) -> None:
+    before = snapshot(directory)
+    assert not repair(directory, NOW_MS, apply=True).is_needed
+    assert snapshot(directory) == before
+
+
+def test_what_cannot_be_repaired(directory: Path, tmp_path: Path) -> None:
+    for path in segments(directory):
+        flip(path, 0, 64)
+    before = snapshot(directory)
+    with pytest.raises(Unrepairable):
+        repair(directory, NOW_MS, apply=True)
+    assert snapshot(directory) == before
+    with pytest.raises(NoDataDirectory):
+        repair(tmp_path / "nothing", NOW_MS)
+
+
+def test_not_under_a_broker(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    with pytest.raises(DirectoryLocked):
+        repair(tmp_path, NOW_MS)
+    store.close()

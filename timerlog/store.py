@@ -312,6 +312,8 @@ class Store(TimerServices, Control):
                 self.sync()
             if clean and not self.adopter.is_committing:
                 self.tables.sync()
+                # The last sync left a MARK behind it: what the checkpoint covers must be there after a power loss.
+                self.log.sync_all(self.durable_position // self.log.segment_bytes * self.log.segment_bytes)
                 with suppress(DiskFull):  # then the next start replays the end of the log
                     self._save_checkpoint(clean=True, durable=True)
         finally:

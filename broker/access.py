@@ -17,7 +17,7 @@ from broker.grants import ANYONE, NOBODY, OWNER, Identity, parse_grants
 from broker.logins import Logins
 from broker.settings import Settings
 from broker.tokens import FILE_NAME, Token
-from tickwheel.protocol.errors import ConfigError
+from tickwheel.protocol.errors import ConfigError, DirectoryReadOnly
 from tickwheel.protocol.security_errors import (
     ConnectionDenied,
     InsecureListener,
@@ -61,10 +61,12 @@ class Access:
 
     async def log_in(self, text: str, peer: Peer) -> Identity:
         """Who a new connection is. Raises ConnectionDenied; both are audited."""
-        if self.is_open:
+        if self._path is None:
             return ANYONE
         if not text and peer.is_owner:
             return OWNER
+        if self.is_open:
+            return ANYONE
         try:
             if not text:
                 raise LoginRequired
@@ -177,6 +179,17 @@ class Access:
             self.audit.done("token removed", token=token_id, token_name=before[token_id].name)
 
 
+def _is_closed_to_us(directory: str) -> bool:
+    """Whether we may not even look into it: then it is not its tokens that are wrong."""
+    try:
+        os.stat(os.path.join(directory, FILE_NAME))
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def open_access(settings: Settings, clock: Clock, *, verifies_clients: bool) -> Access:
     """What the settings say. Raises ConfigError, TokensUnusable, ServerExtraMissing, InsecureListener."""
     path = Path(settings.tokens_file or os.path.join(settings.data_dir, FILE_NAME))
@@ -185,6 +198,8 @@ def open_access(settings: Settings, clock: Clock, *, verifies_clients: bool) -> 
             f"tokens_file {path} does not exist.",
             advice="Make a first token: `tickwheel tokens create NAME --tokens-file FILE --grant all:*`.",
         )
+    if not settings.tokens_file and _is_closed_to_us(settings.data_dir):
+        raise DirectoryReadOnly(f"{settings.data_dir} cannot be opened.")
     access = Access(clock, path, Audit(settings.audit_log))
     if access.is_open:
         name = exposed_host(settings)

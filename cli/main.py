@@ -63,6 +63,9 @@ COMMANDS = {
     ),
     "demo": CommandEntry("cli.demo.command", "demo", "Replay a day of real departures.", _RUNNING),
     "config": CommandEntry("cli.commands.config", "config", "Check or show the configuration.", _RUNNING),
+    "simulate": CommandEntry(
+        "cli.commands.simulate", "simulate", "Run the broker in simulated time, with faults.", _RUNNING
+    ),
     "bench": CommandEntry("cli.commands.bench", "bench", "Measure speed and lateness here.", _RUNNING),
     "completion": CommandEntry(
         "cli.commands.completion", "completion", "Print the completion script of a shell.", _RUNNING

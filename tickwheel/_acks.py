@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -57,7 +57,8 @@ class AckFlight(Call):
         self.ids: list[int] = []
         self.epochs: list[int] = []
         self.open = packed is None
-        self.refused: dict[int, type[AckRefused]] = {}
+        self.refused: dict[int, tuple[int, type[AckRefused]]] = {}
+        """By place in the frame, which may have acks of several deliveries of one message: its id, and why."""
         self._queue = queue
         self._packed = packed
 
@@ -78,7 +79,8 @@ class AckFlight(Call):
             # a connection broke. Anything else means that no copy counted: had the first one, the message
             # would be acked, and never stale.
             if exception.code != AckCode.ALREADY_ACKED:
-                self.refused[exception.id] = _ERROR_OF_CODE.get(exception.code, AckRefused)
+                error_class = _ERROR_OF_CODE.get(exception.code, AckRefused)
+                self.refused[exception.position] = exception.id, error_class
 
     def ended(self) -> None:
         self.open = False
@@ -175,15 +177,15 @@ class AckQueue:
         while self.crowded:
             await next(iter(self._unanswered)).done.wait()
 
-    async def confirm(self, flight: AckFlight, ids: Iterable[int]) -> None:
+    async def confirm(self, flight: AckFlight, place: int | None = None) -> None:
         """Waits until the flight is answered.
 
-        Raises AckRefused if one of the acks of ``ids`` did not count.
+        Raises AckRefused if its ack at ``place`` did not count; None: if any of them did not.
         """
         await flight.done.wait()
         if flight.error is not None:
             raise flight.error.copy()
-        refused = {i: flight.refused[i] for i in ids if i in flight.refused}
+        refused = dict(one for at, one in flight.refused.items() if place is None or at == place)
         for message_id in refused:
             self.refused.pop(message_id, None)
         _raise_refused(refused)
@@ -217,7 +219,7 @@ class AckQueue:
         """The flight was answered, or failed."""
         self._unanswered.pop(flight, None)
         if len(self.refused) < _REFUSED_REMEMBERED_MAX:
-            self.refused.update(flight.refused)
+            self.refused.update(flight.refused.values())
 
 
 def _raise_refused(refused: dict[int, type[AckRefused]]) -> None:

@@ -243,7 +243,7 @@ class Message(BaseMessage):
         acks = self._batch.acks
         flight = acks.add(self.id, self.epoch)
         if confirm:
-            await acks.confirm(flight, (self.id,))
+            await acks.confirm(flight, len(flight.ids) - 1)
         elif len(flight.ids) >= FLIGHT_ACKS_MAX:
             await acks.make_room()
 
@@ -268,7 +268,7 @@ class Batch(BaseBatch[Message]):
         """Acks all messages of the batch in one frame; otherwise as ``Message.ack``."""
         flight = self.acks.add_batch(self.ack_columns)
         if confirm:
-            await self.acks.confirm(flight, self.ids)
+            await self.acks.confirm(flight)
         elif self.acks.crowded:
             await self.acks.make_room()
 

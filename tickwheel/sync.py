@@ -12,7 +12,7 @@ An event loop in a thread of its own does the work. Any number of threads may us
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import wraps
 from types import TracebackType
@@ -51,7 +51,7 @@ class Message(BaseMessage):
         """
         outbox = self._batch.outbox
         if confirm:
-            outbox.confirm(lambda acks: acks.add(self.id, self.epoch), (self.id,))
+            outbox.confirm(lambda acks: acks.add(self.id, self.epoch))
         else:
             outbox.add(self.id, self.epoch)
 
@@ -73,7 +73,7 @@ class Batch(BaseBatch[Message]):
     def ack(self, *, confirm: bool = False) -> None:
         """Acks all messages of the batch in one frame; otherwise as ``Message.ack``."""
         if confirm:
-            self.outbox.confirm(lambda acks: acks.add_batch(self.ack_columns), self.ids)
+            self.outbox.confirm(lambda acks: acks.add_batch(self.ack_columns))
         else:
             self.outbox.add_batch(self)
 
@@ -115,12 +115,13 @@ class _AckOutbox:
             self._batches.append(batch)
         self._portal.call(self._carry_and_make_room)
 
-    def confirm(self, add: Callable[[AckQueue], AckFlight], ids: Iterable[int]) -> None:
+    def confirm(self, add: Callable[[AckQueue], AckFlight]) -> None:
         """Acks and waits for the broker's answer."""
 
         async def add_and_confirm() -> None:
             self._carry()
-            await self._acks.confirm(add(self._acks), ids)
+            flight = add(self._acks)
+            await self._acks.confirm(flight, len(flight.ids) - 1 if flight.ids else None)
 
         self._portal.call(add_and_confirm)
 

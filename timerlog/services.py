@@ -16,6 +16,7 @@ import numpy as np
 from native import ffi, lib
 from timerlog.apply import Runs, pack_nack
 from timerlog.core import MESSAGE_TIMER, RUNS_A_RECORD, UInt32Array, UInt64Array, in_records
+from timerlog.errors import DiskFull, LogFailed
 from timerlog.layout import PUT_HEAD, DeliveryState, MessageState, RecordType
 from timerlog.settling import Settling
 from timerlog.wheel import Timers, TimerWheel
@@ -198,12 +199,20 @@ class TimerServices(Settling):
     def clock_went_back(self, now_ms: int, back_ms: int = 0) -> int:
         """Turns the wheel's time back, after the wall clock was, and by ``back_ms`` the ends of leases and backoffs
         that only a clock that was ahead can have set; returns how many. Messages in their topics stay there. Raises
-        ``DiskFull``: then the wheel is turned back, and some of those ends are not."""
+        ``DiskFull``: then the wheel is turned back, and some of those ends are not; ``LogFailed``: only a start sets
+        all timers again."""
         try:
             return sum(self._turn_waits_back(group_id, now_ms, back_ms) for group_id in self.tables.groups)
         finally:
-            self.wheel.close()
-            self._new_wheel(now_ms)
+            self._reset_wheel(now_ms)
+
+    def _reset_wheel(self, now_ms: int) -> None:
+        """The same wheel, so that no disk space is asked for that was there before. Raises ``LogFailed``."""
+        self.wheel.reset(now_ms - 1)
+        try:
+            self._fill_wheel()
+        except DiskFull as error:
+            raise LogFailed("the timers could not be set again: the disk is full") from error
 
     def _turn_waits_back(self, group_id: int, now_ms: int, back_ms: int) -> int:
         group, rows = self._native.groups[group_id], self.tables.groups[group_id].deliveries.items
@@ -244,6 +253,9 @@ class TimerServices(Settling):
         """A wheel with every message that still waits, and every lease. What was due before ``tick_ms`` is due at it:
         the wheel stands one tick before, because a timer can only be linked ahead of it."""
         self.wheel = TimerWheel(self.tables.directory, tick_ms - 1, self.reserve)
+        self._fill_wheel()
+
+    def _fill_wheel(self) -> None:
         times = np.empty(_SCAN, np.int64)
         refs = np.empty(_SCAN, np.uint64)
         epochs = np.empty(_SCAN, np.uint32)

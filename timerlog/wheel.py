@@ -302,6 +302,14 @@ class TimerWheel:
         self._wheel["free_list"]["count"] = 0
         return freed
 
+    def reset(self, tick_ms: int) -> None:
+        """Forgets all timers and stands at ``tick_ms``. It keeps its space: on a full disk nobody might get it back."""
+        self._wheel_region.array(np.uint8, 0, WHEEL_DTYPE.itemsize)[:] = 0
+        self._core = self.core_type(self._wheel_region, tick_ms)
+        self._crowds.clear()
+        self._crowd_is_next = True
+        self._more = False
+
     def close(self) -> None:
         """Unmaps the files. The wheel cannot be used afterwards."""
         self._wheel_region.close()

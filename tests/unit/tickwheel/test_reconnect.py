@@ -319,3 +319,17 @@ def test_backoff_doubles_with_jitter_up_to_its_limit_and_starts_again() -> None:
         assert high.next_s() == 1.0
     high.reset()
     assert high.next_s() == 0.1
+
+
+@on_both
+async def test_acks_of_two_deliveries_in_one_frame_are_told_apart() -> None:
+    async with serving() as (server, client), client.subscribe("tea") as sub:
+        await client.send("tea", b"a")
+        message = await sub.receive()
+        assert message is not None
+        server.messages[0].epochs["default"] = 2
+        await message.ack()
+        newest = type(message)(message._batch, message._index, message.id, 2)
+        await newest.ack(confirm=True)
+        with pytest.raises(StaleReceipt):
+            await sub.flush()

@@ -1,0 +1,498 @@
+"""What must hold, whatever happens. It is told what clients asked for and were answered, and which leases left the
+broker; it knows nothing of the engine.
+
+What nobody was answered may have happened or not; both are right until one of them is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tickwheel.stats import TopicStats
+
+
+class Known(Enum):
+    """What is known about something that may have happened."""
+
+    NO = "no"
+    MAYBE = "maybe"
+    YES = "yes"
+
+
+class Violation(Exception):
+    """A promise was broken. A run ends with the first one."""
+
+
+@dataclass(slots=True)
+class Held:
+    """What one group had of one message."""
+
+    epoch: int = 0
+    leases: int = 0
+    until_ms: int = 0
+    """Nobody else may get it before; 0: whoever had it may have given it back."""
+    leased_at_ms: int = 0
+    holder: tuple[int, int] = (0, 0)
+    is_certain: bool = False
+    """The last lease is on the disk."""
+    acked: Known = Known.NO
+    acked_epoch: int = 0
+    tried_epoch: int = 0
+    """The highest epoch that anybody has acked, counted or not."""
+    is_dead: bool = False
+    may_be_dead: bool = False
+    """It was a dead letter, and perhaps a power loss has undone that."""
+    was_redelivered: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Nobody waits for it any more, or it may be so: an ack was not answered."""
+        return self.acked is not Known.NO or self.is_dead or self.may_be_dead
+
+
+@dataclass(slots=True)
+class Message:
+    """One message, named by the token in its body."""
+
+    token: str
+    topic: str
+    due_ms: int = 0
+    is_relative: bool = False
+    key: str | None = None
+    order_key: str | None = None
+    size_bytes: int = 0
+    stored: Known = Known.MAYBE
+    is_waiting: bool = True
+    """The answer has not come yet."""
+    id: int = 0
+    cancelled: Known = Known.NO
+    was_cancel_asked: bool = False
+    is_stray: bool = False
+    """Somebody who asked for a change was not answered: it may still come true, also much later."""
+    is_stopped: bool = False
+    was_moved: bool = False
+    was_given_before: bool = False
+    """When another time was asked for, some group had had it."""
+    accepted_ms: int = 0
+    is_deleted: Known = Known.NO
+    is_key_free: bool = False
+    """Its key may be that of another one by now."""
+    together: int = 0
+    held: dict[str, Held] = field(default_factory=dict)
+
+    def group(self, name: str) -> Held:
+        """What a group had of it."""
+        held = self.held.get(name)
+        if held is None:
+            held = self.held[name] = Held()
+        return held
+
+    @property
+    def is_ever_leased(self) -> bool:
+        """Whether some group was given it."""
+        return any(held.leases for held in self.held.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A message that leaves the broker for a subscriber."""
+
+    topic: str
+    group: str
+    token: str
+    id: int
+    epoch: int
+    now_ms: int
+    holder: tuple[int, int]
+
+
+class Oracle:
+    """All messages of a run. `groups` are those of each topic, which get all of its messages."""
+
+    def __init__(
+        self, groups: dict[str, tuple[str, ...]], ack_wait_ms: int, mortal: str, max_attempts: int
+    ) -> None:
+        """`mortal`: the topic whose messages become dead letters after `max_attempts`."""
+        self.groups = groups
+        self.messages: dict[str, Message] = {}
+        self.leases = 0
+        self._ids: dict[int, Message] = {}
+        self._ack_wait_ms = ack_wait_ms
+        self._mortal, self._max_attempts = mortal, max_attempts
+        self._by_order: dict[tuple[str, str], list[Message]] = {}
+        self._together: dict[int, list[Message]] = {}
+        self._leased_since_sync: list[tuple[Message, Held]] = []
+        self._buried_since_sync: list[Held] = []
+
+    # -- sends --
+
+    def sending(self, message: Message) -> Message:
+        """Somebody begins to send it."""
+        self.messages[message.token] = message
+        if message.together:
+            self._together.setdefault(message.together, []).append(message)
+        return message
+
+    def in_order(self, message: Message, order_key: str) -> None:
+        """It is sent with an ordering key."""
+        message.order_key = order_key
+        self._by_order.setdefault((message.topic, order_key), []).append(message)
+
+    def accepted(self, message: Message, message_id: int, highest_ms: int) -> None:
+        """The broker said that it has it."""
+        message.is_waiting = False
+        if message.stored is Known.NO:
+            raise Violation(f"{message.token} was refused, and then accepted as {message_id}")
+        self._is_stored(message, message_id)
+        message.accepted_ms = highest_ms
+
+    def refused(self, message: Message) -> None:
+        """The broker said that it does not have it."""
+        message.is_waiting = False
+        if message.stored is Known.YES:
+            raise Violation(f"{message.token} was refused, but is stored as {message.id}")
+        message.stored = Known.NO
+
+    def decided(self, message: Message, known: Known) -> None:
+        """A prepared message is committed, or rolled back; the one that is delivered has another id."""
+        if message.stored is not Known.MAYBE and message.stored is not known:
+            raise Violation(f"{message.token} was decided upon as {known}, after it was {message.stored}")
+        message.stored, message.is_waiting = known, False
+
+    def unanswered(self, message: Message) -> None:
+        """Nobody will be told any more."""
+        message.is_waiting = False
+
+    def _is_stored(self, message: Message, message_id: int) -> None:
+        if message.id and message.id != message_id:
+            raise Violation(f"{message.token} is stored twice: as {message.id} and as {message_id}")
+        known = self._ids.setdefault(message_id, message)
+        if known is not message:
+            raise Violation(f"{known.token} and {message.token} have the same id {message_id}")
+        message.id, message.stored = message_id, Known.YES
+        for other in self._together.get(message.together, ()) if message.together else ():
+            if other.stored is Known.NO:
+                raise Violation(f"of one transaction {message.token} is stored and {other.token} is not")
+
+    # -- leases --
+
+    def leased(self, lease: Lease) -> None:
+        """A message leaves the broker."""
+        self.leases += 1
+        message = self.messages.get(lease.token)
+        if message is None:
+            raise Violation(f"{lease.token} came from {lease.topic}, and nobody sent it")
+        if message.topic != lease.topic:
+            raise Violation(f"{lease.token} was sent to {message.topic}, and came from {lease.topic}")
+        if message.stored is Known.NO:
+            raise Violation(f"{lease.token} was refused, and is delivered")
+        self._is_stored(message, lease.id)
+        if lease.now_ms < message.due_ms:
+            raise Violation(f"{lease.token} is {message.due_ms - lease.now_ms} ms early")
+        if message.is_deleted is Known.YES:
+            raise Violation(f"{lease.token} is delivered after its topic was deleted")
+        if message.cancelled is Known.YES:
+            raise Violation(f"{lease.token} was cancelled, and is delivered to {lease.group}")
+        message.cancelled = Known.NO  # if somebody asked, it was too late
+        held = message.group(lease.group)
+        self._check_holder(message, lease, held)
+        if message.order_key is not None:
+            self._check_order(message, lease)
+        held.epoch, held.leases = lease.epoch, held.leases + 1
+        held.until_ms = lease.now_ms + self._ack_wait_ms
+        held.leased_at_ms, held.holder = lease.now_ms, lease.holder
+        held.is_certain = held.was_redelivered = held.is_dead = held.may_be_dead = False
+        self._leased_since_sync.append((message, held))
+
+    def _check_holder(self, message: Message, lease: Lease, held: Held) -> None:
+        name = f"{lease.token} (epoch {lease.epoch}, group {lease.group})"
+        if held.acked is Known.YES:
+            raise Violation(f"{name} was acked at epoch {held.acked_epoch}, and comes again")
+        if held.is_dead and not held.was_redelivered and not message.is_stray:
+            raise Violation(f"{name} is a dead letter, and comes again")
+        if lease.epoch <= held.epoch:
+            raise Violation(f"{name} comes again without a higher epoch than {held.epoch}")
+        if lease.now_ms < held.until_ms and not message.is_stray:
+            raise Violation(
+                f"{name} has two holders: the lease of epoch {held.epoch} ends in {held.until_ms - lease.now_ms} ms"
+            )
+        if held.tried_epoch < lease.epoch:
+            held.acked = Known.NO  # an ack that was not answered did not count
+
+    def _check_order(self, message: Message, lease: Lease) -> None:
+        assert message.order_key is not None
+        for other in self._by_order[message.topic, message.order_key]:
+            if other is message or other.cancelled is not Known.NO or other.is_stopped or other.was_moved:
+                continue
+            had = other.held.get(lease.group)
+            if had is not None and had.leases:
+                if had.acked is Known.NO and not had.is_dead and had.epoch:
+                    raise Violation(
+                        f"{lease.token} overtakes {other.token}, which {lease.group} has not done"
+                    )
+            elif self._reached_before(other, message):
+                raise Violation(f"{lease.token} comes before {other.token} of the same ordering key")
+
+    @staticmethod
+    def _reached_before(other: Message, message: Message) -> bool:
+        """Whether it was surely in the topic before."""
+        is_ahead = other.stored is Known.YES and 0 < other.accepted_ms < other.due_ms
+        return is_ahead and not message.was_moved and (other.due_ms, other.id) < (message.due_ms, message.id)
+
+    def released(self, holder: tuple[int, int]) -> None:
+        """A subscriber left in order: what it had may go to others at once."""
+        for message in self.messages.values():
+            for held in message.held.values():
+                if held.holder == holder:
+                    held.until_ms = 0
+
+    def may_come_again(self, message: Message, group: str | None = None) -> None:
+        """Somebody gave it back, or asked for it to be delivered again."""
+        for name, held in message.held.items():
+            if group is None or name == group:
+                held.until_ms = 0
+                held.was_redelivered = True
+
+    def ids_may_come_again(self, ids: Iterable[int]) -> None:
+        """Somebody gave these back."""
+        for message_id in ids:
+            if message_id in self._ids:
+                self.may_come_again(self._ids[message_id])
+
+    def settings_changed(self, ack_wait_ms: int) -> None:
+        """Leases may be as short as this from now on."""
+        self._ack_wait_ms = min(self._ack_wait_ms, ack_wait_ms)
+
+    # -- acks --
+
+    def acking(self, message: Message, group: str, epoch: int) -> None:
+        """Somebody acks what it was given."""
+        held = message.group(group)
+        held.tried_epoch = max(held.tried_epoch, epoch)
+        if held.acked is Known.NO:
+            held.acked = Known.MAYBE
+
+    def acked(self, message: Message, group: str, epoch: int) -> None:
+        """The broker said that an ack counts."""
+        held = message.group(group)
+        if held.tried_epoch < held.epoch and message.topic != self._mortal:
+            raise Violation(
+                f"{message.token}: an ack of epoch {epoch} counted, but {group} has epoch {held.epoch}"
+            )
+        held.acked, held.acked_epoch = Known.YES, epoch
+
+    def ack_refused(self, message: Message, group: str, epoch: int, code: str) -> None:
+        """The broker said that an ack does not count."""
+        held = message.group(group)
+        is_over = held.is_dead or message.is_stopped or message.is_deleted is not Known.NO
+        is_newest = epoch == held.epoch and held.is_certain and not held.was_redelivered
+        is_over |= message.topic == self._mortal  # it may be a dead letter by now
+        if code == "stale_receipt" and is_newest and not is_over and not message.is_stray:
+            raise Violation(f"{message.token}: the ack of the newest epoch {epoch} is stale in {group}")
+        if code in ("not_found", "never_delivered") and held.is_certain and not is_over:
+            raise Violation(f"{message.token}: an ack of what {group} was given is refused as {code}")
+
+    def buried(self, token: str, group: str, attempts: int) -> None:
+        """A dead letter came."""
+        message = self.messages.get(token)
+        if message is None:
+            raise Violation(f"a dead letter of {token}, which nobody sent")
+        held = message.group(group)
+        if held.acked is Known.YES:
+            raise Violation(f"{token} was acked by {group}, and is a dead letter of it")
+        if attempts < self._max_attempts:
+            raise Violation(f"{token} is a dead letter after {attempts} of {self._max_attempts} attempts")
+        held.is_dead = True
+        self._buried_since_sync.append(held)
+
+    def extending(self, message: Message, group: str, epoch: int, until_ms: int) -> None:
+        """Somebody asks to keep it for so long, which may be shorter than it had it."""
+        held = message.group(group)
+        if held.epoch == epoch:
+            held.until_ms = min(held.until_ms, until_ms)
+
+    def extended(self, message: Message, group: str, epoch: int, until_ms: int, from_ms: int) -> None:
+        """The broker said that the holder keeps it; the clock was not put back meanwhile."""
+        held = message.group(group)
+        if held.epoch == epoch and held.until_ms and held.leased_at_ms <= from_ms:
+            held.until_ms = until_ms  # earlier or later: it counts from the request on
+
+    # -- changes --
+
+    def cancelling(self, message: Message) -> None:
+        """Somebody asks for it to be cancelled."""
+        message.was_cancel_asked = True
+        if message.cancelled is Known.NO and not message.is_ever_leased:
+            message.cancelled = Known.MAYBE
+
+    def cancel_answered(self, message: Message, result: str) -> None:
+        """What the broker said."""
+        certain = any(held.is_certain for held in message.held.values())
+        if result == "cancelled":
+            if certain:
+                raise Violation(f"{message.token} is cancelled, but was delivered before")
+            message.cancelled = Known.YES
+        elif result == "already_cancelled":
+            if not message.was_cancel_asked:
+                raise Violation(f"{message.token} is already cancelled, and nobody asked for that")
+            message.cancelled = Known.YES
+        elif result == "stopped":
+            message.is_stopped = True
+        else:
+            self._not_changed(message, result)
+
+    def moving(self, message: Message, due_ms: int) -> None:
+        """Somebody asks for another time."""
+        message.was_moved = True
+        message.was_given_before = any(held.is_certain for held in message.held.values())
+        message.due_ms = min(message.due_ms, due_ms)
+
+    def move_answered(self, message: Message, result: str, due_ms: int) -> None:
+        """What the broker said."""
+        if result == "rescheduled":
+            if message.was_given_before:
+                raise Violation(f"{message.token} is rescheduled, but was delivered before")
+            if message.cancelled is Known.YES:
+                raise Violation(f"{message.token} is rescheduled, but was cancelled before")
+            if not message.is_stray and not message.is_ever_leased:
+                message.due_ms = due_ms
+        elif result == "already_cancelled":
+            if not message.was_cancel_asked:
+                raise Violation(f"{message.token} is already cancelled, and nobody asked for that")
+            message.cancelled = Known.YES
+        else:
+            self._not_changed(message, result)
+
+    def _not_changed(self, message: Message, result: str) -> None:
+        if result == "already_delivered" and not message.is_ever_leased:
+            raise Violation(f"{message.token} is already delivered, but to nobody")
+        if result == "already_acked" and message.topic != self._mortal:
+            groups = self.groups.get(message.topic, ())
+            open_groups = [name for name in groups if message.group(name).acked is Known.NO]
+            if any(not message.group(name).is_dead for name in open_groups) and not message.is_stopped:
+                raise Violation(f"{message.token} is already acked, but not by {open_groups}")
+        if result in ("not_found", "expired") and message.stored is Known.YES and not self.is_done(message):
+            raise Violation(f"{message.token} is accepted, and {result}")
+
+    # -- what happens to machines --
+
+    def unsynced(self) -> tuple[int, int]:
+        """How many leases and burials wait for a sync."""
+        return len(self._leased_since_sync), len(self._buried_since_sync)
+
+    def synced(self, counts: tuple[int, int]) -> None:
+        """The first so many of those that wait are on the disk."""
+        leases, burials = counts
+        for _, held in self._leased_since_sync[:leases]:
+            held.is_certain = True
+        del self._leased_since_sync[:leases], self._buried_since_sync[:burials]
+
+    def power_lost(self) -> None:
+        """Leases that were not on the disk may never have been."""
+        for message, held in self._leased_since_sync:
+            held.epoch = max(0, held.epoch - 1)
+            held.until_ms = 0
+            held.is_certain = False
+            if message.was_cancel_asked and message.cancelled is Known.NO:
+                message.cancelled = Known.MAYBE
+        for held in self._buried_since_sync:
+            held.is_dead, held.may_be_dead = False, True
+        self._leased_since_sync.clear()
+        self._buried_since_sync.clear()
+
+    def stopped_in_order(self) -> None:
+        """Leases were given back."""
+        self.synced(self.unsynced())
+        for message in self.messages.values():
+            for held in message.held.values():
+                held.until_ms = 0
+
+    def clock_went_back(self, by_ms: int, before_ms: int) -> None:
+        """Leases end earlier, what was due stays due, and what is being sent may count from an earlier time."""
+        for message in self.messages.values():
+            if message.due_ms <= before_ms:
+                message.due_ms = 0
+            if message.is_waiting and message.is_relative:
+                message.due_ms -= by_ms
+            for held in message.held.values():
+                held.until_ms = 0
+
+    def topic_deleted(self, topic: str, known: Known) -> None:
+        """Somebody deletes a topic, or was told that it is deleted."""
+        for message in self.messages.values():
+            if message.topic == topic and message.is_deleted is not Known.YES:
+                message.is_deleted = known
+
+    # -- aggregates --
+
+    def bounds(self) -> dict[str, int]:
+        """What the broker's counters reach at least."""
+        return {name: low for name, (low, _) in self._counted().items()}
+
+    def check_aggregates(self, topics: Iterable[TopicStats], before: dict[str, int]) -> None:
+        """The broker's counters against what is known now, and was known `before` it was asked."""
+        counted = self._counted()
+        for topic in topics:
+            figures = {f"{topic.name} messages": topic.messages, f"{topic.name} cancelled": topic.cancelled}
+            figures |= {f"{topic.name} acked by {group.name}": group.acked for group in topic.groups}
+            for name, figure in figures.items():
+                low, high = before.get(name, 0), counted.get(name, (0, 1 << 60))[1]
+                if not low <= figure <= high:
+                    raise Violation(f"{name}: the broker counts {figure}, right is {low} to {high}")
+
+    def _counted(self) -> dict[str, tuple[int, int]]:
+        """By the name of a figure: what it is at least, and at most."""
+        counted: dict[str, tuple[int, int]] = {}
+
+        def count(name: str, is_certain: bool, is_possible: bool) -> None:
+            low, high = counted.get(name, (0, 0))
+            counted[name] = (low + is_certain, high + is_possible)
+
+        for message in self.messages.values():
+            topic = message.topic
+            if not self.groups[topic]:
+                continue  # it comes and goes
+            count(f"{topic} messages", message.stored is Known.YES, message.stored is not Known.NO)
+            is_cancelled = message.cancelled is Known.YES and message.stored is Known.YES
+            count(f"{topic} cancelled", is_cancelled, message.was_cancel_asked)
+            for group in self.groups[topic]:
+                held = message.held.get(group)
+                is_acked = held is not None and held.acked is Known.YES
+                count(f"{topic} acked by {group}", is_acked, held is not None and held.tried_epoch > 0)
+        return counted
+
+    # -- the end --
+
+    def nobody_waits(self) -> None:
+        """All clients are gone."""
+        for message in self.messages.values():
+            message.is_waiting = False
+
+    def settle(self) -> None:
+        """Everything that was stored and not cancelled was delivered by now, so what is not known did not happen."""
+        for message in self.messages.values():
+            if message.stored is Known.MAYBE:
+                message.stored = Known.NO
+            if message.cancelled is Known.MAYBE and self.groups.get(message.topic):
+                message.cancelled = Known.NO if message.is_ever_leased else Known.YES
+
+    def is_done(self, message: Message) -> bool:
+        """Whether nothing more has to happen with it."""
+        if message.stored is not Known.YES or message.is_stopped or message.cancelled is not Known.NO:
+            return True
+        if message.is_deleted is not Known.NO:
+            return True
+        return all(message.group(name).is_done for name in self.groups.get(message.topic, ()))
+
+    def open_messages(self) -> list[Message]:
+        """What was accepted and is not done."""
+        return [message for message in self.messages.values() if not self.is_done(message)]
+
+    def check_together(self) -> None:
+        """When all has settled: a transaction is whole or absent."""
+        for messages in self._together.values():
+            stored = {message.token: message.stored is Known.YES for message in messages}
+            if len(set(stored.values())) > 1:
+                raise Violation(f"a transaction is there in part: {stored}")

@@ -1,0 +1,69 @@
+"""Where messages leave the broker, the oracle is told: at the moment of the lease, by the broker's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from simulation.oracle import Lease
+from tickwheel._acks import AckQueue
+from tickwheel._message import Batch
+from tickwheel.protocol.frames import HEADER_BYTES
+from tickwheel.protocol.messages import decode_deliver
+from timerlog.dead_letters import HEADER as STORY
+from timerlog.store import Store
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+
+def tap(store: Store, world: World, life: int) -> None:
+    """From now on the oracle sees what the store gives out, and who gives it back."""
+    fetch, release, release_some = store.fetch, store.release_holder, store.release_some
+    return_unseen = store.return_unseen
+
+    def tapped_fetch(
+        group_id: int, holder: int, subscription: int, limit: int, limit_bytes: int, now_ms: int
+    ) -> Any:
+        frame = fetch(group_id, holder, subscription, limit, limit_bytes, now_ms)
+        if frame and not world.machine.is_dead:
+            group = store.tables.groups[group_id].record
+            topic = store.tables.topics[group.topic_id].record.name
+            _tell(world, frame, topic, group.name, now_ms, (life, holder))
+        return frame
+
+    def released(holder: int) -> None:
+        world.trace("released", life, holder)
+        world.oracle.released((life, holder))
+
+    def tapped_release(holder: int, now_ms: int, **options: Any) -> int:
+        released(holder)
+        return release(holder, now_ms, **options)
+
+    def tapped_release_some(holder: int, now_ms: int, count: int, **options: Any) -> int:
+        released(holder)
+        return release_some(holder, now_ms, count, **options)
+
+    def tapped_return(
+        group_id: int, holder: int, ids: Sequence[int], epochs: Sequence[int], now_ms: int
+    ) -> int:
+        released(holder)
+        world.oracle.ids_may_come_again(ids)
+        return return_unseen(group_id, holder, ids, epochs, now_ms)
+
+    taps: Any = store
+    taps.fetch, taps.release_holder, taps.release_some = tapped_fetch, tapped_release, tapped_release_some
+    taps.return_unseen = tapped_return
+
+
+def _tell(world: World, frame: bytes, topic: str, group: str, now_ms: int, holder: tuple[int, int]) -> None:
+    queue: AckQueue | Any = None
+    batch = Batch(decode_deliver(frame[HEADER_BYTES:]), topic, queue)
+    for message in batch:
+        token = world.token_of(message.body)
+        world.trace("lease", topic, group, token, message.id, message.epoch, now_ms)
+        story = message.headers.get(STORY)
+        if story is None:
+            world.oracle.leased(Lease(topic, group, token, message.id, message.epoch, now_ms, holder))
+        else:
+            world.oracle.buried(token, story["group"], story["attempts"])

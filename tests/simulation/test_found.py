@@ -1,0 +1,78 @@
+"""What the simulator has found, each as small as possible."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from simulation.disk import Disk, View
+from tests.support.driver import NOW_MS, SMALL, pump
+from tests.support.frames import send
+from timerlog import checkpoint, region
+from timerlog.store import Store
+
+
+class NothingKept(random.Random):
+    """A power loss after which nothing is there that was not synced."""
+
+    def choice(self, seq: object) -> str:  # type: ignore[override]
+        return "none"
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    disk = Disk(NothingKept(1))
+    yield disk
+    disk.close()
+
+
+def opened(disk: Disk, directory: Path, boot: str) -> Store:
+    with mock.patch.object(checkpoint, "boot_id", return_value=boot):
+        return Store._open(directory, View(disk, lambda: None), SMALL, NOW_MS, 1)
+
+
+def test_a_power_loss_after_a_clean_stop_leaves_no_hole_in_the_log(disk: Disk, tmp_path: Path) -> None:
+    """The MARK behind the last sync was part of what the checkpoint covered, and not on the disk."""
+    store = opened(disk, tmp_path, "one")
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"first"]), NOW_MS)
+    store.close()
+    disk.lose_power()
+    store = opened(disk, tmp_path, "two")
+    assert store.recovery.was_clean
+    store.ingest(send(topic, [b"second"]), NOW_MS)
+    pump(store, NOW_MS)
+    store.sync()
+    state = store.state_hash()
+    store.close(clean=False)
+    disk.lose_power()
+    store = opened(disk, tmp_path, "three")
+    assert not store.recovery.from_checkpoint
+    assert store.tables.next_id == 3
+    assert store.state_hash() == state
+    store.close()
+
+
+def test_the_wheel_turns_back_without_a_free_block(disk: Disk, tmp_path: Path) -> None:
+    """A wheel that was made anew needed space, and without it the old one was used after it was closed."""
+    store = opened(disk, tmp_path, "one")
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"x"] * 100, times_ms=[NOW_MS + 50] * 100), NOW_MS)
+    assert pump(store, NOW_MS) == 0
+
+    class FullDisk:
+        def __getattr__(self, name: str) -> object:
+            return (lambda *_: -errno.ENOSPC) if name == "tw_allocate" else getattr(lib, name)
+
+    lib = region.lib
+    with mock.patch.object(region, "lib", FullDisk()):
+        store.clock_went_back(NOW_MS - 10_000, 10_000)
+    assert store.next_wakeup_ms() is not None
+    assert pump(store, NOW_MS + 49) == 0
+    assert pump(store, NOW_MS + 50) == 100
+    store.close()

@@ -1,0 +1,123 @@
+"""The oracle is no rubber stamp: with a defect in the broker or the disk some seed fails, and says how to repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from simulation import run
+from simulation.disk import Inode
+from timerlog.apply import Applier
+from timerlog.changing import Changing
+from timerlog.control import Control
+from timerlog.producing import Producing
+from timerlog.services import TimerServices
+
+HOURS = 0.004
+MANY_SEEDS = 30
+
+
+def found(*signs: str) -> bool:
+    """Whether one of some seeds finds the defect, which shows in one of these ways."""
+    for seed in range(MANY_SEEDS):
+        report = run.run_seed(seed, HOURS)
+        if report.violation:
+            assert report.command == f"tickwheel simulate --seed {seed} --hours {HOURS:g}"
+            assert report.trace_tail
+            assert any(sign in report.violation for sign in signs), report.violation
+            return True
+    return False
+
+
+def mutate(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, defect: Callable[..., Any], every: int
+) -> None:
+    """Each so manieth call of a function goes to its defect, which is given the true one first."""
+    true, calls = getattr(owner, name), count(1)
+
+    def sometimes(*args: Any, **options: Any) -> Any:
+        if next(calls) % every == 0:
+            return defect(true, *args, **options)
+        return true(*args, **options)
+
+    monkeypatch.setattr(owner, name, sometimes)
+
+
+def nothing(*_args: object, **_options: object) -> None:
+    """What a call does that does nothing."""
+
+
+def test_a_sync_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch, Inode, "sync", nothing, every=3)
+    assert found(
+        "not delivered", "stored", "comes again", "damaged", "not that", "not_found", "broker counts"
+    )
+
+
+def test_a_wheel_that_fires_five_milliseconds_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    def early(dequeue: Any, store: Any, now_ms: int, limit: int) -> Any:
+        return dequeue(store, now_ms + 5, limit)
+
+    monkeypatch.setattr(TimerServices, "next_wakeup_ms", lambda self: _minus(self.wheel.next_event_ms(), 5))
+    mutate(monkeypatch, TimerServices, "dequeue_get", early, every=1)
+    assert found("ms early")
+
+
+def _minus(time_ms: int | None, by_ms: int) -> int | None:
+    return None if time_ms is None else time_ms - by_ms
+
+
+def test_an_ack_that_is_confirmed_and_not_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch, Applier, "ack", nothing, every=4)
+    assert found("comes again", "has two holders", "not that", "another state", "broker counts", "overtakes")
+
+
+def test_a_send_that_is_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(ingest: Any, store: Any, data: memoryview, now_ms: int) -> Any:
+        ingest(store, data, now_ms)
+        return ingest(store, data, now_ms)
+
+    mutate(monkeypatch, Producing, "ingest", twice, every=1)
+    assert found("stored twice", "broker counts")
+
+
+def test_a_cancel_that_only_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lie(_cancel: Any, _store: Any, ids: Any, _now_ms: int, **_options: object) -> list[str]:
+        return ["cancelled"] * len(ids)
+
+    mutate(monkeypatch, Changing, "cancel", lie, every=2)
+    assert found("was cancelled", "is cancelled, but", "broker counts")
+
+
+def test_a_batch_that_gets_lost_between_two_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "HEAL_S", 120.0)
+    mutate(monkeypatch, TimerServices, "dequeue_get", lambda dequeue, *args: dequeue(*args) and None, every=9)
+    assert found("not delivered and acked")
+
+
+def test_a_counter_that_is_wrong_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(entry: Any, store: Any, topic_id: int) -> dict[str, Any]:
+        right: dict[str, Any] = entry(store, topic_id)
+        return right | {"cancelled": right["cancelled"] + 1}
+
+    mutate(monkeypatch, Control, "_topic_entry", wrong, every=1)
+    assert found("broker counts")
+
+
+def test_a_replay_that_forgets_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(apply: Any, applier: Applier, group_id: int, runs: Any) -> None:
+        if applier.is_replaying:
+            return
+        apply(applier, group_id, runs)
+
+    monkeypatch.setattr(Applier, "is_replaying", property(_is_replaying), raising=False)
+    mutate(monkeypatch, Applier, "ack", forget, every=1)
+    assert found("not that", "another state", "comes again", "broker counts", "has two holders", "overtakes")
+
+
+def _is_replaying(applier: Applier) -> bool:
+    """While a log is replayed, nothing is staged at any place in it."""
+    return int(applier.tables.native.staging_position) >= 1 << 44

@@ -1,0 +1,34 @@
+"""The same seed gives the same run, to the last event, also in another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import json, sys
+from simulation.run import run_seed
+reports = [run_seed(int(seed), 0.02) for seed in sys.argv[1:]]
+print(json.dumps([[r.violation, r.trace_hash, r.state_hash, r.counts] for r in reports]))
+"""
+SEEDS = ["3", "4", "13"]
+
+
+def outcome(hash_seed: str) -> list[object]:
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *SEEDS], env=environment, capture_output=True, text=True, check=True
+    )
+    found: list[object] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.timeout(110)
+def test_a_seed_decides_everything() -> None:
+    first = outcome("1")
+    assert first == outcome("2")
+    assert len({json.dumps(one) for one in first}) == len(SEEDS)

@@ -20,6 +20,8 @@ TEST_ARGS ?=
 # tests share one.
 TEST_JOBS ?= $(shell expr $$(nproc) + 1)
 BENCH_ARGS ?=
+FUZZ_SECONDS ?= 60
+HOURS ?= 6
 
 .PHONY: help
 help: ## Show this list
@@ -63,6 +65,14 @@ sanitize: $(VENV)/.compiled ## Run the tests of the C code under ASan and UBSan
 	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED) $(BIN)/python -c \
 	    'import native._native as n; assert "sanitize" in n.__file__, n.__file__; print("testing", n.__file__)'; \
 	$(BIN)/pytest -p no:cacheprovider -o pythonpath="$(SANITIZED) ." $(wildcard tests/unit/native tests/unit/timerlog tests/model) $(TEST_ARGS)
+
+.PHONY: fuzz
+fuzz: $(VENV)/.compiled $(VENV)/.tools ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)
+	$(BIN)/python -m fuzz.run --seconds $(FUZZ_SECONDS)
+
+.PHONY: endurance
+endurance: $(VENV)/.compiled ## A broker under steady load, whose memory and files must not grow (HOURS=6)
+	$(BIN)/python -m bench.soak --hours $(HOURS)
 
 .PHONY: clean
 clean: ## Remove everything that make created, .venv included

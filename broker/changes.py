@@ -10,6 +10,7 @@ import numpy as np
 import trio
 
 from broker.replying import Caller, check_name, when_durable
+from tickwheel.protocol.bodies import Answer, Request
 from tickwheel.protocol.errors import BadFrame, TransactionRefused
 from tickwheel.protocol.requests import Cancel, CancelOk, Reschedule, RescheduleOk
 from tickwheel.protocol.settling import (
@@ -33,61 +34,112 @@ if TYPE_CHECKING:
 
 _STEP = 4_096
 """As many messages are changed at once: a millisecond or two, then others get their turn."""
+_STEP_OF_RECEIPTS = 1_024
+"""The same for messages that are given back, whose failures are remembered one by one."""
 
 
 def cancel(caller: Caller, correlation: int, request: Cancel) -> None:
     """CANCEL."""
     broker = caller.broker
-    results = broker.store.cancel(_targets(broker, request), broker.clock.now_ms(), stop=request.stop)
-    broker.after_change()
-    when_durable(caller, correlation, request, CancelOk(results))
+
+    def act(part: slice) -> list[str]:
+        return broker.store.cancel(_targets(broker, request, part), broker.clock.now_ms(), stop=request.stop)
+
+    _in_steps(caller, correlation, request, _count(request), _STEP, act, CancelOk)
 
 
 def reschedule(caller: Caller, correlation: int, request: Reschedule) -> None:
     """RESCHEDULE."""
     broker = caller.broker
-    now_ms = broker.clock.now_ms()
-    at_ms = _moment(request.deliver_at_ms, request.delay_ms, now_ms)
-    results = broker.store.reschedule(_targets(broker, request), at_ms, now_ms, priority=request.priority)
-    broker.after_change()
-    when_durable(caller, correlation, request, RescheduleOk(results))
+    at_ms = _moment(request.deliver_at_ms, request.delay_ms, broker.clock.now_ms())
+
+    def act(part: slice) -> list[str]:
+        ids, now_ms = _targets(broker, request, part), broker.clock.now_ms()
+        return broker.store.reschedule(ids, at_ms, now_ms, priority=request.priority)
+
+    _in_steps(caller, correlation, request, _count(request), _STEP, act, RescheduleOk)
 
 
 def redeliver(caller: Caller, correlation: int, request: Redeliver) -> None:
     """REDELIVER."""
     broker = caller.broker
-    now_ms = broker.clock.now_ms()
-    results = broker.store.redeliver(
-        _targets(broker, request),
-        request.group,
-        _moment(request.deliver_at_ms, request.delay_ms, now_ms),
-        now_ms,
-        acked=request.acked,
-        postpone=request.postpone,
-        reset_attempts=not request.keep_attempts,
-    )
-    broker.after_change()
-    when_durable(caller, correlation, request, RedeliverOk(results))
+    at_ms = _moment(request.deliver_at_ms, request.delay_ms, broker.clock.now_ms())
+
+    def act(part: slice) -> list[str]:
+        return broker.store.redeliver(
+            _targets(broker, request, part),
+            request.group,
+            at_ms,
+            broker.clock.now_ms(),
+            acked=request.acked,
+            postpone=request.postpone,
+            reset_attempts=not request.keep_attempts,
+        )
+
+    _in_steps(caller, correlation, request, _count(request), _STEP, act, RedeliverOk)
 
 
 def nack(caller: Caller, correlation: int, request: Nack) -> None:
     """NACK."""
     broker = caller.broker
-    results = broker.store.nack(
-        request.group_id, request.ids, request.epochs, request.delay_ms, request.error, broker.clock.now_ms()
-    )
-    broker.after_change()
-    broker.delivery.wake_group(request.group_id)
-    when_durable(caller, correlation, request, NackOk(results))
+
+    def act(part: slice) -> list[str]:
+        ids, epochs = request.ids[part], request.epochs[part]
+        now_ms = broker.clock.now_ms()
+        results = broker.store.nack(request.group_id, ids, epochs, request.delay_ms, request.error, now_ms)
+        broker.delivery.wake_group(request.group_id)
+        return results
+
+    _in_steps(caller, correlation, request, len(request.ids), _STEP_OF_RECEIPTS, act, NackOk)
 
 
 def extend(caller: Caller, correlation: int, request: Extend) -> None:
-    """EXTEND."""
+    """EXTEND: all leases end at the same time."""
     broker = caller.broker
     until_ms = broker.clock.now_ms() + request.for_ms
-    results = broker.store.extend(request.group_id, request.ids, request.epochs, until_ms)
-    broker.services.timers_changed()
-    when_durable(caller, correlation, request, ExtendOk(results, until_ms))
+
+    def act(part: slice) -> list[str]:
+        ids, epochs = request.ids[part], request.epochs[part]
+        return broker.store.extend(request.group_id, ids, epochs, until_ms)
+
+    _in_steps(
+        caller,
+        correlation,
+        request,
+        len(request.ids),
+        _STEP,
+        act,
+        lambda results: ExtendOk(results, until_ms),
+    )
+
+
+def _in_steps(
+    caller: Caller,
+    correlation: int,
+    request: Request,
+    count: int,
+    step: int,
+    act: Callable[[slice], list[str]],
+    answer: Callable[[list[str]], Answer],
+) -> None:
+    """Change a few messages at once, in the order of the stream; many in steps, beside everything else."""
+    broker = caller.broker
+    if count <= step:
+        results = act(slice(0, count))
+        broker.after_change()
+        when_durable(caller, correlation, request, answer(results))
+        return
+
+    async def work() -> Answer:
+        results: list[str] = []
+        async with broker.bulk:
+            for start in range(0, count, step):
+                results += act(slice(start, start + step))
+                broker.after_change()
+                await trio.lowlevel.checkpoint()
+        return answer(results)
+
+    caller.answer_later(correlation, request, work)
 
 
 # Many at once ---------------------------------------------------------------------------------------------
@@ -205,11 +257,17 @@ def _moment(deliver_at_ms: int | None, delay_ms: int | None, now_ms: int) -> int
     return deliver_at_ms if delay_ms is None else now_ms + delay_ms
 
 
-def _targets(broker: Broker, request: Cancel | Reschedule | Redeliver | TransactionChange) -> list[int]:
-    """The ids that a request means; 0, which no message has, for a key that is not known."""
+def _count(request: Cancel | Reschedule | Redeliver) -> int:
+    return len(request.ids if request.ids is not None else request.keys or ())
+
+
+def _targets(
+    broker: Broker, request: Cancel | Reschedule | Redeliver | TransactionChange, part: slice = slice(None)
+) -> list[int]:
+    """The ids that a part of a request means; 0, which no message has, for a key that is not known."""
     if request.ids is not None:
-        return request.ids
+        return request.ids[part]
     assert request.topic is not None, "the request's own check leaves ids, or topic and keys"
     assert request.keys is not None, "the request's own check leaves ids, or topic and keys"
     check_name(request.topic, "topic")
-    return broker.store.find(request.topic, request.keys)
+    return broker.store.find(request.topic, request.keys[part])

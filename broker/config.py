@@ -139,8 +139,8 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
         yield (
             f"listen_tcp is false ({origins['listen_tcp']}) and unix_socket is empty: nothing to listen on"
         )
-    if reachable_by_others(settings) and not settings.insecure and not settings.tls_certificate:
-        name = "http_host" if _is_loopback(settings.listen_host) or not settings.listen_tcp else "listen_host"
+    name = exposed_host(settings)
+    if name and not settings.insecure and not settings.tls_certificate:
         yield (
             f"{name} is {getattr(settings, name)!r} ({origins[name]}), which other machines "
             "may reach, and there is no TLS. Set tls_certificate (and tls_key), listen on 127.0.0.1, or set "
@@ -168,6 +168,11 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
             f"max_frame_bytes ({origins['max_frame_bytes']}) must be at least {needed_bytes} to hold one "
             f"message of max_body_bytes ({origins['max_body_bytes']})"
         )
+    if settings.max_receive_bytes < settings.max_frame_bytes:
+        yield (
+            f"max_receive_bytes ({origins['max_receive_bytes']}) must be at least max_frame_bytes "
+            f"({origins['max_frame_bytes']}), so that one such frame can arrive"
+        )
     staging_bytes = settings.max_frame_bytes + _LOG_MARGIN_BYTES
     if settings.segment_bytes < staging_bytes:
         yield (
@@ -176,10 +181,11 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def reachable_by_others(settings: Settings) -> bool:
-    """Whether other machines may reach the TCP listener or the HTTP listener."""
-    by_tcp = settings.listen_tcp and not _is_loopback(settings.listen_host)
-    return by_tcp or (settings.http_listen and not _is_loopback(settings.http_host))
+def exposed_host(settings: Settings) -> str:
+    """The setting by which other machines may reach the broker, `listen_host` or `http_host`; empty: they may not."""
+    if settings.listen_tcp and not _is_loopback(settings.listen_host):
+        return "listen_host"
+    return "http_host" if settings.http_listen and not _is_loopback(settings.http_host) else ""
 
 
 def _is_loopback(host: str) -> bool:
@@ -198,7 +204,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     try:
         return tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and brackets as deep
         raise ConfigError(f"{path}: is not valid TOML: {error}") from error
 
 
@@ -211,6 +217,8 @@ def _plain_value(field: SettingField, raw: Any) -> Any:
     """The value in the setting's own unit. Texts come from files, variables and flags alike."""
     if isinstance(raw, os.PathLike):
         raw = os.fspath(raw)
+    if isinstance(raw, str) and "\0" in raw:
+        raise ValueError("a text with a null character is of no use here")
     if not isinstance(raw, str):
         if field.unit == "duration":
             raise ValueError("a duration needs its unit; write for example '30s' or '250ms'")

@@ -7,6 +7,7 @@ holds more than a bounded number of bytes, and a client that does not read is no
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,11 @@ import trio
 from broker import logs, requests
 from broker.delivery import Subscription
 from broker.errors import ends_the_broker, from_store
+from broker.grants import NOBODY, Identity
 from broker.inbox import Inbox
 from broker.outgoing import Outgoing
 from broker.replying import when_durable
+from broker.rights import CONSUME, Rights
 from broker.transport import Transport
 from broker.units import delay_levels_ms
 from broker.wake import Bell
@@ -31,6 +34,7 @@ from tickwheel.protocol.errors import (
     FrameTooLarge,
     InternalError,
     RemoteProtocolError,
+    SendTimeout,
     ShuttingDown,
     TickwheelError,
     UnknownTopic,
@@ -39,7 +43,7 @@ from tickwheel.protocol.frames import HEADER_BYTES, FrameType, encode_frame
 from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES, MAX_HEADERS_BYTES, MAX_KEY_BYTES, PROTOCOL_VERSION
 from tickwheel.protocol.machine import NotUnderstood, Requested, ServerMachine
 from tickwheel.protocol.requests import GoAway, Hello, HelloOk, encode_body
-from tickwheel.protocol.security_errors import ConnectionDenied
+from tickwheel.protocol.security_errors import ConnectionDenied, Forbidden, GrantsChanged
 from timerlog.errors import StoreError
 from timerlog.store import Ingested, Stop
 
@@ -66,13 +70,19 @@ class Connection:
         self.subscriptions: dict[int, Subscription] = {}
         self.opened_s = trio.current_time()
         self.listening_since_s: float | None = None
+        self.frame_since_s: float | None = None
         self.is_greeted = False
         self.is_gone = False
+        self.identity = NOBODY
+        self.rights: Rights | None = None
         self._transport = transport
         self._inbox = Inbox(MAX_HANDSHAKE_BYTES)
         self._machine = ServerMachine(broker.settings.max_frame_bytes)
         self._last_subscription = 0
         self._scope = trio.CancelScope()
+        self._hearing = trio.CancelScope()
+        self._overdue: TickwheelError | None = None
+        self._large_bytes = 0
         self._nursery: trio.Nursery | None = None
         self._slow_requests = 0
         self._slow_ended = Bell()
@@ -90,19 +100,77 @@ class Connection:
                     await self._converse()
                     nursery.cancel_scope.cancel()
         except* trio.BrokenResourceError as group:
-            self._log.debug("connection lost", reason=str(group.exceptions[0]))
+            error = group.exceptions[0]
+            self._log.debug("connection lost", reason=str(error))
+            if not self.is_greeted and isinstance(error.__cause__, ssl.SSLError):
+                self.broker.access.audit.refused("tls", peer=self._transport.peer, reason=str(error))
         finally:
             self._leave()
 
-    def end(self, reason: str) -> None:
-        """Close at once, because the other side broke a rule of time."""
-        self._log.warning("connection closed", reason=reason)
-        self._scope.cancel()
+    def end(self, error: TickwheelError) -> None:
+        """The other side has missed a deadline: tell it, then close. Who does not read cannot be told, nor can who is
+        still in the TLS handshake."""
+        if isinstance(error, SendTimeout) or not self._transport.is_established:
+            self.broker.counters.refusals[error.code] += 1
+            self._log.warning("connection closed", code=error.code, reason=error.message, advice=error.advice)
+            self._scope.cancel()
+        elif self._overdue is None:
+            self._overdue = error
+            self._hearing.cancel()
 
     def go_away(self, reason: str) -> None:
         """Tell the client that the broker is stopping."""
         if self.is_greeted:
             self.outgoing.put(encode_frame(FrameType.GOAWAY, 0, encode_body(GoAway(reason))))
+
+    def check_login(self) -> None:
+        """Tokens have changed: what this connection may do is what they say now; if it is nothing, it is closed."""
+        if not self.is_greeted or self.identity is NOBODY:
+            return
+        try:
+            identity = self.broker.access.renewed(self.identity)
+        except ConnectionDenied as error:
+            self._dismiss(error)
+            return
+        if identity is not self.identity:
+            self._become(identity)
+            topics = (
+                [self.rights.topic_of_group(s.group_id) for s in self.subscriptions.values()]
+                if self.rights
+                else []
+            )
+            if not all(identity.may(CONSUME, topic) for topic in topics):
+                self._dismiss(GrantsChanged())
+
+    def tell_of(self, request: Request) -> None:
+        """See `replying.Caller`."""
+        what = (
+            getattr(request, "topic", None) or getattr(request, "name", None) or getattr(request, "job", "")
+        )
+        self.broker.access.audit.done(
+            type(request).__name__, peer=self._transport.peer, token=self.identity.login, subject=what
+        )
+
+    def _become(self, identity: Identity) -> None:
+        self.identity = identity
+        self.rights = Rights(self.broker, identity) if identity.is_limited else None
+
+    def _dismiss(self, error: TickwheelError) -> None:
+        """Nothing is done any more for the other side; it is told why, and then the connection ends."""
+        self._become(NOBODY)
+        self._log.info("connection closed", code=error.code, reason=error.message)
+        for subscription in self.subscriptions.values():
+            self.broker.give_back(subscription)
+        self.subscriptions.clear()
+        self.outgoing.put(self.broker.counters.refusal(0, error))
+        self.start_soon(self._take_leave)
+
+    async def _take_leave(self) -> None:
+        with trio.move_on_after(_LINGER_S):
+            await self.outgoing.flush()
+            self._transport.end_sending()
+            await trio.sleep_forever()  # the other side closes, and that ends this
+        self._scope.cancel()
 
     def next_subscription_number(self) -> int:
         """See `requests.Caller`."""
@@ -116,8 +184,12 @@ class Connection:
 
     async def _converse(self) -> None:
         try:
-            await self._greet()
-            await self._listen()
+            with self._hearing:
+                await self._greet()
+                await self._listen()
+            if self._overdue is not None:
+                await self._part(self._overdue, 0)
+                return
         except (RemoteProtocolError, ConnectionDenied) as error:
             await self._part(error, self._inbox.correlation() if isinstance(error, FrameTooLarge) else 0)
         except trio.BrokenResourceError:
@@ -133,6 +205,7 @@ class Connection:
     def _leave(self) -> None:
         self.is_gone = True
         self._transport.close()
+        self.broker.receive_room.give_back(self._large_bytes)
         for subscription in self.subscriptions.values():
             self.broker.lose(subscription)
         self.subscriptions.clear()
@@ -145,7 +218,9 @@ class Connection:
 
     async def _part(self, error: TickwheelError, correlation: int) -> None:
         """Answer what was accepted, then say why, then close without losing that answer to a reset."""
-        self._log.warning("connection refused", code=error.code, reason=error.message, advice=error.advice)
+        # Log-ins are in the audit log, which is bounded: a stranger must not be able to fill this one with them.
+        level = self._log.debug if isinstance(error, ConnectionDenied) else self._log.warning
+        level("connection refused", code=error.code, reason=error.message, advice=error.advice)
         await self.broker.commit.wait_durable(self.broker.store.appended_position)
         self.outgoing.put(self.broker.counters.refusal(correlation, error))
         await self.outgoing.flush()
@@ -159,12 +234,27 @@ class Connection:
     # -- reading --------------------------------------------------------------------------------------------
 
     async def _receive(self) -> bool:
-        """Receive once. False at the end of the stream."""
+        """Receive once. False at the end of the stream. Raises FrameTooLarge."""
+        await self._take_room()
         self.listening_since_s = trio.current_time()
+        if not self._inbox:
+            self.frame_since_s = None
+        elif self.frame_since_s is None:
+            self.frame_since_s = self.listening_since_s
         count_bytes = await self._transport.receive_into(self._inbox.free())
         self.listening_since_s = None
         self._inbox.received(count_bytes)
         return count_bytes > 0
+
+    async def _take_room(self) -> None:
+        """Before a buffer grows to take a large frame, there must be room for it; afterwards it is given back."""
+        room, wanted_bytes = self.broker.receive_room, self._inbox.wanted_large_bytes()
+        if wanted_bytes > self._large_bytes:
+            self.frame_since_s = None  # it is not the client that is slow
+            await room.take(wanted_bytes - self._large_bytes)
+        elif wanted_bytes < self._large_bytes:
+            room.give_back(self._large_bytes - wanted_bytes)
+        self._large_bytes = wanted_bytes
 
     async def _greet(self) -> None:
         """The handshake. Raises BadHandshake or UnsupportedProtocol."""
@@ -181,6 +271,7 @@ class Connection:
         assert isinstance(event.request, Hello)
         inbox.consume(len(frame))
         inbox.max_frame_bytes = self.broker.settings.max_frame_bytes
+        self._become(await self.broker.access.log_in(event.request.token, self._transport))
         self.is_greeted = True
         self._log.debug("connection greeted", client=event.request.client[:100])
         self.outgoing.put(encode_frame(FrameType.HELLO_OK, correlation, encode_body(self._hello_ok())))
@@ -212,6 +303,7 @@ class Connection:
             return
         while True:
             while inbox.has_frame():
+                self.frame_since_s = None
                 if broker.is_draining:
                     self._take_one_while_draining()
                 else:
@@ -222,6 +314,8 @@ class Connection:
                     await broker.services.wait_for_room()
                 while self._slow_requests >= MAX_SLOW_REQUESTS:
                     await self._slow_ended.wait()
+                if outgoing.has_promised_much:
+                    await broker.commit.wait_durable(broker.store.appended_position)
             if not await self._receive():
                 return
 
@@ -230,12 +324,13 @@ class Connection:
         type.
         """
         broker = self.broker
-        taken = broker.store.ingest(data, broker.clock.now_ms())
+        rights = self.rights
+        taken = broker.store.ingest(data, broker.clock.now_ms(), None if rights is None else rights.sending)
         self._inbox.consume(taken.consumed_bytes)
         if taken.exceptions:
             broker.counters.refused_messages(taken.replies)
         if taken.replies:
-            broker.commit.when_durable(taken.position, self.outgoing.put, taken.replies)
+            broker.commit.when_durable(taken.position, self.outgoing.promise(), taken.replies)
         if taken.stop is not Stop.NEED_MORE:
             self._after_stop(taken)
 
@@ -249,6 +344,9 @@ class Connection:
         frame_type, correlation, payload = frame
         if taken.stop is Stop.OTHER_FRAME:
             self._request(frame_type, correlation, payload)
+        elif taken.stop is Stop.FORBIDDEN:
+            assert self.rights is not None, "who has no limits is forbidden nothing"
+            self._refuse(correlation, self.rights.refusal_of_send(payload))
         else:
             self._refuse(correlation, _REFUSALS[taken.stop]())
 
@@ -267,11 +365,13 @@ class Connection:
 
     def _ack(self, correlation: int, payload: memoryview) -> None:
         broker = self.broker
+        if self.rights is not None:
+            self.rights.need_of_group(int.from_bytes(payload[:4], "little"))
         try:
             acked = broker.store.ack(payload, correlation, broker.clock.now_ms())
         except ValueError as error:
             raise BadFrame(f"ACK was not understood: {error}.") from error
-        broker.commit.when_durable(acked.position, self.outgoing.put, acked.reply)
+        broker.commit.when_durable(acked.position, self.outgoing.promise(), acked.reply)
         broker.delivery.wake_group(acked.group_id)
 
     def _control(self, frame_type: int, correlation: int, payload: memoryview) -> None:
@@ -282,12 +382,16 @@ class Connection:
             assert isinstance(event, Requested), "SEND and ACK do not come here"
             requests.answer(self, correlation, event.request)
 
-    def answer_later(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
+    def answer_later(
+        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
+    ) -> None:
         """See `replying.Caller`."""
         self._slow_requests += 1
         self.start_soon(self._work, correlation, request, work)
 
-    async def _work(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
+    async def _work(
+        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
+    ) -> None:
         try:
             when_durable(self, correlation, request, await work())
         except StoreError as error:
@@ -307,6 +411,14 @@ class Connection:
 
     def _refuse(self, correlation: int, error: TickwheelError) -> None:
         """Answer one request with its error; the connection goes on."""
+        if error.code == Forbidden.code:
+            self.broker.access.audit.refused(
+                "request",
+                peer=self._transport.peer,
+                token=self.identity.login,
+                code=error.code,
+                reason=error.message,
+            )
         self._log.info("request refused", code=error.code, reason=error.message)
         self.outgoing.put(self.broker.counters.refusal(correlation, error))
 

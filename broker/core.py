@@ -9,12 +9,14 @@ from typing import Any
 import trio
 
 from broker import logs, retention
+from broker.access import Access
 from broker.adopting import Adopting
 from broker.clock import Clock
 from broker.counters import Counters
 from broker.delivery import Delivery, Subscription
 from broker.purging import Purging
 from broker.query import Queries
+from broker.receive_room import ReceiveRoom
 from broker.schedules import Schedules
 from broker.services import Services
 from broker.settings import Settings
@@ -32,7 +34,8 @@ RELEASE_STEP = 1_024
 """As many messages are given back at once; each may become a dead letter."""
 
 MAX_BULK_AT_ONCE = 4
-"""So many requests that change many messages work beside each other; the others wait for their turn."""
+"""So many requests that change many messages work beside each other, and as many that look at many; the others wait for
+their turn."""
 
 _STEP_BACK_MS = 1_000
 
@@ -43,12 +46,19 @@ class Broker:
     """Engine, group commit, services and delivery. Make it inside trio; `run` works until cancelled."""
 
     def __init__(
-        self, settings: Settings, store: Store, clock: Clock, runner: SyncRunner, nursery: trio.Nursery
+        self,
+        settings: Settings,
+        store: Store,
+        clock: Clock,
+        runner: SyncRunner,
+        nursery: trio.Nursery,
+        access: Access | None = None,
     ) -> None:
-        """`nursery` takes the dispatchers, one task a group."""
+        """`nursery` takes the dispatchers, one task a group. Without `access` everybody may do everything."""
         self.settings = settings
         self.store = store
         self.clock = clock
+        self.access = access or Access(clock)
         self.version = version("tickwheel")
         self.name = f"tickwheel/{self.version}"
         self.counters = Counters()
@@ -60,6 +70,7 @@ class Broker:
         """How often the housekeeping was done."""
         self.topics_changed = Bell()
         self.bulk = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
+        self.looking = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
         self._started_s = trio.current_time()
         self.started_ms = clock.now_ms()
         self.commit = GroupCommit(
@@ -69,6 +80,7 @@ class Broker:
             durability=settings.durability,
             sync_interval_s=settings.sync_interval_ms / 1_000,
         )
+        self.receive_room = ReceiveRoom(settings.max_receive_bytes)
         self.queries = Queries(store, clock, settings.max_frame_bytes, self.counters.refusal)
         self.delivery = Delivery(store, clock, nursery, self._leased)
         self.services = Services(
@@ -186,13 +198,12 @@ class Broker:
             "refusals": dict(self.counters.refusals),
         }
 
-    def topics(self) -> dict[str, Any]:
-        """See `tickwheel.stats.Topics`."""
-        topics = self.store.topics()
-        for topic in topics:
-            for group in topic["groups"]:
-                group["subscribers"] = self.delivery.subscribers_of(group["group_id"])
-        return {"topics": topics}
+    def topic_entry(self, topic_id: int) -> dict[str, Any]:
+        """See `tickwheel.stats.TopicStats`."""
+        entry = self.store.topic_entry(topic_id)
+        for group in entry["groups"]:
+            group["subscribers"] = self.delivery.subscribers_of(group["group_id"])
+        return entry
 
     def _forget(self, subscription: Subscription) -> None:
         self.delivery.remove(subscription)

@@ -11,11 +11,13 @@ import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 
 import trio
 
 from broker import logs
+from broker.access import Access, open_access
 from broker.clock import Clock, SystemClock
 from broker.core import Broker
 from broker.errors import LogNotWritten, from_store
@@ -26,7 +28,8 @@ from broker.settings import Settings
 from broker.sync import SyncFailed, SyncThread
 from broker.systemd import ServiceManager
 from broker.tls import Certificates, certificates_of
-from broker.watching import Everybody, Watching, open_watching
+from broker.wake import Bell
+from broker.watching import Watching, open_watching
 from tickwheel.protocol.errors import TickwheelError
 from timerlog.errors import StoreError
 from timerlog.settings import StoreSettings
@@ -43,11 +46,14 @@ class Running:
         urls: list[str],
         settings: Settings,
         certificates: Certificates | None = None,
+        access: Access | None = None,
         watching: Watching | None = None,
     ) -> None:
         self.urls = urls
         self.settings = settings
         self.certificates = certificates
+        self.access = access
+        self.tokens_changed = Bell()
         self.watching = watching
         self.broker: Broker | None = None
         """Once it serves."""
@@ -62,9 +68,13 @@ class Running:
             return
 
     def reload(self) -> None:
-        """Load certificates anew, as SIGHUP does; what is bad is logged, and the old ones stay."""
+        """Load certificates and tokens anew, as SIGHUP does; what is bad is logged, and the old ones stay."""
         if self.certificates is not None:
             self.certificates.reload()
+        if self.access is not None:
+            self.access.audit.reopen()
+            if self.access.reload():
+                self.tokens_changed.ring()
 
     async def wait_stopped(self) -> None:
         """Return once `stop` was called."""
@@ -99,11 +109,11 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     """
     clock = clock or SystemClock()
     certificates = certificates_of(settings)
-    watching = await open_watching(settings, certificates)
-    try:
-        await _serve_watched(settings, clock, ready, certificates, watching)
-    finally:
-        watching.close()
+    access = open_access(
+        settings, clock, verifies_clients=certificates is not None and certificates.verifies_clients
+    )
+    with closing(access.audit), closing(await open_watching(settings, certificates)) as watching:
+        await _serve_watched(settings, clock, ready, certificates, access, watching)
     _log.info("stopped")
 
 
@@ -112,6 +122,7 @@ async def _serve_watched(
     clock: Clock,
     ready: Ready | None,
     certificates: Certificates | None,
+    access: Access,
     watching: Watching,
 ) -> None:
     # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
@@ -127,7 +138,7 @@ async def _serve_watched(
         try:
             if listeners is None:
                 listeners = await open_listeners(settings, certificates)
-            running = Running(_urls(listeners), settings, certificates, watching)
+            running = Running(_urls(listeners), settings, certificates, access, watching)
             await _serve_store(store, clock, listeners, ready, running)
         except* (SyncFailed, StoreError, OSError) as group:
             raise _explain(_first(group)) from group
@@ -237,7 +248,7 @@ async def _serve_store(
 ) -> None:
     with SyncThread() as sync_thread:
         async with trio.open_nursery() as nursery:
-            broker = Broker(running.settings, store, clock, sync_thread, nursery)
+            broker = Broker(running.settings, store, clock, sync_thread, nursery, running.access)
             await serve_broker(broker, listeners, ready, running, nursery)
             nursery.cancel_scope.cancel()
 
@@ -252,9 +263,11 @@ async def serve_broker(
     nursery.start_soon(_run_engine, broker, engine, engine_ended)
     nursery.start_soon(_accept_all, server, listeners, accepting)
     nursery.start_soon(server.watch)
+    nursery.start_soon(broker.access.watch, running.tokens_changed.ring)
+    nursery.start_soon(_check_logins, server, running)
     nursery.start_soon(broker.vitals.run)
     if running.watching is not None:
-        nursery.start_soon(running.watching.run, broker, Everybody())
+        nursery.start_soon(running.watching.run, broker, broker.access)
     if broker.settings.durability != "always":
         _log.warning("sends are confirmed before they are on the disk", durability=broker.settings.durability)
     _log.info("started", urls=" ".join(running.urls), **_http_urls(running), **_recovered(broker))
@@ -291,6 +304,12 @@ async def _run_engine(broker: Broker, scope: trio.CancelScope, ended: trio.Event
         await broker.run()
     broker.vitals.has_ended = True
     ended.set()
+
+
+async def _check_logins(server: Server, running: Running) -> None:
+    while True:
+        await running.tokens_changed.wait()
+        server.check_logins()
 
 
 async def _accept_all(server: Server, listeners: list[Listener], scope: trio.CancelScope) -> None:

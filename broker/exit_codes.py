@@ -27,6 +27,8 @@ class ExitCode(IntEnum):
 _BY_ERROR_CODE = {
     "bad_config": ExitCode.BAD_CONFIG,
     "bad_certificate": ExitCode.BAD_CONFIG,
+    "bad_tokens_file": ExitCode.BAD_CONFIG,
+    "insecure_listener": ExitCode.BAD_CONFIG,
     "damaged": ExitCode.DAMAGED,
     "unsupported_format": ExitCode.DAMAGED,
     "bad_backup": ExitCode.DAMAGED,

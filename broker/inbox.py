@@ -13,8 +13,11 @@ from tickwheel.protocol.errors import FrameTooLarge
 from tickwheel.protocol.frames import HEADER_BYTES
 
 _FIRST_BYTES = 16 << 10
-_STEADY_BYTES = 512 << 10
+STEADY_BYTES = 512 << 10
+"""What a connection's traffic alone makes its buffer grow to; only a larger frame needs more."""
 _GROWTH = 4
+_QUIET_RECEIVES = 8
+"""After so many small receives one after the other the buffer shrinks again."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -29,10 +32,24 @@ class Inbox:
         self._start = 0
         self._end = 0
         self._wanted_bytes = _FIRST_BYTES
+        self._quiet_receives = 0
 
     def __len__(self) -> int:
         """Bytes received and not yet consumed."""
         return self._end - self._start
+
+    @property
+    def large_bytes(self) -> int:
+        """What the buffer takes beyond its ordinary size, because of a large frame."""
+        return max(0, len(self._buffer) - STEADY_BYTES)
+
+    def wanted_large_bytes(self) -> int:
+        """What `large_bytes` will be after `free`. Raises FrameTooLarge."""
+        if self._start == self._end:
+            return 0
+        frame_bytes = self._frame_bytes()
+        fits = len(self._buffer) - self._start >= frame_bytes
+        return self.large_bytes if fits else max(0, frame_bytes - STEADY_BYTES)
 
     def free(self) -> memoryview:
         """Where to receive next; never empty. Valid until the next call."""
@@ -48,8 +65,12 @@ class Inbox:
     def received(self, count_bytes: int) -> None:
         """`count_bytes` were written into the start of `free()`."""
         self._end += count_bytes
-        if self._end == len(self._buffer) and self._wanted_bytes < _STEADY_BYTES:
-            self._wanted_bytes = min(self._wanted_bytes * _GROWTH, _STEADY_BYTES)
+        if self._end == len(self._buffer) and self._wanted_bytes < STEADY_BYTES:
+            self._wanted_bytes = min(self._wanted_bytes * _GROWTH, STEADY_BYTES)
+        self._quiet_receives = self._quiet_receives + 1 if count_bytes * _GROWTH < _FIRST_BYTES else 0
+        if self._quiet_receives >= _QUIET_RECEIVES:
+            self._wanted_bytes = max(_FIRST_BYTES, self._wanted_bytes // _GROWTH)
+            self._quiet_receives = 0
 
     def pending(self) -> memoryview:
         """All bytes not yet consumed. Valid until the next `free()`."""

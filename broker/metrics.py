@@ -38,6 +38,12 @@ _TOPICS_AT_ONCE: Final = 20
 _SAMPLES_AT_ONCE: Final = 100
 """So many lines are written before others have theirs."""
 
+_WATCHED_REFUSALS: Final = (
+    *("disk_full", "too_many_connections", "too_many_connections_from_address"),
+    *("login_required", "bad_token", "token_revoked", "token_expired", "too_many_attempts"),
+)
+"""These are 0 before the first one: of a series that begins with 1, Prometheus sees no increase."""
+
 _MS_PER_S: Final = 1_000
 _EOF: Final = b"# EOF\n"
 
@@ -153,7 +159,8 @@ class _Figures(Collector):
         refusals = CounterMetricFamily(
             "tickwheel_refusals", "What was refused to clients, by error code.", labels=["code"]
         )
-        for code, count in sorted(broker.counters.refusals.items()):
+        counts = dict.fromkeys(_WATCHED_REFUSALS, 0) | broker.counters.refusals
+        for code, count in sorted(counts.items()):
             refusals.add_metric([code], count)
         yield refusals
 

@@ -12,6 +12,12 @@ import trio
 from broker.transport import Transport
 from broker.wake import Bell
 
+_PROGRESS_BYTES = 64 << 10
+"""A client that reads less than this (or than all there is) in its time does not read."""
+
+MAX_PROMISED = 10_000
+"""So many answers of one connection may wait for the disk; until one goes, it is not read from."""
+
 _JOIN_BYTES = 1 << 19
 """Small replies are joined up to this size: one system call, one packet train."""
 
@@ -30,6 +36,7 @@ class Outgoing:
         self._bell = Bell()
         self._is_closed = False
         self._on_low: list[Callable[[], None]] = []
+        self._promised = 0
         self.queued_bytes = 0
         self.stalled_since_s: float | None = None
 
@@ -44,6 +51,20 @@ class Outgoing:
             self._chunks.append(frames)
             self.queued_bytes += len(frames)
             self._bell.ring()
+
+    def promise(self) -> Callable[[bytes], None]:
+        """A `put` for an answer that has to wait for the disk; call it once."""
+        self._promised += 1
+        return self._keep_promise
+
+    def _keep_promise(self, frames: bytes) -> None:
+        self._promised -= 1
+        self.put(frames)
+
+    @property
+    def has_promised_much(self) -> bool:
+        """Whether so many answers wait for the disk that the client should wait with more requests."""
+        return self._promised >= MAX_PROMISED
 
     def when_low(self, call: Callable[[], None]) -> None:
         """Call once when the queue has fallen below the high-water mark."""
@@ -80,10 +101,13 @@ class Outgoing:
 
     async def _write_some(self) -> None:
         data: bytes | memoryview = self._take()
+        progress_bytes = _PROGRESS_BYTES
         while data:
-            self.stalled_since_s = trio.current_time()
+            if progress_bytes >= _PROGRESS_BYTES:
+                self.stalled_since_s, progress_bytes = trio.current_time(), 0
             sent_bytes = await self._transport.send_some(data)
             self.queued_bytes -= sent_bytes
+            progress_bytes += sent_bytes
             data = data[sent_bytes:] if sent_bytes == len(data) else memoryview(data)[sent_bytes:]
         self.stalled_since_s = None
         if self._on_low and not self.is_full:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
 from broker.delivery import Subscription
+from broker.grants import Identity
 from broker.outgoing import Outgoing
 from tickwheel.protocol.bodies import Answer, Request
 from tickwheel.protocol.errors import BadTopicName
@@ -15,6 +16,7 @@ from tickwheel.protocol.requests import FRAME_TYPE_OF_REQUEST, encode_body
 
 if TYPE_CHECKING:
     from broker.core import Broker
+    from broker.rights import Rights
 
 
 class Caller(Protocol):
@@ -23,6 +25,12 @@ class Caller(Protocol):
     broker: Broker
     outgoing: Outgoing
     subscriptions: dict[int, Subscription]
+    identity: Identity
+    rights: Rights | None
+    """What it may; None: everything."""
+
+    def tell_of(self, request: Request) -> None:
+        """Write into the audit log what was done."""
 
     @property
     def is_gone(self) -> bool:
@@ -34,7 +42,9 @@ class Caller(Protocol):
     def start_soon(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run something that takes time; it is cancelled when the connection ends."""
 
-    def answer_later(self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer]]) -> None:
+    def answer_later(
+        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
+    ) -> None:
         """Do `work` beside what comes next, then answer when it is on disk; its errors are the answer, too."""
 
 
@@ -53,7 +63,7 @@ def when_durable(caller: Caller, correlation: int, request: Request, body: Answe
     broker = caller.broker
     payload = body if isinstance(body, bytes) else encode_body(body)
     frame = frame_of(correlation, type(request), payload)
-    broker.commit.when_durable(broker.store.appended_position, caller.outgoing.put, frame)
+    broker.commit.when_durable(broker.store.appended_position, caller.outgoing.promise(), frame)
 
 
 def check_name(name: str, what: str) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker import adopting, changes, dropping, purging, schedule_requests, topics
+import trio
+
+from broker import adopting, changes, dropping, purging, rights, schedule_requests, topics
 from broker.core import RELEASE_STEP
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
@@ -25,7 +27,7 @@ from tickwheel.protocol.admin import (
 )
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.bulk import AdoptJob, PlanJob, ReserveIds
-from tickwheel.protocol.errors import BadRequest, TooManySubscriptions, UnknownShard
+from tickwheel.protocol.errors import BadRequest, CreditTooLarge, TooManySubscriptions, UnknownShard
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import (
     Cancel,
@@ -51,9 +53,16 @@ if TYPE_CHECKING:
     from broker.core import Broker
 
 
+_TOPICS_STEP = 256
+
+
 def answer(caller: Caller, correlation: int, request: Request) -> None:
     """Carry out one request. Raises TickwheelError or StoreError if it is refused."""
+    if caller.rights is not None:
+        request = rights.admit(caller.rights, request)
     _HANDLERS[type(request)](caller, correlation, request)
+    if type(request) in rights.AUDITED:
+        caller.tell_of(request)
 
 
 def _ping(caller: Caller, correlation: int, request: Ping) -> None:
@@ -74,6 +83,10 @@ def _topic_id(broker: Broker, name: str, *, create: bool) -> int:
 def _subscribe(caller: Caller, correlation: int, request: Subscribe) -> None:
     broker = caller.broker
     check_name(request.group, "group")
+    if request.credit > broker.settings.max_credit:
+        raise CreditTooLarge(
+            f"A credit of {request.credit:,} is more than max_credit, {broker.settings.max_credit:,}."
+        )
     if broker.held_subscriptions >= broker.settings.max_subscriptions:
         raise TooManySubscriptions
     topic_id = _shard(broker, request, _topic_id(broker, request.topic, create=True))
@@ -145,7 +158,21 @@ def _stats(caller: Caller, correlation: int, request: GetStats) -> None:
 
 
 def _topics(caller: Caller, correlation: int, request: GetTopics) -> None:
-    at_once(caller, correlation, request, encode_map(caller.broker.topics()))
+    """A few topics at a time: there may be thousands."""
+    broker, identity = caller.broker, caller.identity
+
+    async def work() -> bytes:
+        topics: list[dict[str, Any]] = []
+        async with broker.looking:
+            for topic_id in list(broker.store.tables.topics):
+                topic = broker.store.tables.topics.get(topic_id)
+                if topic is not None and identity.sees(topic.record.name):
+                    topics.append(broker.topic_entry(topic_id))
+                if topic_id % _TOPICS_STEP == 0:
+                    await trio.lowlevel.checkpoint()
+        return encode_map({"topics": topics})
+
+    caller.answer_later(correlation, request, work)
 
 
 def _wheel(caller: Caller, correlation: int, request: GetWheel) -> None:

@@ -37,7 +37,11 @@ def list_schedules(caller: Caller, correlation: int, request: GetSchedules) -> N
         found = [_described(broker, schedules.get(request.name), request.count)]
         at_once(caller, correlation, request, encode_map({"schedules": found, "more": False}))
         return
-    names = sorted(name for name in schedules.schedules if name > request.after)
+    names = sorted(
+        name
+        for name, schedule in schedules.schedules.items()
+        if name > request.after and caller.identity.sees(schedule.topic)
+    )
     page: list[dict[str, Any]] = []
     room_bytes = broker.settings.max_frame_bytes - _MARGIN_BYTES
     for name in names[:_PAGE]:

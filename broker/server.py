@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
+from collections import Counter
 
 import trio
 
 from broker import logs
 from broker.connection import Connection
 from broker.core import Broker
+from broker.deadlines import overdue, watch_interval_s
 from broker.listeners import Listener
 from broker.transport import Transport
-from tickwheel.protocol.errors import TooManyConnections
+from tickwheel.protocol.errors import TickwheelError, TooManyConnections, TooManyConnectionsFromAddress
 from tickwheel.protocol.security_errors import TlsRequired
 
 _log = logs.get_logger("server")
@@ -21,7 +24,6 @@ _GONE_BEFORE_ACCEPT = {errno.ECONNABORTED, errno.EPROTO, errno.EINTR}
 _RETRY_S = 0.1
 _TURN_AWAY_S = 1.0
 _MAX_TURNED_AWAY = 64
-_WATCH_S = 1.0
 _FLUSH_S = 1.0
 
 
@@ -35,6 +37,7 @@ class Server:
         self._connections: dict[Connection, None] = {}  # in order: a run can be repeated exactly
         self._last_number = 0
         self._turned_away = 0
+        self._by_address: Counter[str] = Counter()
         self._nobody_left = trio.Event()
 
     async def accept(self, listener: Listener) -> None:
@@ -48,15 +51,21 @@ class Server:
             listener.close()
 
     async def watch(self) -> None:
-        """Watch all deadlines: one look a second is cheaper than a timer for each read and write."""
+        """Watch the deadlines of all connections."""
         settings = self._broker.settings
-        shortest_ms = min(settings.handshake_timeout_ms, settings.idle_timeout_ms, settings.send_timeout_ms)
+        interval_s = watch_interval_s(settings)
         while True:
-            await trio.sleep(min(_WATCH_S, shortest_ms / 4_000))
+            await trio.sleep(interval_s)
+            now_s = trio.current_time()
             for connection in self._connections:
-                reason = self._overdue(connection)
-                if reason:
-                    connection.end(reason)
+                error = overdue(connection, settings, now_s)
+                if error is not None:
+                    connection.end(error)
+
+    def check_logins(self) -> None:
+        """Tokens have changed: see `Connection.check_login`."""
+        for connection in list(self._connections):
+            connection.check_login()
 
     def go_away(self, reason: str) -> None:
         """Tell all clients that the broker is stopping."""
@@ -100,34 +109,51 @@ class Server:
             return None
 
     def _welcome(self, transport: Transport) -> None:
-        if len(self._connections) < self._broker.settings.max_connections:
+        address = address_of(transport)
+        error = self._refusal_of(address)
+        if error is None:
             self._last_number += 1
             connection = Connection(self._broker, transport, self._last_number)
             self._connections[connection] = None
+            self._by_address[address] += 1
             self._broker.counters.connections = len(self._connections)
-            self._nursery.start_soon(self._serve, connection)
-        elif self._turned_away < _MAX_TURNED_AWAY:
+            self._nursery.start_soon(self._serve, connection, address)
+            return
+        frame = self._broker.counters.refusal(0, error)
+        if self._turned_away < _MAX_TURNED_AWAY:
             self._turned_away += 1
-            self._nursery.start_soon(self._turn_away, transport)
+            self._nursery.start_soon(self._turn_away, transport, error, frame)
         else:
             transport.close()
 
-    async def _serve(self, connection: Connection) -> None:
+    def _refusal_of(self, address: str) -> TickwheelError | None:
+        """Why one more connection from an address cannot be served."""
+        settings = self._broker.settings
+        if len(self._connections) >= settings.max_connections:
+            return TooManyConnections()
+        if address and self._by_address[address] >= settings.max_connections_per_address:
+            return TooManyConnectionsFromAddress()
+        return None
+
+    async def _serve(self, connection: Connection, address: str) -> None:
         try:
             await connection.serve()
         finally:
             self._connections.pop(connection, None)
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
             self._broker.counters.connections = len(self._connections)
             if not self._connections:
                 self._nobody_left.set()
 
-    async def _turn_away(self, transport: Transport) -> None:
+    async def _turn_away(self, transport: Transport, error: TickwheelError, frame: bytes) -> None:
         """Say why before closing; wait for the client to have read it, but not for long."""
-        _log.warning("connection refused", code=TooManyConnections.code, peer=transport.peer)
+        _log.warning("connection refused", code=error.code, peer=transport.peer)
         scrap = memoryview(bytearray(1 << 12))
         try:
             with trio.move_on_after(_TURN_AWAY_S):
-                await transport.send_some(self._broker.counters.refusal(0, TooManyConnections()))
+                await transport.send_some(frame)
                 transport.end_sending()
                 while await transport.receive_into(scrap):
                     pass
@@ -137,17 +163,17 @@ class Server:
             self._turned_away -= 1
             transport.close()
 
-    def _overdue(self, connection: Connection) -> str:
-        settings, now_s = self._broker.settings, trio.current_time()
-        if (
-            not connection.is_greeted
-            and (now_s - connection.opened_s) * 1_000 > settings.handshake_timeout_ms
-        ):
-            return "no HELLO within handshake_timeout"
-        stalled_s = connection.outgoing.stalled_since_s
-        if stalled_s is not None and (now_s - stalled_s) * 1_000 > settings.send_timeout_ms:
-            return "the client does not read (send_timeout)"
-        listening_s = connection.listening_since_s
-        if listening_s is not None and (now_s - listening_s) * 1_000 > settings.idle_timeout_ms:
-            return "nothing was sent for idle_timeout"
+
+def address_of(transport: Transport) -> str:
+    """Whom a connection is counted under: an IPv4 address, or an IPv6 network of the size that one site is given at
+    least. Empty for Unix sockets: who may open them is decided by the file's permissions."""
+    host = transport.peer.rpartition(":")[0].partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
         return ""
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address), 64), strict=False))

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from tickwheel.protocol.limits import MAX_CREDIT
+
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
@@ -92,6 +94,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = ""
 
+    tokens_file: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "File of the tokens that `tickwheel tokens` manages. Empty: tokens.json in the data directory, if it is "
+            "there. As soon as there is a token, nobody gets in by TCP without one.",
+        ),
+    ] = ""
+    audit_log: Annotated[
+        str,
+        _plain(
+            _SECURITY,
+            "File to which log-ins, refusals and changes of topics and tokens are appended, a JSON line each. SIGHUP "
+            "opens it anew. Empty: they are in the ordinary log.",
+        ),
+    ] = ""
+
     # -- storage --------------------------------------------------------------------------------------------
     data_dir: Annotated[
         str,
@@ -156,6 +175,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_connections: Annotated[
         int, _count(_LIMITS, "Connections at a time; one more is told `too_many_connections`.", 1, 100_000)
     ] = 1_000
+    max_connections_per_address: Annotated[
+        int,
+        _count(
+            _LIMITS,
+            "Connections from one IP address (IPv6: from one /64 network) at a time; one more is told "
+            "`too_many_connections_from_address`. Unix sockets are not counted.",
+            1,
+            100_000,
+        ),
+    ] = 1_000
     max_topics: Annotated[int, _count(_LIMITS, "Topics in the data directory.", 1, 30_000)] = 10_000
     max_groups: Annotated[int, _count(_LIMITS, "Consumer groups of all topics together.", 1, 30_000)] = 10_000
     max_subscriptions: Annotated[
@@ -174,6 +203,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             100_000_000,
         ),
     ] = 500_000
+    max_credit: Annotated[
+        int,
+        _count(_LIMITS, "Messages that one subscription may ask to hold un-acknowledged.", 1, MAX_CREDIT),
+    ] = MAX_CREDIT
+    max_receive_bytes: Annotated[
+        int,
+        _size(
+            _LIMITS,
+            "Memory for frames larger than 512KiB while they arrive, of all connections together. Beyond it "
+            "connections with such frames are not read from until others are done. At least max_frame_bytes.",
+            MIB,
+            1024 * GIB,
+        ),
+    ] = 256 * MIB
     write_high_water_bytes: Annotated[
         int,
         _size(_LIMITS, "Bytes queued for one connection before it gets no more deliveries.", 64 * KIB, GIB),
@@ -225,12 +268,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     handshake_timeout_ms: Annotated[
         int, _duration(_TIMEOUTS, "A new connection must have said HELLO by then.", 10, HOUR_MS)
     ] = 10 * SECOND_MS
+    frame_timeout_ms: Annotated[
+        int,
+        _duration(
+            _TIMEOUTS,
+            "A frame that was begun must have arrived whole by then, however steadily its bytes come.",
+            10,
+            DAY_MS,
+        ),
+    ] = 2 * MINUTE_MS
     idle_timeout_ms: Annotated[
         int,
         _duration(_TIMEOUTS, "A connection that sends nothing (not even PING) is closed.", 100, 30 * DAY_MS),
     ] = 5 * MINUTE_MS
     send_timeout_ms: Annotated[
-        int, _duration(_TIMEOUTS, "A client that does not read what it was sent is closed.", 100, DAY_MS)
+        int,
+        _duration(
+            _TIMEOUTS,
+            "A client that does not read what it was sent (64KiB in this time, or all) is closed.",
+            100,
+            DAY_MS,
+        ),
     ] = 30 * SECOND_MS
     drain_timeout_ms: Annotated[
         int, _duration(_TIMEOUTS, "On shutdown, how long clients may finish and acknowledge.", 0, HOUR_MS)

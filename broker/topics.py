@@ -24,7 +24,7 @@ from tickwheel.protocol.admin import (
 )
 from tickwheel.protocol.errors import BadArgument, TopicInUse
 from tickwheel.protocol.messages import SendColumns, decode_send, encode_send, pack_column
-from tickwheel.protocol.requests import encode_map
+from tickwheel.protocol.requests import DECODE_ERRORS, encode_map
 from timerlog.dead_letters import dead_topic
 from timerlog.errors import UnknownTopic
 from timerlog.prepared import HEADER
@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 
 _REPLAY_STEP = 64
 """As many letters are replayed at once: each is a record of its own."""
+
+
+_DECIDE_STEP = 128
+"""As many prepared messages are decided at once: each is a record of its own."""
+
+_BROWSE_STEP = 128
+"""As many messages are looked at at once."""
 
 
 def set_topic(caller: Caller, correlation: int, request: SetTopic) -> None:
@@ -86,17 +93,34 @@ def delete_topic(caller: Caller, correlation: int, request: DeleteTopic) -> None
 
 
 def browse(caller: Caller, correlation: int, request: Browse) -> None:
-    """BROWSE."""
+    """BROWSE: in steps, beside everything else; as many messages as fit into one frame."""
     broker = caller.broker
     topic_id = broker.store.topic(request.topic).topic_id
+
+    async def work() -> bytes:
+        async with broker.looking:
+            return encode_map({"messages": await _browse(broker, topic_id, request)})
+
+    caller.answer_later(correlation, request, work)
+
+
+async def _browse(broker: Broker, topic_id: int, request: Browse) -> list[dict[str, Any]]:
     wanted = Filter(states=None if request.states is None else frozenset(request.states))
-    found = broker.store.browse(
-        topic_id, wanted, broker.clock.now_ms(), request.after_id, request.limit, request.max_body_bytes
-    )
-    room = broker.settings.max_frame_bytes - 4096
-    while found and sum(_size(entry) for entry in found) > room:
-        found.pop()
-    at_once(caller, correlation, request, encode_map({"messages": found}))
+    now_ms = broker.clock.now_ms()
+    room_bytes = broker.settings.max_frame_bytes - 4096
+    found: list[dict[str, Any]] = []
+    for ids in broker.store.select(topic_id, wanted, now_ms, request.after_id):
+        for start in range(0, len(ids), _BROWSE_STEP):
+            for entry in broker.store.browse(
+                ids[start : start + _BROWSE_STEP], now_ms, request.max_body_bytes
+            ):
+                room_bytes -= _size(entry)
+                if room_bytes < 0 or len(found) == request.limit:
+                    return found
+                found.append(entry)
+            await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+    return found
 
 
 def _size(entry: dict[str, Any]) -> int:
@@ -193,14 +217,30 @@ def _as_prepared(columns: SendColumns, topic: str, now_ms: int, check_after_ms: 
 def _with_time(headers: bytes, topic: str, deliver_at_ms: int) -> bytes:
     try:
         fields = msgspec.msgpack.decode(headers, type=dict[str, Any]) if headers else {}
-    except msgspec.MsgspecError as error:
+    except DECODE_ERRORS as error:
         raise BadArgument(f"The headers of a prepared message are not a map: {error}.") from error
     return msgspec.msgpack.encode({**fields, HEADER: {"topic": topic, "deliver_at_ms": deliver_at_ms}})
 
 
 def decide(caller: Caller, correlation: int, request: Decide) -> None:
-    """DECIDE."""
-    broker = caller.broker
-    results, ids = broker.store.decide(request.ids, commit=request.commit, now_ms=broker.clock.now_ms())
+    """DECIDE: a few at once, in the order of the stream; many in steps, beside everything else."""
+    if len(request.ids) <= _DECIDE_STEP:
+        when_durable(caller, correlation, request, _decide(caller.broker, request, 0))
+        return
+
+    async def work() -> DecideOk:
+        parts: list[DecideOk] = []
+        async with caller.broker.bulk:
+            for start in range(0, len(request.ids), _DECIDE_STEP):
+                parts.append(_decide(caller.broker, request, start))
+                await trio.lowlevel.checkpoint()
+        return DecideOk([r for part in parts for r in part.results], [i for part in parts for i in part.ids])
+
+    caller.answer_later(correlation, request, work)
+
+
+def _decide(broker: Broker, request: Decide, start: int) -> DecideOk:
+    some = request.ids[start : start + _DECIDE_STEP]
+    results, ids = broker.store.decide(some, commit=request.commit, now_ms=broker.clock.now_ms())
     broker.after_change()
-    when_durable(caller, correlation, request, DecideOk(results, ids))
+    return DecideOk(results, ids)

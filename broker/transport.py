@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
+import struct
 from typing import NoReturn, Protocol
 
 import trio
@@ -18,6 +20,9 @@ _KEEPALIVE_PROBES = 3
 _TLS_HANDSHAKE = b"\x16\x03"
 """What every TLS connection begins with. A frame begins with its length, and a HELLO is not 790 bytes long."""
 
+_CREDENTIALS = struct.Struct("3i")
+"""What SO_PEERCRED gives: process, user and group."""
+
 _TLS_PIECE_BYTES = 64 << 10
 """So much is sent at once, so that a slow reader is told from one that does not read."""
 
@@ -27,6 +32,14 @@ class Transport(Protocol):
 
     peer: str
     """Who is at the other end, for the log."""
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether the other end is a process of the user whose broker this is, or of root, on this machine."""
+
+    @property
+    def is_established(self) -> bool:
+        """Whether the other end can be told something: a TLS handshake, if there is one, is over."""
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive up to `len(buffer)` bytes; 0 at the end. Raises trio.BrokenResourceError on a reset."""
@@ -49,6 +62,16 @@ class SocketTransport:
         self.peer = _describe_peer(sock)
         if sock.family != socket.AF_UNIX:
             _tune_tcp(sock)
+
+    @property
+    def is_owner(self) -> bool:
+        """See `Transport`."""
+        return peer_uid(self._socket) in (0, os.geteuid())
+
+    @property
+    def is_established(self) -> bool:
+        """See `Transport`."""
+        return True
 
     async def receive_into(self, buffer: memoryview) -> int:
         """See `Transport`."""
@@ -86,6 +109,11 @@ class TlsTransport(SocketTransport):
         self._sending = trio.StrictFIFOLock()
         self._is_plain = False
         self._is_begun = False
+
+    @property
+    def is_established(self) -> bool:
+        """See `Transport`."""
+        return self._is_begun
 
     async def receive_into(self, buffer: memoryview) -> int:
         """See `Transport`. Raises TlsRequired, once, if the peer speaks without TLS; it can then be told so."""
@@ -166,6 +194,17 @@ class TlsTransport(SocketTransport):
         else:
             reason = error.reason or str(error)
         raise trio.BrokenResourceError(f"TLS: {reason}") from error
+
+
+def peer_uid(sock: trio.socket.SocketType) -> int | None:
+    """The user at the other end of a Unix socket, as the system knows it; None for others."""
+    if sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return None
+    try:
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    except OSError:
+        return None
+    return int(_CREDENTIALS.unpack(credentials)[1])
 
 
 def _describe_peer(sock: trio.socket.SocketType) -> str:

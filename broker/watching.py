@@ -26,16 +26,8 @@ _ADVICE = "Choose another http_host or http_port, or set http_listen = false."
 class Gate(Protocol):
     """Who may see more than whether the broker lives."""
 
-    def lets_in(self, authorization: str) -> bool:
-        """Whether this Authorization header (empty: there was none) may read metrics and reasons."""
-
-
-class Everybody:
-    """The gate of a broker without tokens."""
-
-    def lets_in(self, authorization: str) -> bool:
-        """See `Gate`."""
-        return True
+    async def lets_in(self, authorization: str, peer: str) -> bool:
+        """Whether who sent this Authorization header (empty: there was none) may read metrics and reasons."""
 
 
 class Watching:

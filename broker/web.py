@@ -71,22 +71,24 @@ class Pages:
     async def _ready(self, request: Request) -> Response:
         reasons = self._broker.vitals.reasons(await self._look_at_disk())
         body: dict[str, Any] = {"ready": not reasons}
-        if self._is_known(request):
+        if await self._is_known(request):
             body["reasons"] = [reason._asdict() for reason in reasons]
         return Response(msgspec.json.encode(body) + b"\n", 503 if reasons else 200, media_type=_JSON)
 
     async def _scrape(self, request: Request) -> Response:
-        if not self._is_known(request):
+        if not await self._is_known(request):
+            self._broker.counters.refusals["login_required"] += 1
             return PlainTextResponse(
-                "A token with the permission `query` or `admin` is needed.\n",
+                "A token with the grant query:* or admin:* is needed.\n",
                 401,
                 {"WWW-Authenticate": 'Bearer realm="tickwheel"'},
             )
         text, content_type = await self._metrics.scrape(request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type, "cache-control": "no-store"})
 
-    def _is_known(self, request: Request) -> bool:
-        return self._gate.lets_in(request.headers.get("authorization", ""))
+    async def _is_known(self, request: Request) -> bool:
+        peer = "unknown" if request.client is None else f"{request.client.host}:{request.client.port}"
+        return await self._gate.lets_in(request.headers.get("authorization", ""), peer)
 
     async def _look_at_disk(self) -> Disk | None:
         """In a thread: a disk that does not answer must not stop the broker. Nor is that waited for."""

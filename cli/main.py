@@ -57,6 +57,7 @@ COMMANDS = {
     ),
     "restore": CommandEntry("cli.backup", "restore", "Make a data directory of a backup.", _RUNNING),
     "serve": CommandEntry("cli.commands.serve", "serve", "Run the broker.", _RUNNING),
+    "tokens": CommandEntry("cli.commands.tokens", "tokens", "Who may log in, and do what.", _RUNNING),
     "purge": CommandEntry(
         "cli.commands.purge", "purge", "Give the space of messages that are done back.", _RUNNING
     ),

@@ -267,6 +267,10 @@ static int is_open_topic(const tw_store *store, uint32_t topic_id) {
     return topic_id < store->topics_capacity && store->topics[topic_id].exists && !store->topics[topic_id].parent;
 }
 
+static int may_send(const tw_store *store, uint32_t topic_id) {
+    return !store->may_send || (topic_id < store->topics_capacity && store->may_send[topic_id]);
+}
+
 int64_t tw_send_check(tw_store *store, const uint8_t *payload, uint64_t bytes, int64_t now_ms, uint32_t *codes,
                       uint64_t *earlier, uint64_t *log_bytes) {
     send_t send;
@@ -314,6 +318,7 @@ void tw_ingest(tw_store *store, const uint8_t *data, uint64_t bytes, int64_t now
         result->stop_payload_bytes = payload_bytes;
         if (frame[8] != FRAME_SEND) result->stop = TW_STOP_OTHER_FRAME;
         else if (!parse_send(frame + FRAME_HEAD, payload_bytes, &send)) result->stop = TW_STOP_BAD_FRAME;
+        else if (!may_send(store, send.topic_id)) { result->stop = TW_STOP_FORBIDDEN; return; }
         else if (!is_open_topic(store, send.topic_id))
             result->stop = TW_STOP_UNKNOWN_TOPIC;
         else {

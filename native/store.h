@@ -207,6 +207,7 @@ typedef struct {
     const uint8_t *foreign; /* what is being taken in: position TW_FOREIGN + p is at foreign + p */
     uint64_t adopted_first_id; /* these messages are in the log, and are made visible step by step */
     uint64_t adopted_end_id;
+    const uint8_t *may_send; /* by topic: whether the connection whose bytes are taken may send to it; NULL: to all */
 } tw_store;
 
 enum {
@@ -233,6 +234,7 @@ enum {
     TW_STOP_FRAME_TOO_LARGE = 3,
     TW_STOP_BAD_FRAME = 4,     /* a SEND whose columns do not add up; consumed */
     TW_STOP_UNKNOWN_TOPIC = 5, /* consumed */
+    TW_STOP_FORBIDDEN = 7,     /* see may_send; not consumed: perhaps it is asked for the first time */
     TW_STOP_NEED_FLUSH = 10,
     TW_STOP_NEED_DISK = 11, /* need: bytes of log */
     TW_STOP_NEED_ROWS = 12, /* need: first row not wanted */
@@ -363,6 +365,12 @@ int      tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, co
 /* When a message is due: its deliver_at, and its part of the topic's spread. */
 int64_t  tw_due_ms(const tw_store *store, const tw_row *row, uint64_t id);
 void     tw_due_times(const tw_store *store, const uint64_t *ids, uint64_t n, int64_t *due_ms);
+/* Adds to a histogram how long it is past the time of messages, or past their coming if that was later. values: ids, or
+ * with a group_id numbers in its topic. With epochs, only those of epoch 1. counts has one place for each bound, which
+ * rise and are inclusive, and one for what is above. Returns how many messages were counted. */
+uint64_t tw_count_lateness(const tw_store *store, uint32_t group_id, const uint64_t *values, const uint32_t *epochs,
+                           uint64_t n, int64_t now_ms, const int64_t *bounds, uint64_t bounds_count, int64_t *counts,
+                           int64_t *sum_ms);
 int      tw_runs_end_by(const tw_run *runs, uint64_t n, uint64_t end);
 /* Appends a message of the topic to the end of its lane. */
 void     tw_link_lane(tw_topic *topic, uint32_t priority, uint64_t seq);

@@ -23,7 +23,6 @@ from tickwheel._backoff import Backoff
 from tickwheel._budget import Budget
 from tickwheel._calls import Call, FlightKey, RequestCall, SendCall, SendFlight
 from tickwheel._link import Link
-from tickwheel._security import dial as dial
 from tickwheel._security import explain_tls
 from tickwheel._url import Address
 from tickwheel.protocol.bodies import Request
@@ -456,9 +455,8 @@ class Session:
             self._backoff.reset()
         if self._terminal is not None:
             return
-        is_final = self._limits is None or isinstance(
-            error, ConnectionDenied
-        )  # who lost a right does not come back
+        # Who lost its right does not get it back by trying again.
+        is_final = self._limits is None or isinstance(error, ConnectionDenied)
         if link.refused_for_good and is_final and isinstance(error, TickwheelError):
             self.close(error)
             return

@@ -20,7 +20,7 @@ import msgspec
 from native import crc32c
 from timerlog.base import Base
 from timerlog.disk import Disk
-from timerlog.errors import UnsupportedFormat
+from timerlog.errors import DECODE_ERRORS, UnsupportedFormat
 from timerlog.layout import FORMAT_VERSION
 
 NAME: Final = "checkpoint"
@@ -83,7 +83,7 @@ def load(disk: Disk) -> Checkpoint | None:
         if (found.format, found.version) != (FORMAT_VERSION, VERSION):
             return None
         return msgspec.msgpack.decode(body, type=Checkpoint)
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         return None
 
 

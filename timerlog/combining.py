@@ -34,10 +34,9 @@ class OpenTransaction:
 
     def ack(self, group_id: int, ids: Sequence[int], epochs: Sequence[int]) -> None:
         """Receipts. Raises ``UnknownGroup``."""
-        for message_id in ids:
-            # Its group would count it as done twice. The other way round, what was delivered cannot be changed.
-            if message_id in self._changed:
-                raise TransactionRefused(f"message {message_id} is changed and acked")
+        # Its group would count it as done twice. The other way round, what was delivered cannot be changed.
+        for message_id in self._changed.intersection(ids):
+            raise TransactionRefused(f"message {message_id} is changed and acked")
         for part in self._store.mark_acks(group_id, ids, epochs):
             self._marked.append((part.group_id, part.seqs))
             times = np.full(len(part.seqs), self._now_ms, np.int64)

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from native import Buffer, ffi, lib
 from timerlog.apply import pack_lease
-from timerlog.core import UInt32Array, UInt64Array, in_records
+from timerlog.core import UInt64Array, in_records
 from timerlog.errors import DiskFull, StoreError, TooManyGroups, TooManySubscriptions, UnknownGroup
-from timerlog.histogram import LATENESS_MS, Histogram
+from timerlog.histogram import Lateness
 from timerlog.layout import (
     HOLDERS,
     MAX_BATCH,
@@ -73,7 +73,7 @@ class Delivering(Topics):
     _times: Any
     _codes: Any
     #: How late messages were given to a group for the first time, in ms.
-    first_lateness_ms: Histogram
+    first_lateness_ms: Lateness
     #: Group → how many deliveries were not the first ones of their messages.
     redelivered: Counter[int]
 
@@ -81,7 +81,7 @@ class Delivering(Topics):
         self._free_holders = deque(range(1, HOLDERS))
         self._draining_holders = deque()
         self._holder_groups = {}
-        self.first_lateness_ms = Histogram(LATENESS_MS)
+        self.first_lateness_ms = Lateness()
         self.redelivered = Counter()
         self._seqs = np.empty(MAX_BATCH, np.uint64)
         self._epochs = np.empty(MAX_BATCH, np.uint32)
@@ -260,7 +260,11 @@ class Delivering(Topics):
             lib.tw_unselect(self._native, group_id, self._seqs_pointer, count)
             raise
         self._applier.lease(group_id, holder, runs)
-        self._note_lateness(group_id, seqs, epochs, now_ms)
+        first = self.first_lateness_ms.take(
+            self._native, group_id, self._seqs_pointer, self._epochs_pointer, count, now_ms
+        )
+        if first < count:
+            self.redelivered[group_id] += count - first
         frame = bytearray(frame_bytes)
         written = lib.tw_deliver_frame(
             self._native, group_id, subscription, self._seqs_pointer, count,
@@ -269,14 +273,6 @@ class Delivering(Topics):
         if written != frame_bytes:
             raise StoreError(f"a DELIVER frame of {frame_bytes} bytes came out as {written}")
         return bytes(frame)
-
-    def _note_lateness(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> None:
-        first = seqs[epochs == 1]
-        if len(first) < len(seqs):
-            self.redelivered[group_id] += len(seqs) - len(first)
-        if len(first):
-            arrivals = self.tables.topics[self.tables.groups[group_id].record.topic_id].arrivals
-            self.first_lateness_ms.observe_all(self.lateness_ms(arrivals.items["id"][first], now_ms))
 
     def _damaged(self, group_id: int, seqs: UInt64Array) -> UInt64Array:
         """Those of some messages whose record does not match its checksum: it may have lain there for years since it

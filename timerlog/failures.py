@@ -6,6 +6,7 @@ never the messages. The log holds what is kept here, and a replay gives the same
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 import msgspec
@@ -30,7 +31,8 @@ class Failures:
     """Histories by group and topic_seq."""
 
     def __init__(self) -> None:
-        self._histories: dict[tuple[int, int], list[Failure]] = {}
+        # A plain dict, emptied from its front, takes longer and longer to find what is first.
+        self._histories: OrderedDict[tuple[int, int], list[Failure]] = OrderedDict()
         self._chars = 0
 
     def __len__(self) -> int:
@@ -85,7 +87,7 @@ class Failures:
 
     def load(self, entries: list[tuple[int, int, list[Failure]]]) -> None:
         """What ``dump`` gave."""
-        self._histories = {(group_id, seq): list(history) for group_id, seq, history in entries}
+        self._histories = OrderedDict(((group_id, seq), list(history)) for group_id, seq, history in entries)
         self._chars = sum(_cost(failure) for history in self._histories.values() for failure in history)
 
 

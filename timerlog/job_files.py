@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from native import crc32c, ffi, lib
 from timerlog.bulk import MANIFEST, MANIFEST_FORMAT, Manifest
-from timerlog.errors import BadJob, UnsupportedFormat
+from timerlog.errors import DECODE_ERRORS, BadJob, UnsupportedFormat
 from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, TRANSACTION_ID_BYTES, RecordType
 from timerlog.log import pack_segment_header, unpack_segment_header
 
@@ -174,5 +174,5 @@ def _read_manifest(directory: Path) -> Manifest:
     except FileNotFoundError:
         reason = "the job is not complete, or was taken in and cleared away"
         raise BadJob(f"there is no {MANIFEST}: {reason}") from None
-    except msgspec.MsgspecError as error:
+    except DECODE_ERRORS as error:
         raise BadJob(f"{MANIFEST} cannot be read: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -29,6 +30,10 @@ class Stop(IntEnum):
     BAD_FRAME = 4  #: a SEND whose columns do not add up; nothing of it was stored
     UNKNOWN_TOPIC = 5
     DISK_FULL = 6  #: nothing of the frame was stored
+    FORBIDDEN = 7  #: the caller may not send to this topic
+
+
+_WITH_FRAME: Final = (Stop.OTHER_FRAME, Stop.BAD_FRAME, Stop.UNKNOWN_TOPIC, Stop.DISK_FULL, Stop.FORBIDDEN)
 
 
 class Need(IntEnum):
@@ -56,6 +61,22 @@ class Ingested:
     exceptions: int = 0
 
 
+class SendRights:
+    """To which topics a caller may send. Each is asked about once: numbers of topics are never given again."""
+
+    def __init__(self, topics_capacity: int, may_send: Callable[[int], bool]) -> None:
+        self._allowed = np.zeros(topics_capacity, np.uint8)
+        self._may_send = may_send
+        self.pointer = ffi.cast("uint8_t *", self._allowed.ctypes.data)
+
+    def ask(self, topic_id: int) -> bool:
+        """Whether it may; a yes is remembered."""
+        if topic_id >= len(self._allowed) or not self._may_send(topic_id):
+            return False
+        self._allowed[topic_id] = 1
+        return True
+
+
 class Producing(Topics):
     _replies: Any
     _ingested: Any
@@ -65,8 +86,18 @@ class Producing(Topics):
         self._replies_pointer = ffi.cast("uint8_t *", self._replies.ctypes.data)
         self._ingested = ffi.new("tw_ingested *")
 
-    def ingest(self, data: Buffer, now_ms: int) -> Ingested:
-        """Stores every whole SEND frame at the head of ``data``, in one pass of C, up to the first other frame."""
+    def ingest(self, data: Buffer, now_ms: int, rights: SendRights | None = None) -> Ingested:
+        """Stores every whole SEND frame at the head of ``data``, in one pass of C, up to the first other frame. With
+        ``rights``, only those to topics that they allow."""
+        if rights is None:
+            return self._ingest(data, now_ms, None)
+        self._native.may_send = rights.pointer
+        try:
+            return self._ingest(data, now_ms, rights)
+        finally:
+            self._native.may_send = ffi.NULL
+
+    def _ingest(self, data: Buffer, now_ms: int, rights: SendRights | None) -> Ingested:
         source = ffi.from_buffer("uint8_t[]", data)
         total, consumed, messages, frames = len(source), 0, 0, 0
         result = self._ingested
@@ -83,6 +114,13 @@ class Producing(Topics):
             if result.reply_bytes:
                 replies.append(bytes(ffi.buffer(self._replies_pointer, result.reply_bytes)))
             stop = int(result.stop)
+            if stop == Stop.FORBIDDEN:
+                assert rights is not None, "C forbids only what it was told to"
+                if rights.ask(
+                    int.from_bytes(memoryview(data)[payload_offset : payload_offset + 4], "little")
+                ):
+                    continue
+                consumed += FRAME_HEAD_BYTES + int(result.stop_payload_bytes)
             if stop < Need.FLUSH:
                 break
             try:
@@ -95,7 +133,7 @@ class Producing(Topics):
         if messages:
             self.log.touched()
         frame = None
-        if stop in (Stop.OTHER_FRAME, Stop.BAD_FRAME, Stop.UNKNOWN_TOPIC, Stop.DISK_FULL):
+        if stop in _WITH_FRAME:
             payload = memoryview(data)[payload_offset : payload_offset + int(result.stop_payload_bytes)]
             frame = (int(result.stop_type), int(result.stop_correlation), payload)
         answer = b"".join(replies)

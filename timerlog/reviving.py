@@ -11,7 +11,8 @@ import numpy as np
 from timerlog.apply import pack_redeliver
 from timerlog.changing import DELIVERED, READY, SCHEDULED, Changing
 from timerlog.core import INTERNAL, Control, UInt64Array
-from timerlog.dead_letters import HEADER
+from timerlog.dead_letters import HEADER, dead_topic
+from timerlog.errors import DECODE_ERRORS
 from timerlog.layout import RESET_ATTEMPTS, RUN, WERE_DONE, DeliveryState, MessageState, RecordType
 from timerlog.messages import MessageView, Outbound, send_payload
 
@@ -36,12 +37,16 @@ class Reviving(Changing):
         if int(self._judge_ids(letter)[0]) not in (SCHEDULED, READY, DELIVERED):
             return "not_found"
         view = MessageView.read(self._native, message_id)
+        if self.tables.topics[view.topic_id].record.name != dead_topic(topic):
+            return "not_found"
         try:
             story = msgspec.msgpack.decode(view.headers, type=dict[str, Any])[HEADER]
             original, group, key = int(story["id"]), str(story["group"]), str(story["key"]).encode()
             if story["topic"] != topic:  # long names of earlier versions share a topic for their letters
                 return "not_found"
-        except (KeyError, TypeError, ValueError, msgspec.MsgspecError):
+        except (KeyError, TypeError, ValueError, *DECODE_ERRORS):
+            return "not_found"
+        if not self._is_of(topic, original):
             return "not_found"
         verdict = self._judge_original(original, group)
         if verdict == _DEAD:
@@ -51,6 +56,14 @@ class Reviving(Changing):
         elif verdict == _GONE:
             self._send_again(letter, topic, key, view, now_ms)
         return _RESULTS[verdict]
+
+    def _is_of(self, topic: str, original: int) -> bool:
+        """Whether a message is of this topic, as far as that is known still. A story is a header, and producers write
+        headers: one that names the message of another topic must not bring that back."""
+        if not 0 < original < self.tables.next_id:
+            return True
+        found = self.tables.topics.get(int(self.tables.rows[original]["topic_id"]))
+        return found is None or found.record.name.partition("/")[0] == topic
 
     def _judge_original(self, original: int, group: str) -> int:
         """What became of a dead message in the group that gave it up."""

@@ -94,17 +94,12 @@ class Selecting(Topics):
             known &= np.isin(names, [STATES.index(name) for name in wanted.states if name in STATES])
         return known
 
-    def browse(
-        self, topic_id: int, wanted: Filter, now_ms: int, after_id: int, limit: int, max_body_bytes: int
-    ) -> list[dict[str, Any]]:
-        """Messages in order of their ids, with their content; bodies are cut to ``max_body_bytes``."""
-        found: list[dict[str, Any]] = []
-        for ids in self.select(topic_id, wanted, now_ms, after_id):
-            for message_id in ids[: limit - len(found)].tolist():
-                found.append(self._entry(message_id, now_ms, max_body_bytes))
-            if len(found) >= limit:
-                break
-        return found
+    def browse(self, ids: UInt64Array, now_ms: int, max_body_bytes: int) -> list[dict[str, Any]]:
+        """Messages that were selected, with their content; bodies are cut to ``max_body_bytes``. Those that have been
+        purged since are left out."""
+        states = self.tables.rows["state"][ids]
+        there = ids[(states == MessageState.SCHEDULED) | (states == MessageState.READY)]
+        return [self._entry(message_id, now_ms, max_body_bytes) for message_id in there.tolist()]
 
     def _entry(self, message_id: int, now_ms: int, max_body_bytes: int) -> dict[str, Any]:
         row, view = self.tables.rows[message_id], MessageView.read(self._native, message_id)

@@ -37,6 +37,7 @@ class Stop(IntEnum):
     FRAME_TOO_LARGE = 3
     BAD_FRAME = 4
     UNKNOWN_TOPIC = 5
+    FORBIDDEN = 7
     NEED_FLUSH = 10
     NEED_DISK = 11
     NEED_ROWS = 12
@@ -289,6 +290,9 @@ def _handle(store: TwinStore, payload: bytes, now_ms: int, replies_capacity: int
     if send is None:
         result.stop = Stop.BAD_FRAME
         return True
+    if store.may_send is not None and send.topic_id not in store.may_send:
+        result.stop = Stop.FORBIDDEN
+        return False
     if not store.is_open_topic(send.topic_id):
         result.stop = Stop.UNKNOWN_TOPIC
         return True

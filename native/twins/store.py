@@ -94,6 +94,7 @@ class TwinStore:
     first_id: int = 1
     max_body_bytes: int = 0
     max_frame_bytes: int = 0
+    may_send: frozenset[int] | None = None  # topics; None: all
 
     def appended_position(self) -> int:
         return self.staging_position + self.staging_bytes

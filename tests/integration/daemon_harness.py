@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -167,6 +168,10 @@ class RawConnection:
             assert data, "the broker closed the connection"
             self._reader.feed(data)
         return frame
+
+    def has_answer(self) -> bool:
+        """Whether something has arrived, or the broker has closed, without waiting for it."""
+        return bool(select.select([self.socket], [], [], 0)[0])
 
     def is_closed(self) -> bool:
         """Wait for the broker to close; False if it sends something instead."""

@@ -147,12 +147,14 @@ def test_too_many_connections(daemon: Daemon) -> None:
 
 def test_no_hello_in_time(raw: RawConnection) -> None:
     raw.send(encode_frame(FrameType.HELLO, 1, encode_body(hello("slow")))[:10])
+    assert code_of(raw.receive()) == "handshake_timeout"
     assert raw.is_closed()
 
 
 def test_a_silent_connection_is_closed(raw: RawConnection) -> None:
     raw.greet()
     began_s = time.monotonic()
+    assert code_of(raw.receive()) == "idle_timeout"
     assert raw.is_closed()
     assert time.monotonic() - began_s > 0.9
 
@@ -160,6 +162,7 @@ def test_a_silent_connection_is_closed(raw: RawConnection) -> None:
 def test_half_a_frame_and_then_silence(raw: RawConnection) -> None:
     raw.greet()
     raw.send(encode_frame(FrameType.SEND, 1, bytes(1_000))[:500])
+    assert code_of(raw.receive()) == "idle_timeout"
     assert raw.is_closed()
 
 
@@ -188,7 +191,7 @@ def test_a_client_that_never_reads_is_closed_and_harms_nobody(daemon: Daemon, ra
         send_for_ever(raw, stats)
     with RawConnection(daemon.url) as other:
         assert works(other.greet())
-    assert wait_for_reason(daemon, "send_timeout")
+    assert wait_for_code(daemon, "send_timeout")
 
 
 def send_for_ever(raw: RawConnection, data: bytes) -> None:
@@ -196,10 +199,10 @@ def send_for_ever(raw: RawConnection, data: bytes) -> None:
         raw.send(data)
 
 
-def wait_for_reason(daemon: Daemon, reason: str) -> list[dict[str, str]]:
+def wait_for_code(daemon: Daemon, code: str) -> list[dict[str, str]]:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        found = [event for event in daemon.events() if reason in str(event.get("reason", ""))]
+        found = [event for event in daemon.events() if event.get("code") == code]
         if found:
             return found
         time.sleep(0.05)

@@ -12,7 +12,7 @@ from anyio.abc import ByteStream
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import Client
-from tickwheel._session import dial
+from tickwheel._security import dial
 from tickwheel._url import Address
 from tickwheel.errors import ScheduleExists, TopicExists, UnknownSchedule, UnknownTopic
 from tickwheel.protocol.frames import FrameReader, FrameType

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from native import ffi
 from native.twins import acks, bulk, change, delivery, ingest, keys, log, purge, rebuild
 from native.twins.key_index import PARTITIONS, KeyIndex
 from native.twins.store import ARRIVAL, DELIVERY, GROUP, ROW, TOPIC, Array, TwinStore, padded
@@ -26,7 +27,7 @@ _TWINS: Final = {
         (ingest, "ingest send_check unsend"),
         (log, "log_append replay"),
         (keys, "find remove bytes_to_grow grow bytes_to_resize resize fitting count"),
-        (delivery, "lookup due_times apply_put apply_lease select unselect deliver_frame"),
+        (delivery, "lookup due_times count_lateness apply_put apply_lease select unselect deliver_frame"),
         (acks, "ack_check unmark_acks apply_ack apply_dead apply_nack apply_redeliver apply_release"),
         (acks, "apply_return"),
         (acks, "expire requeue held_by"),
@@ -121,6 +122,13 @@ class Pair:
         for name, value in numbers.items():
             setattr(self.native.store, name, value)
             setattr(self.twin, name, value)
+
+    def allow_sends(self, topics: set[int]) -> None:
+        """Only to these topics from now on."""
+        self._may_send = np.zeros(len(self.native.topics), np.uint8)
+        self._may_send[list(topics)] = 1
+        self.native.store.may_send = ffi.cast("uint8_t *", self._may_send.ctypes.data)
+        self.twin.may_send = frozenset(topics)
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Returns what both sides returned."""

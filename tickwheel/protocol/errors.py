@@ -11,6 +11,13 @@ from typing import Any, Final
 from tickwheel.protocol import security_errors as security_errors  # their codes count, too
 from tickwheel.protocol.error_base import TickwheelError as TickwheelError
 from tickwheel.protocol.error_base import to_wire as to_wire
+from tickwheel.protocol.limit_errors import CreditTooLarge as CreditTooLarge
+from tickwheel.protocol.limit_errors import FrameTimeout as FrameTimeout
+from tickwheel.protocol.limit_errors import HandshakeTimeout as HandshakeTimeout
+from tickwheel.protocol.limit_errors import IdleTimeout as IdleTimeout
+from tickwheel.protocol.limit_errors import SendTimeout as SendTimeout
+from tickwheel.protocol.limit_errors import TooManyConnections as TooManyConnections
+from tickwheel.protocol.limit_errors import TooManyConnectionsFromAddress as TooManyConnectionsFromAddress
 from tickwheel.protocol.query_errors import BadQuery as BadQuery
 from tickwheel.protocol.query_errors import QueryFailed as QueryFailed
 from tickwheel.protocol.query_errors import QueryTimeout as QueryTimeout
@@ -102,17 +109,17 @@ class TooManyTopics(TickwheelError):
 
 
 class TooManyGroups(TickwheelError):
-    """The topic has as many groups as the broker allows."""
+    """The broker has as many groups, of all topics together, as it allows."""
 
     code = "too_many_groups"
     advice = "Use an existing group, or raise max_groups on the broker."
 
 
 class TooManySubscriptions(TickwheelError):
-    """The connection has as many subscriptions as the broker allows."""
+    """The broker has as many subscriptions as it allows."""
 
     code = "too_many_subscriptions"
-    advice = "Leave a subscription that you no longer need, or open another connection."
+    advice = "Leave subscriptions that are no longer needed, or raise max_subscriptions on the broker."
 
 
 class BadTime(TickwheelError, ValueError):
@@ -157,6 +164,15 @@ class BadArgument(TickwheelError, ValueError):
 
     code = "bad_argument"
     advice = "Correct the call."
+
+
+class TracingMissing(TickwheelError, ImportError):
+    """Traces were asked for, and OpenTelemetry is not installed."""
+
+    code = "extra_missing"
+    advice = (
+        "Install it: pip install 'tickwheel[tracing]', and an SDK (opentelemetry-sdk) that takes the spans."
+    )
 
 
 class UnknownGroup(TickwheelError):
@@ -279,16 +295,6 @@ class ShuttingDown(TickwheelError):
 
     code = "shutting_down"
     advice = "Send again when it is back."
-    retryable = True
-
-
-class TooManyConnections(TickwheelError):
-    """The broker has as many connections as it allows."""
-
-    code = "too_many_connections"
-    advice = (
-        "Share one client between tasks, close clients that you no longer need, or raise max_connections."
-    )
     retryable = True
 
 

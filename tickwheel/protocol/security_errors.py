@@ -38,3 +38,80 @@ class TokenNeedsTls(TickwheelError, ValueError):
 
     code = "token_needs_tls"
     advice = "Use tickwheels://…; or plain_token=True (--plain-token) if nobody can listen on the way."
+
+
+class LoginRequired(ConnectionDenied):
+    """The broker wants a token."""
+
+    code = "login_required"
+    advice = "Give one by TICKWHEEL_TOKEN or TICKWHEEL_TOKEN_FILE, or as token= or token_file=."
+
+
+class BadToken(ConnectionDenied):
+    """The token is not valid: the broker does not know it."""
+
+    code = "bad_token"
+    advice = (
+        "Check that it is complete and for this broker; `tickwheel tokens list` shows those that there are."
+    )
+
+
+class TokenRevoked(ConnectionDenied):
+    """The token was revoked."""
+
+    code = "token_revoked"
+    advice = "Ask for a new one: `tickwheel tokens create`."
+
+
+class TokenExpired(ConnectionDenied):
+    """The token has expired."""
+
+    code = "token_expired"
+    advice = "Ask for a new one: `tickwheel tokens create`, or `tickwheel tokens rotate` before a token's time is over."
+
+
+class GrantsChanged(ConnectionDenied):
+    """The rights of this token have changed, and a subscription of this connection is not among them any more."""
+
+    code = "grants_changed"
+    advice = "Connect again; what is still allowed goes on."
+    retryable = True
+
+
+class TooManyAttempts(ConnectionDenied):
+    """There were too many failed log-ins."""
+
+    code = "too_many_attempts"
+    advice = "Correct the token, then try again in a minute; clients that are logged in are not concerned."
+    retryable = True
+
+
+class Forbidden(TickwheelError):
+    """The token does not allow this; nothing was done."""
+
+    code = "forbidden"
+    advice = "Whoever runs the broker can allow it: `tickwheel tokens grant`."
+
+
+class TokensUnusable(TickwheelError):
+    """The file of tokens cannot be used, so nobody is let in by it."""
+
+    code = "bad_tokens_file"
+    advice = "Restore it from a backup, or move it away and create the tokens anew."
+
+
+class UnknownToken(TickwheelError):
+    """There is no such token."""
+
+    code = "unknown_token"
+    advice = "`tickwheel tokens list` shows them all, with their ids."
+
+
+class InsecureListener(TickwheelError):
+    """Other machines could reach the broker, and nobody would have to log in."""
+
+    code = "insecure_listener"
+    advice = (
+        "Create a token (`tickwheel tokens create`) or set tls_client_ca; or listen on 127.0.0.1; or set "
+        "insecure = true if everybody who reaches the port may do everything."
+    )

@@ -162,6 +162,12 @@ class Transaction(Request, frozen=True):
     def __post_init__(self) -> None:
         if not (self.sends or self.acks or self.changes):
             raise ValueError("Expected at least one of `sends`, `acks` and `changes`")
+        named = sum(len(ack.ids) for ack in self.acks)
+        named += sum(len(change.ids or change.keys or ()) for change in self.changes)
+        if named > MAX_IDS_A_REQUEST:
+            raise ValueError(
+                f"Expected at most {MAX_IDS_A_REQUEST} ids and keys in `acks` and `changes` together"
+            )
 
 
 class NackOk(Answer, frozen=True):

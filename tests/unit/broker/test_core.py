@@ -16,6 +16,7 @@ from broker import requests, retention
 from broker.clock import ManualClock, TrioClock
 from broker.core import HOUSEKEEPING_S, Broker
 from broker.delivery import Subscription
+from broker.grants import ANYONE
 from broker.outgoing import Outgoing
 from broker.settings import Settings
 from broker.sync import InPlace
@@ -37,6 +38,8 @@ class Client:
     """A connection that asks, and keeps what it is answered."""
 
     is_gone = False
+    identity = ANYONE
+    rights = None
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -50,6 +53,9 @@ class Client:
         raise AssertionError("not used")
 
     answer_later = start_soon
+
+    def tell_of(self, request: Any) -> None:
+        """What was done is not written down here."""
 
     def ask(self, request: Any) -> None:
         requests.answer(self, 1, request)

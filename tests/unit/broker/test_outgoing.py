@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from broker.outgoing import Outgoing
+from broker.outgoing import MAX_PROMISED, Outgoing
 
 HIGH_WATER_BYTES = 100
 
@@ -87,3 +87,32 @@ async def test_after_the_end_nothing_is_kept_and_nobody_waits() -> None:
         nursery.cancel_scope.cancel()
     outgoing.put(b"too late")
     assert outgoing.queued_bytes == 0
+
+
+async def test_a_reader_that_takes_a_few_bytes_now_and_then_counts_as_stalled(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    pipe = Pipe()
+    outgoing = Outgoing(pipe, HIGH_WATER_BYTES)
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(outgoing.run)
+        outgoing.put(bytes(70_000))
+        for _ in range(64 * 1024 // 150):
+            await trio.sleep(1)
+            pipe.room.release()
+        assert outgoing.stalled_since_s == began_s
+        pipe.room.release()
+        await trio.sleep(1)
+        assert outgoing.stalled_since_s is not None
+        assert outgoing.stalled_since_s > began_s + 400, "64 KiB are progress"
+        nursery.cancel_scope.cancel()
+
+
+async def test_answers_that_wait_for_the_disk_are_counted() -> None:
+    outgoing = Outgoing(Pipe(), HIGH_WATER_BYTES)
+    promises = [outgoing.promise() for _ in range(MAX_PROMISED)]
+    assert outgoing.has_promised_much
+    promises[0](b"answer")
+    assert not outgoing.has_promised_much
+    assert outgoing.queued_bytes == len(b"answer")

@@ -170,6 +170,17 @@ def test_a_key_belongs_to_its_topic() -> None:
         assert struct.unpack_from("<I", result.replies, 24) == (stored,)
 
 
+def test_who_may_not_send_to_a_topic_stops_there() -> None:
+    pair = Pair()
+    first, second = (SendFrame(topic_id, [Item(b"x")]).encode() for topic_id in (2, 1))
+    pair.allow_sends({2})
+    result = pair.ingest(first + second + first)
+    assert (result.stop, result.messages, result.consumed_bytes) == (Stop.FORBIDDEN, 1, len(first))
+    assert pair.ingest(SendFrame(999, [Item(b"x")]).encode()).stop is Stop.FORBIDDEN
+    pair.allow_sends({1, 2})
+    assert pair.ingest(second + first).messages == 2
+
+
 def test_a_key_is_found_again_after_its_record_was_written() -> None:
     pair = Pair()
     send = SendFrame(items=[Item(b"x", b"same")], columns=KEYS).encode()

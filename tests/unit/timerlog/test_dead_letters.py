@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from tests.support.driver import NOW_MS, pump
+from tests.support.frames import delivered
 from tests.support.full_disk import full_disk
+from tests.support.native_frames import HEADERS, Item, SendFrame
 from tests.support.reader import Reader
 from tickwheel.protocol.limits import dead_topic as dead_topic_by_protocol
 from timerlog.dead_letters import HEADER, dead_topic
@@ -179,6 +181,23 @@ def test_what_is_not_dead_any_more_is_not_sent_again(store: Store) -> None:
     assert fails.ack((1, 2)) == (1, []), "who has the message keeps it"
 
 
+def test_a_story_that_a_producer_made_up_brings_nothing_back(store: Store) -> None:
+    """Otherwise who may send to one topic could have messages of another delivered again."""
+    reader = Reader(store, ready(store, Outbound(b"theirs"), max_attempts=1))
+    reader.fetch()
+    assert reader.nack((1, 1), error="no") == ["dead"]
+    letter = letters(store)[0]
+    made_up = msgspec.msgpack.encode({HEADER: {**story_of(letter), "topic": "mine"}})
+    ready(store, Outbound(b"x", headers=made_up), name="mine")
+    ready(store, Outbound(b"x", headers=made_up), name="mine.dead")
+    ready(store, Outbound(b"x", headers=letter.headers), name="elsewhere")
+    forged = [3, 4, 5]
+    assert store.replay_dead("mine", forged, NOW_MS) == {"not_found": 3}
+    assert store.replay_dead("t", forged, NOW_MS) == {"not_found": 3}
+    assert reader.fetch() == []
+    assert store.replay_dead("t", [2], NOW_MS) == {"replayed": 1}
+
+
 def test_the_letter_of_a_message_that_was_stopped_stays(store: Store) -> None:
     topic = ready(store, Outbound(b"x", b"key"), max_attempts=1)
     other, fails = Reader(store, topic, "other"), Reader(store, topic, "fails")
@@ -253,3 +272,22 @@ def test_letters_of_many_bytes_are_committed_in_parts(store: Store, monkeypatch:
     assert reader.nack(*held, error="e" * 500) == ["dead"] * count
     assert sum(commits) == count, "none was tried in vain: no more than fit into a frame were put together"
     assert 1 < max(commits) <= 3
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"\xc1", b"\x81\xa1\xff\x01", b"\x81\xa1k\xa1\xff", b"\x81\xa1k" + b"\x91" * 8_000],
+    ids=["no MessagePack", "a name that is no text", "a value that is no text", "nested too deeply"],
+)
+def test_headers_that_nobody_can_read_do_not_keep_a_message_from_becoming_a_letter(
+    store: Store, headers: bytes
+) -> None:
+    topic_id = store.create_topic("strange", {"max_attempts": 1}, 0, NOW_MS).topic_id
+    group_id = store.open_group(topic_id, "g", NOW_MS)
+    frame = SendFrame(topic_id, [Item(b"body", headers=headers)], HEADERS).encode()
+    assert store.ingest(frame, NOW_MS).messages == 1
+    pump(store, NOW_MS)
+    got = store.fetch(group_id, store.acquire_holder(group_id), 1, 1, 1 << 20, NOW_MS)
+    assert got
+    ids, epochs = delivered(got)
+    assert store.nack(group_id, ids, epochs, None, "no", NOW_MS) == ["dead"]

@@ -152,7 +152,8 @@ def test_ordering_keys_and_dead_letters_survive_a_kill(tmp_path: Path) -> None:
         store.close(clean=False)
         store = Store.open(tmp_path / "data", SMALL, NOW_MS)
         assert store.state_hash() == before
-    dead = store.browse(store.topic("t.dead").topic_id, Filter(), NOW_MS, 0, 10, 100)
+    (letters,) = store.select(store.topic("t.dead").topic_id, Filter(), NOW_MS)
+    dead = store.browse(letters, NOW_MS, 100)
     assert [letter["body"] for letter in dead] == [b"0", b"1", b"2", b"3"]
     assert np.all(store.tables.rows["state"][1:5] == 2)
     store.close()

@@ -1,0 +1,1 @@
+"""Fuzzing of the C code: see run.py."""

@@ -1,0 +1,101 @@
+"""Writes inputs for the fuzz targets to start from: frames that clients send, and logs that brokers have written.
+
+Run: python -m fuzz.seeds DIRECTORY (it gets a folder for each target)
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+from native.twins.ingest import frame
+from tests.support.driver import NOW_MS, SMALL, pump
+from tests.support.frames import ack_payload, delivered, send
+from tests.support.native_frames import Item, SendFrame
+from timerlog.store import Store
+
+HOW_MENDED, HOW_BUILT = 1, 2
+OPERATIONS = 12
+
+
+def streams() -> list[bytes]:
+    """What comes over one connection."""
+    items = [
+        Item(b"body", key=b"a", headers=b"\x80", time=NOW_MS + 5, priority=3, order=b"o"),
+        Item(b"x" * 30, key=b"b", order=b"o"),
+        Item(b""),
+    ]
+    sends = [SendFrame(1, items, columns, 256).encode() for columns in (0, 1, 2, 4, 8, 16, 32, 63)]
+    ack = frame(23, 9, ack_payload(1, [1, 2], [1, 1]))
+    ping = frame(3, 4, b"")
+    strange = [SendFrame(3, items).encode(), SendFrame(1, items * 40, 63).encode()[:-1]]
+    return [*sends, b"".join(sends) + ack + ping, ack, ping + strange[0] + sends[7], strange[1]]
+
+
+def logs() -> list[bytes]:
+    """The begin of the log of a broker that did a little of everything."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = Store.open(Path(directory) / "data", SMALL, NOW_MS)
+        topic_id = store.open_topic("t", NOW_MS, create=True)
+        group_id = store.open_group(topic_id, "g", NOW_MS)
+        keys = [b"k%d" % number for number in range(6)]
+        store.ingest(send(topic_id, [b"body"] * 6, keys=keys, times_ms=[NOW_MS] * 6), NOW_MS)
+        store.ingest(send(topic_id, [b"later"] * 3, times_ms=[NOW_MS + 9_000] * 3), NOW_MS)
+        pump(store, NOW_MS)
+        got = store.fetch(group_id, store.acquire_holder(group_id), 1, 6, 1 << 16, NOW_MS)
+        assert got
+        ids, epochs = delivered(got)
+        store.ack(ack_payload(group_id, ids[:3], epochs[:3]), 1, NOW_MS)
+        store.nack(group_id, ids[3:5], epochs[3:5], 5, "no", NOW_MS)
+        store.cancel([7], NOW_MS)
+        store.reschedule([8], NOW_MS + 20_000, NOW_MS)
+        store.sync()
+        end = store.log.durable_position
+        store.close(clean=False)
+        segment = next(
+            path for path in (Path(directory) / "data").rglob("*") if path.stat().st_size > 1 << 20
+        )
+        return [segment.read_bytes()[start:end] for start in (0, 64)]
+
+
+def choices(length: int, seed: int) -> bytes:
+    """For targets whose input is a list of choices: any."""
+    return random.Random(seed).randbytes(length)
+
+
+def inputs() -> dict[str, list[bytes]]:
+    """By target."""
+    messages = [log for log in logs() if log]
+    records = [
+        log[at:]
+        for log in messages
+        for at in range(0, min(len(log), 1_200), 8)
+        if log[at + 8 : at + 9] == b"\1"
+    ]
+    return {
+        "ingest": [
+            bytes([how, cut]) + stream for how in (0, 1, 3) for cut in (0, 6, 255) for stream in streams()
+        ],
+        "engine": [choices(length, length) for length in (40, 200, 900, 2_000)],
+        "log": [bytes([how, 200]) + log[:8_000] for how in (0, 1) for log in (*messages, *records[:6])],
+        "bulk": [bytes([how]) + record[:2_000] for how in (0, 1, 17) for record in records[:6]]
+        + [bytes([HOW_BUILT]) + struct.pack("<H", 4_000) + choices(300, seed) for seed in range(8)],
+        "keys": [choices(length, length) for length in (60, 400, 1_500)],
+        "wheel": [bytes([how]) + choices(length, length) for how in (0, 1) for length in (60, 400, 1_500)],
+    }
+
+
+def main(directory: Path) -> None:
+    """Writes all of them."""
+    for target, found in inputs().items():
+        folder = directory / target
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, data in enumerate(found):
+            (folder / f"seed-{number:03d}").write_bytes(data)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,227 @@
+"""The systemd unit and the container file: that they are valid, and that the broker works within their limits."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from broker.exit_codes import ExitCode
+from broker.settings import FIELDS
+from broker.vitals import STALL_S
+from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.http_client import get
+from tickwheel import sync
+
+ROOT = Path(__file__).resolve().parents[2]
+UNIT = ROOT / "deploy" / "tickwheel.service"
+CONTAINERFILE = ROOT / "deploy" / "Containerfile"
+MOST_EXPOSED = 2.0
+"""Of 10, as `systemd-analyze security` counts."""
+
+
+def unit() -> dict[str, dict[str, list[str]]]:
+    """Section → name → values: a name may stand in a unit several times."""
+    sections: dict[str, dict[str, list[str]]] = {}
+    for line in UNIT.read_text().splitlines():
+        if line.startswith("["):
+            section = sections.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            section.setdefault(name, []).append(value)
+    return sections
+
+
+@pytest.fixture
+def analyze() -> str:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("there is no systemd-analyze (Debian: systemd)")
+    return program
+
+
+def test_systemd_finds_nothing_wrong(analyze: str, tmp_path: Path) -> None:
+    program = unit()["Service"]["ExecStart"][0].split()[0]
+    copy = tmp_path / UNIT.name
+    copy.write_text(UNIT.read_text().replace(program, sys.executable))
+    done = subprocess.run([analyze, "verify", str(copy)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_unit_is_hardened(analyze: str) -> None:
+    done = subprocess.run(
+        [analyze, "security", "--offline=true", str(UNIT)], capture_output=True, text=True, check=False
+    )
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert found, done.stderr
+    assert float(found[1]) <= MOST_EXPOSED
+
+
+def allowed_calls(analyze: str) -> set[str]:
+    """What the unit's SystemCallFilter lines leave."""
+    listing = subprocess.run([analyze, "syscall-filter"], capture_output=True, text=True, check=True).stdout
+    groups: dict[str, list[str]] = {}
+    for line in listing.splitlines():
+        if line.startswith("@"):
+            members = groups.setdefault(line.strip(), [])
+        elif line.startswith("    ") and not line.strip().startswith("#"):
+            members.append(line.strip())
+
+    def calls(name: str) -> set[str]:
+        if not name.startswith("@"):
+            return {name}
+        return set().union(*(calls(member) for member in groups[name]))
+
+    allowed: set[str] = set()
+    for value in unit()["Service"]["SystemCallFilter"]:
+        named = set().union(*(calls(name) for name in value.lstrip("~").split()))
+        allowed = allowed - named if value.startswith("~") else allowed | named
+    return allowed
+
+
+class TracedDaemon(Daemon):
+    """The daemon with all its system calls from the first on, those of threads and processes that it starts, too."""
+
+    @property
+    def trace(self) -> Path:
+        return self.directory.parent / "trace"
+
+    def launch(self) -> None:
+        with open(self._log_path, "ab") as log:
+            command = [sys.executable, "-c", self._main, json.dumps(self._settings)]
+            strace = ["strace", "-D", "-f", "-q", "-o", str(self.trace)]
+            self._process = subprocess.Popen([*strace, *command], stderr=log, stdout=log)
+
+    def lines(self) -> list[str]:
+        """The trace, when all of it is there: strace ends after the broker."""
+        deadline = time.monotonic() + PATIENCE_S
+        ended = re.compile(rf"^{self.process.pid} +\+\+\+ exited", re.MULTILINE)
+        while not ended.search(text := self.trace.read_text(errors="replace")):
+            assert time.monotonic() < deadline, text[-1_000:]
+            time.sleep(0.05)
+        return text.splitlines()
+
+
+def test_the_broker_works_within_the_filter_of_system_calls(analyze: str, tmp_path: Path) -> None:
+    """Everything that it calls is allowed, and no memory is both written and executed."""
+    if shutil.which("strace") is None:
+        pytest.skip("there is no strace")
+    daemon = TracedDaemon(tmp_path / "data", http_listen=True, http_port=0)
+    with daemon, sync.Client(daemon.url) as client:
+        client.create_topic("sharded", shards=2)
+        for number in range(20):
+            client.send(f"t{number}", bytes(100_000), key="k")
+        with client.subscribe("t0") as subscription:
+            for message in subscription:
+                message.ack(confirm=True)
+                break
+        assert client.query("select count(*) from messages").rows == [[20]]
+        client.purge()
+        assert get(f"{daemon.wait_for_event('started')['http']}/metrics").status == 200
+    lines = daemon.lines()
+    used = {found[1] for line in lines if (found := re.match(r"\d+ +(\w+)\(", line))}
+    assert {"execve", "fdatasync", "sendto", "fallocate"} <= used
+    # Answered with EPERM, and these can do without: who has limits or affinities to set has set them in the unit.
+    assert used - allowed_calls(analyze) <= {"prlimit64", "setrlimit", "sched_setaffinity", "mbind"}
+    executable = [line for line in lines if "PROT_EXEC" in line]
+    assert executable
+    assert [line for line in executable if "PROT_WRITE" in line or "mprotect" in line] == []
+
+
+def test_the_unit_names_settings_and_exit_codes_that_exist() -> None:
+    service = unit()["Service"]
+    names = {value.partition("=")[0] for value in service["Environment"]}
+    assert names <= {field.variable for field in FIELDS.values()}
+    codes = {int(code) for code in service["RestartPreventExitStatus"][0].split()}
+    assert codes == {ExitCode.DAMAGED, ExitCode.LOCKED, ExitCode.READ_ONLY, ExitCode.BAD_CONFIG}
+    assert service["Type"] == ["notify"]
+    assert float(service["WatchdogSec"][0].removesuffix("s")) > 2 * STALL_S
+
+
+# -- the container file ------------------------------------------------------------------------------------------
+
+
+def instructions() -> list[tuple[str, str]]:
+    """(instruction, arguments) in order, continued lines joined."""
+    joined = re.sub(r"\\\n", " ", CONTAINERFILE.read_text())
+    lines = [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
+    return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in lines]
+
+
+def values(name: str) -> list[str]:
+    return [arguments for instruction, arguments in instructions() if instruction == name]
+
+
+def test_the_container_runs_without_privileges_and_stops_in_order() -> None:
+    known = {
+        "FROM",
+        "COPY",
+        "RUN",
+        "ENV",
+        "USER",
+        "VOLUME",
+        "EXPOSE",
+        "STOPSIGNAL",
+        "HEALTHCHECK",
+        "ENTRYPOINT",
+        "CMD",
+    }
+    assert {name for name, _ in instructions()} <= known | {"WORKDIR", "ARG", "LABEL"}
+    assert len(values("FROM")) == 2
+    assert all("slim" in image for image in values("FROM"))
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", values("USER")[-1])
+    assert values("STOPSIGNAL") == ["SIGTERM"]
+    assert values("VOLUME") == ['["/var/lib/tickwheel"]']
+    for name in ("ENTRYPOINT", "CMD"):
+        assert values(name)[-1].startswith("["), "in exec form signals reach the broker, not a shell"
+    for source in re.findall(r"^(?!--from)([\w./ ]+) [\w./]+$", "\n".join(values("COPY")), re.MULTILINE):
+        assert all((ROOT / name).exists() for name in source.split()), source
+    variables = set(re.findall(r"TICKWHEEL_\w+", " ".join(values("ENV"))))
+    assert variables <= {field.variable for field in FIELDS.values()}
+
+
+def test_the_health_check_of_the_container_works(tmp_path: Path) -> None:
+    """Its program is run as it is written, against a broker that is well and against none."""
+    (check,) = values("HEALTHCHECK")
+    command = check.partition("CMD ")[2]
+    program = [sys.executable, *eval(command)[1:]]
+    assert program[1] == "-c"
+    with Daemon(tmp_path / "data", http_listen=True, http_port=0) as daemon:
+        url = daemon.wait_for_event("started")["http"]
+        program[2] = program[2].replace("http://127.0.0.1:7412", url)
+        assert subprocess.run(program, capture_output=True, check=False).returncode == 0
+    assert subprocess.run(program, capture_output=True, check=False).returncode == 1
+
+
+@pytest.mark.soak
+def test_the_steps_of_the_container_file(tmp_path: Path) -> None:
+    """The commands of its RUN lines, here: a wheel is built, and installed with its extra where nothing else is."""
+    (build,) = [run for run in values("RUN") if "pip wheel" in run]
+    source = tmp_path / "src"
+    shutil.copytree(
+        ROOT, source, ignore=shutil.ignore_patterns(".git", ".venv", "*.so", "*.o", "build", "data")
+    )
+    wheels = tmp_path / "wheels"
+    words = shlex.split(build)[shlex.split(build).index("wheel") + 1 :]
+    words = [word.replace("/wheels", str(wheels)) for word in words]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "wheel", *words], cwd=source, check=True)
+    fresh = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(fresh)], check=True)
+    install = [fresh / "bin" / "python", "-m", "pip", "--quiet", "install", "--no-index"]
+    subprocess.run([*install, f"--find-links={wheels}", "tickwheel[server]"], check=True)
+    program = fresh / "bin" / "tickwheel"
+    shown = subprocess.run(
+        [program, "config", "show"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert "http_listen = false" in shown.stdout
+    subprocess.run(
+        [fresh / "bin" / "python", "-c", "import broker.web, native._native"], check=True, cwd=tmp_path
+    )

@@ -1,0 +1,286 @@
+"""Every request needs a right: none is forgotten, and each is refused to who has it for other topics only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from broker import requests
+from broker.clock import TrioClock
+from broker.core import Broker
+from broker.grants import PERMISSIONS, Identity, parse_grants
+from broker.rights import TABLE, Rights, admit
+from broker.settings import Settings
+from broker.sync import InPlace
+from tests.support.driver import NOW_MS, SMALL
+from tickwheel.protocol.admin import (
+    Browse,
+    Decide,
+    DeleteTopic,
+    Drop,
+    GetTopic,
+    Prepare,
+    Purge,
+    ReplayDead,
+    SetTopic,
+)
+from tickwheel.protocol.bodies import Request
+from tickwheel.protocol.bulk import AdoptJob, PlanJob, ReserveIds
+from tickwheel.protocol.errors import UnknownSchedule
+from tickwheel.protocol.messages import SendColumns, encode_send
+from tickwheel.protocol.requests import (
+    REQUEST_CLASSES,
+    Cancel,
+    GetStats,
+    GetTopics,
+    GetWheel,
+    Hello,
+    OpenTopic,
+    Ping,
+    Query,
+    Reschedule,
+    Subscribe,
+    Unsubscribe,
+)
+from tickwheel.protocol.schedules import DeleteSchedule, GetSchedules, SetSchedule, TriggerSchedule
+from tickwheel.protocol.security_errors import Forbidden
+from tickwheel.protocol.settling import (
+    Change,
+    Extend,
+    Nack,
+    Redeliver,
+    Return,
+    Transaction,
+    TransactionAck,
+    TransactionChange,
+)
+from timerlog.store import Store
+
+JOB = "0" * 32
+
+
+class World:
+    """A broker with a topic, a message, a group and a schedule for each of `mine` and `theirs`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        store = broker.store
+        self.topic_ids = {name: store.open_topic(name, NOW_MS) for name in ("mine", "theirs")}
+        self.group_ids = {
+            name: store.open_group(number, "g", NOW_MS) for name, number in self.topic_ids.items()
+        }
+        self.ids = {}
+        for name, topic_id in self.topic_ids.items():
+            self.ids[name] = store.tables.next_id
+            send = store.judge_send(encode_send(topic_id, SendColumns([b"x"], keys=[b"k"])), NOW_MS)
+            store.commit_records(bytes(16), [send], [], NOW_MS)
+
+    def rights(self, *grants: str) -> Rights:
+        return Rights(self.broker, Identity("0123456789ab", "test", parse_grants(grants)))
+
+    def samples(self, name: str) -> dict[type[Request], tuple[str, Request]]:
+        """For each request about a topic: the permission that it needs, and one about topic `name`."""
+        group_id, receipts = self.group_ids[name], ([self.ids[name]], [1])
+        send = encode_send(self.topic_ids[name], SendColumns([b"x"]))
+        found: list[tuple[str, Request]] = [
+            ("publish", OpenTopic(name, True)),
+            ("publish", Prepare(name, send)),
+            ("publish", Cancel(topic=name, keys=["k"])),
+            ("publish", Reschedule(topic=name, keys=["k"], delay_ms=1)),
+            ("publish", Change("cancel", name)),
+            ("publish", Transaction(b"i" * 16, sends=[send])),
+            ("consume", Subscribe(name, "g", 1, 1)),
+            ("consume", Nack(group_id, *receipts)),
+            ("consume", Extend(group_id, *receipts, for_ms=1)),
+            ("consume", Redeliver(topic=name, keys=["k"])),
+            ("consume", ReplayDead(name)),
+            ("query", Browse(name)),
+            ("query", GetTopic(name)),
+            ("admin", SetTopic(name)),
+            ("admin", DeleteTopic(name)),
+            ("publish", SetSchedule("new", {"topic": name}, create=True)),
+        ]
+        return {type(request): (permission, request) for permission, request in found}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+async def world(store: Store, tmp_path: Path) -> AsyncIterator[World]:
+    async with trio.open_nursery() as nursery:
+        settings = Settings(data_dir=str(tmp_path))
+        yield World(Broker(settings, store, TrioClock(NOW_MS), InPlace(), nursery))
+        nursery.cancel_scope.cancel()
+
+
+EVERYWHERE: list[tuple[str, Request]] = [
+    ("query", Query("SELECT 1", 1, 1)),
+    ("query", GetStats()),
+    ("query", GetWheel()),
+    ("admin", Purge()),
+    ("admin", Drop([])),
+    ("publish", PlanJob(JOB, ["mine"])),
+    ("publish", ReserveIds(1)),
+    ("publish", AdoptJob(JOB)),
+]
+FREE: list[Request] = [Ping(), Unsubscribe(1), Return(1, [], []), GetTopics(), GetSchedules()]
+BY_ID = {Decide}
+BY_SCHEDULE = {DeleteSchedule, TriggerSchedule}
+
+
+async def test_no_request_is_forgotten(world: World) -> None:
+    asked = {cls for cls in REQUEST_CLASSES.values() if cls is not Hello}
+    assert set(TABLE) == asked == set(requests._HANDLERS)
+    tested = {
+        *world.samples("mine"),
+        *(type(r) for _, r in EVERYWHERE),
+        *map(type, FREE),
+        *BY_ID,
+        *BY_SCHEDULE,
+    }
+    assert tested == asked
+
+
+async def test_a_new_request_is_refused_until_it_is_in_the_table(world: World) -> None:
+    class Novelty(Request, frozen=True):
+        """Not in the table."""
+
+    with pytest.raises(Forbidden, match="Novelty is allowed to nobody"):
+        admit(world.rights("all:*"), Novelty())
+
+
+async def test_each_request_needs_its_permission_for_its_topic(world: World) -> None:
+    for permission, request in world.samples("mine").values():
+        assert is_admitted(world.rights(f"{permission}:mine"), request), request
+        if not isinstance(request, GetTopic):  # any permission lets a topic be seen
+            for other in PERMISSIONS:
+                assert is_admitted(world.rights(f"{other}:mine"), request) is (other == permission), request
+    for _, request in world.samples("theirs").values():
+        assert not is_admitted(world.rights("all:mine"), request), request
+
+
+async def test_what_concerns_everything_needs_a_permission_for_everything(world: World) -> None:
+    for permission, request in EVERYWHERE:
+        assert is_admitted(world.rights(f"{permission}:*"), request)
+        assert not is_admitted(world.rights("all:mine", "all:theirs", "all:?*"), request)
+        others = [f"{other}:*" for other in PERMISSIONS if other != permission]
+        assert not is_admitted(world.rights(*others), request)
+
+
+async def test_what_concerns_the_connection_alone_is_free(world: World) -> None:
+    for request in FREE:
+        assert is_admitted(world.rights(), request)
+
+
+def is_admitted(rights: Rights, request: Request) -> bool:
+    try:
+        admitted = admit(rights, request)
+    except Forbidden:
+        return False
+    assert type(admitted) is type(request)
+    return True
+
+
+async def test_ids_of_other_topics_are_taken_out(world: World) -> None:
+    mine, theirs = world.ids["mine"], world.ids["theirs"]
+    ids = [theirs, mine, 0, 1 << 50, mine]
+    left = [0, mine, 0, 0, mine]
+    rights = world.rights("publish:mine", "consume:mine")
+    wanted: list[Any] = [
+        Cancel(ids=ids),
+        Reschedule(ids=ids, delay_ms=1),
+        Redeliver(ids=ids),
+        Decide(True, ids),
+    ]
+    for request in wanted:
+        assert admit(rights, request).ids == left
+    transaction = Transaction(
+        b"i" * 16, changes=[TransactionChange(ids=ids), TransactionChange(topic="mine", keys=["k"])]
+    )
+    assert admit(rights, transaction).changes[0].ids == left
+    assert admit(world.rights("consume:mine"), Cancel(ids=ids)).ids == [0] * 5
+    assert world.broker.store.cancel([0], NOW_MS) == ["not_found"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sends": ["theirs"]},
+        {"sends": ["mine", "theirs"]},
+        {"acks": ["theirs"]},
+        {"keys": ["theirs"]},
+    ],
+)
+async def test_each_part_of_a_transaction_is_judged(world: World, changed: dict[str, list[str]]) -> None:
+    def transaction(parts: dict[str, list[str]]) -> Transaction:
+        return Transaction(
+            b"i" * 16,
+            sends=[
+                encode_send(world.topic_ids[name], SendColumns([b"x"]))
+                for name in parts.get("sends", ["mine"])
+            ],
+            acks=[TransactionAck(world.group_ids[name], [1], [1]) for name in parts.get("acks", ["mine"])],
+            changes=[TransactionChange(topic=name, keys=["k"]) for name in parts.get("keys", ["mine"])],
+        )
+
+    rights = world.rights("all:mine")
+    assert is_admitted(rights, transaction({}))
+    assert not is_admitted(rights, transaction(changed))
+
+
+async def test_groups_and_topics_that_are_not_there_look_like_those_of_others(world: World) -> None:
+    rights = world.rights("all:mine")
+    for group_id in (world.group_ids["theirs"], 9_999):
+        with pytest.raises(Forbidden) as caught:
+            admit(rights, Nack(group_id, [1], [1]))
+        assert caught.value.message.endswith(f"may not consume in group {group_id}.")
+    for topic_id in (world.topic_ids["theirs"], 9_999):
+        assert rights.refusal_of_send(topic_id.to_bytes(4, "little")).message.endswith(
+            f"may not publish to topic {topic_id}."
+        )
+    assert (
+        "publish 'mine'"
+        in world.rights("query:mine").refusal_of_send(world.topic_ids["mine"].to_bytes(4, "little")).message
+    )
+
+
+async def test_schedules_of_other_topics_are_not_there(world: World) -> None:
+    schedules = world.broker.schedules.schedules
+    for name in ("mine", "theirs"):
+        schedules[name] = msgspec.structs.replace(make_schedule(name))
+    rights = world.rights("publish:mine")
+    for request in (
+        DeleteSchedule("mine"),
+        TriggerSchedule("mine"),
+        GetSchedules("mine"),
+        SetSchedule("mine", {}),
+    ):
+        assert is_admitted(rights, request)
+    for hidden in (
+        DeleteSchedule("theirs"),
+        TriggerSchedule("theirs"),
+        GetSchedules("theirs"),
+        SetSchedule("theirs", {}),
+    ):
+        with pytest.raises(UnknownSchedule):
+            admit(rights, hidden)
+    assert not is_admitted(rights, SetSchedule("mine", {"topic": "theirs"}))
+    assert is_admitted(world.rights("query:theirs"), GetSchedules("theirs"))
+    assert not is_admitted(world.rights("query:theirs"), DeleteSchedule("theirs"))
+
+
+def make_schedule(topic: str) -> Any:
+    from broker import schedule_plan
+
+    base = {"name": topic, "last_slot_ms": NOW_MS, "start_ms": NOW_MS}
+    return schedule_plan.merged(base, {"topic": topic, "every_ms": 60_000})

@@ -183,9 +183,26 @@ class _Copying:
         return base in self._held
 
     def _copy(self, base: int) -> None:
-        source, at = self._held[base], 0
+        """Copies a segment. While it is written to, what is read first may be older than what is read last: then it is
+        read again from the gap between them on, as long as that brings something."""
+        start, before = 0, -1
+        while start > before:
+            self._copy_from(base, start)
+            log = MappedLog({base: self._target / "commitlog" / f"{base:020d}.log"})
+            try:
+                stop, _ = log.reader.verify(base + SEGMENT_HEADER_BYTES)
+                if log.reader.marked_behind(stop) <= stop:
+                    return
+            finally:
+                log.close()
+            before, start = start, stop - base
+
+    def _copy_from(self, base: int, start: int) -> None:
+        source, at = self._held[base], start
         size_bytes = os.fstat(source).st_size
-        with open(self._target / "commitlog" / f"{base:020d}.log", "xb", buffering=0) as copy:
+        path = self._target / "commitlog" / f"{base:020d}.log"
+        with open(path, "r+b" if start else "xb", buffering=0) as copy:
+            copy.seek(at)
             while at < size_bytes:
                 piece = os.pread(source, min(_PIECE_BYTES, size_bytes - at), at)
                 if not piece:

@@ -6,6 +6,7 @@ What belongs together is there together or not at all.
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from tests.support.crash_load import (
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.store import Store, StoreSettings
 
-KILLS = 1_000 if SOAK else 50
+KILLS = int(os.environ.get("TICKWHEEL_KILLS", "1000" if SOAK else "50"))
 
 
 @pytest.mark.timeout(0 if SOAK else 240)

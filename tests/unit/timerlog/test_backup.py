@@ -67,6 +67,24 @@ def test_all_that_was_handed_over_when_it_begins_is_in_it(tmp_path: Path) -> Non
     store.close()
 
 
+def test_what_is_written_while_it_is_copied_is_no_damage(tmp_path: Path) -> None:
+    """What is read first is older than what is read last: in the copy nothing lies between them, and then a MARK."""
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    topic = store.open_topic("t", NOW_MS)
+    fill(store, topic, [b"first-%d" % number for number in range(2_000)], LATER_MS)
+    store.sync()
+    later: list[int] = []
+
+    def send_over_the_boundary(_: int) -> None:
+        if not later:
+            later.extend(fill(store, topic, [b"later-%d" % number for number in range(2_500)], LATER_MS))
+            store.sync()
+
+    made = back_up(tmp_path / "data", tmp_path / "copy", NOW_MS, send_over_the_boundary)
+    assert made.messages == 4_500
+    store.close()
+
+
 def test_a_purge_takes_nothing_away_that_is_being_copied(store: Store, tmp_path: Path) -> None:
     pump(store, LATER_MS)
 

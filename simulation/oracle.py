@@ -239,7 +239,8 @@ class Oracle:
     def _reached_before(other: Message, message: Message) -> bool:
         """Whether it was surely in the topic before."""
         is_ahead = other.stored is Known.YES and 0 < other.accepted_ms < other.due_ms
-        return is_ahead and not message.was_moved and (other.due_ms, other.id) < (message.due_ms, message.id)
+        is_exact = not other.is_relative and not message.was_moved
+        return is_ahead and is_exact and (other.due_ms, other.id) < (message.due_ms, message.id)
 
     def released(self, holder: tuple[int, int]) -> None:
         """A subscriber left in order: what it had may go to others at once."""

@@ -81,7 +81,11 @@ class Table:
         self.dtype = dtype
         header = HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
         self.is_new = self.region.allocated_bytes == 0
-        self.region.ensure(HEADER_BYTES)
+        try:
+            self.region.ensure(HEADER_BYTES)
+        except BaseException:
+            self.region.close()
+            raise
         page = self.region.array(np.uint8, 0, HEADER_BYTES)
         if self.is_new:
             page[: len(header)] = np.frombuffer(header, np.uint8)
@@ -219,7 +223,12 @@ class Tables:
     def _open_keys(self) -> Region:
         region = Region(self._path("keys.index"), TIB, self._lender)
         if region.allocated_bytes == 0:
-            region.ensure(KEYS_BYTES)
+            try:
+                region.ensure(KEYS_BYTES)
+            except BaseException:
+                region.close()
+                self.messages.region.close()
+                raise
             lib.tw_keys_init(ffi.cast("uint8_t *", region.pointer))
         self.native.keys = ffi.cast("uint8_t *", region.pointer)
         self.native.keys_allocated = region.allocated_bytes

@@ -21,6 +21,7 @@ from bench import (
     lateness,
     machine,
     outbox,
+    overload,
     purge,
     query,
     reading,
@@ -61,6 +62,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
         outbox.outbox,
     ),
     "archive": ("1,000,000 acked messages to Parquet with Spark, and back", archive.archive),
+    "overload": (
+        "clients that misbehave: target p99 < 100 ms for the others, memory bounded",
+        overload.overload,
+    ),
     "disk": ("overhead a pending message: target <= 160 bytes", storage.disk),
 }
 

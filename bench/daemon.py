@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -17,11 +18,12 @@ _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 class Daemon:
     """``tickwheel serve`` on a directory. Use as a context manager; ``kill`` ends it as a crash would."""
 
-    def __init__(self, directory: Path, *flags: str) -> None:
+    def __init__(self, directory: Path, *flags: str, program: Sequence[str] = ()) -> None:
+        """`program` instead of ``tickwheel``: one that does the same under other circumstances."""
         self.directory = directory
         self.started = time.perf_counter()
-        program = Path(sys.executable).with_name("tickwheel")
-        command = [str(program), "serve", "--json", "--data", str(directory), "--listen-port", "0"]
+        own = program or [str(Path(sys.executable).with_name("tickwheel"))]
+        command = [*own, "serve", "--json", "--data", str(directory), "--listen-port", "0"]
         self._log = open(directory.parent / "broker.log", "ab")  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=self._log)
         self.url = self._read_url()

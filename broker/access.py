@@ -17,7 +17,7 @@ from broker.grants import ANYONE, NOBODY, OWNER, Identity, parse_grants
 from broker.logins import Logins
 from broker.settings import Settings
 from broker.tokens import FILE_NAME, Token
-from tickwheel.protocol.errors import ConfigError
+from tickwheel.protocol.errors import ConfigError, DirectoryReadOnly
 from tickwheel.protocol.security_errors import (
     ConnectionDenied,
     InsecureListener,
@@ -51,6 +51,7 @@ class Access:
         self._path = path
         self._logins = Logins(clock)
         self._seen = self._signature()
+        self._is_new = False
         self._tokens = {} if path is None else tokens.load(path)
         self._identities: dict[tuple[str, str], Identity] = {}
 
@@ -61,10 +62,13 @@ class Access:
 
     async def log_in(self, text: str, peer: Peer) -> Identity:
         """Who a new connection is. Raises ConnectionDenied; both are audited."""
-        if self.is_open:
+        if self._path is None:
             return ANYONE
         if not text and peer.is_owner:
             return OWNER
+        self._look()
+        if self.is_open:
+            return ANYONE
         try:
             if not text:
                 raise LoginRequired
@@ -79,6 +83,7 @@ class Access:
 
     async def lets_in(self, authorization: str, peer: str) -> bool:
         """See `watching.Gate`: a token is given as `Bearer twk_…`. That it was wrong is audited."""
+        self._look()
         if self.is_open:
             return True
         kind, _, text = authorization.partition(" ")
@@ -116,7 +121,7 @@ class Access:
                 "the new tokens are not used; the old ones stay", reason=error.message, advice=error.advice
             )
             return False
-        before, self._tokens = self._tokens, found
+        before, self._tokens, self._is_new = self._tokens, found, True
         self._identities.clear()
         self._logins.forget_bad()
         self._tell_of_changes(before)
@@ -128,9 +133,15 @@ class Access:
             next_ms = self._next_end_ms()
             await trio.sleep(WATCH_S)
             self.audit.tell_of_suppressed()
-            is_new = self._path is not None and self._signature() != self._seen and self.reload()
-            if is_new or (next_ms is not None and self._clock.now_ms() >= next_ms):
+            self._look()
+            if self._is_new or (next_ms is not None and self._clock.now_ms() >= next_ms):
+                self._is_new = False
                 changed()
+
+    def _look(self) -> None:
+        """Read the file if it is another one: also at each log-in, so that a token counts from when it was made."""
+        if self._path is not None and self._signature() != self._seen:
+            self.reload()
 
     def _identity(self, token_id: str, proof: str) -> Identity:
         """Shared by all connections of a token. Raises ConnectionDenied."""
@@ -177,6 +188,17 @@ class Access:
             self.audit.done("token removed", token=token_id, token_name=before[token_id].name)
 
 
+def _is_closed_to_us(directory: str) -> bool:
+    """Whether we may not even look into it: then it is not its tokens that are wrong."""
+    try:
+        os.stat(os.path.join(directory, FILE_NAME))
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def open_access(settings: Settings, clock: Clock, *, verifies_clients: bool) -> Access:
     """What the settings say. Raises ConfigError, TokensUnusable, ServerExtraMissing, InsecureListener."""
     path = Path(settings.tokens_file or os.path.join(settings.data_dir, FILE_NAME))
@@ -185,6 +207,8 @@ def open_access(settings: Settings, clock: Clock, *, verifies_clients: bool) -> 
             f"tokens_file {path} does not exist.",
             advice="Make a first token: `tickwheel tokens create NAME --tokens-file FILE --grant all:*`.",
         )
+    if not settings.tokens_file and _is_closed_to_us(settings.data_dir):
+        raise DirectoryReadOnly(f"{settings.data_dir} cannot be opened.")
     access = Access(clock, path, Audit(settings.audit_log))
     if access.is_open:
         name = exposed_host(settings)

@@ -110,8 +110,7 @@ class Audit:
             event["suppressed"] = self.suppressed
             self.suppressed = 0
         if self._descriptor < 0:
-            level = _log.warning if event["outcome"] == "refused" else _log.info
-            level(str(event.pop("event")), **event)
+            _log.info(str(event.pop("event")), **event)
             return
         line = self._render(None, "", self._stamp(None, "", event))
         try:

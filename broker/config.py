@@ -204,7 +204,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     try:
         return tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and brackets as deep
         raise ConfigError(f"{path}: is not valid TOML: {error}") from error
 
 
@@ -217,6 +217,8 @@ def _plain_value(field: SettingField, raw: Any) -> Any:
     """The value in the setting's own unit. Texts come from files, variables and flags alike."""
     if isinstance(raw, os.PathLike):
         raw = os.fspath(raw)
+    if isinstance(raw, str) and "\0" in raw:
+        raise ValueError("a text with a null character is of no use here")
     if not isinstance(raw, str):
         if field.unit == "duration":
             raise ValueError("a duration needs its unit; write for example '30s' or '250ms'")

@@ -7,6 +7,7 @@ holds more than a bounded number of bytes, and a client that does not read is no
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -99,7 +100,10 @@ class Connection:
                     await self._converse()
                     nursery.cancel_scope.cancel()
         except* trio.BrokenResourceError as group:
-            self._log.debug("connection lost", reason=str(group.exceptions[0]))
+            error = group.exceptions[0]
+            self._log.debug("connection lost", reason=str(error))
+            if not self.is_greeted and isinstance(error.__cause__, ssl.SSLError):
+                self.broker.access.audit.refused("tls", peer=self._transport.peer, reason=str(error))
         finally:
             self._leave()
 
@@ -154,7 +158,7 @@ class Connection:
     def _dismiss(self, error: TickwheelError) -> None:
         """Nothing is done any more for the other side; it is told why, and then the connection ends."""
         self._become(NOBODY)
-        self._log.warning("connection closed", code=error.code, reason=error.message)
+        self._log.info("connection closed", code=error.code, reason=error.message)
         for subscription in self.subscriptions.values():
             self.broker.give_back(subscription)
         self.subscriptions.clear()
@@ -214,7 +218,9 @@ class Connection:
 
     async def _part(self, error: TickwheelError, correlation: int) -> None:
         """Answer what was accepted, then say why, then close without losing that answer to a reset."""
-        self._log.warning("connection refused", code=error.code, reason=error.message, advice=error.advice)
+        # Log-ins are in the audit log, which is bounded: a stranger must not be able to fill this one with them.
+        level = self._log.debug if isinstance(error, ConnectionDenied) else self._log.warning
+        level("connection refused", code=error.code, reason=error.message, advice=error.advice)
         await self.broker.commit.wait_durable(self.broker.store.appended_position)
         self.outgoing.put(self.broker.counters.refusal(correlation, error))
         await self.outgoing.flush()

@@ -221,7 +221,9 @@ class Broker:
         while True:
             await trio.sleep(HOUSEKEEPING_S)
             now_ms = self.clock.now_ms()
-            back_ms = self.clock.take_step_back_ms()
+            # It may have been ahead between two looks only: then the wheel has turned that far, and waits there.
+            ahead_ms = self.store.wheel.tick_ms - now_ms
+            back_ms = max(self.clock.take_step_back_ms(), ahead_ms)
             if back_ms > _STEP_BACK_MS:
                 _log.warning("the wall clock was set back", by_ms=back_ms)
                 self.clock_set_back += 1

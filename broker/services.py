@@ -22,7 +22,7 @@ from broker import logs
 from broker.clock import Clock
 from broker.wake import Bell
 from timerlog.errors import DiskFull
-from timerlog.histogram import LATENESS_MS, Histogram
+from timerlog.histogram import Lateness
 from timerlog.services import DueBatch, ReadyBatch
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Services:
         self.pending = Queue[DueBatch]()
         self.due = Queue[DueBatch]()
         self.ready = Queue[ReadyBatch]()
-        self.lateness_ms = Histogram(LATENESS_MS)
+        self.lateness_ms = Lateness()
         """How late messages reached their topics."""
         self.damaged = 0
         """Messages that were set aside because their record no longer matches its checksum."""
@@ -196,8 +196,7 @@ class Services:
             woken = await self._with_room(lambda: store.dequeue_put_message(batch, clock.now_ms()))  # noqa: B023
             self._wake_groups(woken)
             self._mark_dirty()
-            if len(store.moved_ids):
-                self.lateness_ms.observe_all(store.lateness_ms(store.moved_ids, clock.now_ms()))
+            store.count_lateness(self.lateness_ms, store.moved_ids, clock.now_ms())
 
     async def _with_room(self, step: Callable[[], T]) -> T:
         """Do one step of a service; on a full disk nothing of it happened, so it is tried again until there

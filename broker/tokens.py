@@ -192,6 +192,7 @@ def find(tokens: dict[str, Token], id_or_name: str) -> Token:
     if id_or_name in tokens:
         return tokens[id_or_name]
     named = [token for token in tokens.values() if token.name == id_or_name]
+    named = [token for token in named if not token.revoked_ms] or named
     if len(named) > 1:
         ids = ", ".join(token.id for token in named)
         raise UnknownToken(f"{len(named)} tokens are called {id_or_name!r}.", advice=f"Give an id: {ids}.")

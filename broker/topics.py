@@ -24,7 +24,7 @@ from tickwheel.protocol.admin import (
 )
 from tickwheel.protocol.errors import BadArgument, TopicInUse
 from tickwheel.protocol.messages import SendColumns, decode_send, encode_send, pack_column
-from tickwheel.protocol.requests import encode_map
+from tickwheel.protocol.requests import DECODE_ERRORS, encode_map
 from timerlog.dead_letters import dead_topic
 from timerlog.errors import UnknownTopic
 from timerlog.prepared import HEADER
@@ -217,7 +217,7 @@ def _as_prepared(columns: SendColumns, topic: str, now_ms: int, check_after_ms: 
 def _with_time(headers: bytes, topic: str, deliver_at_ms: int) -> bytes:
     try:
         fields = msgspec.msgpack.decode(headers, type=dict[str, Any]) if headers else {}
-    except msgspec.MsgspecError as error:
+    except DECODE_ERRORS as error:
         raise BadArgument(f"The headers of a prepared message are not a map: {error}.") from error
     return msgspec.msgpack.encode({**fields, HEADER: {"topic": topic, "deliver_at_ms": deliver_at_ms}})
 

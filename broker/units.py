@@ -17,6 +17,9 @@ _BYTES_PER_UNIT = {
     "gb": 1_000_000_000,
 }
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
+_MOST = 1 << 62
+"""More than any setting allows; a text with hundreds of digits would not fit a float, either."""
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 
 
@@ -34,6 +37,8 @@ def parse_duration_ms(text: str) -> int:
         rest = rest[part.end() :]
     if not text.strip():
         raise ValueError("an empty text is not a duration; write for example 30s")
+    if total_ms > _MOST:
+        raise ValueError(f"{_shortened(text)} is far too long a duration")
     return round(total_ms)
 
 
@@ -50,7 +55,14 @@ def parse_size_bytes(text: str) -> int:
     whole = _SIZE.fullmatch(text.strip().lower())
     if whole is None or whole[2] not in _BYTES_PER_UNIT:
         raise ValueError(f"{text!r} is not a size; write for example 65536, 64KiB or 4MiB")
-    return round(float(whole[1]) * _BYTES_PER_UNIT[whole[2]])
+    size_bytes = float(whole[1]) * _BYTES_PER_UNIT[whole[2]]
+    if size_bytes > _MOST:
+        raise ValueError(f"{_shortened(text)} is far too large a size")
+    return round(size_bytes)
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
 def format_duration(duration_ms: int) -> str:

@@ -77,6 +77,7 @@ class Pages:
 
     async def _scrape(self, request: Request) -> Response:
         if not await self._is_known(request):
+            self._broker.counters.refusals["login_required"] += 1
             return PlainTextResponse(
                 "A token with the grant query:* or admin:* is needed.\n",
                 401,

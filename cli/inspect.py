@@ -15,7 +15,7 @@ from cli.session import check_directory, current_session, json_option
 from cli.sizes import format_bytes
 
 if TYPE_CHECKING:
-    from timerlog.inspect import InspectReport
+    from timerlog.inspect import InspectedFile, InspectReport
 
 
 @click.command()
@@ -61,8 +61,19 @@ def report_rows(report: InspectReport) -> list[tuple[str, str]]:
         ("messages", f"{report.messages:,}"),
         ("records", kinds or "none"),
         ("checkpoint", _checkpoint(report)),
+        ("files", _files(report)),
         ("on disk", f"{format_bytes(report.disk_bytes)}, reserved space included"),
     ]
+
+
+def _files(report: InspectReport) -> str:
+    """How many there are, and which are not what they should be."""
+    odd = [f"{one.file} is damaged: a start makes it again" for one in report.files if _is_mended(one)]
+    return "; ".join([f"{len(report.files)}, the log in format {report.format}", *odd])
+
+
+def _is_mended(one: InspectedFile) -> bool:
+    return one.state == "damaged" and one.kind != "commitlog"
 
 
 def _checkpoint(report: InspectReport) -> str:

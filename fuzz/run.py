@@ -3,7 +3,7 @@
 ``python -m fuzz.run --seconds 60`` shares that time among the targets. They begin with the kept corpus
 (``fuzz/corpus/TARGET.zip``); what they find new stays in ``build/fuzz``. ``--keep`` merges it into the corpus, as few
 inputs as reach everything. An input that fails is written to ``build/fuzz/failures``; add it to the corpus when its
-cause is mended. docs/how-to/fuzz.md says more.
+cause is mended. README.md says more.
 """
 
 from __future__ import annotations

@@ -34,6 +34,29 @@ void tw_due_times(const tw_store *store, const uint64_t *ids, uint64_t n, int64_
     for (uint64_t i = 0; i < n; i++) due_ms[i] = tw_due_ms(store, &store->rows[ids[i]], ids[i]);
 }
 
+uint64_t tw_count_lateness(const tw_store *store, uint32_t group_id, const uint64_t *values, const uint32_t *epochs,
+                           uint64_t n, int64_t now_ms, const int64_t *bounds, uint64_t bounds_count, int64_t *counts,
+                           int64_t *sum_ms) {
+    const tw_topic *topic = group_id ? &store->topics[store->groups[group_id].topic_id] : NULL;
+    uint64_t        counted = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        if (epochs && epochs[i] != 1) continue;
+        if (topic && values[i] >= topic->count) continue;
+        uint64_t id = topic ? topic->arrivals[values[i]].id : values[i];
+        if (id == 0 || id >= store->next_id) continue;
+        const tw_row *row = &store->rows[id];
+        int64_t       due_ms = tw_due_ms(store, row, id);
+        int64_t       late_ms = now_ms - (due_ms > row->created_ms ? due_ms : row->created_ms);
+        uint64_t      place = 0;
+        if (late_ms < 0) late_ms = 0;
+        while (place < bounds_count && bounds[place] < late_ms) place++;
+        counts[place]++;
+        *sum_ms += late_ms;
+        counted++;
+    }
+    return counted;
+}
+
 int64_t tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *versions, uint64_t n, int64_t now_ms,
                   uint8_t *verdicts) {
     int64_t due = 0;

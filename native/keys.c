@@ -66,12 +66,18 @@ int tw_keys_may_hold(const tw_store *store, uint32_t hash) {
     return 0;
 }
 
+static int is_whole(const uint8_t *record, const tw_row *row) {
+    return tw_load32(record + 4) == row->record_bytes &&
+           tw_crc32c(record + 4, row->record_bytes - 4, 0) == tw_load32(record);
+}
+
 /* Of the messages with an id from first_id to below end_id; visible: only those that requests may see. */
 static uint64_t find_among(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key, uint64_t bytes,
                            uint64_t first_id, uint64_t end_id, int visible) {
     const partition_t *part = &((const header_t *)store->keys)->partition[tw_key_partition(hash)];
     const uint64_t    *table = (const uint64_t *)(store->keys + part->offset);
     uint32_t           mask = part->capacity - 1;
+    uint64_t           damaged = 0;
     for (uint32_t i = hash & mask, probes = 0; table[i] && probes <= mask; i = (i + 1) & mask, probes++) {
         if ((table[i] & 0xffffffu) != fingerprint(hash)) continue;
         uint64_t id = table[i] >> 24;
@@ -83,8 +89,10 @@ static uint64_t find_among(const tw_store *store, uint32_t topic_id, uint32_t ha
         const uint8_t *record = tw_at(store, row->position);
         if (sizeof(tw_message) + bytes > row->record_bytes) continue;
         if (tw_load16(record + 40) == bytes && memcmp(record + sizeof(tw_message), key, bytes) == 0) return id;
+        if (!damaged && !is_whole(record, row)) damaged = id;
     }
-    return 0;
+    /* A record that no longer says its key: all 32 bits of the hash speak for it, and against sending it once more. */
+    return damaged;
 }
 
 uint64_t tw_keys_find_hashed(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key,

@@ -365,6 +365,12 @@ int      tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, co
 /* When a message is due: its deliver_at, and its part of the topic's spread. */
 int64_t  tw_due_ms(const tw_store *store, const tw_row *row, uint64_t id);
 void     tw_due_times(const tw_store *store, const uint64_t *ids, uint64_t n, int64_t *due_ms);
+/* Adds to a histogram how long it is past the time of messages, or past their coming if that was later. values: ids, or
+ * with a group_id numbers in its topic. With epochs, only those of epoch 1. counts has one place for each bound, which
+ * rise and are inclusive, and one for what is above. Returns how many messages were counted. */
+uint64_t tw_count_lateness(const tw_store *store, uint32_t group_id, const uint64_t *values, const uint32_t *epochs,
+                           uint64_t n, int64_t now_ms, const int64_t *bounds, uint64_t bounds_count, int64_t *counts,
+                           int64_t *sum_ms);
 int      tw_runs_end_by(const tw_run *runs, uint64_t n, uint64_t end);
 /* Appends a message of the topic to the end of its lane. */
 void     tw_link_lane(tw_topic *topic, uint32_t priority, uint64_t seq);

@@ -54,7 +54,7 @@ from tickwheel.errors import (
 )
 
 if TYPE_CHECKING:
-    from tickwheel import testing
+    from tickwheel import testing, tracing
     from tickwheel._embedded import embedded
 
 __all__ = [
@@ -99,6 +99,7 @@ __all__ = [
     "stats",
     "sync",
     "testing",
+    "tracing",
 ]
 
 
@@ -106,6 +107,6 @@ def __getattr__(name: str) -> Any:
     # The broker is imported only by who runs one: a producer starts faster without it.
     if name == "embedded":
         return importlib.import_module("tickwheel._embedded").embedded
-    if name == "testing":
-        return importlib.import_module("tickwheel.testing")
+    if name in ("testing", "tracing"):
+        return importlib.import_module(f"tickwheel.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -46,6 +46,11 @@ from tickwheel._url import default_url, parse_url
 from tickwheel.protocol.errors import BadTime, ClientClosed, TickwheelError
 from tickwheel.protocol.requests import HelloOk, Ping
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from tickwheel.tracing import Producing
+
 CLOSE_TIMEOUT_S = 2.0
 B = TypeVar("B", bound=BaseBatch[Any])
 
@@ -78,6 +83,7 @@ class Client(
     for a broker that wants certificates of clients. ``token``, or ``token_file`` that has nothing but it: the log-in.
     A token goes to other machines with TLS only, unless ``plain_token``. What is not given comes from
     ``TICKWHEEL_CA``, ``TICKWHEEL_CERTIFICATE``, ``TICKWHEEL_KEY``, ``TICKWHEEL_TOKEN`` and ``TICKWHEEL_TOKEN_FILE``.
+    ``tracing``: True, or a TracerProvider: what is sent carries its trace; see ``tickwheel.tracing``.
     """
 
     def __init__(
@@ -96,6 +102,7 @@ class Client(
         token: str | None = None,
         token_file: str | None = None,
         plain_token: bool = False,
+        tracing: bool | TracerProvider = False,
         dial: Dial | None = None,
     ) -> None:
         self._address = parse_url(url or default_url())
@@ -116,9 +123,15 @@ class Client(
         self._auto_key = auto_key
         self._dial = dial or partial(default_dial, security=self._security)
         self._keys = KeyMaker()
+        self._producing = self._make_producing(tracing) if tracing else None
         self._running: Session | None = None
         self._group: TaskGroup | None = None
         self._shields: list[anyio.CancelScope] = []
+
+    def _make_producing(self, tracing: bool | TracerProvider) -> Producing:
+        from tickwheel.tracing import Producing  # OpenTelemetry, only for who asks for it
+
+        return Producing(self._address, self._name, None if isinstance(tracing, bool) else tracing)
 
     @property
     def url(self) -> str:
@@ -223,6 +236,21 @@ class Client(
         which they reached the topic; their priority does not count.
         Sends from several tasks share frames: for many messages at once use tasks, or better ``send_many``.
         """
+        if self._producing is not None:
+            with self._producing.sending(topic, size_bytes=len(body)) as sending:
+                result = await self._untraced().send(
+                    topic,
+                    body,
+                    key=key,
+                    deliver_at=deliver_at,
+                    delay=delay,
+                    delay_level=delay_level,
+                    priority=priority,
+                    order_key=order_key,
+                    headers=sending.headers(headers),
+                )
+                sending.stored(result)
+                return result
         session = self._session
         limits = session.limits
         if not session.knows_topic(topic):
@@ -275,6 +303,12 @@ class Client(
         key. It is not set by default because keys cost time and disk, which a bulk load may not want to
         pay.
         """
+        if self._producing is not None:
+            times = {"deliver_at": deliver_at, "delay": delay, "delay_level": delay_level}
+            options = {"keys": keys, "priority": priority, "order_keys": order_keys, "auto_key": auto_key}
+            return await self._send_many_traced(
+                self._producing, topic, list(bodies), headers, **times, **options
+            )
         session = self._session
         check_name(topic)
         if delay_level is not None:
@@ -303,6 +337,21 @@ class Client(
             elif call.error is not None:
                 results.add_error(call.indexes, call.error)
         return results
+
+    async def _send_many_traced(
+        self,
+        producing: Producing,
+        topic: str,
+        bodies: list[Body],
+        headers: Headers | Sequence[Headers | None] | None,
+        **options: Any,
+    ) -> SendResults:
+        with producing.sending(topic, count=len(bodies)) as sending:
+            results = await self._untraced().send_many(
+                topic, bodies, headers=sending.headers(headers), **options
+            )
+            sending.stored_all(results)
+            return results
 
     async def _send_parts(
         self, session: Session, topic: str, batch: ColumnBatch, *, auto_key: bool

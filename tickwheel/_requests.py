@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,14 +18,25 @@ from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
 
 if TYPE_CHECKING:
     from tickwheel._session import Session
+    from tickwheel.tracing import Producing
 
 A = TypeVar("A", bound=Answer)
 R = TypeVar("R", bound=StrEnum)
 S = TypeVar("S")
+Q = TypeVar("Q", bound="Requests")
 
 
 class Requests:
     """Makes requests on the session of an open client."""
+
+    _producing: Producing | None = None
+    """Makes spans of what is sent; None: nobody asked for traces."""
+
+    def _untraced(self: Q) -> Q:
+        """The same client, which makes no spans: to do inside a span what it is for."""
+        twin = copy.copy(self)
+        twin._producing = None
+        return twin
 
     @property
     def _session(self) -> Session:

@@ -35,6 +35,7 @@ from tickwheel.protocol.settling import TransactionAck, TransactionChange, Trans
 if TYPE_CHECKING:
     from tickwheel._message import BaseBatch, BaseMessage
     from tickwheel._session import Session
+    from tickwheel.tracing import Producing
 
 _RESERVE_BYTES = 4096
 
@@ -59,8 +60,10 @@ class Transaction:
     acked, delivered or gone, a key that exists) fails the whole with TransactionRefused.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, producing: Producing | None = None) -> None:
+        """``producing`` makes a span of each send."""
         self._session = session
+        self._producing = producing
         self._id = secrets.token_bytes(16)
         self._sends: list[tuple[str, bytes]] = []
         self._acks: dict[Any, tuple[list[int], list[int]]] = {}
@@ -125,6 +128,10 @@ class Transaction:
             if deliver_at is not None or delay is not None:
                 raise BadTime("A delay_level was given, and another time.", advice="Give one of them.")
             delay = level_delay(delay_level, self._session.limits)
+        if self._producing is not None:
+            bodies = list(bodies)
+            with self._producing.sending(topic, "create", count=len(bodies)) as creating:
+                headers = creating.headers(headers)
         batch = ColumnBatch(
             bodies,
             keys=keys,
@@ -248,7 +255,7 @@ class TransactionRequests(Requests):
 
     def transaction(self) -> Transaction:
         """A block whose sends, acks, cancels and reschedules happen together or not at all; see Transaction."""
-        return Transaction(self._session)
+        return Transaction(self._session, self._producing)
 
     async def prepare(
         self,
@@ -268,6 +275,18 @@ class TransactionRequests(Requests):
         broker's ``check_after``, then each ``check_interval``, ``check_attempts`` times; then it is a dead letter.
         With a ``key`` preparing it again gives TransactionRefused (duplicate) while it waits.
         """
+        if self._producing is not None:
+            with self._producing.sending(topic, "prepare", size_bytes=len(body)) as sending:
+                return await self._untraced().prepare(
+                    topic,
+                    body,
+                    key=key,
+                    deliver_at=deliver_at,
+                    delay=delay,
+                    priority=priority,
+                    order_key=order_key,
+                    headers=sending.headers(headers),
+                )
         check_name(topic)
         limits = self._session.limits
         batch = ColumnBatch(

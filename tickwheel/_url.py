@@ -47,7 +47,10 @@ def default_url() -> str:
 
 def parse_url(url: str) -> Address:
     """The address in a URL. Raises ConfigError."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that do not match, and the like
+        raise ConfigError(f"{url!r} is not the address of a broker.", advice=_FORMS) from None
     if parts.query or parts.fragment or parts.username is not None:
         raise ConfigError(f"The address {url!r} has parts that mean nothing here.", advice=_FORMS)
     if parts.scheme == "tickwheel+unix":

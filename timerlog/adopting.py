@@ -47,7 +47,8 @@ from timerlog.layout import (
     MessageState,
 )
 from timerlog.purge import WaitDurable
-from timerlog.recovery import ADOPTING
+from timerlog.recovery import ADOPTING, ADOPTING_FORMAT
+from timerlog.sealed import seal
 
 if TYPE_CHECKING:
     from timerlog.store import Store
@@ -394,7 +395,7 @@ class _Adoption:
         self._files.fill(rows["position"] - np.uint64(FOREIGN), rows["record_bytes"])
         self._bases = self._next_bases()
         self._files.settle(self._bases)
-        self._store.disk.replace(ADOPTING, msgspec.json.encode(self._bases), durable=True)
+        self._store.disk.replace(ADOPTING, seal(ADOPTING_FORMAT, self._bases), durable=True)
 
     # -- 4: all or nothing --
 

@@ -33,6 +33,7 @@ from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.log import pack_segment_header, unpack_segment_header
 from timerlog.reading import MappedLog, full_disk_errors, sync_directory
 from timerlog.recovery import END_RECORD, REASONS
+from timerlog.sealed import seal, unseal
 
 NAME: Final = "backup.json"
 BACKUP_FORMAT: Final = 1
@@ -67,17 +68,8 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
         return sum(segment.size_bytes for segment in self.segments)
 
 
-class _Outside(msgspec.Struct, frozen=True):
-    """The file: its format and a checksum come first, so that both are known before the rest is understood."""
-
-    format: int
-    crc32c: int
-    backup: msgspec.Raw
-
-
 def pack_manifest(backup: Backup) -> bytes:
-    body = msgspec.json.encode(backup)
-    return msgspec.json.encode(_Outside(BACKUP_FORMAT, crc32c(body), msgspec.Raw(body)))
+    return seal(BACKUP_FORMAT, backup)
 
 
 def read_manifest(directory: Path) -> Backup:
@@ -86,17 +78,10 @@ def read_manifest(directory: Path) -> Backup:
         content = (directory / NAME).read_bytes()
     except OSError as error:
         raise BadBackup(f"{directory} is not a finished backup: it has no {NAME}") from error
-    try:
-        outside = msgspec.json.decode(content, type=_Outside)
-        if crc32c(bytes(outside.backup)) != outside.crc32c:
-            raise BadBackup(f"{directory / NAME} is damaged: its checksum is wrong")
-        if outside.format > BACKUP_FORMAT:
-            raise UnsupportedFormat(
-                f"the backup has format {outside.format}; this version reads up to {BACKUP_FORMAT}"
-            )
-        backup = msgspec.json.decode(outside.backup, type=Backup)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadBackup(f"{directory / NAME} is damaged: {error}") from error
+    body = unseal(content, BACKUP_FORMAT, "the backup")
+    if body is None:
+        raise BadBackup(f"{directory / NAME} is damaged: its checksum is wrong")
+    backup = msgspec.json.decode(body, type=Backup)
     if backup.log_format > FORMAT_VERSION:
         raise UnsupportedFormat(
             f"the backup holds a log of format {backup.log_format}; this version reads up to {FORMAT_VERSION}"

@@ -82,9 +82,14 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
         return self.first_id + self.messages
 
 
+#: Of a job's manifest; its segments say theirs themselves.
+MANIFEST_FORMAT: Final = 1
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a job consists of. It is there when everything else is."""
 
+    format: int = 1
     plan: Plan
     segments: list[Segment]
 

@@ -2,7 +2,7 @@
 
 The tables change in place, and the operating system writes their pages whenever it likes. So they can be trusted
 
-* after a clean shutdown, which syncs them and says so here, or
+* after a clean shutdown, which syncs them and says so here, with their checksums, or
 * within the same boot of the machine: a killed process loses nothing that it had written, and because every change
   is handed to the log *before* it is made in a table, replaying from here makes the tables right again.
 
@@ -20,12 +20,13 @@ import msgspec
 from native import crc32c
 from timerlog.base import Base
 from timerlog.disk import Disk
+from timerlog.errors import DECODE_ERRORS, UnsupportedFormat
 from timerlog.layout import FORMAT_VERSION
 
 NAME: Final = "checkpoint"
 MAGIC: Final = b"TWCHECK1"
 #: Of the checkpoint alone: one that an older version wrote is not used, and the log is read instead.
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +40,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     base: Base
     segments: dict[int, int] = {}  #: base → size in bytes; files only grow, so a shorter one was damaged
     tables: dict[str, int] = {}  #: file name → size in bytes, of the derived files
+    sums: dict[str, int] = {}  #: of a clean one: file name → checksum, of the derived files
 
 
 def boot_id() -> str:
@@ -55,8 +57,16 @@ def pack(checkpoint: Checkpoint) -> bytes:
     return MAGIC + struct.pack("<I", crc32c(body)) + body
 
 
+class _Versions(msgspec.Struct, frozen=True):
+    """What can be understood of any version's checkpoint."""
+
+    format: int
+    version: int
+
+
 def load(disk: Disk) -> Checkpoint | None:
-    """The last checkpoint; None when there is none or it is damaged (it is never needed, only useful)."""
+    """The last checkpoint; None when there is none or it is damaged (it is never needed, only useful). Raises
+    ``UnsupportedFormat`` for one that a newer version wrote."""
     data = disk.read(NAME)
     if data is None or data[:8] != MAGIC or len(data) < 12:
         return None
@@ -64,11 +74,17 @@ def load(disk: Disk) -> Checkpoint | None:
     if crc32c(body) != struct.unpack("<I", data[8:12])[0]:
         return None
     try:
-        checkpoint = msgspec.msgpack.decode(body, type=Checkpoint)
-    except msgspec.MsgspecError:
+        found = msgspec.msgpack.decode(body, type=_Versions)
+        if found.format > FORMAT_VERSION or found.version > VERSION:
+            raise UnsupportedFormat(
+                f"the checkpoint has format {found.format}.{found.version}; this version reads up to "
+                f"{FORMAT_VERSION}.{VERSION}"
+            )
+        if (found.format, found.version) != (FORMAT_VERSION, VERSION):
+            return None
+        return msgspec.msgpack.decode(body, type=Checkpoint)
+    except DECODE_ERRORS:
         return None
-    known = (checkpoint.format, checkpoint.version) == (FORMAT_VERSION, VERSION)
-    return checkpoint if known else None
 
 
 def is_trustworthy(checkpoint: Checkpoint) -> bool:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from native import Buffer, ffi, lib
 from timerlog.apply import Applier, Runs, runs_pointer
 from timerlog.errors import BadTransactionId, StoreError, TransactionTooLarge
+from timerlog.histogram import Lateness
 from timerlog.layout import MAX_BATCH, RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, RecordType
 from timerlog.log import CommitLog
 from timerlog.reserve import Reserve
@@ -110,6 +111,12 @@ class Core:
         due_ms = self._spread(rows["deliver_at_ms"][ids], ids)
         late_ms: Int64Array = now_ms - np.maximum(due_ms, rows["created_ms"][ids])
         return np.maximum(late_ms, 0)
+
+    def count_lateness(self, into: Lateness, ids: UInt64Array, now_ms: int) -> None:
+        """Adds to a histogram by how much it is past the time of messages."""
+        if len(ids):
+            pointer = ffi.from_buffer("uint64_t[]", np.ascontiguousarray(ids))
+            into.take(self._native, 0, pointer, ffi.NULL, len(ids), now_ms)
 
     def _room_for_runs(self, runs: int, head_bytes: int = 0) -> int:
         """The log bytes that records with so many runs take at most."""

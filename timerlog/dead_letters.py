@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from timerlog.core import UInt64Array
-from timerlog.errors import DiskFull, LogFailed, StoreError, TooManyTopics
+from timerlog.errors import DECODE_ERRORS, DiskFull, LogFailed, StoreError, TooManyTopics
 from timerlog.layout import MAX_HEADERS_BYTES, RUN, RecordType
 from timerlog.messages import MessageView, Outbound
 from timerlog.tables import DEAD_SUFFIX
@@ -146,7 +146,7 @@ def _with_story(headers: bytes, story: dict[str, Any]) -> bytes:
     """The original headers and the story, as far as they fit: the story matters more."""
     try:
         own = msgspec.msgpack.decode(headers, type=dict[str, Any]) if headers else {}
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         own = {}
     shorter = {name: value for name, value in story.items() if name != "history"}
     for fields in ({**own, HEADER: story}, {**own, HEADER: shorter}, {HEADER: shorter}):

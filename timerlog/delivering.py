@@ -13,15 +13,16 @@ import numpy.typing as npt
 
 from native import Buffer, ffi, lib
 from timerlog.apply import pack_lease
-from timerlog.core import UInt32Array, UInt64Array, in_records
+from timerlog.core import UInt64Array, in_records
 from timerlog.errors import DiskFull, StoreError, TooManyGroups, TooManySubscriptions, UnknownGroup
-from timerlog.histogram import LATENESS_MS, Histogram
+from timerlog.histogram import Lateness
 from timerlog.layout import (
     HOLDERS,
     MAX_BATCH,
     MAX_HEADERS_BYTES,
     MAX_KEY_BYTES,
     GroupRecord,
+    MessageState,
     RecordType,
 )
 from timerlog.topics import Topics, check_name
@@ -72,7 +73,7 @@ class Delivering(Topics):
     _times: Any
     _codes: Any
     #: How late messages were given to a group for the first time, in ms.
-    first_lateness_ms: Histogram
+    first_lateness_ms: Lateness
     #: Group → how many deliveries were not the first ones of their messages.
     redelivered: Counter[int]
 
@@ -80,7 +81,7 @@ class Delivering(Topics):
         self._free_holders = deque(range(1, HOLDERS))
         self._draining_holders = deque()
         self._holder_groups = {}
-        self.first_lateness_ms = Histogram(LATENESS_MS)
+        self.first_lateness_ms = Lateness()
         self.redelivered = Counter()
         self._seqs = np.empty(MAX_BATCH, np.uint64)
         self._epochs = np.empty(MAX_BATCH, np.uint32)
@@ -244,6 +245,10 @@ class Delivering(Topics):
         if not count:
             return b"" if frame_bytes == 1 else None
         seqs, epochs, until_ms = self._seqs[:count], self._epochs[:count], self._times[:count]
+        if len(damaged := self._damaged(group_id, seqs)):
+            lib.tw_unselect(self._native, group_id, self._seqs_pointer, count)
+            self._set_aside(damaged)
+            return b""
         try:
             # A timer without its lease is harmless, a lease without its timer would never end.
             self.wheel.link(until_ms, seqs, epochs, np.full(count, group_id, np.uint32))
@@ -255,7 +260,11 @@ class Delivering(Topics):
             lib.tw_unselect(self._native, group_id, self._seqs_pointer, count)
             raise
         self._applier.lease(group_id, holder, runs)
-        self._note_lateness(group_id, seqs, epochs, now_ms)
+        first = self.first_lateness_ms.take(
+            self._native, group_id, self._seqs_pointer, self._epochs_pointer, count, now_ms
+        )
+        if first < count:
+            self.redelivered[group_id] += count - first
         frame = bytearray(frame_bytes)
         written = lib.tw_deliver_frame(
             self._native, group_id, subscription, self._seqs_pointer, count,
@@ -265,13 +274,28 @@ class Delivering(Topics):
             raise StoreError(f"a DELIVER frame of {frame_bytes} bytes came out as {written}")
         return bytes(frame)
 
-    def _note_lateness(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> None:
-        first = seqs[epochs == 1]
-        if len(first) < len(seqs):
-            self.redelivered[group_id] += len(seqs) - len(first)
-        if len(first):
-            arrivals = self.tables.topics[self.tables.groups[group_id].record.topic_id].arrivals
-            self.first_lateness_ms.observe_all(self.lateness_ms(arrivals.items["id"][first], now_ms))
+    def _damaged(self, group_id: int, seqs: UInt64Array) -> UInt64Array:
+        """Those of some messages whose record does not match its checksum: it may have lain there for years since it
+        was looked at last."""
+        ids = self.tables.topics[self.group_record(group_id).topic_id].arrivals.items["id"][seqs]
+        rows = self.tables.rows[ids]
+        positions, sizes = rows["position"], rows["record_bytes"].astype(np.uint64)
+        # What is still being collected for the log lies in memory.
+        written = np.flatnonzero(positions + sizes <= np.uint64(self._native.log_readable))
+        right = np.empty(len(written), np.uint8)
+        lib.tw_check_records(
+            self._native.log,
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(positions[written])),
+            ffi.from_buffer("uint64_t[]", sizes[written]),
+            len(written),
+            ffi.from_buffer("uint8_t[]", right),
+        )
+        damaged: UInt64Array = ids[written[right == 0]]
+        return damaged
+
+    def _set_aside(self, ids: UInt64Array) -> None:
+        self._append(RecordType.DAMAGED, 0, ids.tobytes())
+        self._applier.end(np.ascontiguousarray(ids), MessageState.DAMAGED)
 
     def _select(self, group_id: int, limit: int, limit_bytes: int, now_ms: int) -> tuple[int, int]:
         """(messages selected, bytes of their frame); (0, 1): it may find some if it is called again."""

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import msgspec
+
+#: What reading MessagePack or JSON of others may raise: text that is not UTF-8, and values nested too deeply, have
+#: errors of their own.
+DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 
 class StoreError(Exception):
     """The store cannot do this."""

@@ -6,17 +6,21 @@ and whether what stands there is a torn tail (a start will cut it) or damage (a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from native import lib
 from timerlog import checkpoint as checkpoints
+from timerlog.checkpoint import Checkpoint
 from timerlog.disk import Disk, FileDisk
 from timerlog.errors import NoDataDirectory
-from timerlog.layout import SEGMENT_HEADER_BYTES, RecordType
+from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.log import ADDRESS_SPACE_BYTES, SegmentHeader, reserve_log_address_space
 from timerlog.recovery import END_RECORD, REASONS, ZEROS, LogReader, is_unused, read_segment_header
+from timerlog.sums import table_sum
+from timerlog.tables import KEYS_MAGIC
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -24,6 +28,17 @@ class Damage(msgspec.Struct, frozen=True):
     offset: int
     reason: str
     torn_tail: bool  #: nothing behind it was ever synced: a start cuts it off
+
+
+class InspectedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of the directory. ``state``: whole, damaged, torn (a start mends it), or derived (a start that does not
+    trust it makes it again)."""
+
+    file: str
+    kind: str
+    size_bytes: int
+    format: int | None = None  #: None: this kind has none, or it cannot be read
+    state: str = "whole"
 
 
 class InspectReport(msgspec.Struct, kw_only=True):
@@ -39,6 +54,8 @@ class InspectReport(msgspec.Struct, kw_only=True):
     torn_tail_bytes: int = 0
     checkpoint: dict[str, int | bool] | None = None
     disk_bytes: int = 0
+    format: int = FORMAT_VERSION  #: of the log
+    files: list[InspectedFile] = msgspec.field(default_factory=list)
 
 
 def inspect_directory(directory: Path) -> InspectReport:
@@ -57,6 +74,7 @@ def inspect_directory(directory: Path) -> InspectReport:
         lib.tw_release(base, ADDRESS_SPACE_BYTES)
     report.disk_bytes = sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
     found = checkpoints.load(disk)
+    report.files = list(_files(directory, report, found))
     if found is not None:
         report.checkpoint = {
             "position": found.position,
@@ -65,6 +83,58 @@ def inspect_directory(directory: Path) -> InspectReport:
             "would_be_used": checkpoints.is_trustworthy(found),
         }
     return report
+
+
+def _files(directory: Path, report: InspectReport, found: Checkpoint | None) -> Iterator[InspectedFile]:
+    """Each file, what it is, and what is known of it."""
+    hurt = {one.file: "torn" if one.torn_tail else "damaged" for one in report.damage}
+    sums = found.sums if found is not None and found.clean else {}
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        name = str(path.relative_to(directory))
+        size_bytes = path.stat().st_size
+        state = hurt.get(name, "whole")
+        if (name in sums and table_sum(path, size_bytes) != sums[name]) or (
+            name == checkpoints.NAME and found is None
+        ):
+            state = "damaged"
+        elif _is_derived(name) and name not in sums:
+            state = "derived"
+        with path.open("rb") as file:
+            head = file.read(16)
+        yield InspectedFile(
+            file=name, kind=_kind(name), size_bytes=size_bytes, format=_format(name, head), state=state
+        )
+
+
+def _kind(name: str) -> str:
+    folder, _, last = name.rpartition("/")
+    if folder == "topics":
+        return "arrivals" if last.endswith(".arrivals") else "deliveries"
+    return folder.partition("/")[0] or name.partition(".new")[0]
+
+
+def _is_derived(name: str) -> bool:
+    return _kind(name) in (
+        "arrivals",
+        "deliveries",
+        "messages.table",
+        "keys.index",
+        "timer.log",
+        "timer.wheel",
+    )
+
+
+def _format(name: str, head: bytes) -> int | None:
+    """What a file says of its own format, where it says it in its first bytes."""
+    if head[:6] == KEYS_MAGIC[:6] and head[6:8].isdigit():
+        return int(head[6:8])
+    if head[:2] == b"TW" and len(head) >= 12 and name != checkpoints.NAME:
+        return int.from_bytes(head[8:12], "little")
+    if head[:8] == checkpoints.MAGIC:
+        return checkpoints.VERSION
+    if head.startswith(b'{"format":'):
+        return int(head[10:].split(b",")[0])
+    return None
 
 
 class _Inspection:

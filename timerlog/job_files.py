@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from native import crc32c, ffi, lib
-from timerlog.bulk import MANIFEST, Manifest
-from timerlog.errors import BadJob
+from timerlog.bulk import MANIFEST, MANIFEST_FORMAT, Manifest
+from timerlog.errors import DECODE_ERRORS, BadJob, UnsupportedFormat
 from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, TRANSACTION_ID_BYTES, RecordType
 from timerlog.log import pack_segment_header, unpack_segment_header
 
@@ -161,11 +161,18 @@ def clear_away(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
+class _Format(msgspec.Struct):
+    format: int = 1
+
+
 def _read_manifest(directory: Path) -> Manifest:
     try:
-        return msgspec.json.decode((directory / MANIFEST).read_bytes(), type=Manifest)
+        content = (directory / MANIFEST).read_bytes()
+        if (found := msgspec.json.decode(content, type=_Format).format) > MANIFEST_FORMAT:
+            raise UnsupportedFormat(f"the job has format {found}; this version reads up to {MANIFEST_FORMAT}")
+        return msgspec.json.decode(content, type=Manifest)
     except FileNotFoundError:
         reason = "the job is not complete, or was taken in and cleared away"
         raise BadJob(f"there is no {MANIFEST}: {reason}") from None
-    except msgspec.MsgspecError as error:
+    except DECODE_ERRORS as error:
         raise BadJob(f"{MANIFEST} cannot be read: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 #: Far more than can be committed while a client still tries to repeat one of them.
@@ -12,7 +13,8 @@ class RecentTransactions:
     """What each transaction stored, by the id that its client gave it: (first message id, count) of each send."""
 
     def __init__(self) -> None:
-        self._results: dict[bytes, list[tuple[int, int]]] = {}
+        # A plain dict, emptied from its front, takes longer and longer to find what is first.
+        self._results: OrderedDict[bytes, list[tuple[int, int]]] = OrderedDict()
 
     def get(self, transaction_id: bytes) -> list[tuple[int, int]] | None:
         """None: this transaction was never committed, or long ago."""
@@ -22,7 +24,7 @@ class RecentTransactions:
         """It was committed."""
         self._results[transaction_id] = sends
         if len(self._results) > CAPACITY:
-            del self._results[next(iter(self._results))]
+            self._results.popitem(last=False)
 
     def discard(self, transaction_id: bytes) -> None:
         """It was not committed after all."""
@@ -34,4 +36,4 @@ class RecentTransactions:
 
     def load(self, entries: list[tuple[bytes, list[tuple[int, int]]]]) -> None:
         """What ``dump`` gave."""
-        self._results = dict(entries)
+        self._results = OrderedDict(entries)

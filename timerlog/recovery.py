@@ -32,6 +32,7 @@ from timerlog.layout import (
 )
 from timerlog.log import (
     ADDRESS_SPACE_BYTES,
+    CONTROL_RESERVE_BYTES,
     CommitLog,
     SegmentHeader,
     reserve_log_address_space,
@@ -39,14 +40,18 @@ from timerlog.log import (
 )
 from timerlog.replay import Replayer
 from timerlog.reserve import Reserve
+from timerlog.sealed import unseal
 from timerlog.settings import StoreSettings
-from timerlog.tables import Tables, remove_derived_files
+from timerlog.sums import are_as_they_were
+from timerlog.tables import Tables, refuse_newer_tables, remove_derived_files
 
 END_OF_RANGE, ZEROS, BAD_LENGTH, BAD_CHECKSUM, END_RECORD = range(5)
 REASONS: Final = ("end of file", "nothing written", "bad length", "bad checksum", "end of segment")
 NEED_KEYS: Final = 13
 #: Lists the segments that are being taken into the log, while that lasts.
 ADOPTING: Final = "adopting"
+ADOPTING_FORMAT: Final = 1
+_FIRST_BYTES: Final = 64 * 1024
 _MARK_BYTES: Final = RECORD_HEAD_BYTES + MARK_BODY_BYTES
 
 
@@ -214,7 +219,8 @@ def _create(
     log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, base)
     undo.callback(log.close_files)
     log.prepare(settings.max_frame_bytes)
-    log.create_segment(0)
+    # On a small disk it need not be whole: it grows.
+    log.create_segment(0, SEGMENT_HEADER_BYTES + CONTROL_RESERVE_BYTES + _FIRST_BYTES)
     log.start_at(SEGMENT_HEADER_BYTES)
     report = RecoveryReport(is_new=True, end_position=SEGMENT_HEADER_BYTES)
     return Opened(log, tables, Applier(tables, settings, tick_ms=now_ms), report, reserve)
@@ -291,8 +297,11 @@ class _Recovery:
         noted = self.disk.read(ADOPTING)
         if noted is None:
             return []
+        body = unseal(noted, ADOPTING_FORMAT, "the list of segments that are being taken in")
+        if body is None:  # if one of them is missing, it counts as a missing segment
+            return []
         first = min(self.headers)
-        return [base for base in msgspec.json.decode(noted, type=list[int]) if base > first]
+        return [base for base in msgspec.json.decode(body, type=list[int]) if base > first]
 
     def _trusted_checkpoint(self) -> Checkpoint | None:
         found = checkpoints.load(self.disk)
@@ -315,11 +324,18 @@ class _Recovery:
         if directory is None:
             return False
         paths = {directory / name: count for name, count in found.tables.items()}
-        return all(path.is_file() and path.stat().st_size >= count for path, count in paths.items())
+        if not all(path.is_file() and path.stat().st_size >= count for path, count in paths.items()):
+            return False
+        # While a broker runs, its tables are as safe as its memory; from a clean stop on, checksums watch over them.
+        return not found.clean or are_as_they_were(directory, found.tables, found.sums)
 
     def _open_tables(self, trusted: Checkpoint | None) -> Tables:
         if self.directory is not None:
             if trusted is None:
+                # A clean checkpoint that is not trusted says that they are damaged, whatever they say.
+                found = checkpoints.load(self.disk)
+                if found is None or not found.clean:
+                    refuse_newer_tables(self.directory)
                 remove_derived_files(self.directory)
             (self.directory / "topics").mkdir(mode=0o750, exist_ok=True)
         return Tables(self.directory, self.log_id, self.settings, self.reserve)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-import msgspec
-
 from native import ffi, lib
 from timerlog.apply import Applier
-from timerlog.errors import DamagedLog, StoreError
+from timerlog.errors import DECODE_ERRORS, DamagedLog, StoreError
 from timerlog.layout import RECORD_HEAD_BYTES, TRANSACTION_ID_BYTES, RecordType
 from timerlog.log import ADDRESS_SPACE_BYTES
 from timerlog.tables import Tables
@@ -63,7 +61,15 @@ class Replayer:
                 self._apply_transaction(position + RECORD_HEAD_BYTES, end)
             else:
                 self._applier.apply(record, aux, memoryview(ffi.buffer(start, count - RECORD_HEAD_BYTES)))
-        except (KeyError, ValueError, IndexError, msgspec.MsgspecError, StoreError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            IndexError,
+            OverflowError,
+            StoreError,
+            *DECODE_ERRORS,
+        ) as error:
             if isinstance(error, StoreError) and type(error) not in (StoreError, Contradiction):
                 raise  # that has a name of its own: a limit that is too small, a newer format
             raise Contradiction(
@@ -72,7 +78,14 @@ class Replayer:
         return position + (int(count) + 7) // 8 * 8
 
     def _apply_transaction(self, position: int, end: int) -> None:
-        """The records inside, one by one: the checksum around them says that all are there."""
+        """The records inside, one by one: the checksum around them does not say that they are whole."""
         start = ffi.cast("char *", self._base) + position
         self._applier.transaction_id = bytes(ffi.buffer(start, TRANSACTION_ID_BYTES))
-        self.apply(position + TRANSACTION_ID_BYTES, end)
+        inside = position + TRANSACTION_ID_BYTES
+        counts, reason = ffi.new("uint64_t[256]"), ffi.new("int32_t *")
+        whole_to = int(
+            lib.tw_log_verify(ffi.cast("const uint8_t *", self._base), inside, end, counts, reason)
+        )
+        if whole_to != end or counts[RecordType.TRANSACTION]:
+            raise Contradiction(whole_to, f"the transaction holds what is no record, at position {whole_to}")
+        self.apply(inside, end)

@@ -12,6 +12,7 @@ from timerlog.apply import pack_redeliver
 from timerlog.changing import DELIVERED, READY, SCHEDULED, Changing
 from timerlog.core import INTERNAL, Control, UInt64Array
 from timerlog.dead_letters import HEADER, dead_topic
+from timerlog.errors import DECODE_ERRORS
 from timerlog.layout import RESET_ATTEMPTS, RUN, WERE_DONE, DeliveryState, MessageState, RecordType
 from timerlog.messages import MessageView, Outbound, send_payload
 
@@ -43,7 +44,7 @@ class Reviving(Changing):
             original, group, key = int(story["id"]), str(story["group"]), str(story["key"]).encode()
             if story["topic"] != topic:  # long names of earlier versions share a topic for their letters
                 return "not_found"
-        except (KeyError, TypeError, ValueError, msgspec.MsgspecError):
+        except (KeyError, TypeError, ValueError, *DECODE_ERRORS):
             return "not_found"
         if not self._is_of(topic, original):
             return "not_found"

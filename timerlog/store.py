@@ -8,6 +8,7 @@ without a clock: callers pass the time.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,9 @@ from timerlog.spare import Spare
 
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 CHECKPOINT_MS = 10_000
+MIB = 1024 * 1024
+#: Of a new directory: the wheel, the key index, what is kept of the log for control records, and small files.
+LEAST_BYTES = 5 * MIB
 
 
 class Store(TimerServices, Control):
@@ -63,6 +67,13 @@ class Store(TimerServices, Control):
         except PermissionError as error:
             lock.release()
             raise DirectoryReadOnly(f"{error.filename} cannot be written") from error
+        except DiskFull as error:
+            lock.release()
+            free_mib = shutil.disk_usage(directory).free / MIB
+            raise DiskFull(
+                f"{error}: {free_mib:.1f} MiB are free for {directory}, and a start needs {LEAST_BYTES // MIB} MiB "
+                "beside what the directory has"
+            ) from error
         except BaseException:
             lock.release()
             raise
@@ -187,6 +198,7 @@ class Store(TimerServices, Control):
             base=capture(tables, min(self._applier.tick_ms, self.wheel.tick_ms)),
             segments=self.log.sizes(),
             tables=tables.sizes(),
+            sums=tables.sums() if clean else {},
         )
 
     def checkpoint_age_ms(self, now_ms: int) -> int:

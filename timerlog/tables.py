@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from native import ffi, lib
-from timerlog.errors import StoreError
+from timerlog.errors import StoreError, UnsupportedFormat
 from timerlog.failures import Failures
 from timerlog.layout import (
     ARRIVAL,
@@ -36,10 +36,15 @@ from timerlog.recent import RecentTransactions
 from timerlog.region import PAGE_BYTES, Region
 from timerlog.reserve import Lender
 from timerlog.settings import DEFAULT_PRIORITY, FOREVER_MS, StoreSettings, effective_settings
+from timerlog.sums import table_sum
 
 TIB: Final = 1 << 40
 GIB: Final = 1 << 30
 KEYS_BYTES: Final = 1 << 20  #: of the key index at first
+ROWS_MAGIC: Final = b"TWMSGTAB"
+ARRIVALS_MAGIC: Final = b"TWARRIVE"
+DELIVERIES_MAGIC: Final = b"TWDELIVR"
+KEYS_MAGIC: Final = b"TWKEYS01"
 DEAD_SUFFIX: Final = ".dead"
 HEADER: Final = struct.Struct("<8sIIQ")  # magic, format, item_bytes, log_id
 _SCAN: Final = 1 << 20
@@ -163,7 +168,7 @@ class Tables:
         self._key_hashes = np.zeros(MAX_BATCH, np.uint32)
         self._key_counts = np.zeros(KEY_PARTITIONS, np.uint16)
         self.native = ffi.new("tw_store *")
-        self.messages = Table(self._path("messages.table"), b"TWMSGTAB", ROW, log_id, TIB // 2, lender)
+        self.messages = Table(self._path("messages.table"), ROWS_MAGIC, ROW, log_id, TIB // 2, lender)
         self._keys = self._open_keys()
         self._fill_native(max_topics, max_groups)
 
@@ -283,7 +288,7 @@ class Tables:
             return
         self.last_topic_id = max(self.last_topic_id, record.topic_id)
         path = self._path(f"topics/{record.topic_id}.arrivals")
-        table = Table(path, b"TWARRIVE", ARRIVAL, self.log_id, self._arrivals_reserve, self._lender)
+        table = Table(path, ARRIVALS_MAGIC, ARRIVAL, self.log_id, self._arrivals_reserve, self._lender)
         table.start_at(first_seq)
         self.topics[record.topic_id] = Topic(record, table, {})
         self.topic_ids[record.name] = record.topic_id
@@ -360,7 +365,7 @@ class Tables:
             return
         self.last_group_id = max(self.last_group_id, record.group_id)
         path = self._path(f"topics/{record.topic_id}-{record.group_id}.deliveries")
-        table = Table(path, b"TWDELIVR", DELIVERY, self.log_id, self._deliveries_reserve, self._lender)
+        table = Table(path, DELIVERIES_MAGIC, DELIVERY, self.log_id, self._deliveries_reserve, self._lender)
         table.start_at(max(record.start_seq, int(self.native.topics[record.topic_id].first_seq)))
         self.groups[record.group_id] = Group(record, table)
         self.topics[record.topic_id].groups[record.name] = record.group_id
@@ -402,6 +407,13 @@ class Tables:
         ]
         return {str(path.relative_to(directory)): count for path, count in named}
 
+    def sums(self) -> dict[str, int]:
+        """File name in the directory → checksum, of every table; empty in memory."""
+        directory = self.directory
+        if directory is None:
+            return {}
+        return {name: table_sum(directory / name, size_bytes) for name, size_bytes in self.sizes().items()}
+
     def sync(self) -> None:
         for region in self._regions():
             region.sync()
@@ -416,6 +428,19 @@ class Tables:
     def close(self) -> None:
         for region in self._regions():
             region.close()
+
+
+def refuse_newer_tables(directory: Path) -> None:
+    """Raises ``UnsupportedFormat`` when a newer version has made a derived file: then it has used the log as well."""
+    for path in [*directory.glob("*.table"), *directory.glob("topics/*"), *directory.glob("keys.index")]:
+        with path.open("rb") as file:
+            head = file.read(12)
+        magic, newest = head[:8], KEYS_MAGIC
+        is_newer = magic[:6] == newest[:6] and magic[6:].isdigit() and magic > newest
+        if magic in (ROWS_MAGIC, ARRIVALS_MAGIC, DELIVERIES_MAGIC) and len(head) == 12:
+            is_newer = int.from_bytes(head[8:], "little") > FORMAT_VERSION
+        if is_newer:
+            raise UnsupportedFormat(f"{path} has a newer format than this version reads ({FORMAT_VERSION})")
 
 
 def remove_derived_files(directory: Path) -> None:

@@ -244,10 +244,19 @@ def _changing(
 
 def _hand_out(text: str, out: Path | None) -> None:
     """Into a file before anything else: a token that could not be handed out is not made."""
+    from cli.failures import CommandError
+
     if out is None:
         return
-    with open(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text + "\n")
+    try:
+        with open(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text + "\n")
+    except OSError as error:
+        raise CommandError(
+            "token_not_written",
+            f"{out} cannot be written: {error.strerror}; nothing was changed",
+            "Name a file that is not there yet, in a directory that you can write to.",
+        ) from error
 
 
 def _tell(token: Token, text: str, out: Path | None, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -70,6 +71,32 @@ def reach_beyond(of: Array, end: int) -> bool:
 def due_times(store: TwinStore, ids: Sequence[int]) -> list[int]:
     """When each message is due: its deliver_at, and its part of the topic's spread."""
     return [due_ms(store, message_id) for message_id in ids]
+
+
+def count_lateness(
+    store: TwinStore,
+    group_id: int,
+    values: Sequence[int],
+    epochs: Sequence[int] | None,
+    now_ms: int,
+    bounds: Sequence[int],
+) -> tuple[int, list[int], int]:
+    """(messages counted, a histogram of how late they are, the sum in ms)."""
+    counts, sum_ms = [0] * (len(bounds) + 1), 0
+    for index, value in enumerate(values):
+        if epochs is not None and epochs[index] != 1:
+            continue
+        message_id = value
+        if group_id:
+            topic_id = int(store.groups[group_id]["topic_id"])
+            is_there = value < int(store.topics[topic_id]["count"])
+            message_id = int(store.arrivals[topic_id][value]["id"]) if is_there else 0
+        if 0 < message_id < store.next_id:
+            due = max(due_ms(store, message_id), int(store.rows[message_id]["created_ms"]))
+            late_ms = max(0, now_ms - due)
+            counts[bisect_left(bounds, late_ms)] += 1
+            sum_ms += late_ms
+    return sum(counts), counts, sum_ms
 
 
 def due_ms(store: TwinStore, message_id: int) -> int:

@@ -14,6 +14,7 @@ import pytest
 
 from broker.exit_codes import ExitCode
 from broker.web import MAX_CONNECTIONS
+from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection
 from tests.support.certificates import Files
 from tests.support.http_client import Answer, get, scrape
@@ -267,3 +268,36 @@ def test_a_client_certificate_is_asked_for_over_https_too(tmp_path: Path) -> Non
             get(f"{url}/metrics", context)
         context.load_cert_chain(*files.client("prometheus"))
         assert get(f"{url}/metrics", context).status == 200
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_needed_for_metrics_once_there_is_one(tmp_path: Path) -> None:
+    """Without one: whether it lives, whether it is ready, and nothing else."""
+    data, shell = tmp_path / "data", Shell(tmp_path)
+
+    def token(name: str, grant: str) -> str:
+        done = shell.run("tokens", "create", name, "--grant", grant, "--json", "--data", str(data))
+        return str(json.loads(done.stdout)["token"])
+
+    watcher, admin, producer = (
+        token("watcher", "query:*"),
+        token("admin", "admin:*"),
+        token("shop", "publish:*"),
+    )
+    with Daemon(data, **HTTP) as daemon:
+        url = http_url(daemon)
+        assert get(f"{url}/livez").text == "ok\n"
+        assert json.loads(get(f"{url}/readyz").text) == {"ready": True}
+        refused = get(f"{url}/metrics")
+        assert refused.status == 401
+        assert refused.headers["WWW-Authenticate"].startswith("Bearer")
+        assert "tickwheel_" not in refused.text
+        for wrong in ("twk_nonsense", f"{watcher}x", producer):
+            assert get(f"{url}/metrics", Authorization=f"Bearer {wrong}").status == 401
+        assert get(f"{url}/metrics", Authorization=f"Basic {watcher}").status == 401
+        for right in (watcher, admin):
+            bearer = {"Authorization": f"Bearer {right}"}
+            assert scrape(url, **bearer).value("ready") == 1
+            assert json.loads(get(f"{url}/readyz", **bearer).text) == {"ready": True, "reasons": []}

@@ -117,10 +117,6 @@ def test_every_metric_is_used_or_explained(found: Scraped) -> None:
         for name, family in found.families.items()
         if name.startswith("tickwheel_")
     }
-    names = {
-        name.replace("tickwheel_build", "tickwheel_build_info") if name == "tickwheel_build" else name
-        for name in names
-    }
     assert explained == names
 
 

@@ -154,6 +154,11 @@ def test_only_clients_with_a_certificate(tmp_path: Path, files: Files, backend: 
 
     with tls_daemon(tmp_path, files, tls_client_ca=files.client_ca_path) as daemon:
         anyio.run(main, backend=backend)
+        audited = [
+            e for e in daemon.events() if e["logger"] == "tickwheel.broker.audit" and e["event"] == "tls"
+        ]
+    assert len(audited) == 2
+    assert "the client's certificate is refused" in audited[1]["reason"]
 
 
 def test_old_versions_are_refused(tmp_path: Path, files: Files) -> None:

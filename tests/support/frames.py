@@ -45,6 +45,22 @@ def ack_payload(group_id: int, ids: Sequence[int], epochs: Sequence[int]) -> byt
     return head + np.asarray(ids, "<u8").tobytes() + np.asarray(epochs, "<u4").tobytes()
 
 
+def delivered_bodies(deliver_frame: bytes) -> list[tuple[int, bytes]]:
+    """Of each message of a DELIVER frame its id, and its key, headers, ordering key and body in one piece."""
+    ids, _ = delivered(deliver_frame)
+    count, at = len(ids), 24 + 28 * len(ids)
+    bodies = struct.unpack_from(f"<{count}I", deliver_frame, at)
+    rests = struct.unpack_from(f"<{3 * count}H", deliver_frame, at + 4 * count)
+    at += 11 * count
+    found = []
+    for index, message_id in enumerate(ids):
+        size_bytes = bodies[index] + sum(rests[index::count])
+        found.append((message_id, deliver_frame[at : at + size_bytes]))
+        at += size_bytes
+    assert at == len(deliver_frame)
+    return found
+
+
 def delivered(deliver_frame: bytes) -> tuple[list[int], list[int]]:
     """(ids, epochs) of a DELIVER frame."""
     (count,) = struct.unpack_from("<I", deliver_frame, 20)

@@ -27,7 +27,7 @@ _TWINS: Final = {
         (ingest, "ingest send_check unsend"),
         (log, "log_append replay"),
         (keys, "find remove bytes_to_grow grow bytes_to_resize resize fitting count"),
-        (delivery, "lookup due_times apply_put apply_lease select unselect deliver_frame"),
+        (delivery, "lookup due_times count_lateness apply_put apply_lease select unselect deliver_frame"),
         (acks, "ack_check unmark_acks apply_ack apply_dead apply_nack apply_redeliver apply_release"),
         (acks, "apply_return"),
         (acks, "expire requeue held_by"),

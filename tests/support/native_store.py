@@ -209,6 +209,31 @@ class NativeStore:
             )
             return due.tolist()
 
+    def count_lateness(
+        self,
+        group_id: int,
+        values: Sequence[int],
+        epochs: Sequence[int] | None,
+        now_ms: int,
+        bounds: Sequence[int],
+    ) -> tuple[int, list[int], int]:
+        with Outputs() as out:
+            counts, total = out.array(len(bounds) + 1, np.int64), out.array(1, np.int64)
+            counts[:], total[:] = 0, 0
+            counted = lib.tw_count_lateness(
+                self.store,
+                group_id,
+                out.input(values, np.uint64, "uint64_t *"),
+                ffi.NULL if epochs is None else out.input(epochs, np.uint32, "uint32_t *"),
+                len(values),
+                now_ms,
+                out.input(bounds, np.int64, "int64_t *"),
+                len(bounds),
+                pointer(counts, "int64_t *"),
+                pointer(total, "int64_t *"),
+            )
+            return int(counted), counts.tolist(), int(total[0])
+
     def lookup(self, ids: Sequence[int], versions: Sequence[int], now_ms: int) -> list[int]:
         with Outputs() as out:
             verdicts = out.array(len(ids), np.uint8)

@@ -166,6 +166,15 @@ class BadArgument(TickwheelError, ValueError):
     advice = "Correct the call."
 
 
+class TracingMissing(TickwheelError, ImportError):
+    """Traces were asked for, and OpenTelemetry is not installed."""
+
+    code = "extra_missing"
+    advice = (
+        "Install it: pip install 'tickwheel[tracing]', and an SDK (opentelemetry-sdk) that takes the spans."
+    )
+
+
 class UnknownGroup(TickwheelError):
     """There is no such group."""
 

@@ -230,7 +230,7 @@ _REQUEST_DECODERS: Final[dict[FrameType, msgspec.msgpack.Decoder[Request]]] = {
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _ERROR_DECODER: Final = msgspec.msgpack.Decoder(ErrorBody)
 # Deeply nested values in fields that the Structs do not know end in RecursionError.
-_DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 T = TypeVar("T")
 
@@ -257,7 +257,7 @@ def decode_request(frame_type: FrameType, payload: bytes) -> Request:
         return cls()
     try:
         return _REQUEST_DECODERS[frame_type].decode(payload)
-    except _DECODE_ERRORS as error:
+    except DECODE_ERRORS as error:
         raise BadRequest(f"{frame_type.name} was not understood: {error}.") from None
 
 
@@ -265,7 +265,7 @@ def decode_answer(decoder: msgspec.msgpack.Decoder[T], payload: bytes) -> T:
     """The typed body of an answer. Raises BadFrame."""
     try:
         return decoder.decode(payload)
-    except _DECODE_ERRORS as error:
+    except DECODE_ERRORS as error:
         raise BadFrame(f"An answer was not understood: {error}.") from None
 
 

@@ -231,13 +231,14 @@ class LogColumns:
         empty_is_null: bool,
     ) -> Any:
         """A binary array of one part of each record, copied out of the log in one go."""
-        records = self._records(_numbers(ids))
+        numbers = _numbers(ids)
+        records, is_right = self._records(numbers), self.are_right(numbers)
         starts, sizes = part(records)
-        sizes = np.where(records.is_whole, sizes, 0)
-        is_there = records.is_whole & (sizes > 0) if empty_is_null else records.is_whole
+        sizes = np.where(is_right, sizes, 0)
+        is_there = is_right & (sizes > 0) if empty_is_null else is_right
         ends = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=ends[1:])
-        gathered = self._snapshot.log.gather(np.where(records.is_whole, starts, 0), sizes)
+        gathered = self._snapshot.log.gather(np.where(is_right, starts, 0), sizes)
         found = pa.LargeBinaryArray.from_buffers(
             pa.large_binary(), len(sizes), [_bitmap(is_there), pa.py_buffer(ends), pa.py_buffer(gathered)]
         )

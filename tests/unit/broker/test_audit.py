@@ -90,7 +90,7 @@ async def test_without_a_file_it_is_in_the_ordinary_log(caplog: pytest.LogCaptur
     audit.refused("login", code="bad_token")
     assert [(r.name, r.levelname, r.message) for r in caplog.records] == [
         ("tickwheel.broker.audit", "INFO", "SetTopic"),
-        ("tickwheel.broker.audit", "WARNING", "login"),
+        ("tickwheel.broker.audit", "INFO", "login"),
     ]
 
 

@@ -123,3 +123,13 @@ def test_off_loopback_only_when_asked_for() -> None:
     assert settings.listen_host == "0.0.0.0"
     assert from_arguments(listen_host="::1").listen_host == "::1"
     assert from_arguments(listen_host="localhost").listen_host == "localhost"
+
+
+def test_http_for_other_machines_needs_tls_too() -> None:
+    with pytest.raises(ConfigError, match=r"http_host is '0\.0\.0\.0'"):
+        from_arguments(http_listen=True, http_host="0.0.0.0")
+    assert from_arguments(http_listen=False, http_host="0.0.0.0").http_host == "0.0.0.0"
+    assert from_arguments(http_listen=True, http_host="0.0.0.0", insecure=True).http_listen
+    assert from_arguments(http_listen=True, http_host="::1").http_listen
+    with pytest.raises(ConfigError, match="listen_host is"):
+        from_arguments(http_listen=True, listen_host="0.0.0.0")

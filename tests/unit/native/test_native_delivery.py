@@ -430,3 +430,25 @@ def test_spread_moves_messages_apart_and_never_forward() -> None:
     assert len({(ms - NOW_MS) // 100 for ms in due}) == 10, "evenly: some in each tenth"
     early = pair.call("lookup", list(range(1, 41)), [0] * 40, NOW_MS + 500)
     assert early == [DUE if ms <= NOW_MS + 500 else SUPERSEDED for ms in due]
+
+
+@pytest.mark.parametrize("spread_ms", [0, 1_000])
+@given(
+    values=st.lists(st.integers(0, 12) | st.just(LAST), max_size=12),
+    epochs=st.none() | st.lists(st.integers(0, 3), min_size=12, max_size=12),
+    group_id=st.sampled_from([0, 1]),
+    late_ms=st.integers(-100, 20_000),
+)
+def test_lateness_is_counted_as_the_twin_does(
+    spread_ms: int, values: list[int], epochs: list[int] | None, group_id: int, late_ms: int
+) -> None:
+    """Ids and numbers that nobody has are passed over."""
+    pair = store_with(8)
+    pair.call("apply_put", 1, 0, array(run(3, 2), run(6, 1)))
+    for side in pair.sides:
+        side.topics[1]["spread_ms"] = spread_ms
+    bounds = [0, 1, 10, 100, 10_000]
+    counted, counts, _ = pair.call(
+        "count_lateness", group_id, values, epochs and epochs[: len(values)], NOW_MS + late_ms, bounds
+    )
+    assert counted == sum(counts) <= len(values)

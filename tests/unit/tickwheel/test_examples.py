@@ -76,7 +76,22 @@ SAYS = {
         "the dead one comes back too late: 1 of the messages are not held any more: 1.",
         "invoices: 3",
     ],
-    "tokens.py": ["may not publish 'mails'.", "The token was revoked."],
+    "tokens.py": ["sent: 1", "may not publish 'mails'.", "The token was revoked."],
+    "tracing.py": [
+        "send reminders: a child of order 17",
+        "process reminders: linked to send reminders",
+        "a trace of its own: True",
+        "the delay lies between them: True",
+    ],
+    "watching.py": [
+        "alive: ok",
+        "ready: True",
+        "tickwheel_messages_accepted_total: 100",
+        "tickwheel_messages_acked_total: 60",
+        "tickwheel_backlog_messages: 40",
+        "tickwheel_connections: 1",
+        "late messages counted: 100",
+    ],
     "priorities.py": ["first: alarm", "reports among the first 16: 2"],
     "ordering.py": ["ada: created, paid, shipped", "bob: created, paid, shipped"],
     "transactions.py": [

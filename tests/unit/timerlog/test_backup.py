@@ -10,9 +10,10 @@ import pytest
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.purging import LATER_MS, content, fill, mixed
-from timerlog.backup import NAME, back_up, check_backup, pack_manifest, read_manifest, restore
+from timerlog.backup import BACKUP_FORMAT, NAME, back_up, check_backup, pack_manifest, read_manifest, restore
 from timerlog.errors import BackupTargetInUse, BadBackup, DamagedLog, NoDataDirectory, UnsupportedFormat
 from timerlog.log import unpack_segment_header
+from timerlog.sealed import seal
 from timerlog.store import Store
 
 NEW_LOG_ID = 77
@@ -131,7 +132,7 @@ def test_a_newer_backup_is_refused(store: Store, tmp_path: Path) -> None:
     back_up(tmp_path / "data", tmp_path / "copy", NOW_MS)
     path = tmp_path / "copy" / NAME
     whole = path.read_bytes()
-    path.write_bytes(whole.replace(b'"format":1', b'"format":2'))
+    path.write_bytes(seal(BACKUP_FORMAT + 1, {"something": "else"}))
     with pytest.raises(UnsupportedFormat, match="the backup has format 2"):
         read_manifest(tmp_path / "copy")
     path.write_bytes(whole)

@@ -12,6 +12,7 @@ from timerlog import checkpoint
 from timerlog.base import Base, GroupBase, TopicBase
 from timerlog.checkpoint import Checkpoint
 from timerlog.disk import FileDisk
+from timerlog.errors import UnsupportedFormat
 from timerlog.layout import GroupRecord, TopicRecord
 
 ONE = Checkpoint(
@@ -58,11 +59,17 @@ def test_any_damage_means_none(disk: FileDisk) -> None:
         assert checkpoint.load(disk) is None
 
 
-def test_another_format_means_none(disk: FileDisk) -> None:
-    disk.replace(checkpoint.NAME, checkpoint.pack(msgspec.structs.replace(ONE, format=99)), durable=False)
+@pytest.mark.parametrize("older", [{"format": 1}, {"version": 2}])
+def test_what_an_older_version_wrote_is_not_used(disk: FileDisk, older: dict[str, int]) -> None:
+    disk.replace(checkpoint.NAME, checkpoint.pack(msgspec.structs.replace(ONE, **older)), durable=True)
     assert checkpoint.load(disk) is None
-    disk.replace(checkpoint.NAME, checkpoint.pack(msgspec.structs.replace(ONE, version=1)), durable=False)
-    assert checkpoint.load(disk) is None
+
+
+@pytest.mark.parametrize("newer", [{"format": 99}, {"version": 99}])
+def test_what_a_newer_version_wrote_is_refused(disk: FileDisk, newer: dict[str, int]) -> None:
+    disk.replace(checkpoint.NAME, checkpoint.pack(msgspec.structs.replace(ONE, **newer)), durable=True)
+    with pytest.raises(UnsupportedFormat, match="99"):
+        checkpoint.load(disk)
 
 
 @pytest.mark.parametrize(

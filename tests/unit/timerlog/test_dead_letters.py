@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from tests.support.driver import NOW_MS, pump
+from tests.support.frames import delivered
 from tests.support.full_disk import full_disk
+from tests.support.native_frames import HEADERS, Item, SendFrame
 from tests.support.reader import Reader
 from tickwheel.protocol.limits import dead_topic as dead_topic_by_protocol
 from timerlog.dead_letters import HEADER, dead_topic
@@ -270,3 +272,22 @@ def test_letters_of_many_bytes_are_committed_in_parts(store: Store, monkeypatch:
     assert reader.nack(*held, error="e" * 500) == ["dead"] * count
     assert sum(commits) == count, "none was tried in vain: no more than fit into a frame were put together"
     assert 1 < max(commits) <= 3
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"\xc1", b"\x81\xa1\xff\x01", b"\x81\xa1k\xa1\xff", b"\x81\xa1k" + b"\x91" * 8_000],
+    ids=["no MessagePack", "a name that is no text", "a value that is no text", "nested too deeply"],
+)
+def test_headers_that_nobody_can_read_do_not_keep_a_message_from_becoming_a_letter(
+    store: Store, headers: bytes
+) -> None:
+    topic_id = store.create_topic("strange", {"max_attempts": 1}, 0, NOW_MS).topic_id
+    group_id = store.open_group(topic_id, "g", NOW_MS)
+    frame = SendFrame(topic_id, [Item(b"body", headers=headers)], HEADERS).encode()
+    assert store.ingest(frame, NOW_MS).messages == 1
+    pump(store, NOW_MS)
+    got = store.fetch(group_id, store.acquire_holder(group_id), 1, 1, 1 << 20, NOW_MS)
+    assert got
+    ids, epochs = delivered(got)
+    assert store.nack(group_id, ids, epochs, None, "no", NOW_MS) == ["dead"]

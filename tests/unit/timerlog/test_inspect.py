@@ -69,3 +69,33 @@ def test_a_torn_tail_is_no_damage(directory: Path) -> None:
 def test_what_is_not_a_data_directory(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not a data directory"):
         inspect_directory(tmp_path / "nothing")
+
+
+def test_every_file_is_named_with_its_format(directory: Path) -> None:
+    report = inspect_directory(directory)
+    formats = {one.kind: one.format for one in report.files}
+    assert formats == {
+        "LOCK": None,
+        "checkpoint": 3,
+        "commitlog": 2,
+        "keys.index": 1,
+        "messages.table": 2,
+        "arrivals": 2,
+        "reserve": None,
+        "timer.log": None,
+        "timer.wheel": 1,
+    }
+    states = {one.kind: one.state for one in report.files}
+    assert states["timer.log"] == states["timer.wheel"] == "derived"
+    assert set(states.values()) == {"whole", "derived"}
+
+
+@pytest.mark.parametrize("name", ["messages.table", "keys.index", "topics/1.arrivals", "checkpoint"])
+def test_a_derived_file_that_is_damaged_is_named_and_does_no_harm(directory: Path, name: str) -> None:
+    content = bytearray((directory / name).read_bytes())
+    content[60] ^= 1
+    (directory / name).write_bytes(content)
+    report = inspect_directory(directory)
+    assert report.ok
+    states = {one.file: one.state for one in report.files}
+    assert states[name] == "damaged"

@@ -1,0 +1,125 @@
+"""Alive and ready, in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+import trio.testing
+
+from broker.clock import TrioClock
+from broker.config import from_arguments
+from broker.core import Broker
+from broker.sync import InPlace
+from broker.vitals import FULL_S, SLOW_SYNC_S, STALL_S, Disk, Reason, look_at_disk
+from tests.support.driver import NOW_MS, SMALL
+from tests.support.frames import send
+from timerlog.store import Store
+
+WELL = Disk(size_bytes=1 << 40, free_bytes=1 << 39, is_read_only=False)
+
+
+class StuckRunner:
+    """A disk that does not answer."""
+
+    async def run(self, work: object) -> None:
+        await trio.sleep_forever()
+
+
+@asynccontextmanager
+async def broker(
+    path: Path, runner: InPlace | StuckRunner | None = None
+) -> AsyncIterator[tuple[Broker, trio.Nursery]]:
+    store = Store.open(path, SMALL, NOW_MS)
+    async with trio.open_nursery() as nursery:
+        made = Broker(
+            from_arguments(data_dir=str(path)), store, TrioClock(NOW_MS), runner or InPlace(), nursery
+        )
+        nursery.start_soon(made.vitals.run)
+        yield made, nursery
+        nursery.cancel_scope.cancel()
+    store.close(clean=False)
+
+
+def codes(reasons: list[Reason]) -> list[str]:
+    return [reason.code for reason in reasons]
+
+
+async def test_a_broker_that_works_is_alive_for_days(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with broker(tmp_path) as (made, nursery):
+        nursery.start_soon(made.run)
+        topic_id = made.store.open_topic("t", NOW_MS)
+        for hour in range(3):
+            now_ms = made.clock.now_ms()
+            made.store.ingest(send(topic_id, [b"x"], times_ms=[now_ms + 1_800_000]), now_ms)
+            await made.commit.wait_durable(made.store.appended_position)
+            await trio.sleep(3_600)
+            assert made.vitals.is_alive, hour
+        assert made.store.stats(0)["ready"] == 3
+        assert made.vitals.reasons(WELL) == []
+
+
+async def test_a_broker_whose_tasks_do_not_run_is_not_alive(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Here nobody runs them."""
+    async with broker(tmp_path) as (made, _):
+        topic_id = made.store.open_topic("t", NOW_MS)
+        made.store.ingest(send(topic_id, [b"x"]), NOW_MS)
+        made.store.sync()
+        await trio.sleep(STALL_S / 2)
+        assert made.vitals.is_alive
+        await trio.sleep(STALL_S)
+        assert sorted(made.vitals.hanging) == ["EnqueueGet", "housekeeping"]
+        assert codes(made.vitals.reasons(WELL)) == ["hanging"]
+        made.is_draining = True
+        assert made.vitals.is_alive, "one that stops is left to do so"
+        assert codes(made.vitals.reasons(WELL)) == ["draining", "hanging"]
+
+
+async def test_a_process_that_was_away_is_given_time(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Stopped and continued, or on a machine that slept: nobody looked, so nobody hung."""
+    async with broker(tmp_path) as (made, _):
+        await trio.sleep(1.5)
+        autojump_clock.jump(1_000)
+        made.vitals.look()
+        assert made.vitals.hanging == []
+
+
+async def test_a_full_disk_counts_for_a_while(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    async with broker(tmp_path) as (made, nursery):
+        nursery.start_soon(made.run)
+        await trio.sleep(100)
+        assert made.vitals.reasons(WELL) == []
+        made.counters.refusals["disk_full"] += 1
+        assert codes(made.vitals.reasons(WELL)) == ["disk_full"]
+        assert made.vitals.is_alive
+        await trio.sleep(FULL_S + 1)
+        assert made.vitals.reasons(WELL) == []
+
+
+async def test_what_the_disk_says(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    async with broker(tmp_path) as (made, _):
+        assert codes(made.vitals.reasons(WELL._replace(is_read_only=True))) == ["disk_read_only"]
+        assert codes(made.vitals.reasons(WELL._replace(free_bytes=1_000))) == ["disk_full"]
+        assert codes(made.vitals.reasons(None)) == ["disk_unreadable"]
+        real = look_at_disk(str(tmp_path))
+        assert 0 < real.free_bytes <= real.size_bytes
+
+
+async def test_a_disk_that_does_not_answer_is_no_reason_to_start_again(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with broker(tmp_path, StuckRunner()) as (made, nursery):
+        nursery.start_soon(made.run)
+        made.store.open_topic("t", NOW_MS)
+        made.commit.when_durable(made.store.appended_position, lambda _: None, b"")
+        await trio.sleep(SLOW_SYNC_S + STALL_S + 5)
+        assert made.vitals.is_alive
+        assert codes(made.vitals.reasons(WELL)) == ["disk_slow"]

@@ -59,6 +59,8 @@ class Message:
     token: str
     topic: str
     due_ms: int = 0
+    latest_ms: int = 0
+    """When it may be due at the latest, if it was given another time."""
     is_relative: bool = False
     key: str | None = None
     order_key: str | None = None
@@ -348,6 +350,7 @@ class Oracle:
         """Somebody asks for another time."""
         message.was_moved = True
         message.was_given_before = any(held.is_certain for held in message.held.values())
+        message.latest_ms = max(message.latest_ms, message.due_ms, due_ms)
         message.due_ms = min(message.due_ms, due_ms)
 
     def move_answered(self, message: Message, result: str, due_ms: int) -> None:

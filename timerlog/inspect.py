@@ -21,7 +21,15 @@ from timerlog.disk import Disk, FileDisk
 from timerlog.errors import NoDataDirectory
 from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.log import ADDRESS_SPACE_BYTES, SegmentHeader, reserve_log_address_space
-from timerlog.recovery import END_RECORD, REASONS, ZEROS, LogReader, is_unused, read_segment_header
+from timerlog.recovery import (
+    END_OF_RANGE,
+    END_RECORD,
+    REASONS,
+    ZEROS,
+    LogReader,
+    is_unused,
+    read_segment_header,
+)
 from timerlog.sums import table_sum
 from timerlog.tables import KEYS_MAGIC
 
@@ -205,7 +213,9 @@ class _Inspection:
             stop, reason = self._verify_segment(reader, segment + SEGMENT_HEADER_BYTES)
             self.report.log_bytes += stop - segment
             last = segment == max(reader.sizes)
-            if reason == END_RECORD or (last and reason == ZEROS and not reader.garbage_behind(stop)):
+            # A copy may end exactly behind its last record: where that file ends, nothing is torn.
+            ends = reason in (ZEROS, END_OF_RANGE) and not reader.garbage_behind(stop)
+            if reason == END_RECORD or (last and ends):
                 continue
             torn = reader.marked_behind(stop) <= stop
             if torn:

@@ -1,7 +1,5 @@
 """What must hold, whatever happens. It is told what clients asked for and were answered, and which leases left the
-broker; it knows nothing of the engine.
-
-What nobody was answered may have happened or not; both are right until one of them is seen.
+broker; it knows nothing of the engine. What nobody was answered may have happened or not, until one of them is seen.
 """
 
 from __future__ import annotations

@@ -163,7 +163,10 @@ class Connection:
             self.broker.give_back(subscription)
         self.subscriptions.clear()
         self.outgoing.put(self.broker.counters.refusal(0, error))
-        self.start_soon(self._take_leave)
+        if (
+            self._nursery is not None and self._nursery.child_tasks
+        ):  # else it is just ending, and takes no more
+            self.start_soon(self._take_leave)
 
     async def _take_leave(self) -> None:
         with trio.move_on_after(_LINGER_S):

@@ -43,6 +43,7 @@ class Logins:
         self._turns = trio.CapacityLimiter(MAX_AT_ONCE)
         self._good: OrderedDict[str, list[tuple[bytes, str]]] = OrderedDict()
         self._bad: OrderedDict[bytes, None] = OrderedDict()
+        self._changes = 0
         self.attempts = Attempts()
 
     async def judge(self, text: str, known: dict[str, Token], address: str) -> tuple[str, str]:
@@ -72,8 +73,9 @@ class Logins:
         return token
 
     def forget_bad(self) -> None:
-        """The tokens have changed: what was wrong may be right now."""
+        """The tokens have changed: what was wrong may be right now, also what is being computed at this moment."""
         self._bad.clear()
+        self._changes += 1
 
     def _known_proof(self, token: Token, digest: bytes) -> str:
         valid = token.hashes(self._clock.now_ms())
@@ -89,9 +91,11 @@ class Logins:
             raise TooManyAttempts("Too many are logging in at this moment.")
         attempt = self.attempts.begin(address)
         hashes = [] if token is None else token.hashes(self._clock.now_ms())
+        changes = self._changes
         proof = await trio.to_thread.run_sync(tokens.matching, secret, hashes, limiter=self._turns)
         if token is None or not proof:
-            _remember(self._bad, digest, None)
+            if changes == self._changes:
+                _remember(self._bad, digest, None)
             raise BadToken
         self.attempts.succeeded(address, attempt)
         seen = [(digest, proof), *self._good.get(token.id, ())][:2]

@@ -6,6 +6,7 @@ Inside a user's process (`tickwheel.embedded`) nothing is configured here: the e
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from typing import Any, TextIO, cast
@@ -78,4 +79,6 @@ class _Logfmt:
 
 def _quoted(value: object) -> str:
     text = str(value)
+    if not text.isprintable():  # a line of its own, or a terminal's commands, must not come from outside
+        return json.dumps(text)
     return f'"{text}"' if " " in text or not text else text

@@ -107,7 +107,7 @@ def load(path: Path) -> dict[str, Token]:
 @contextlib.contextmanager
 def changing(path: Path) -> Iterator[dict[str, Token]]:
     """The tokens, to be changed: written when the block ends well. Raises TokensUnusable, OSError."""
-    lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = _open_lock(path.with_name(path.name + ".lock"))
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         tokens = load(path)
@@ -117,16 +117,32 @@ def changing(path: Path) -> Iterator[dict[str, Token]]:
         os.close(lock)
 
 
+def _open_lock(path: Path) -> int:
+    with contextlib.suppress(FileExistsError):
+        return _create(path)
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _create(path: Path) -> int:
+    """A new file. Root may do this in a directory of the broker's user: what that user has put there, such as a link to
+    another file, is neither written to nor given away."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    if os.geteuid() == 0:  # what root makes for a broker of another user is that user's
+        owner = os.stat(path.parent)
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    return descriptor
+
+
 def _save(path: Path, tokens: list[Token]) -> None:
     data = msgspec.json.format(msgspec.json.encode(_File(FORMAT, tokens)), indent=2) + b"\n"
-    aside = path.with_name(f"{path.name}.{os.getpid()}.new")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+    descriptor = _create(aside)
     try:
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
+            _keep_owner(path, file.fileno())
             os.fsync(file.fileno())
-        _keep_owner(path, aside)
         os.replace(aside, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -139,13 +155,11 @@ def _save(path: Path, tokens: list[Token]) -> None:
         os.close(directory)
 
 
-def _keep_owner(path: Path, aside: Path) -> None:
-    """A file that root writes for a broker of another user stays readable to it: the owner is that of the old file, or
-    of the directory."""
-    if os.geteuid() != 0:
-        return
-    owner = os.stat(path) if path.exists() else os.stat(path.parent)
-    os.chown(aside, owner.st_uid, owner.st_gid)
+def _keep_owner(path: Path, descriptor: int) -> None:
+    """A file that root writes anew stays readable to whom it belonged."""
+    if os.geteuid() == 0 and path.exists():
+        owner = os.stat(path)
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 # What is done to tokens ------------------------------------------------------------------------------------

@@ -103,7 +103,9 @@ class Machine:
         self._scope: trio.CancelScope | None = None
         self.state: str | None = None
         """Of the store, after it was stopped in order."""
-        self._power_lost = self._lost_power_last = False
+        self._power_lost = False
+        self._was_stopped = False
+        """In order, the last time."""
         self._is_wanted_again = trio.Event()
         self._replayed: str | None = None
 
@@ -241,7 +243,7 @@ class Machine:
         self._settle_tables()
         if not is_clean:
             self.state = None
-        self._lost_power_last = self._power_lost
+        self._was_stopped = is_clean
         if self._power_lost:
             self._power_lost = False
             self._lose_power()
@@ -310,14 +312,14 @@ class Machine:
             return
         self.view = None
         self._replayed = replayed_state(self.disk, self.store_settings, self.world.clock.now_ms())
-        if self._replayed is not None and not self._lost_power_last:
+        if self._replayed is not None and self._was_stopped:
             self._check_rot(self._replayed)
         self.view = view
         self.world.count("replays compared")
 
     def _check_rot(self, state: str) -> None:
-        """A bit that changes in what was synced is found, or makes no difference. Not after a power loss, which may
-        have taken the mark that tells the last batch from a torn tail."""
+        """A bit that changes in what was synced is found, or makes no difference. Only after a stop in order: any other
+        end may have taken the mark that tells the last batch from a torn tail."""
         copy = self.disk.copy()
         inode = copy.segments[self._rng.choice(sorted(copy.segments))]
         place = self._rng.randrange(max(1, len(inode.synced)))

@@ -51,7 +51,12 @@ def parse_url(url: str) -> Address:
         parts = urlsplit(url)
     except ValueError:  # brackets that do not match, and the like
         raise ConfigError(f"{url!r} is not the address of a broker.", advice=_FORMS) from None
-    if parts.query or parts.fragment or parts.username is not None:
+    if parts.username is not None:  # it may be a token, so the address is not repeated
+        raise ConfigError(
+            "The address of a broker has no user and no password.",
+            advice=f"A token is given as token=, token_file=, TICKWHEEL_TOKEN or TICKWHEEL_TOKEN_FILE. {_FORMS}",
+        )
+    if parts.query or parts.fragment:
         raise ConfigError(f"The address {url!r} has parts that mean nothing here.", advice=_FORMS)
     if parts.scheme == "tickwheel+unix":
         if parts.netloc or not parts.path.startswith("/"):

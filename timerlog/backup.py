@@ -134,16 +134,59 @@ class _Copying:
         for base in sorted(self._held):
             self._copy(base)
         log = MappedLog.of(self._target / "commitlog")
-        # A broker that goes on in a new segment meanwhile says so at the end of the last one.
-        while log.goes_on() and (later := self._hold_later()):
-            log.close()
-            for base in later:
-                self._copy(base)
-            log = MappedLog.of(self._target / "commitlog")
         try:
-            return self._finish(log, floor, created_ms)
+            end, counts = self._verify(log)
+            return self._finish(log, end, counts, floor, created_ms)
         finally:
             log.close()
+
+    def _verify(self, log: MappedLog) -> tuple[int, dict[int, int]]:
+        """Reads every record of the copy, and follows a broker that goes on: see ``verify_log``.
+
+        A copy takes its time. Behind a place that was not written yet when it was read, there may be what was written a
+        moment later: that looks like damage. So such a place is read once more, and counts as damage if it is still not
+        whole.
+        """
+        check_bases(log)
+        position, read_again = log.bases[0] + SEGMENT_HEADER_BYTES, -1
+        while True:
+            base = position // log.segment_bytes * log.segment_bytes
+            end, reason = log.reader.verify(position)
+            if reason == END_RECORD:
+                base += log.segment_bytes
+                if base not in log.reader.sizes and not self._take_later(log):
+                    break
+                position = base + SEGMENT_HEADER_BYTES
+            elif end != read_again and (base != log.bases[-1] or log.reader.marked_behind(end) > end):
+                self._copy(base, end - base)
+                log.remap(base, self._path(base))
+                position = read_again = end
+            else:
+                break
+        check_end(log, end, reason)
+        self._drop_behind(log, end, reason)
+        return end, counts_of(log)
+
+    def _drop_behind(self, log: MappedLog, end: int, reason: int) -> None:
+        """Leaves out segments in which the broker was about to go on, and had not yet said so, as a start would."""
+        later = [base for base in log.bases if base > end]
+        if later and reason != END_RECORD and log.reader.garbage_behind(end):
+            raise _damaged_at(log, end, REASONS[reason])
+        for base in later:
+            log.drop(base)
+            self._path(base).unlink()
+
+    def _take_later(self, log: MappedLog) -> bool:
+        """Copies the segments in which a broker has gone on meanwhile, if any."""
+        bases = self._hold_later()
+        for base in bases:
+            self._copy(base)
+            log.remap(base, self._path(base))
+        check_bases(log)
+        return bool(bases)
+
+    def _path(self, base: int) -> Path:
+        return self._target / "commitlog" / f"{base:020d}.log"
 
     def _durable_position(self) -> int:
         found = checkpoints.load(FileDisk(self._directory))
@@ -182,26 +225,11 @@ class _Copying:
             raise DamagedLog(f"segment {path.name} has a damaged header")
         return base in self._held
 
-    def _copy(self, base: int) -> None:
-        """Copies a segment. While it is written to, what is read first may be older than what is read last: then it is
-        read again from the gap between them on, as long as that brings something."""
-        start, before = 0, -1
-        while start > before:
-            self._copy_from(base, start)
-            log = MappedLog({base: self._target / "commitlog" / f"{base:020d}.log"})
-            try:
-                stop, _ = log.reader.verify(base + SEGMENT_HEADER_BYTES)
-                if log.reader.marked_behind(stop) <= stop:
-                    return
-            finally:
-                log.close()
-            before, start = start, stop - base
-
-    def _copy_from(self, base: int, start: int) -> None:
-        source, at = self._held[base], start
+    def _copy(self, base: int, at: int = 0) -> None:
+        """Copies a segment from byte ``at`` on."""
+        source = self._held[base]
         size_bytes = os.fstat(source).st_size
-        path = self._target / "commitlog" / f"{base:020d}.log"
-        with open(path, "r+b" if start else "xb", buffering=0) as copy:
+        with open(self._path(base), "r+b" if at else "xb", buffering=0) as copy:
             copy.seek(at)
             while at < size_bytes:
                 piece = os.pread(source, min(_PIECE_BYTES, size_bytes - at), at)
@@ -221,15 +249,16 @@ class _Copying:
             os.fdatasync(fd)
             self._unwritten_bytes = 0
 
-    def _finish(self, log: MappedLog, floor: int, created_ms: int) -> Backup:
-        """Verifies the copy, cuts what was still being written, and says what it holds."""
-        end, counts = verify_log(log)
+    def _finish(
+        self, log: MappedLog, end: int, counts: dict[int, int], floor: int, created_ms: int
+    ) -> Backup:
+        """Cuts what was still being written, and says what the copy holds."""
         if end < floor:
             raise DamagedLog(
                 f"the log is damaged at position {end}: it was on the disk up to position {floor}"
             )
         last = end // log.segment_bytes * log.segment_bytes
-        os.truncate(self._target / "commitlog" / f"{last:020d}.log", end - last)
+        os.truncate(self._path(last), end - last)
         segments = [
             BackupSegment(f"commitlog/{base:020d}.log", base, *_size_and_checksum(self._target, base))
             for base in log.bases
@@ -274,24 +303,40 @@ def file_checksum(path: Path) -> int:
 def verify_log(log: MappedLog) -> tuple[int, dict[int, int]]:
     """Reads every record of a copied log: (where its last whole record ends, how many there are of each type). Raises
     ``DamagedLog`` for anything that is not whole before that."""
+    check_bases(log)
+    end = 0
+    for base in log.bases:
+        end, reason = log.reader.verify(base + SEGMENT_HEADER_BYTES)
+        if base != log.bases[-1] and reason != END_RECORD:
+            raise _damaged_at(log, end, REASONS[reason])
+    check_end(log, end, reason)
+    return end, counts_of(log)
+
+
+def check_bases(log: MappedLog) -> None:
+    """Raises ``DamagedLog`` when a segment is missing at the start or between others."""
     bases = log.bases
     if bases != list(range(bases[0], bases[-1] + 1, log.segment_bytes)):
         raise DamagedLog("a segment is missing from the middle of the CommitLog")
     if bases[0] and log.first_type() != RecordType.BASE:
         raise DamagedLog(f"the start of the CommitLog, before {bases[0]:020d}.log, is missing")
-    end = 0
-    for base in bases:
-        end, reason = log.reader.verify(base + SEGMENT_HEADER_BYTES)
-        if base != bases[-1] and reason != END_RECORD:
-            raise DamagedLog(
-                f"segment {base:020d}.log is damaged at offset {end - base} (position {end}): {REASONS[reason]}"
-            )
+
+
+def check_end(log: MappedLog, end: int, reason: int) -> None:
+    """Raises ``DamagedLog`` when something behind ``end`` says that the log was on the disk beyond it."""
     if (marked := log.reader.marked_behind(end)) > end:
-        raise DamagedLog(
-            f"segment {bases[-1]:020d}.log is damaged at offset {end - bases[-1]} (position {end}): "
-            f"the log was on disk up to position {marked}"
-        )
-    return end, {number: int(count) for number, count in enumerate(log.reader.counts) if count}
+        what = "" if reason == END_RECORD else f"{REASONS[reason]}; "
+        raise _damaged_at(log, end, f"{what}the log was on disk up to position {marked}")
+
+
+def _damaged_at(log: MappedLog, end: int, reason: str) -> DamagedLog:
+    base = end // log.segment_bytes * log.segment_bytes
+    return DamagedLog(f"segment {base:020d}.log is damaged at offset {end - base} (position {end}): {reason}")
+
+
+def counts_of(log: MappedLog) -> dict[int, int]:
+    """How many records of each type were read."""
+    return {number: int(count) for number, count in enumerate(log.reader.counts) if count}
 
 
 def check_backup(directory: Path) -> Backup:

@@ -6,8 +6,11 @@ and whether what stands there is a torn tail (a start will cut it) or damage (a 
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -29,6 +32,9 @@ from timerlog.recovery import (
 )
 from timerlog.sums import table_sum
 from timerlog.tables import KEYS_MAGIC
+
+#: How often segments may be purged while they are being opened.
+_ATTEMPTS: Final = 10
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -74,13 +80,9 @@ def inspect_directory(directory: Path) -> InspectReport:
     if not (directory / "commitlog").is_dir():
         raise NoDataDirectory(f"{directory} is not a data directory: it has no commitlog/")
     disk = FileDisk(directory)
-    report = InspectReport(directory=str(directory))
-    base = reserve_log_address_space()
-    try:
-        _Inspection(disk, base, report).run()
-    finally:
-        lib.tw_release(base, ADDRESS_SPACE_BYTES)
-    report.disk_bytes = sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
+    report = _read_log(directory, disk)
+    states = (_state_of(path) for path in directory.rglob("*"))
+    report.disk_bytes = sum(state.st_blocks * 512 for state in states if state is not None)
     found = checkpoints.load(disk)
     report.files = list(_files(directory, report, found))
     if found is not None:
@@ -93,22 +95,52 @@ def inspect_directory(directory: Path) -> InspectReport:
     return report
 
 
+def _read_log(directory: Path, disk: Disk) -> InspectReport:
+    """Begins anew when a purge has just taken a segment away that was about to be read."""
+    for attempt in range(_ATTEMPTS):
+        report = InspectReport(directory=str(directory))
+        base = reserve_log_address_space()
+        try:
+            _Inspection(disk, base, report).run()
+            break
+        except FileNotFoundError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        finally:
+            lib.tw_release(base, ADDRESS_SPACE_BYTES)
+    return report
+
+
+def _state_of(path: Path) -> os.stat_result | None:
+    """None when it is no file, or not there any more: a broker may be using the directory."""
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        return None
+    return state if stat.S_ISREG(state.st_mode) else None
+
+
 def _files(directory: Path, report: InspectReport, found: Checkpoint | None) -> Iterator[InspectedFile]:
     """Each file, what it is, and what is known of it."""
     hurt = {one.file: "torn" if one.torn_tail else "damaged" for one in report.damage}
     sums = found.sums if found is not None and found.clean else {}
-    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+    for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
-        size_bytes = path.stat().st_size
+        if (file_state := _state_of(path)) is None:
+            continue
+        size_bytes = file_state.st_size
         state = hurt.get(name, "whole")
-        if (name in sums and table_sum(path, size_bytes) != sums[name]) or (
-            name == checkpoints.NAME and found is None
-        ):
-            state = "damaged"
-        elif _is_derived(name) and name not in sums:
-            state = "derived"
-        with path.open("rb") as file:
-            head = file.read(16)
+        try:
+            if (name in sums and table_sum(path, size_bytes) != sums[name]) or (
+                name == checkpoints.NAME and found is None
+            ):
+                state = "damaged"
+            elif _is_derived(name) and name not in sums:
+                state = "derived"
+            with path.open("rb") as file:
+                head = file.read(16)
+        except FileNotFoundError:
+            continue
         yield InspectedFile(
             file=name, kind=_kind(name), size_bytes=size_bytes, format=_format(name, head), state=state
         )
@@ -178,7 +210,7 @@ class _Inspection:
 
     def _verify(self, reader: LogReader) -> None:
         for segment in sorted(reader.sizes):
-            stop, reason = reader.verify(segment + SEGMENT_HEADER_BYTES)
+            stop, reason = self._verify_segment(reader, segment + SEGMENT_HEADER_BYTES)
             self.report.log_bytes += stop - segment
             last = segment == max(reader.sizes)
             # A copy may end exactly behind its last record: where that file ends, nothing is torn.
@@ -195,6 +227,17 @@ class _Inspection:
             names.get(number, str(number)): count for number, count in counts.items()
         }
         self.report.messages = counts.get(RecordType.MESSAGE, 0)
+
+    def _verify_segment(self, reader: LogReader, position: int) -> tuple[int, int]:
+        """Where its last whole record ends, and why there. A broker may be writing just there: then more is whole a
+        moment later, and what lies behind was no damage."""
+        stop, reason = reader.verify(position)
+        while reason != END_RECORD and reader.marked_behind(stop) > stop:
+            before = stop
+            stop, reason = reader.verify(before)
+            if stop == before:
+                break
+        return stop, reason
 
     def _damage(self, segment: int, offset: int, reason: str, *, torn_tail: bool) -> None:
         self.report.damage.append(Damage(f"commitlog/{segment:020d}.log", offset, reason, torn_tail))

@@ -14,7 +14,7 @@ from native import crc32c, ffi, lib
 from timerlog.errors import DamagedLog, DiskFull
 from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, TRANSACTION_ID_BYTES, RecordType
 from timerlog.log import ADDRESS_SPACE_BYTES, reserve_log_address_space, unpack_segment_header
-from timerlog.recovery import END_RECORD, LogReader
+from timerlog.recovery import LogReader
 
 
 def padded(size_bytes: int) -> int:
@@ -53,6 +53,11 @@ class MappedLog:
         """Takes another file for a segment."""
         lib.tw_unmap_to_reserved(self.base, base, self.segment_bytes)
         self._map(base, path)
+
+    def drop(self, base: int) -> None:
+        """Goes on without a segment."""
+        lib.tw_unmap_to_reserved(self.base, base, self.segment_bytes)
+        del self.reader.sizes[base]
 
     def is_record(self, position: int) -> bool:
         """Whether a whole record begins there."""
@@ -107,12 +112,6 @@ class MappedLog:
         if self.reader.sizes[first] < SEGMENT_HEADER_BYTES + RECORD_HEAD_BYTES:
             return 0
         return self.bytes_at(first + SEGMENT_HEADER_BYTES, RECORD_HEAD_BYTES)[8]
-
-    def goes_on(self) -> bool:
-        """Whether the last segment says that the log goes on in another one."""
-        counts = ffi.new("uint64_t[256]")
-        last = LogReader(self.base, self.segment_bytes, self.reader.sizes, counts)
-        return last.verify(self.bases[-1] + SEGMENT_HEADER_BYTES)[1] == END_RECORD
 
     def close(self) -> None:
         """No byte of it may be read afterwards."""

@@ -53,6 +53,7 @@ ADOPTING: Final = "adopting"
 ADOPTING_FORMAT: Final = 1
 _FIRST_BYTES: Final = 64 * 1024
 _MARK_BYTES: Final = RECORD_HEAD_BYTES + MARK_BODY_BYTES
+_PIECE_BYTES: Final = 1 << 20
 
 
 class RecoveryReport(msgspec.Struct, kw_only=True):
@@ -126,6 +127,10 @@ class LogReader:
         stop = int(lib.tw_log_verify(log, position, end, self.counts, reason))
         return stop, int(reason[0])
 
+    def _bytes(self, start: int, end: int) -> bytes:
+        """A copy: a broker may be writing there, and numpy does not bear that what it looks at changes."""
+        return bytes(ffi.buffer(ffi.cast("char *", self.base) + start, end - start))
+
     def forget_counts(self) -> None:
         """Counts records from 0 again."""
         self.counts = ffi.new("uint64_t[256]")
@@ -133,10 +138,12 @@ class LogReader:
     def garbage_behind(self, position: int) -> int:
         """How many bytes behind ``position`` in its segment reach to the last one that is not zero."""
         segment = position // self.segment_bytes * self.segment_bytes
-        start = ffi.cast("char *", self.base) + position
-        tail = np.frombuffer(ffi.buffer(start, segment + self.sizes[segment] - position), np.uint8)
-        used = np.flatnonzero(tail)
-        return int(used[-1]) + 1 if len(used) else 0
+        end = segment + self.sizes[segment]
+        for start in reversed(range(position, end, _PIECE_BYTES)):
+            used = self._bytes(start, min(start + _PIECE_BYTES, end)).rstrip(b"\0")
+            if used:
+                return start + len(used) - position
+        return 0
 
     def marked_behind(self, position: int) -> int:
         """The highest durable position that any whole MARK behind ``position`` names; 0 when there is none."""
@@ -153,17 +160,18 @@ class LogReader:
 
     def _marks(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """(where it lies, what it names) of each whole MARK."""
-        start = -(-start // 8) * 8
+        for at in range(-(-start // 8) * 8, end, _PIECE_BYTES):
+            yield from self._marks_in_piece(at, min(at + _PIECE_BYTES + _MARK_BYTES, end))
+
+    def _marks_in_piece(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         words = (end - start) // 8
         if words <= 0:
             return
-        data = np.frombuffer(ffi.buffer(ffi.cast("char *", self.base) + start, words * 8), np.uint32).reshape(
-            -1, 2
-        )
+        data = np.frombuffer(self._bytes(start, start + words * 8), np.uint32).reshape(-1, 2)
         # A MARK's second word is its length, its third word is its type.
         places = np.flatnonzero(data[: max(0, words - 3), 1] == _MARK_BYTES)
         for place in places[(data[places + 1, 0] & 0xFF) == RecordType.MARK]:
-            record = bytes(ffi.buffer(ffi.cast("char *", self.base) + start + int(place) * 8, _MARK_BYTES))
+            record = data[place : place + _MARK_BYTES // 8].tobytes()
             if crc32c(record[4:]) == struct.unpack_from("<I", record)[0]:
                 yield start + int(place) * 8, struct.unpack_from("<Q", record, RECORD_HEAD_BYTES)[0]
 

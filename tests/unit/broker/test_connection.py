@@ -14,6 +14,7 @@ from broker import changes
 from broker.clock import TrioClock
 from broker.connection import MAX_SLOW_REQUESTS, Connection
 from broker.core import MAX_BULK_AT_ONCE, RELEASE_STEP, Broker
+from broker.grants import NOBODY, OWNER, Identity
 from broker.settings import Settings
 from broker.sync import InPlace
 from tests.support.driver import NOW_MS, SMALL
@@ -30,6 +31,7 @@ from tickwheel.protocol.requests import (
     encode_body,
     hello,
 )
+from tickwheel.protocol.security_errors import TokenRevoked
 from tickwheel.protocol.settling import Change, ChangeOk, Return
 from timerlog.store import Store
 
@@ -102,6 +104,41 @@ async def connected(store: Store, clients: int = 1) -> AsyncIterator[list[Wire]]
             await wire.wait_answers(0)
         yield wires
         nursery.cancel_scope.cancel()
+
+
+async def test_a_token_may_be_revoked_at_the_very_end_of_its_connection(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the last task of a connection and its end: then nothing is started any more, and nobody falls."""
+
+    def refuse(identity: Identity) -> Identity:
+        raise TokenRevoked
+
+    class AtTheEnd(trio.abc.Instrument):
+        exits = 0
+
+        def task_exited(self, task: trio.lowlevel.Task) -> None:
+            if "Outgoing.run" in task.name:
+                self.exits += 1
+                connection.check_login()
+
+    at_the_end = AtTheEnd()
+    async with trio.open_nursery() as nursery:
+        broker = Broker(Settings(), store, TrioClock(NOW_MS), InPlace(), nursery)
+        monkeypatch.setattr(broker.access, "renewed", refuse)
+        wire = Wire()
+        connection = Connection(broker, wire, 1)
+        connection.identity = OWNER
+        connection.is_greeted = True
+        trio.lowlevel.add_instrument(at_the_end)
+        try:
+            with trio.move_on_after(0.01):
+                await connection.serve()
+        finally:
+            trio.lowlevel.remove_instrument(at_the_end)
+    assert at_the_end.exits == 1
+    assert connection.is_gone
+    assert connection.identity is NOBODY
 
 
 async def test_nothing_is_delivered_to_who_leaves_before_it_has_begun(store: Store) -> None:

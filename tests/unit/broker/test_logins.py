@@ -99,6 +99,21 @@ async def test_the_same_wrong_token_is_no_new_guess(verifier: Verifier) -> None:
     assert verifier.calls == 3
 
 
+async def test_a_token_that_is_made_while_it_is_judged_is_not_wrong_for_ever(
+    verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logins = Logins(ManualClock(NOW))
+
+    def matching(secret: str, hashes: Sequence[str]) -> str:
+        trio.from_thread.run_sync(logins.forget_bad)  # the file was read anew, and has it now
+        return verifier.matching(secret, hashes)
+
+    monkeypatch.setattr(tokens, "matching", matching)
+    with pytest.raises(BadToken):
+        await logins.judge(TEXT, {}, "192.0.2.1:1")
+    assert await logins.judge(TEXT, known(), "192.0.2.1:1") == (ID, SECRET)
+
+
 @pytest.mark.parametrize("make", [guess, lambda number: f"nonsense {number}"])
 async def test_who_guesses_has_to_wait(
     verifier: Verifier, make: Callable[[int], str], autojump_clock: trio.testing.MockClock

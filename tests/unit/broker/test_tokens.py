@@ -60,6 +60,41 @@ def test_what_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert sorted(each.name for each in tmp_path.iterdir()) == ["tokens.json", "tokens.json.lock"]
 
 
+def test_no_link_is_followed_to_somebody_elses_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may make tokens in a directory in which the broker's user can put links."""
+    theirs = tmp_path / "theirs"
+    theirs.write_text("precious")
+    directory = tmp_path / "data"
+    directory.mkdir()
+    path = directory / "tokens.json"
+    monkeypatch.setattr(tokens.secrets, "token_hex", lambda count: "guessed")
+    aside = [directory / f"tokens.json.{name}.new" for name in ("guessed", os.getpid())]
+    for link in aside:
+        link.symlink_to(theirs)
+    with pytest.raises(FileExistsError):
+        save(path, record(1))
+    aside[0].unlink()
+    save(path, record(1))
+    path.with_name("tokens.json.lock").unlink()
+    path.with_name("tokens.json.lock").symlink_to(theirs)
+    with pytest.raises(OSError, match="symbolic links"):
+        save(path, record(2))
+    assert theirs.read_text() == "precious"
+    assert list(load(path)) == [f"{1:012x}"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_makes_is_the_brokers(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    os.chown(directory, 65_534, 65_534)
+    save(directory / "tokens.json", record(1))
+    assert {path.name: path.stat().st_uid for path in directory.iterdir()} == {
+        "tokens.json": 65_534,
+        "tokens.json.lock": 65_534,
+    }
+
+
 def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
     threads = [threading.Thread(target=save, args=(path, record(number))) for number in range(20)]

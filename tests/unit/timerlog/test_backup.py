@@ -7,13 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL, pump
+from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.purging import LATER_MS, content, fill, mixed
 from timerlog.backup import BACKUP_FORMAT, NAME, back_up, check_backup, pack_manifest, read_manifest, restore
 from timerlog.errors import BackupTargetInUse, BadBackup, DamagedLog, NoDataDirectory, UnsupportedFormat
 from timerlog.inspect import inspect_directory
-from timerlog.log import unpack_segment_header
+from timerlog.log import pack_segment_header, unpack_segment_header
+from timerlog.repair import fill_record
 from timerlog.sealed import seal
 from timerlog.store import Store
 
@@ -70,21 +71,45 @@ def test_all_that_was_handed_over_when_it_begins_is_in_it(tmp_path: Path) -> Non
 
 
 def test_what_is_written_while_it_is_copied_is_no_damage(tmp_path: Path) -> None:
-    """What is read first is older than what is read last: in the copy nothing lies between them, and then a MARK."""
-    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    """Each piece is read a moment after the one before: behind what was not written yet lies what came since."""
+    settings = msgspec.structs.replace(SMALL, segment_bytes=64 * MIB)
+    store = Store.open(tmp_path / "data", settings, NOW_MS)
     topic = store.open_topic("t", NOW_MS)
-    fill(store, topic, [b"first-%d" % number for number in range(2_000)], LATER_MS)
+    known = fill(store, topic, [b"first-%d" % number for number in range(3_000)], LATER_MS)
     store.sync()
-    later: list[int] = []
+    pieces: list[int] = []
 
-    def send_over_the_boundary(_: int) -> None:
-        if not later:
-            later.extend(fill(store, topic, [b"later-%d" % number for number in range(2_500)], LATER_MS))
+    def send_more(_: int) -> None:
+        pieces.append(store.log.appended_position)
+        if len(pieces) < 8:
+            fill(store, topic, [b"%d-%d" % (len(pieces), number) for number in range(3_000)], LATER_MS)
             store.sync()
 
-    made = back_up(tmp_path / "data", tmp_path / "copy", NOW_MS, send_over_the_boundary)
-    assert made.messages == 4_500
+    made = back_up(tmp_path / "data", tmp_path / "copy", NOW_MS, send_more)
+    assert pieces[0] < 4 * MIB < pieces[1], "a piece ended between two sends"
+    assert made.messages > len(known)
+    assert check_backup(tmp_path / "copy") == made
     store.close()
+
+
+@pytest.mark.parametrize("has_record", [False, True], ids=["empty", "with a record"])
+def test_a_segment_that_was_only_begun_is_left_out(tmp_path: Path, has_record: bool) -> None:
+    """A broker makes the next segment before it says that it goes on there: then it may be killed."""
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    known = fill(store, store.open_topic("t", NOW_MS), [b"%d" % number for number in range(50)], LATER_MS)
+    store.sync()
+    end = store.log.appended_position
+    header = pack_segment_header(SMALL.segment_bytes, SMALL.segment_bytes, store.log.log_id)
+    record = fill_record(64) if has_record else b""
+    begun = tmp_path / "data" / "commitlog" / f"{SMALL.segment_bytes:020d}.log"
+    begun.write_bytes((header + record).ljust(MIB, b"\0"))
+    made = back_up(tmp_path / "data", tmp_path / "copy", NOW_MS)
+    assert (made.messages, made.end_position, len(made.segments)) == (len(known), end, 1)
+    restore(tmp_path / "copy", tmp_path / "new", NEW_LOG_ID)
+    store.close()
+    again = reopened(tmp_path / "new")
+    assert set(content(again)) == set(known)
+    again.close()
 
 
 def test_a_purge_takes_nothing_away_that_is_being_copied(store: Store, tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ import pytest
 
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
+from timerlog import inspect
+from timerlog.disk import FileDisk
 from timerlog.errors import StoreError
 from timerlog.inspect import inspect_directory
+from timerlog.recovery import LogReader
 from timerlog.store import Store
 
 
@@ -64,6 +67,48 @@ def test_a_torn_tail_is_no_damage(directory: Path) -> None:
     assert report.ok
     assert [damage.torn_tail for damage in report.damage] == [True]
     assert report.torn_tail_bytes == 17
+
+
+def test_what_is_being_written_is_no_damage(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(directory, SMALL, NOW_MS)
+
+    class Slow(LogReader):
+        """Between two looks of it the broker goes on."""
+
+        looks = 0
+
+        def verify(self, position: int) -> tuple[int, int]:
+            found = super().verify(position)
+            Slow.looks += 1
+            if Slow.looks <= 3:
+                for _ in range(2):
+                    store.ingest(send(1, [b"some body"] * 10), NOW_MS)
+                    store.sync()
+            return found
+
+    monkeypatch.setattr(inspect, "LogReader", Slow)
+    report = inspect_directory(directory)
+    store.close()
+    assert Slow.looks > 1
+    assert report.ok
+    assert report.damage == []
+    assert report.messages >= 60
+
+
+def test_what_is_purged_meanwhile_is_not_missed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = FileDisk.segments
+    calls: list[int] = []
+
+    def segments(disk: FileDisk) -> list[int]:
+        calls.append(1)
+        return [*([0, SMALL.segment_bytes] if len(calls) == 1 else listed(disk))]
+
+    monkeypatch.setattr(FileDisk, "segments", segments)
+    (directory / "checkpoint.new").symlink_to(directory / "gone")
+    report = inspect_directory(directory)
+    assert len(calls) == 2
+    assert report.ok
+    assert report.messages == 40
 
 
 def test_what_is_not_a_data_directory(tmp_path: Path) -> None:

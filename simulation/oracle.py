@@ -30,7 +30,7 @@ class Held:
     epoch: int = 0
     leases: int = 0
     until_ms: int = 0
-    """Nobody else may get it before; 0: whoever had it may have given it back."""
+    """Nobody else may get it before. 0: it may have been given back."""
     leased_at_ms: int = 0
     holder: tuple[int, int] = (0, 0)
     is_certain: bool = False
@@ -64,8 +64,7 @@ class Message:
     order_key: str | None = None
     size_bytes: int = 0
     stored: Known = Known.MAYBE
-    is_waiting: bool = True
-    """The answer has not come yet."""
+    is_waiting: bool = True  # for the answer
     id: int = 0
     cancelled: Known = Known.NO
     was_cancel_asked: bool = False

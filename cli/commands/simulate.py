@@ -49,8 +49,8 @@ def simulate(seed: int | None, seeds: range | None, hours: float) -> int:
     tickwheel simulate --seed 7 --hours 0.5
     tickwheel simulate --seeds 1-200
 
-    A seed with the default hours takes seconds, an hour some minutes. It needs no daemon and keeps no files.
-    Exit code: 0 when every promise was kept, otherwise 1.
+    A seed with the default hours takes seconds, an hour some minutes. It needs no daemon and keeps no files. Exit code:
+    0 when every promise was kept, otherwise 1.
     """
     if seed is not None and seeds is not None:
         raise click.UsageError("--seed and --seeds exclude each other")

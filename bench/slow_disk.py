@@ -6,8 +6,10 @@ Each fdatasync takes so much longer. It is slept where the system call would be,
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +29,4 @@ def slow_down(delay_s: float) -> None:
 
 if __name__ == "__main__":
     slow_down(float(sys.argv.pop(1)) / 1_000)
-    from cli.main import main
-
-    main()
+    runpy.run_path(str(Path(sys.executable).with_name("tickwheel")), run_name="__main__")

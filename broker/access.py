@@ -51,6 +51,7 @@ class Access:
         self._path = path
         self._logins = Logins(clock)
         self._seen = self._signature()
+        self._is_new = False
         self._tokens = {} if path is None else tokens.load(path)
         self._identities: dict[tuple[str, str], Identity] = {}
 
@@ -65,6 +66,7 @@ class Access:
             return ANYONE
         if not text and peer.is_owner:
             return OWNER
+        self._look()
         if self.is_open:
             return ANYONE
         try:
@@ -81,6 +83,7 @@ class Access:
 
     async def lets_in(self, authorization: str, peer: str) -> bool:
         """See `watching.Gate`: a token is given as `Bearer twk_…`. That it was wrong is audited."""
+        self._look()
         if self.is_open:
             return True
         kind, _, text = authorization.partition(" ")
@@ -118,7 +121,7 @@ class Access:
                 "the new tokens are not used; the old ones stay", reason=error.message, advice=error.advice
             )
             return False
-        before, self._tokens = self._tokens, found
+        before, self._tokens, self._is_new = self._tokens, found, True
         self._identities.clear()
         self._logins.forget_bad()
         self._tell_of_changes(before)
@@ -130,9 +133,15 @@ class Access:
             next_ms = self._next_end_ms()
             await trio.sleep(WATCH_S)
             self.audit.tell_of_suppressed()
-            is_new = self._path is not None and self._signature() != self._seen and self.reload()
-            if is_new or (next_ms is not None and self._clock.now_ms() >= next_ms):
+            self._look()
+            if self._is_new or (next_ms is not None and self._clock.now_ms() >= next_ms):
+                self._is_new = False
                 changed()
+
+    def _look(self) -> None:
+        """Read the file if it is another one: also at each log-in, so that a token counts from when it was made."""
+        if self._path is not None and self._signature() != self._seen:
+            self.reload()
 
     def _identity(self, token_id: str, proof: str) -> Identity:
         """Shared by all connections of a token. Raises ConnectionDenied."""

@@ -150,7 +150,7 @@ class Rights:
         return Forbidden(
             f"{self._who} may not {permission} {topic!r}.",
             advice=f"Whoever runs the broker can allow it: `tickwheel tokens grant {self.identity.login} "
-            f"{permission}:{topic}`.",
+            f"'{permission}:{topic}'`.",
         )
 
 

@@ -25,6 +25,8 @@ _RETRY_S = 0.1
 _TURN_AWAY_S = 1.0
 _MAX_TURNED_AWAY = 64
 _FLUSH_S = 1.0
+_WATCH_STEP = 256
+"""So many connections are looked at before others have their turn: there may be ten thousand."""
 
 
 class Server:
@@ -56,10 +58,11 @@ class Server:
         interval_s = watch_interval_s(settings)
         while True:
             await trio.sleep(interval_s)
-            now_s = trio.current_time()
-            for connection in self._connections:
-                error = overdue(connection, settings, now_s)
-                if error is not None:
+            for number, connection in enumerate(list(self._connections)):
+                if number % _WATCH_STEP == 0:
+                    await trio.lowlevel.checkpoint()
+                error = overdue(connection, settings, trio.current_time())
+                if error is not None and connection in self._connections:  # it may have gone meanwhile
                     connection.end(error)
 
     def check_logins(self) -> None:

@@ -28,6 +28,7 @@ class Certificates:
         self._certificate, self._key, self._client_ca = certificate, key or certificate, client_ca
         self.current = self._load()
         self.context = self._load()
+        _tell_of_open_key(self._key)
         self.context.sni_callback = self._use_current
 
     @property
@@ -46,6 +47,7 @@ class Certificates:
                 advice=error.advice,
             )
             return False
+        _tell_of_open_key(self._key)
         _log.info("certificates loaded", certificate=self._certificate)
         return True
 
@@ -63,7 +65,6 @@ class Certificates:
         context.num_tickets = 0
         _check_readable(self._certificate, "tls_certificate")
         _check_readable(self._key, "tls_key")
-        _tell_of_open_key(self._key)
         try:
             context.load_cert_chain(self._certificate, self._key, password=_refuse_password)
         except (ssl.SSLError, ValueError) as error:

@@ -32,7 +32,7 @@ def parse_duration_ms(text: str) -> int:
     while rest:
         part = _DURATION_PART.match(rest)
         if part is None:
-            raise ValueError(f"{text!r} is not a duration; write for example 250ms, 30s, 5m or 1h30m")
+            raise ValueError(f"{text!r} is not a duration; write for example 250ms, 30s, 5m, 1h30m or 90d")
         total_ms += float(part[1]) * _MS_PER_UNIT[part[2]]
         rest = rest[part.end() :]
     if not text.strip():

@@ -61,7 +61,7 @@ def repair_lines(report: RepairReport) -> list[str]:
     for loss in report.losses[:SHOWN]:
         ids = ""
         if loss.messages:
-            ids = f"; messages {loss.first_id:,} to {loss.end_id - 1:,} are lost, as far as they were sent"
+            ids = f"; {_lost_messages(loss.first_id, loss.end_id - 1)}"
         size = format_bytes(loss.size_bytes)
         lines.append(f"lost: {loss.file} at byte {loss.offset:,}, {size}: {loss.reason}{ids}")
     if len(report.losses) > SHOWN:
@@ -80,3 +80,9 @@ def repair_lines(report: RepairReport) -> list[str]:
     else:
         lines.append("Nothing was changed. With --apply it is done; a whole backup would lose less.")
     return lines
+
+
+def _lost_messages(first_id: int, last_id: int) -> str:
+    if first_id == last_id:
+        return f"message {first_id:,} is lost, if it was sent"
+    return f"messages {first_id:,} to {last_id:,} are lost, as far as they were sent"

@@ -1,11 +1,10 @@
 """What reads bytes or texts of others in Python: each entry takes any bytes, and raises only if there is a defect.
 
-tests/fuzz runs them under hypothesis; ``python -m fuzz.parsers NAME`` runs one under atheris, guided by coverage.
+tests/fuzz runs them under hypothesis, on any input and on what once failed.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -177,17 +176,3 @@ PARSERS: Final[dict[str, Callable[[bytes], None]]] = {
     parser.__name__: parser
     for parser in (client, server, bodies, toml, settings, url, vitess, cron, checkpoints)
 }
-
-
-def main(arguments: list[str]) -> None:
-    """Runs one parser under atheris; further arguments are libFuzzer's."""
-    import atheris
-
-    name = arguments[1]
-    atheris.instrument_all()
-    atheris.Setup([arguments[0], *arguments[2:]], PARSERS[name])
-    atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    main(sys.argv)

@@ -96,6 +96,12 @@ class Inode:
         end = max([len(self.synced), *(offset + len(data) for offset, data in self.unsynced)])
         return os.pread(self.fd, end, 0)
 
+    def flip(self, place: int, bit: int) -> None:
+        """The disk forgets one bit of what it has."""
+        if place < len(self.synced):
+            self.synced[place] ^= bit
+            os.pwrite(self.fd, self.synced[place : place + 1], place)
+
     def close(self) -> None:
         """Free the memory."""
         os.close(self.fd)

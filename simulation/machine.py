@@ -104,6 +104,8 @@ class Machine:
         self.state: str | None = None
         """Of the store, after it was stopped in order."""
         self._power_lost = False
+        self._was_stopped = False
+        """In order, the last time."""
         self._is_wanted_again = trio.Event()
         self._replayed: str | None = None
 
@@ -241,6 +243,7 @@ class Machine:
         self._settle_tables()
         if not is_clean:
             self.state = None
+        self._was_stopped = is_clean
         if self._power_lost:
             self._power_lost = False
             self._lose_power()
@@ -309,8 +312,31 @@ class Machine:
             return
         self.view = None
         self._replayed = replayed_state(self.disk, self.store_settings, self.world.clock.now_ms())
+        if self._replayed is not None and self._was_stopped:
+            self._check_rot(self._replayed)
         self.view = view
         self.world.count("replays compared")
+
+    def _check_rot(self, state: str) -> None:
+        """A bit that changes in what was synced is found, or makes no difference. Only after a stop in order: any other
+        end may have taken the mark that tells the last batch from a torn tail."""
+        copy = self.disk.copy()
+        inode = copy.segments[self._rng.choice(sorted(copy.segments))]
+        place = self._rng.randrange(max(1, len(inode.synced)))
+        inode.flip(place, 1 << self._rng.randrange(8))
+        before = [one.content() for one in copy.segments.values()]
+        try:
+            found = replayed_state(copy, self.store_settings, self.world.clock.now_ms(), keep=copy)
+        except StoreError:
+            self.world.count("rot refused")
+            if [one.content() for one in copy.segments.values()] != before:
+                raise Violation("a start that was refused has changed the log") from None
+        else:
+            self.world.count("rot without effect")
+            if found != state:
+                raise Violation(f"a bit that changed at {place} of a segment gives another state")
+        finally:
+            copy.close()
 
     def _check_state(self, store: Store) -> None:
         expected = {"before the stop": self.state, "of a replay of the log": self._replayed}
@@ -340,13 +366,15 @@ class Machine:
         return self._rng.random() * profile.sync_delay_s
 
 
-def replayed_state(disk: Disk, settings: StoreSettings, now_ms: int) -> str | None:
-    """The state that a copy of a disk's log gives by itself; None for one that is being created."""
-    copy = disk.copy()
+def replayed_state(disk: Disk, settings: StoreSettings, now_ms: int, keep: Disk | None = None) -> str | None:
+    """The state that a disk's log gives by itself; None for one that is being created. It is read from a copy, unless
+    it is told to `keep` what it has read."""
+    copy = keep or disk.copy()
     try:
         store = Store._open(None, View(copy, lambda: None), settings, now_ms, LOG_ID)
         state = None if store.recovery.is_new else store.state_hash()
         store.close(clean=False)
     finally:
-        copy.close()
+        if keep is None:
+            copy.close()
     return state

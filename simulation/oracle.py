@@ -59,6 +59,8 @@ class Message:
     token: str
     topic: str
     due_ms: int = 0
+    latest_ms: int = 0
+    """When it may be due at the latest, if it was given another time."""
     is_relative: bool = False
     key: str | None = None
     order_key: str | None = None
@@ -239,7 +241,8 @@ class Oracle:
     def _reached_before(other: Message, message: Message) -> bool:
         """Whether it was surely in the topic before."""
         is_ahead = other.stored is Known.YES and 0 < other.accepted_ms < other.due_ms
-        return is_ahead and not message.was_moved and (other.due_ms, other.id) < (message.due_ms, message.id)
+        is_exact = not other.is_relative and not message.was_moved
+        return is_ahead and is_exact and (other.due_ms, other.id) < (message.due_ms, message.id)
 
     def released(self, holder: tuple[int, int]) -> None:
         """A subscriber left in order: what it had may go to others at once."""
@@ -347,6 +350,7 @@ class Oracle:
         """Somebody asks for another time."""
         message.was_moved = True
         message.was_given_before = any(held.is_certain for held in message.held.values())
+        message.latest_ms = max(message.latest_ms, message.due_ms, due_ms)
         message.due_ms = min(message.due_ms, due_ms)
 
     def move_answered(self, message: Message, result: str, due_ms: int) -> None:

@@ -171,8 +171,11 @@ class Producer:
         again = self._world.message(first.topic, key=first.key)
         try:
             result = await client.send(first.topic, self._world.body_of(again), key=first.key)
-        except TickwheelError as error:
-            self._refuse(again, error)
+        except BaseException as error:
+            # It may have been stored, if the first one was done or cancelled: then the key is its own.
+            first.is_key_free = again.is_key_free = True
+            if isinstance(error, TickwheelError):
+                self._refuse(again, error)
             raise
         if result.duplicate:
             if result.id != first.id and not first.is_key_free:

@@ -170,7 +170,9 @@ class _Run:
         world, oracle = self._world, self._world.oracle
         await world.machine.start()
         await self._decide()
-        last_ms = max((message.due_ms for message in oracle.messages.values()), default=0)
+        last_ms = max(
+            (max(message.due_ms, message.latest_ms) for message in oracle.messages.values()), default=0
+        )
         await self._night(max(0, last_ms - world.clock.now_ms()) + 2 * DAY_MS)
         await world.machine.start()
         async with trio.open_nursery() as nursery:

@@ -21,7 +21,15 @@ from timerlog.disk import Disk, FileDisk
 from timerlog.errors import NoDataDirectory
 from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.log import ADDRESS_SPACE_BYTES, SegmentHeader, reserve_log_address_space
-from timerlog.recovery import END_RECORD, REASONS, ZEROS, LogReader, is_unused, read_segment_header
+from timerlog.recovery import (
+    END_OF_RANGE,
+    END_RECORD,
+    REASONS,
+    ZEROS,
+    LogReader,
+    is_unused,
+    read_segment_header,
+)
 from timerlog.sums import table_sum
 from timerlog.tables import KEYS_MAGIC
 
@@ -206,7 +214,9 @@ class _Inspection:
             self.report.log_bytes += stop - segment
             last = segment == max(reader.sizes)
             garbage_bytes = 0 if reason == END_RECORD else reader.garbage_behind(stop)
-            if reason == END_RECORD or (last and reason == ZEROS and torn and not garbage_bytes):
+            # A copy may end exactly behind its last record: where that file ends, nothing is torn.
+            ends = reason in (ZEROS, END_OF_RANGE) and torn and not garbage_bytes
+            if reason == END_RECORD or (last and ends):
                 continue
             if torn:
                 self.report.torn_tail_bytes = garbage_bytes

@@ -61,7 +61,15 @@ class Replayer:
                 self._apply_transaction(position + RECORD_HEAD_BYTES, end)
             else:
                 self._applier.apply(record, aux, memoryview(ffi.buffer(start, count - RECORD_HEAD_BYTES)))
-        except (KeyError, ValueError, IndexError, StoreError, *DECODE_ERRORS) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            IndexError,
+            OverflowError,
+            StoreError,
+            *DECODE_ERRORS,
+        ) as error:
             if isinstance(error, StoreError) and type(error) not in (StoreError, Contradiction):
                 raise  # that has a name of its own: a limit that is too small, a newer format
             raise Contradiction(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from native import crc32c
-from timerlog.errors import UnsupportedFormat
+from timerlog.errors import DECODE_ERRORS, UnsupportedFormat
 
 
 class _Outside(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ def unseal(data: bytes, newest: int, what: str) -> bytes | None:
     """The content, as JSON; None when it is damaged. Raises ``UnsupportedFormat`` for one of a newer version."""
     try:
         outside = msgspec.json.decode(data, type=_Outside)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return None
     body = bytes(outside.content)
     if _checksum(outside.format, body) != outside.crc32c:

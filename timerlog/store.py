@@ -113,17 +113,25 @@ class Store(TimerServices, Control):
         store._make_changing()
         store.spare, store.reserve = Spare(disk), opened.reserve
         store.log.lender = store.reserve
-        store._new_wheel(min(opened.applier.tick_ms or now_ms, now_ms))
-        store._make_reserving()
-        store.purger = Purger(store)
-        store.adopter = Adopter(store)
-        store.log.base_payload = store._base_payload
-        store.log.complete_roll()
-        store._checkpoint_position = 0
-        store._checkpoint_ms = now_ms
-        # From here on the tables change: a clean checkpoint must be gone from the disk before that.
-        store._begin_changes()
+        try:
+            store._new_wheel(min(opened.applier.tick_ms or now_ms, now_ms))
+            store._begin(now_ms)
+        except BaseException:
+            if hasattr(store, "wheel"):
+                store.wheel.close()
+            raise
         return store
+
+    def _begin(self, now_ms: int) -> None:
+        self._make_reserving()
+        self.purger = Purger(self)
+        self.adopter = Adopter(self)
+        self.log.base_payload = self._base_payload
+        self.log.complete_roll()
+        self._checkpoint_position = 0
+        self._checkpoint_ms = now_ms
+        # From here on the tables change: a clean checkpoint must be gone from the disk before that.
+        self._begin_changes()
 
     # -- durability --
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -81,7 +82,11 @@ class Table:
         self.dtype = dtype
         header = HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
         self.is_new = self.region.allocated_bytes == 0
-        self.region.ensure(HEADER_BYTES)
+        try:
+            self.region.ensure(HEADER_BYTES)
+        except BaseException:
+            self.region.close()
+            raise
         page = self.region.array(np.uint8, 0, HEADER_BYTES)
         if self.is_new:
             page[: len(header)] = np.frombuffer(header, np.uint8)
@@ -165,8 +170,12 @@ class Tables:
         self._key_counts = np.zeros(KEY_PARTITIONS, np.uint16)
         self.native = ffi.new("tw_store *")
         self.messages = Table(self._path("messages.table"), ROWS_MAGIC, ROW, log_id, TIB // 2, lender)
-        self._keys = self._open_keys()
-        self._fill_native(max_topics, max_groups)
+        with ExitStack() as undo:  # a start that fails and is tried again must not use up the address space
+            undo.callback(self.messages.region.close)
+            self._keys = self._open_keys()
+            undo.callback(self._keys.close)
+            self._fill_native(max_topics, max_groups)
+            undo.pop_all()
 
     def _path(self, name: str) -> Path | None:
         return None if self.directory is None else self.directory / name
@@ -219,7 +228,11 @@ class Tables:
     def _open_keys(self) -> Region:
         region = Region(self._path("keys.index"), TIB, self._lender)
         if region.allocated_bytes == 0:
-            region.ensure(KEYS_BYTES)
+            try:
+                region.ensure(KEYS_BYTES)
+            except BaseException:
+                region.close()
+                raise
             lib.tw_keys_init(ffi.cast("uint8_t *", region.pointer))
         self.native.keys = ffi.cast("uint8_t *", region.pointer)
         self.native.keys_allocated = region.allocated_bytes

@@ -105,8 +105,12 @@ class TimerWheel:
         self._directory = directory
         self._lender = lender
         self._wheel_region = Region(self._fresh_file("timer.wheel"), WHEEL_DTYPE.itemsize, lender)
-        self._wheel_region.ensure(WHEEL_DTYPE.itemsize)
-        self._log = Region(self._fresh_file("timer.log"), LOG_RESERVE_BYTES, lender)
+        try:
+            self._wheel_region.ensure(WHEEL_DTYPE.itemsize)
+            self._log = Region(self._fresh_file("timer.log"), LOG_RESERVE_BYTES, lender)
+        except BaseException:
+            self._wheel_region.close()
+            raise
         self._core = self.core_type(self._wheel_region, tick_ms)
         self._wheel = view(self._wheel_region)[0]
         self._crowds: deque[Crowd] = deque()

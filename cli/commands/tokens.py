@@ -28,7 +28,7 @@ def tokens() -> None:
     """Who may log in at a broker, and what they may do.
 
     \b
-    tickwheel tokens create shop --grant publish:orders.* --grant consume:receipts --data ./data
+    tickwheel tokens create shop --grant 'publish:orders.*' --grant consume:receipts --data ./data
     tickwheel tokens list --data ./data
     tickwheel tokens rotate shop --grace 1h --data ./data
     tickwheel tokens revoke shop --data ./data
@@ -104,10 +104,13 @@ def list_tokens(data_dir: Path | None, tokens_file: Path | None) -> None:
     from broker.tokens import load
     from cli.tables import print_table
 
-    known = load(_path(data_dir, tokens_file))
+    path = _path(data_dir, tokens_file)
+    known = load(path)
     if current_session().json:
         print_json([_shown(token) for token in known.values()])
         return
+    if not known:
+        click.echo(f"There are no tokens in {path}.", err=True)
     rows = [
         (t.id, t.name, t.state(_now_ms()), _moment(t.expires_ms) or "never", " ".join(t.grants))
         for t in known.values()
@@ -171,8 +174,7 @@ def rotate(
 
     with _changing(data_dir, tokens_file) as known:
         found = find(known, token)
-        if found.revoked_ms:
-            raise click.UsageError(f"token {found.id} was revoked; create another one")
+        _check_not_revoked(found)
         changed, text = rotated(found, _now_ms(), _milliseconds(grace))
         _hand_out(text, out)
         known[changed.id] = changed
@@ -191,7 +193,7 @@ def grant(
 
     \b
     tickwheel tokens grant shop consume:returns
-    tickwheel tokens grant shop publish:orders.* --remove
+    tickwheel tokens grant shop 'publish:orders.*' --remove
     """
     import msgspec
 
@@ -200,6 +202,7 @@ def grant(
     _check_grants(grants)
     with _changing(data_dir, tokens_file) as known:
         found = find(known, token)
+        _check_not_revoked(found)
         missing = [each for each in grants if remove and each not in found.grants]
         if missing:
             raise click.UsageError(f"{found.name} has no grant {missing[0]}; it has {' '.join(found.grants)}")
@@ -298,6 +301,11 @@ def _check_grants(grants: Sequence[str]) -> None:
         parse_grants(grants)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _check_not_revoked(token: Token) -> None:
+    if token.revoked_ms:
+        raise click.UsageError(f"token {token.id} was revoked; create another one")
 
 
 def _parse_label(text: str) -> tuple[str, str]:

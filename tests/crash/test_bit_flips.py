@@ -27,7 +27,7 @@ from timerlog.recovery import ADOPTING_FORMAT
 from timerlog.sealed import seal
 from timerlog.store import Store
 
-FLIPS = int(os.environ.get("TICKWHEEL_FLIPS", "10000" if SOAK else "25"))
+FLIPS = int(os.environ.get("TICKWHEEL_FLIPS", "10000" if SOAK else "12"))
 KINDS = (
     "LOCK",
     "adopting",

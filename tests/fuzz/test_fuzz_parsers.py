@@ -14,7 +14,7 @@ from tests.conftest import SOAK
 from tests.support.native_frames import malformed_payloads
 from tickwheel.protocol.requests import REQUEST_CLASSES
 
-EXAMPLES = 20_000 if SOAK else 150
+EXAMPLES = 20_000 if SOAK else 100
 
 GOOD_TEXTS = {
     "toml": [

@@ -17,6 +17,7 @@ from broker.exit_codes import ExitCode
 from broker.settings import FIELDS
 from broker.vitals import STALL_S
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.certificates import Files
 from tests.support.http_client import get
 from tickwheel import sync
 
@@ -183,19 +184,25 @@ def test_the_container_runs_without_privileges_and_stops_in_order() -> None:
         assert values(name)[-1].startswith("["), "in exec form signals reach the broker, not a shell"
     for source in re.findall(r"^(?!--from)([\w./ ]+) [\w./]+$", "\n".join(values("COPY")), re.MULTILINE):
         assert all((ROOT / name).exists() for name in source.split()), source
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"fuzz", "tests"}
+    assert packages <= {source.split()[0] for source in values("COPY")}
     variables = set(re.findall(r"TICKWHEEL_\w+", " ".join(values("ENV"))))
     assert variables <= {field.variable for field in FIELDS.values()}
 
 
-def test_the_health_check_of_the_container_works(tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_the_health_check_of_the_container_works(tmp_path: Path, with_tls: bool) -> None:
     """Its program is run as it is written, against a broker that is well and against none."""
     (check,) = values("HEALTHCHECK")
     command = check.partition("CMD ")[2]
     program = [sys.executable, *eval(command)[1:]]
     assert program[1] == "-c"
-    with Daemon(tmp_path / "data", http_listen=True, http_port=0) as daemon:
+    files = Files(tmp_path / "certificates")
+    tls = {"tls_certificate": files.certificate_path, "tls_key": files.key_path} if with_tls else {}
+    with Daemon(tmp_path / "data", http_listen=True, http_port=0, **tls) as daemon:
         url = daemon.wait_for_event("started")["http"]
-        program[2] = program[2].replace("http://127.0.0.1:7412", url)
+        assert url.startswith("https:" if with_tls else "http:")
+        program[2] = program[2].replace("127.0.0.1:7412", url.partition("://")[2])
         assert subprocess.run(program, capture_output=True, check=False).returncode == 0
     assert subprocess.run(program, capture_output=True, check=False).returncode == 1
 

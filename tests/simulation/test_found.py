@@ -14,6 +14,7 @@ from simulation.disk import Disk, View
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
 from timerlog import checkpoint, region
+from timerlog.errors import DiskFull
 from timerlog.store import Store
 
 
@@ -76,3 +77,26 @@ def test_the_wheel_turns_back_without_a_free_block(disk: Disk, tmp_path: Path) -
     assert pump(store, NOW_MS + 49) == 0
     assert pump(store, NOW_MS + 50) == 100
     store.close()
+
+
+def test_a_start_that_fails_keeps_no_address_space(disk: Disk, tmp_path: Path) -> None:
+    """A process that tries again and again on a full disk ran out of it."""
+    opened(disk, tmp_path, "one").close()
+    before = address_space_bytes()
+
+    class FullDisk:
+        def __getattr__(self, name: str) -> object:
+            return (lambda *_: -errno.ENOSPC) if name == "tw_allocate" else getattr(lib, name)
+
+    lib = region.lib
+    with mock.patch.object(region, "lib", FullDisk()):
+        for _ in range(3):
+            with pytest.raises(DiskFull):
+                opened(disk, tmp_path, "another")
+            with pytest.raises(DiskFull):
+                opened(disk, tmp_path, "one")
+    assert address_space_bytes() - before < 1 << 30
+
+
+def address_space_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * 4096

@@ -103,7 +103,7 @@ def test_a_counter_that_is_wrong_by_one(monkeypatch: pytest.MonkeyPatch) -> None
         right: dict[str, Any] = entry(store, topic_id)
         return right | {"cancelled": right["cancelled"] + 1}
 
-    mutate(monkeypatch, Control, "_topic_entry", wrong, every=1)
+    mutate(monkeypatch, Control, "topic_entry", wrong, every=1)
     assert found("broker counts")
 
 

@@ -44,7 +44,9 @@ class LoginRequired(ConnectionDenied):
     """The broker wants a token."""
 
     code = "login_required"
-    advice = "Give one by TICKWHEEL_TOKEN or TICKWHEEL_TOKEN_FILE, or as token= or token_file=."
+    advice = (
+        "Give one by TICKWHEEL_TOKEN_FILE (--token-file) or TICKWHEEL_TOKEN, or as token= or token_file=."
+    )
 
 
 class BadToken(ConnectionDenied):

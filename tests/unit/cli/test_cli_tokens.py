@@ -76,6 +76,12 @@ def test_into_a_file_that_was_not_there(data: Path, tmp_path: Path) -> None:
     assert (data / "tokens.json").read_bytes() == before
 
 
+def test_a_place_without_tokens_is_named(data: Path) -> None:
+    """So that a misspelt directory is seen."""
+    assert f"There are no tokens in {data / 'tokens.json'}" in run(data, "list").output
+    assert json.loads(run(data, "list", "--json").output) == []
+
+
 def test_a_life(data: Path) -> None:
     first = run(data, "create", "shop", "--grant", "publish:a").stdout.strip()
     second = run(data, "rotate", "shop", "--grace", "2h").stdout.strip()
@@ -90,6 +96,7 @@ def test_a_life(data: Path) -> None:
     assert shown(data, "shop")["state"] == "revoked"
     assert shown(data, "shop")["old_valid_until"] == ""
     assert "was revoked" in run(data, "rotate", "shop", code=2).output
+    assert "was revoked" in run(data, "grant", "shop", "publish:c", code=2).output
     run(data, "create", "shop", "--grant", "publish:a")  # the name is free again
     assert shown(data, "shop")["state"] == "valid"
 

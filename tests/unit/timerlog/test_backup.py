@@ -12,6 +12,7 @@ from tests.support.frames import send
 from tests.support.purging import LATER_MS, content, fill, mixed
 from timerlog.backup import BACKUP_FORMAT, NAME, back_up, check_backup, pack_manifest, read_manifest, restore
 from timerlog.errors import BackupTargetInUse, BadBackup, DamagedLog, NoDataDirectory, UnsupportedFormat
+from timerlog.inspect import inspect_directory
 from timerlog.log import pack_segment_header, unpack_segment_header
 from timerlog.repair import fill_record
 from timerlog.sealed import seal
@@ -34,6 +35,7 @@ def test_a_restored_directory_holds_the_same(store: Store, tmp_path: Path) -> No
     assert len(made.segments) > 1
     assert check_backup(tmp_path / "copy") == made
     restore(tmp_path / "copy", tmp_path / "new", NEW_LOG_ID)
+    assert inspect_directory(tmp_path / "copy").damage == inspect_directory(tmp_path / "new").damage == []
     before = content(store)
     store.close()
     again = reopened(tmp_path / "new")

@@ -57,6 +57,7 @@ def repair_lines(report: RepairReport) -> list[str]:
     if not report.is_needed:
         return ["The log is whole: there is nothing to repair."]
     lines = [f"mended: {name}: its header" for name in report.mended]
+    lines += [f"set aside: {name}: it is no part of this log" for name in report.set_aside]
     for loss in report.losses[:SHOWN]:
         ids = ""
         if loss.messages:

@@ -210,16 +210,16 @@ class _Inspection:
 
     def _verify(self, reader: LogReader) -> None:
         for segment in sorted(reader.sizes):
-            stop, reason = self._verify_segment(reader, segment + SEGMENT_HEADER_BYTES)
+            stop, reason, torn = self._verify_segment(reader, segment + SEGMENT_HEADER_BYTES)
             self.report.log_bytes += stop - segment
             last = segment == max(reader.sizes)
+            garbage_bytes = 0 if reason == END_RECORD else reader.garbage_behind(stop)
             # A copy may end exactly behind its last record: where that file ends, nothing is torn.
-            ends = reason in (ZEROS, END_OF_RANGE) and not reader.garbage_behind(stop)
+            ends = reason in (ZEROS, END_OF_RANGE) and torn and not garbage_bytes
             if reason == END_RECORD or (last and ends):
                 continue
-            torn = reader.marked_behind(stop) <= stop
             if torn:
-                self.report.torn_tail_bytes = reader.garbage_behind(stop)
+                self.report.torn_tail_bytes = garbage_bytes
             self._damage(segment, stop - segment, REASONS[reason], torn_tail=torn)
         counts = {number: int(count) for number, count in enumerate(reader.counts) if count}
         names = {int(record): record.name.lower() for record in RecordType}
@@ -228,16 +228,16 @@ class _Inspection:
         }
         self.report.messages = counts.get(RecordType.MESSAGE, 0)
 
-    def _verify_segment(self, reader: LogReader, position: int) -> tuple[int, int]:
-        """Where its last whole record ends, and why there. A broker may be writing just there: then more is whole a
-        moment later, and what lies behind was no damage."""
-        stop, reason = reader.verify(position)
-        while reason != END_RECORD and reader.marked_behind(stop) > stop:
-            before = stop
-            stop, reason = reader.verify(before)
-            if stop == before:
-                break
-        return stop, reason
+    def _verify_segment(self, reader: LogReader, position: int) -> tuple[int, int, bool]:
+        """Where its last whole record ends, why there, and whether nothing behind it was ever synced. A broker may be
+        writing just there: then more is whole a moment later, and what lies behind was no damage."""
+        while True:
+            stop, reason = reader.verify(position)
+            if reason == END_RECORD or reader.marked_behind(stop) <= stop:
+                return stop, reason, True
+            if stop == position:
+                return stop, reason, False
+            position = stop
 
     def _damage(self, segment: int, offset: int, reason: str, *, torn_tail: bool) -> None:
         self.report.damage.append(Damage(f"commitlog/{segment:020d}.log", offset, reason, torn_tail))

@@ -15,7 +15,7 @@ import numpy as np
 
 from timerlog.changing import CANCELLED, DELIVERED, EXPIRED, READY, SCHEDULED, Changing
 from timerlog.core import INTERNAL
-from timerlog.errors import UnknownTopic
+from timerlog.errors import DECODE_ERRORS, UnknownTopic
 from timerlog.layout import MessageState, RecordType
 from timerlog.messages import MessageView, Outbound, send_payload
 
@@ -78,8 +78,11 @@ class Prepared(Changing):
             self._end(ids, RecordType.EXPIRED, MessageState.EXPIRED)
             self._revoked.extend(revoked)
             return "already_committed", earlier
-        fields: dict[str, Any] = msgspec.msgpack.decode(view.headers)
-        deliver_at_ms = int(fields.pop(HEADER)["deliver_at_ms"])
+        try:
+            fields = msgspec.msgpack.decode(view.headers, type=dict[str, Any])
+            deliver_at_ms = int(fields.pop(HEADER)["deliver_at_ms"])
+        except (KeyError, TypeError, ValueError, *DECODE_ERRORS):
+            return "not_found", 0  # it was sent to this topic, not prepared: producers write headers
         headers = msgspec.msgpack.encode(fields) if fields else b""
         message = Outbound(view.body, key, headers, view.order, view.priority)
         send = self.judge_send(send_payload(topic_id, [message], deliver_at_ms), now_ms)

@@ -41,8 +41,12 @@ class MappedLog:
         self.segment_bytes, self.log_id = first.segment_bytes, first.log_id
         self.base = reserve_log_address_space()
         self.reader = LogReader(self.base, self.segment_bytes, {})
-        for base, path in sorted(paths.items()):
-            self._map(base, path)
+        try:
+            for base, path in sorted(paths.items()):
+                self._map(base, path)
+        except OSError:
+            self.close()
+            raise
 
     @classmethod
     def of(cls, folder: Path) -> MappedLog:

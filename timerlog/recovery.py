@@ -316,7 +316,7 @@ class _Recovery:
         if found is None or found.log_id != self.log_id or not checkpoints.is_trustworthy(found):
             return None
         for base, count in found.segments.items():
-            if self.sizes.get(base, 0) < count:
+            if self.sizes.get(base, 0) < min(count, self.segment_bytes):
                 raise DamagedLog(
                     f"segment {base:020d}.log is missing or shorter than the {count} bytes it had"
                 )

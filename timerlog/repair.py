@@ -74,6 +74,7 @@ class RepairReport(msgspec.Struct, kw_only=True):
     applied: bool = False
     losses: list[Loss] = msgspec.field(default_factory=list)
     mended: list[str] = msgspec.field(default_factory=list)  #: files that are whole again, and lost nothing
+    set_aside: list[str] = msgspec.field(default_factory=list)  #: files that are no part of the log
     messages: int = 0  #: that a start finds afterwards
     lost_messages: int = 0  #: at most so many
     lost_bytes: int = 0
@@ -81,7 +82,7 @@ class RepairReport(msgspec.Struct, kw_only=True):
 
     @property
     def is_needed(self) -> bool:
-        return bool(self.losses or self.mended)
+        return bool(self.losses or self.mended or self.set_aside)
 
 
 def repair(directory: Path, now_ms: int, *, apply: bool = False) -> RepairReport:
@@ -150,6 +151,7 @@ class _Mending:
         try:
             self._mend_records(log)
             self._try_out(log)
+            self.report.set_aside = sorted(path.name for path in self.aside)
         finally:
             log.close()
         return self.report
@@ -179,6 +181,9 @@ class _Mending:
         whole = [header for header in headers.values() if header is not None]
         if not whole:
             raise Unrepairable("no segment has a header that can be read or put right")
+        for base in [base for base in headers if base % whole[0].segment_bytes]:
+            self.aside.append(self.paths.pop(base))  # no segment has such a name
+            del headers[base]
         for base, header in headers.items():
             if header is None and not (base == max(headers) and self._is_empty(base)):
                 self._write(base, 0, pack_segment_header(base, whole[0].segment_bytes, whole[0].log_id))
@@ -216,6 +221,10 @@ class _Mending:
         size_bytes = header.segment_bytes
         for base in [base for base in self.paths if self._is_foreign(base, header)]:
             self.aside.append(self.paths.pop(base))
+        if not self.paths:
+            raise Unrepairable(
+                "no segment has the name that its header says: files were renamed, or belong to other logs"
+            )
         for base in range(min(self.paths), max(self.paths), size_bytes):
             if base not in self.paths:
                 self._make_segment(base, header)
@@ -282,9 +291,12 @@ class _Mending:
                     break
                 if is_last and log.reader.marked_behind(position) <= position:
                     if position < durable:
-                        self._cut(log, position, durable)
+                        self._cut(log, position, durable, "the log is missing from here on")
                     break  # a torn tail, if anything: a start cuts it off
                 end = self._next_sound(log, position)
+                if is_last and end == base + log.reader.sizes[base]:
+                    self._cut(log, position, max(durable, end), REASONS[reason])
+                    break
                 self._fill(log, position, end, REASONS[reason], self._id_behind(log, end))
                 position = end
                 if end == base + log.reader.sizes[base]:
@@ -325,11 +337,11 @@ class _Mending:
             content += fill_record(room - len(content))
         self._write(base, start, content + last)
 
-    def _cut(self, log: MappedLog, position: int, durable: int) -> None:
+    def _cut(self, log: MappedLog, position: int, durable: int, reason: str) -> None:
         """Nothing that is whole lies behind: the log ends here from now on, and numbers go on behind the lost ones."""
         base = position // log.segment_bytes * log.segment_bytes
-        assert self.found is not None, "it said how far the log reached"
-        reserved = _record(RecordType.RESERVED, struct.pack("<Q", self.found.base.next_id))
+        next_id = self.found.base.next_id if self.found is not None else 0
+        reserved = _record(RecordType.RESERVED, struct.pack("<Q", next_id)) if next_id else b""
         if log.is_record(position):  # END: the log went on in a segment that is missing
             base += log.segment_bytes
             header = pack_segment_header(base, log.segment_bytes, log.log_id)
@@ -341,7 +353,7 @@ class _Mending:
                 base, position - base, (reserved if room >= len(reserved) else b"").ljust(room, b"\0")
             )
         log.remap(base, self.paths[base])
-        self.gaps.append(_Gap(position, durable - position, "the log is missing from here on"))
+        self.gaps.append(_Gap(position, durable - position, reason))
 
     def _write(self, base: int, offset: int, content: bytes) -> None:
         with self._edited(base).open("r+b") as file:
@@ -384,8 +396,11 @@ class _Mending:
     def _give_up_record(self, log: MappedLog, error: Contradiction) -> int:
         size_bytes = int.from_bytes(log.bytes_at(error.position + 4, 4), "little")
         end = error.position + padded(size_bytes)
-        self._fill(log, error.position, end, "makes no sense without what is lost")
-        return end
+        # A message's number stays its own, though it is lost: it was told to who sent it.
+        is_message = log.bytes_at(error.position, RECORD_HEAD_BYTES)[8] == RecordType.MESSAGE
+        next_id = log.message_behind(error.position) + 1 if is_message else 0
+        self._fill(log, error.position, end, "makes no sense without what is lost", next_id)
+        return error.position if is_message else end
 
     def _tell(self, log: MappedLog, tables: Tables) -> None:
         """What is lost: of each gap, the message numbers around it that nothing is known of."""

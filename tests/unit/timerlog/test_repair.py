@@ -227,3 +227,62 @@ def test_not_under_a_broker(tmp_path: Path) -> None:
     with pytest.raises(DirectoryLocked):
         repair(tmp_path, NOW_MS)
     store.close()
+
+
+def test_files_that_are_no_part_of_the_log_are_set_aside(
+    directory: Path, original: tuple[Path, dict[int, Any]]
+) -> None:
+    (directory / "commitlog" / "00000000000000000007.log").write_bytes(b"something else")
+    report = repair(directory, NOW_MS, apply=True)
+    assert (report.set_aside, report.losses) == (["00000000000000000007.log"], [])
+    kept = Path(report.kept_in) / "commitlog" / "00000000000000000007.log"
+    assert kept.read_bytes() == b"something else"
+    assert not repair(directory, NOW_MS).is_needed
+    store = Store.open(directory, SMALL, LATER_MS)
+    assert content(store) == original[1]
+    store.close()
+
+
+def test_segments_that_changed_their_names_are_left_alone(directory: Path) -> None:
+    first, second, *others = segments(directory)
+    for other in others:
+        other.unlink()
+    first.rename(directory / "commitlog" / "first")
+    second.rename(first)
+    (directory / "commitlog" / "first").rename(second)
+    before = snapshot(directory)
+    with pytest.raises(Unrepairable, match="name that its header says"):
+        repair(directory, NOW_MS, apply=True)
+    assert snapshot(directory) == before
+
+
+def test_no_number_is_given_again_of_messages_that_make_no_sense(tmp_path: Path) -> None:
+    """Their topic is lost, so they are; but who sent them was told their numbers."""
+    directory = tmp_path / "data"
+    store = Store.open(directory, SMALL, NOW_MS)
+    topic = store.open_topic("first", NOW_MS)
+    store.ingest(send(topic, [b"kept"] * 3), NOW_MS)
+    store.sync()
+    place = store.log.appended_position
+    store.ingest(send(store.open_topic("late", NOW_MS), [b"lost"] * 5), NOW_MS)
+    store.sync()
+    end_id = store.tables.next_id
+    store.close()
+    (directory / "checkpoint").unlink()
+    flip(segments(directory)[0], place + 20)
+    dry = repair(directory, NOW_MS)
+    report = repair(directory, NOW_MS, apply=True)
+    assert (dry.losses, dry.lost_messages) == (report.losses, report.lost_messages)
+    assert report.losses[-1].end_id == end_id
+    assert report.lost_messages == 5
+    assert not repair(directory, NOW_MS).is_needed
+    store = Store.open(directory, SMALL, NOW_MS)
+    assert store.tables.next_id == end_id
+    store.close()
+
+
+def test_bytes_behind_a_whole_segment_do_no_harm(directory: Path) -> None:
+    with segments(directory)[0].open("ab") as file:
+        file.write(b"x" * 5_000)
+    for _ in range(2):  # the first one notes how long the files are
+        Store.open(directory, SMALL, LATER_MS).close()

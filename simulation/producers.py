@@ -292,13 +292,15 @@ class Producer:
             return
         due_ms = self._when()["due_ms"] or self._world.clock.now_ms()
         self._world.oracle.moving(message, due_ms)
+        jumps = self._world.clock.jumps
         try:
             result = await client.reschedule(id=message.id, deliver_at=due_ms)
         except TickwheelError:
             message.is_stray = True
             raise
         self._world.trace(self._name, "reschedule", message.token, due_ms, result)
-        self._world.oracle.move_answered(message, result, due_ms)
+        # If the clock was put back meanwhile, it may have been due before that.
+        self._world.oracle.move_answered(message, result, due_ms if self._world.clock.jumps == jumps else 0)
 
     async def _redeliver(self, client: Client) -> None:
         message = self._pick()

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS: Final = 64
 """At a time; others wait to be accepted. Each costs a file and some memory."""
 
-READ_TIMEOUT_S: Final = 10
+READ_TIMEOUT_S: Final = 3
+"""Short: a probe that waits for a place must not take a broker for one that hangs. Probes usually give up at 5 s."""
+
 KEEP_ALIVE_S: Final = 5.0
 """Short, because hypercorn keeps the place of a client that left for so long."""
 

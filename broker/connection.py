@@ -221,9 +221,11 @@ class Connection:
 
     async def _part(self, error: TickwheelError, correlation: int) -> None:
         """Answer what was accepted, then say why, then close without losing that answer to a reset."""
-        # Log-ins are in the audit log, which is bounded: a stranger must not be able to fill this one with them.
-        level = self._log.debug if isinstance(error, ConnectionDenied) else self._log.warning
+        # What strangers do is in the audit log, which is bounded: they must not be able to fill this one.
+        level = self._log.warning if self.is_greeted else self._log.debug
         level("connection refused", code=error.code, reason=error.message, advice=error.advice)
+        if not self.is_greeted and not isinstance(error, ConnectionDenied):
+            self.broker.access.audit.refused("connection", peer=self._transport.peer, code=error.code)
         await self.broker.commit.wait_durable(self.broker.store.appended_position)
         self.outgoing.put(self.broker.counters.refusal(correlation, error))
         await self.outgoing.flush()

@@ -152,7 +152,7 @@ class Server:
 
     async def _turn_away(self, transport: Transport, error: TickwheelError, frame: bytes) -> None:
         """Say why before closing; wait for the client to have read it, but not for long."""
-        _log.warning("connection refused", code=error.code, peer=transport.peer)
+        self._broker.access.audit.refused("connection", peer=transport.peer, code=error.code)
         scrap = memoryview(bytearray(1 << 12))
         try:
             with trio.move_on_after(_TURN_AWAY_S):

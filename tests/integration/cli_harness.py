@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 PATIENCE_S = 60.0
+SPARK_PATIENCE_S = 180.0  # it has to start, on a machine that may be busy
 """How long anything may take before a test gives up; far more than it needs, because machines are busy."""
 
 PROGRAM = [sys.executable, "-c", "from cli.main import main; main()"]
@@ -48,7 +49,7 @@ class Shell:
             env=self.environment,
             input=stdin,
             capture_output=True,
-            timeout=PATIENCE_S,
+            timeout=SPARK_PATIENCE_S if arguments[:1] == ("pipeline",) else PATIENCE_S,
             check=False,
         )
         what = f"{arguments} ended with {done.returncode}\n{done.stdout!r}\n{done.stderr.decode()}"

@@ -132,7 +132,7 @@ def test_repair_says_what_it_would_do_and_does_it_when_told(tmp_path: Path) -> N
     assert b"tickwheel repair" in refused.stdout + refused.stderr
 
     planned = shell.run("repair", "d", code=65).stdout.decode()
-    assert "messages 2 to 2 are lost" in planned
+    assert "message 2 is lost" in planned
     assert "2 messages would be kept, at most 1 would be lost" in planned
     assert segment.read_bytes() == content
     done = shell.json("repair", "d", "--apply")

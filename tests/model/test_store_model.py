@@ -363,8 +363,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close(clean=how == "clean")
         if how == "no derived files":
             remove_derived_files(self.directory)
-        boot = "another boot" if how == "power loss after sync" else checkpoint.boot_id()
-        with mock.patch.object(checkpoint, "boot_id", return_value=boot):
+        # After a power loss nothing but a clean checkpoint counts.
+        judge = (lambda found: found.clean) if how == "power loss after sync" else checkpoint.is_trustworthy
+        with mock.patch.object(checkpoint, "is_trustworthy", judge):
             self.store = Store.open(self.directory, SMALL, self.now_ms)
         assert self.store.state_hash() == state
         assert self.store.recovery.from_checkpoint == (how in ("killed", "clean"))

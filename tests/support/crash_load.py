@@ -22,6 +22,7 @@ from tickwheel import Batch, Client, Message, SendUncertain, Subscription, Tickw
 TOPIC, GROUP = "orders", "crash"
 INVOICES, BEATS, PURGED = "invoices", "beats", "purged"
 BEAT_MS = 250
+QUIET = 20  # looks of half a second
 DAY_MS = 86_400_000
 PATIENCE_S = 60.0
 
@@ -34,6 +35,9 @@ class Ledger:
     keyless: set[int] = field(default_factory=set)
     cancelled: set[int] = field(default_factory=set)
     acked: set[int] = field(default_factory=set)  # confirmed
+    unsure: set[int] = field(
+        default_factory=set
+    )  # acked, and no answer came: they come again, or that counted
     received: Counter[int] = field(default_factory=Counter)
     received_after_confirmed_ack: list[int] = field(default_factory=list)
     postponed: dict[int, int] = field(default_factory=dict)  # id → the time that it has now
@@ -141,6 +145,7 @@ class Load:
     async def _ack(self, subscription: Subscription[Message, Batch], batch: Batch) -> None:
         ids = list(batch.ids)
         await batch.ack()
+        self.ledger.unsure.update(ids)
         with suppress(TickwheelError):  # the lease ended meanwhile: the message comes again
             await subscription.flush()
             self.ledger.acked.update(ids)
@@ -246,11 +251,13 @@ class MixedLoad(Load):
     async def consume(self) -> None:
         """Acks most batches, gives some back once, and acks some together with sending what follows from them."""
         async with self._client() as client, client.subscribe(TOPIC, group=GROUP, credit=500) as subscription:
-            ledger = self.ledger
-            while not (self.draining and set(ledger.sent.values()) <= ledger.acked):
+            ledger, quiet = self.ledger, 0
+            while not (self.draining and self._is_done(quiet)):
                 batch = await subscription.receive_batch(timeout=0.5)
                 if batch is None:
+                    quiet += 1
                     continue
+                quiet = 0
                 self._note_received(batch)
                 match self._rng.randrange(8):
                     case 0 if max(batch.epochs) == 1:
@@ -263,8 +270,14 @@ class MixedLoad(Load):
                     case _:
                         await self._ack(subscription, batch)
 
+    def _is_done(self, quiet: int) -> bool:
+        """All is acked; what nobody knows that of has not come again for longer than any lease and backoff."""
+        ledger, sent = self.ledger, set(self.ledger.sent.values())
+        return sent <= ledger.acked or (quiet > QUIET and sent <= ledger.acked | ledger.unsure)
+
     async def _ack_in_transaction(self, client: Client, batch: Batch) -> None:
         keys = [f"made-{message_id}" for message_id in batch.ids]
+        self.ledger.unsure.update(batch.ids)
         try:
             async with client.transaction() as transaction:
                 transaction.ack(batch)

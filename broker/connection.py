@@ -134,13 +134,15 @@ class Connection:
             return
         if identity is not self.identity:
             self._become(identity)
-            topics = (
-                [self.rights.topic_of_group(s.group_id) for s in self.subscriptions.values()]
-                if self.rights
-                else []
-            )
-            if not all(identity.may(CONSUME, topic) for topic in topics):
+            if not self._may_keep_subscriptions():
                 self._dismiss(GrantsChanged())
+
+    def _may_keep_subscriptions(self) -> bool:
+        rights = self.rights
+        return rights is None or all(
+            rights.identity.may(CONSUME, rights.topic_of_group(subscription.group_id))
+            for subscription in self.subscriptions.values()
+        )
 
     def tell_of(self, request: Request) -> None:
         """See `replying.Caller`."""
@@ -163,9 +165,8 @@ class Connection:
             self.broker.give_back(subscription)
         self.subscriptions.clear()
         self.outgoing.put(self.broker.counters.refusal(0, error))
-        if (
-            self._nursery is not None and self._nursery.child_tasks
-        ):  # else it is just ending, and takes no more
+        # Without tasks the connection is just ending, and takes no more.
+        if self._nursery is not None and self._nursery.child_tasks:
             self.start_soon(self._take_leave)
 
     async def _take_leave(self) -> None:

@@ -84,15 +84,16 @@ async def _open_tcp(host: str, port: int, certificates: Certificates | None) -> 
     try:
         opened = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
     except OSError as error:
-        raise _explain(error, f"{host}:{port}") from error
+        raise explain(error, f"{host}:{port}") from error
     scheme = "tickwheel" if certificates is None else "tickwheels"
     return [
-        SocketListener(each.socket, _tcp_url(scheme, each.socket), certificates=certificates)
+        SocketListener(each.socket, tcp_url(scheme, each.socket), certificates=certificates)
         for each in opened
     ]
 
 
-def _tcp_url(scheme: str, sock: trio.socket.SocketType) -> str:
+def tcp_url(scheme: str, sock: trio.socket.SocketType) -> str:
+    """Where a listening TCP socket is reached."""
     host, port = sock.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
@@ -111,7 +112,7 @@ async def _open_unix(path: str) -> SocketListener:
         sock.listen(_BACKLOG)
     except OSError as error:
         sock.close()
-        raise _explain(error, path) from error
+        raise explain(error, path) from error
     return SocketListener(sock, _unix_url(path), path=path)
 
 
@@ -129,11 +130,12 @@ async def _remove_stale(path: str) -> None:
             os.unlink(path)
             return
         except OSError as error:
-            raise _explain(error, path) from error
+            raise explain(error, path) from error
     raise AddressInUse(f"Another process listens on {path}.")
 
 
-def _explain(error: OSError, address: str) -> AddressInUse | CannotListen:
+def explain(error: OSError, address: str, advice: str | None = None) -> AddressInUse | CannotListen:
+    """Why an address cannot be listened on; with other advice than the error's own, if some is given."""
     if error.errno == errno.EADDRINUSE:
-        return AddressInUse(f"Another process listens on {address}.")
-    return CannotListen(f"Cannot listen on {address}: {error.strerror or error}.")
+        return AddressInUse(f"Another process listens on {address}.", advice=advice)
+    return CannotListen(f"Cannot listen on {address}: {error.strerror or error}.", advice=advice)

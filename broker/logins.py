@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import secrets
 from collections import OrderedDict, deque
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 import trio
 
 from broker import tokens
+from broker.addresses import network_of
 from broker.clock import Clock
 from broker.tokens import Token
 from tickwheel.protocol.security_errors import BadToken, TokenExpired, TokenRevoked, TooManyAttempts
@@ -30,8 +30,6 @@ WINDOW_S: Final = 60.0
 
 _MAX_ADDRESSES: Final = 10_000
 _MAX_REMEMBERED: Final = 10_000
-_IPV6_NETWORK_BITS: Final = 64
-"""Who has one IPv6 address has as many as this leaves."""
 
 
 class Logins:
@@ -142,22 +140,3 @@ class Attempts:
         failures = self._failures.get(network_of(address))
         if failures is not None and attempt in failures:
             failures.remove(attempt)
-
-
-def network_of(peer: str) -> str:
-    """Whom a failure is held against: an IPv4 address, or the network of an IPv6 one.
-
-    >>> network_of("192.0.2.7:50123"), network_of("2001:db8:1:2:3::9:50123"), network_of("unix")
-    ('192.0.2.7', '2001:db8:1:2::/64', 'unix')
-    """
-    host = peer.rpartition(":")[0] or peer
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    mapped = getattr(address, "ipv4_mapped", None)
-    if mapped is not None:
-        return str(mapped)
-    if address.version == 6:
-        return str(ipaddress.ip_network((int(address), _IPV6_NETWORK_BITS), strict=False))
-    return str(address)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 from collections import Counter
 
 import trio
 
 from broker import logs
+from broker.addresses import ip_network_of
 from broker.connection import Connection
 from broker.core import Broker
 from broker.deadlines import overdue, watch_interval_s
@@ -112,7 +112,8 @@ class Server:
             return None
 
     def _welcome(self, transport: Transport) -> None:
-        address = address_of(transport)
+        # Those at a Unix socket are not counted: who may open it is decided by the file's permissions.
+        address = ip_network_of(transport.peer)
         error = self._refusal_of(address)
         if error is None:
             self._last_number += 1
@@ -165,18 +166,3 @@ class Server:
         finally:
             self._turned_away -= 1
             transport.close()
-
-
-def address_of(transport: Transport) -> str:
-    """Whom a connection is counted under: an IPv4 address, or an IPv6 network of the size that one site is given at
-    least. Empty for Unix sockets: who may open them is decided by the file's permissions."""
-    host = transport.peer.rpartition(":")[0].partition("%")[0]
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return ""
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(address), 64), strict=False))

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import errno
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from broker.errors import AddressInUse, CannotListen, ServerExtraMissing
+from broker.errors import ServerExtraMissing
+from broker.listeners import explain, tcp_url
 from broker.settings import Settings
 from broker.tls import Certificates
 
@@ -41,7 +41,7 @@ class Watching:
     def urls(self) -> list[str]:
         """Where it is reached."""
         scheme = "http" if self._certificates is None else "https"
-        return [f"{scheme}://{_address(listener)}" for listener in self._listeners]
+        return [tcp_url(scheme, listener.socket) for listener in self._listeners]
 
     async def run(self, broker: Broker, gate: Gate) -> None:
         """Serve until cancelled."""
@@ -60,11 +60,6 @@ class Watching:
         return None if certificates is None else lambda: certificates.current
 
 
-def _address(listener: trio.SocketListener) -> str:
-    host, port = listener.socket.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 async def open_watching(settings: Settings, certificates: Certificates | None) -> Watching:
     """Open what the settings ask for, if anything. Raises ServerExtraMissing, AddressInUse, CannotListen."""
     if not settings.http_listen:
@@ -76,9 +71,5 @@ async def open_watching(settings: Settings, certificates: Certificates | None) -
     try:
         found = await trio.open_tcp_listeners(settings.http_port, host=settings.http_host, backlog=_BACKLOG)
     except OSError as error:
-        address = f"{settings.http_host}:{settings.http_port}"
-        if error.errno == errno.EADDRINUSE:
-            raise AddressInUse(f"Another process listens on {address}.", advice=_ADVICE) from error
-        reason = error.strerror or error
-        raise CannotListen(f"Cannot listen on {address}: {reason}.", advice=_ADVICE) from error
+        raise explain(error, f"{settings.http_host}:{settings.http_port}", _ADVICE) from error
     return Watching(found, certificates)

@@ -9,8 +9,9 @@ import pytest
 import trio
 
 from broker import tokens
+from broker.addresses import network_of
 from broker.clock import ManualClock
-from broker.logins import MAX_FAILURES, MAX_WAITING, WINDOW_S, Attempts, Logins, network_of
+from broker.logins import MAX_FAILURES, MAX_WAITING, WINDOW_S, Attempts, Logins
 from broker.tokens import Token
 from tickwheel.protocol.security_errors import BadToken, TokenExpired, TokenRevoked, TooManyAttempts
 

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("native", "timerlog", "broker", "tickwheel", "cli", "bench", "simulation")
-MAX_MODULE_LINES = 500
+MAX_MODULE_LINES = 700
 MAX_FUNCTION_LINES = 70
 
 # Who may be longer, and why. An entry that is no longer needed fails too.

@@ -14,6 +14,7 @@ from broker.adopting import Adopting
 from broker.clock import Clock
 from broker.counters import Counters
 from broker.delivery import Delivery, Subscription
+from broker.forecasts import Forecasts
 from broker.purging import Purging
 from broker.query import Queries
 from broker.receive_room import ReceiveRoom
@@ -82,6 +83,7 @@ class Broker:
         )
         self.receive_room = ReceiveRoom(settings.max_receive_bytes)
         self.queries = Queries(store, clock, settings.max_frame_bytes, self.counters.refusal)
+        self.forecasts = Forecasts(store, clock)
         self.delivery = Delivery(store, clock, nursery, self._leased)
         self.services = Services(
             store,

@@ -110,6 +110,7 @@ class _Figures(Collector):
         self._broker = broker
         self._store = broker.store
         self._totals = Totals(0)
+        self._wheel: dict[str, Any] = {"levels": [], "forecast": [], "gone": 0}
         self.disk: Disk | None = None
 
     async def add_up(self) -> None:
@@ -122,6 +123,7 @@ class _Figures(Collector):
             if topic_id in store.tables.topics:  # else it was deleted meanwhile
                 totals.take(broker, topic_id)
         self._totals = totals
+        self._wheel = await broker.forecasts.recent()
 
     def collect(self) -> Iterator[Metric]:
         """See `prometheus_client.registry.Collector`."""
@@ -207,25 +209,35 @@ class _Figures(Collector):
             backlog,
         )
         yield _gauge("oldest_overdue_seconds", "By how much the oldest of them is late.", late_ms / _MS_PER_S)
-        picture = self._store.wheel_picture(now_ms)
         timers = GaugeMetricFamily(
             "tickwheel_wheel_timers", "Timers on each level of the wheel.", labels=["level"]
         )
         slots = GaugeMetricFamily(
             "tickwheel_wheel_occupied_slots", "Slots of each level that hold timers.", labels=["level"]
         )
-        for level in picture["levels"]:
+        for level in self._wheel["levels"]:
             timers.add_metric([str(level["level"])], level["timers"])
             slots.add_metric([str(level["level"])], level["slots_occupied"])
         yield timers
         yield slots
         ahead = GaugeMetricFamily(
-            "tickwheel_timers_due", "Timers that are due within a time; the longer ones hold the shorter ones.",
+            "tickwheel_timers_due",
+            "Messages that become due within a time, and leases that end; the longer ones hold the shorter ones.",
             labels=["within"],
-        )  # fmt: skip
-        for horizon in picture["forecast"]:
+        )
+        messages = GaugeMetricFamily(
+            "tickwheel_messages_due", "Of these, the messages that become due.", labels=["within"]
+        )
+        for horizon in self._wheel["forecast"]:
             ahead.add_metric([horizon["label"]], horizon["timers"])
+            messages.add_metric([horizon["label"]], horizon["messages"])
         yield ahead
+        yield messages
+        yield _gauge(
+            "timers_gone",
+            "Timers on the wheel that will do nothing: their message is gone, or has another one.",
+            self._wheel["gone"],
+        )
 
     def _queue_families(self) -> Iterator[Metric]:
         services = self._broker.services

@@ -176,8 +176,13 @@ def _topics(caller: Caller, correlation: int, request: GetTopics) -> None:
 
 
 def _wheel(caller: Caller, correlation: int, request: GetWheel) -> None:
+    """A piece at a time: there may be millions of timers."""
     broker = caller.broker
-    at_once(caller, correlation, request, encode_map(broker.store.wheel_picture(broker.clock.now_ms())))
+
+    async def work() -> bytes:
+        return encode_map(await broker.forecasts.picture(request.horizons))
+
+    caller.answer_later(correlation, request, work)
 
 
 def _query(caller: Caller, correlation: int, request: Query) -> None:

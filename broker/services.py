@@ -141,7 +141,7 @@ class Services:
     def overdue(self, now_ms: int) -> tuple[int, int]:
         """(messages and ends of leases that are due and not where they belong, by how many ms the oldest is late)."""
         wheel, store = self._store.wheel, self._store
-        count, late_ms = wheel.forecast(now_ms, [0])[0], now_ms - (wheel.oldest_due_ms(now_ms) or now_ms)
+        count, late_ms = wheel.about_due(now_ms), now_ms - (wheel.oldest_due_ms(now_ms) or now_ms)
         for batch in (*self.pending.batches, *self.due.batches):
             late = batch.due_ms[batch.due_ms <= now_ms]
             count, late_ms = count + len(late), max(late_ms, now_ms - int(late.min(initial=now_ms)))

@@ -68,6 +68,18 @@ def forecast_table(forecast: Sequence[Forecast], width: int) -> Table:
     return table
 
 
+def due_table(forecast: Sequence[Forecast]) -> Table:
+    """All that is due within each time, messages and leases apart."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("due within", no_wrap=True)
+    for name in ("until", "messages", "leases"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in forecast:
+        counts = (f"{row.timers:,}" if one is None else f"{one:,}" for one in (row.messages, row.leases))
+        table.add_row(row.label, format_moment(row.until_ms), *counts)
+    return table
+
+
 def level_table(levels: Sequence[WheelLevel], width: int) -> Table:
     """Each level of the wheel: its slots, how many are occupied, its timers, and where they are."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -90,14 +102,15 @@ def level_table(levels: Sequence[WheelLevel], width: int) -> Table:
 def wheel_picture(picture: Wheel, width: int = 100) -> RenderableType:
     """The whole picture for a terminal of `width` columns."""
     total = sum(level.timers for level in picture.levels)
+    gone = f", of which {picture.gone:,} will do nothing" if picture.gone else ""
     title = Text.assemble(
         ("the wheel", "bold"),
-        f"  {total:,} timers  ",
+        f"  {total:,} timers{gone}  ",
         (format_moment(picture.now_ms), "dim"),
     )
     return Group(
         title,
-        Text("\ndue in the (each row without those above; messages that are gone count too)", "bold"),
+        Text("\ndue in the (messages and leases; each row without those above)", "bold"),
         forecast_table(picture.forecast, width),
         Text("\noccupied slots by level", "bold"),
         level_table(picture.levels, width),

@@ -18,6 +18,8 @@
 #define TICKWHEEL_WHEEL_H
 #include <stdint.h>
 
+#include "store.h"
+
 enum { TW_LEVELS = 4, TW_BLOCK_BITS = 12, TW_SLOTS = 8192, TW_STRANDS = 6, TW_CROWDS = 64, TW_WORDS = TW_SLOTS / 64 };
 
 #define TW_WHEEL_NEVER INT64_MAX
@@ -105,4 +107,18 @@ int64_t tw_wheel_walk(tw_wheel *wheel, tw_timer *log, uint32_t index, uint64_t *
 /* The earliest tick at which tw_wheel_turn has something to do: the tick itself when a cascade or a crowd is
  * unfinished, TW_WHEEL_NEVER when the wheel is empty. */
 int64_t tw_wheel_next_event(const tw_wheel *wheel);
+
+/* ---- forecast.c ---- */
+/* Messages first .. first + count that were counted already: each counts once, and later ones do not. */
+typedef struct {
+    uint64_t *bits;
+    uint64_t  first;
+    uint64_t  count;
+} tw_seen;
+
+/* Counts n records of a TimerLog by when they are due: at until_ms[0] or before, after that at until_ms[1] or before, and
+ * so on (ascending), or later than all. `counts` grows: horizons + 1 numbers for messages that become due, as many for
+ * leases and waits that end, and as many for timers whose message is gone or has another timer. `tick`: the wheel's. */
+void tw_forecast(const tw_store *store, const tw_timer *timers, uint64_t n, int64_t tick, const int64_t *until_ms,
+                 uint64_t horizons, const tw_seen *seen, uint64_t *counts);
 #endif

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -24,7 +24,8 @@ from tickwheel.protocol.admin import (
     ReplayDeadOk,
     SetTopic,
 )
-from tickwheel.protocol.errors import BadTopicSettings, RemoteProtocolError, UnknownTopic
+from tickwheel.protocol.errors import BadArgument, BadTopicSettings, RemoteProtocolError, UnknownTopic
+from tickwheel.protocol.limits import MAX_HORIZONS
 from tickwheel.protocol.requests import GetStats, GetTopics, GetWheel
 from tickwheel.stats import PurgeResult, Stats, TopicInfo, Topics, TopicStats, Wheel
 
@@ -185,6 +186,19 @@ class TopicRequests(Requests):
         """The topics and their groups."""
         return (await self._ask(GetTopics(), Topics)).topics
 
-    async def wheel(self) -> Wheel:
-        """What is due when."""
-        return await self._ask(GetWheel(), Wheel)
+    async def wheel(self, *, horizons: Sequence[timedelta] | None = None) -> Wheel:
+        """What is due when, counted exactly: within a second, a minute, an hour, a day, a week, a month, and at all; or
+        within each of ``horizons``, up to 64 timedeltas from now."""
+        if horizons is None:
+            return await self._ask(GetWheel(), Wheel)
+        return await self._ask(GetWheel(horizons=horizons_ms(horizons)), Wheel)
+
+
+def horizons_ms(horizons: Sequence[timedelta]) -> list[int]:
+    """As they go on the wire. Raises BadArgument, BadTime."""
+    if isinstance(horizons, timedelta) or not isinstance(horizons, Iterable):
+        raise BadArgument("horizons is no list.", advice="Give a list: horizons=[timedelta(hours=24)].")
+    found = [delay_ms(one) for one in horizons]
+    if not 1 <= len(found) <= MAX_HORIZONS:
+        raise BadArgument(f"There are {len(found):,} horizons.", advice=f"Give 1 to {MAX_HORIZONS}.")
+    return found

@@ -131,18 +131,26 @@ class WheelLevel(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """How many timers are due before ``until_ms``: those of earlier rows are among them."""
+    """What is due at ``until_ms`` or before, exactly: what is in earlier rows is in it, too."""
 
     label: str
     until_ms: int
     timers: int
+    """``messages`` and ``leases`` together."""
+    messages: int | None = None
+    """Messages whose time comes. None: the broker is older, does not tell them apart, and estimates ``timers``."""
+    leases: int | None = None
+    """Deliveries whose lease ends if nobody acks or extends it, and waits for redelivery that end."""
 
 
 class Wheel(msgspec.Struct, frozen=True):
-    """A picture of the wheel. Its timers may also be those of messages that were cancelled or acked meanwhile: they
-    stay until their time and do nothing then."""
+    """A picture of the wheel, as it was when the broker began to count. ``levels`` has all timers; also those of
+    messages that were cancelled or acked, or that have another time since: they stay until their time and do nothing
+    then. ``forecast`` is without them."""
 
     tick_ms: int
     now_ms: int
     levels: list[WheelLevel]
     forecast: list[Forecast]
+    gone: int = 0
+    """How many timers will do nothing."""

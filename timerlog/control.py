@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,23 +13,14 @@ import numpy.typing as npt
 from timerlog.combining import OpenTransaction
 from timerlog.core import check_transaction_id
 from timerlog.dropping import Dropping
-from timerlog.layout import MAX_TIME_MS, ROW, MessageState
+from timerlog.forecast import WheelPicture
+from timerlog.layout import ROW, MessageState
 from timerlog.prepared import Prepared
 from timerlog.reviving import Reviving
 from timerlog.selecting import Selecting
 from timerlog.settings import effective_settings
 from timerlog.topics import shard_name
 
-_SECOND_MS: Final = 1_000
-FORECAST: Final = (
-    ("second", _SECOND_MS),
-    ("minute", 60 * _SECOND_MS),
-    ("hour", 3_600 * _SECOND_MS),
-    ("day", 86_400 * _SECOND_MS),
-    ("week", 7 * 86_400 * _SECOND_MS),
-    ("month", 30 * 86_400 * _SECOND_MS),
-    ("later", MAX_TIME_MS),
-)
 _HASH_ROWS: Final = 262_144
 
 
@@ -128,20 +120,10 @@ class Control(Prepared, Reviving, Selecting, Dropping):
             "backlog": sum(int(group.pending) for group in groups),
         }
 
-    def wheel_picture(self, now_ms: int) -> dict[str, Any]:
-        """Occupied slots by level and what is due when; see docs/protocol.md, WHEEL_OK."""
-        horizons = [horizon for _, horizon in FORECAST]
-        counts = self.wheel.forecast(now_ms, [min(horizon, MAX_TIME_MS - now_ms) for horizon in horizons])
-        forecast = [
-            {"label": label, "until_ms": min(now_ms + horizon, MAX_TIME_MS), "timers": timers}
-            for (label, horizon), timers in zip(FORECAST, counts, strict=True)
-        ]
-        return {
-            "tick_ms": self.wheel.tick_ms,
-            "now_ms": now_ms,
-            "levels": self.wheel.picture(),
-            "forecast": forecast,
-        }
+    def wheel_picture(self, now_ms: int, horizons_ms: Sequence[int] | None = None) -> WheelPicture:
+        """Occupied slots by level and what is due when; see docs/protocol.md, WHEEL_OK. It is begun, and counts while
+        it is stepped."""
+        return WheelPicture(self._native, self.wheel, now_ms, horizons_ms)
 
     def state_hash(self) -> str:
         """A SHA-256 over everything that the log determines: a replay of the log gives the same."""

@@ -79,3 +79,7 @@ class Crowd:
         start = self._handed_out
         self._handed_out = min(start + limit, len(self.timers))
         return self.timers.part(start, self._handed_out)
+
+    def waiting(self) -> Timers:
+        """Those that are off the wheel and were not handed out."""
+        return self.timers.part(max(self.on_wheel, self._handed_out), len(self.timers))

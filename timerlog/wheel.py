@@ -52,7 +52,6 @@ The wheel is derived state. It starts empty, and its owner links every pending t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -116,6 +115,8 @@ class TimerWheel:
         self._crowds: deque[Crowd] = deque()
         self._crowd_is_next = True
         self._more = False
+        self.resets = 0
+        """How often the records of the TimerLog became others all at once."""
 
     def _fresh_file(self, name: str) -> Path | None:
         if self._directory is None:
@@ -262,17 +263,13 @@ class TimerWheel:
             "heat": from_now.reshape(HEAT_CELLS, -1).sum(axis=1).tolist(),
         }
 
-    def forecast(self, now_ms: int, horizons_ms: Sequence[int]) -> list[int]:
-        """How many timers are due within each horizon after ``now_ms``. Counted by slot: inside a slot, due
-        times are taken to be spread evenly."""
+    def about_due(self, now_ms: int) -> int:
+        """How many timers are due and were not handed out, counted by slot: exact unless the wheel is seconds behind;
+        inside a slot that ``now_ms`` cuts then, due times are taken to be spread evenly."""
         spans = [self._spans(level) for level in range(LEVELS)]
         start, width, count = (np.concatenate(column) for column in zip(*spans, strict=True))
-        overdue = sum(crowd.left for crowd in self._crowds)
-        result = []
-        for horizon_ms in horizons_ms:
-            share = np.clip((now_ms + horizon_ms + 1 - start) / width, 0.0, 1.0)
-            result.append(overdue + round(float((share * count).sum())))
-        return result
+        share = np.clip((now_ms + 1 - start) / width, 0.0, 1.0)
+        return sum(crowd.left for crowd in self._crowds) + round(float((share * count).sum()))
 
     def _spans(self, level: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
         """Start, width and timers of each occupied slot; a cascade counts as the slot that it empties."""
@@ -282,6 +279,15 @@ class TimerWheel:
         slots = slots[slots["count"] > 0]
         slot_ms = 1 << BLOCK_BITS * level
         return slots["number"] * slot_ms, np.full(len(slots), float(slot_ms)), slots["count"]
+
+    @property
+    def used_records(self) -> int:
+        """Every timer that is on the wheel is in one of so many records of the TimerLog; others of them are free."""
+        return int(self._wheel["tail"])
+
+    def crowded(self) -> list[Timers]:
+        """The timers that are off the wheel already and were not handed out."""
+        return [crowd.waiting() for crowd in self._crowds]
 
     # -- space --
 
@@ -300,6 +306,7 @@ class TimerWheel:
         if int(self._wheel["pending"]) > 0 or self._log.allocated_bytes <= SMALL_LOG_BYTES:
             return 0
         freed = self._log.allocated_bytes
+        self.resets += 1
         self._log.close()
         self._log = Region(self._fresh_file("timer.log"), LOG_RESERVE_BYTES, self._lender)
         self._wheel["tail"] = 0
@@ -308,6 +315,7 @@ class TimerWheel:
 
     def reset(self, tick_ms: int) -> None:
         """Forgets all timers and stands at ``tick_ms``. It keeps its space: on a full disk nobody might get it back."""
+        self.resets += 1
         self._wheel_region.array(np.uint8, 0, WHEEL_DTYPE.itemsize)[:] = 0
         self._core = self.core_type(self._wheel_region, tick_ms)
         self._crowds.clear()

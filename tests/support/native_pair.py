@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from native import ffi
-from native.twins import acks, bulk, change, delivery, ingest, keys, log, purge, rebuild
+from native.twins import acks, bulk, change, delivery, forecast, ingest, keys, log, purge, rebuild
 from native.twins.key_index import PARTITIONS, KeyIndex
 from native.twins.store import ARRIVAL, DELIVERY, GROUP, ROW, TOPIC, Array, TwinStore, padded
 from tests.support.native_store import HOLDERS, NativeStore
@@ -35,6 +35,7 @@ _TWINS: Final = {
         (purge, "is_dead purge_plan apply_moved purge_count apply_purged purge_survey"),
         (purge, "raise_first_seq raise_first_id"),
         (bulk, "check adopt"),
+        (forecast, "forecast"),
         (rebuild, "scheduled leased rebuild_topics rebuild_keys skip_to_start rebuild_group rebuild_orders"),
     )
     for name in names.split()

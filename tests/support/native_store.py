@@ -14,6 +14,7 @@ from native.twins.purge import Plan
 from native.twins.store import ARRIVAL, DELIVERY, GROUP, MAX_BATCH, ROW, RUN, TOPIC, Array, dtype_of
 
 ORDER: Final = dtype_of("tw_order")
+TIMER: Final = dtype_of("tw_timer")
 HOLDERS: Final = 65_536
 KEY_PARTITIONS: Final = 1_024
 GUARD: Final = 0xA5
@@ -404,6 +405,24 @@ class NativeStore:
             count = function(self.store, at, *end, capacity, *into)
             found = zip(times[:count].tolist(), refs[:count].tolist(), epochs[:count].tolist(), strict=True)
             return list(found), int(at[0])
+
+    def forecast(
+        self, timers: Sequence[tuple[int, ...]], tick: int, until_ms: Sequence[int], first: int, count: int
+    ) -> tuple[list[int], list[int], list[int]]:
+        with Outputs() as out:
+            records = np.zeros(len(timers), TIMER)
+            for name, column in zip(("due_ms", "ref", "epoch", "owner"), columns(timers, 4), strict=True):
+                records[name] = column
+            counts, bits = (
+                out.array(3 * (len(until_ms) + 1), np.uint64),
+                out.array(count // 64 + 1, np.uint64),
+            )
+            seen = ffi.new("tw_seen *", (pointer(bits, "uint64_t *"), first, count))
+            given = out.input(records, TIMER, "tw_timer *"), len(timers), tick
+            until = out.input(until_ms, np.int64, "int64_t *"), len(until_ms)
+            lib.tw_forecast(self.store, *given, *until, seen, pointer(counts, "uint64_t *"))
+            messages, leases, gone = counts.reshape(3, -1).tolist()
+            return messages, leases, gone
 
     def rebuild_topics(self) -> int:
         return int(lib.tw_rebuild_topics(self.store))

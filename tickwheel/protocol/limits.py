@@ -28,6 +28,9 @@ MAX_CREDIT: Final = 1_000_000
 MAX_IDS_A_REQUEST: Final = 100_000
 """The most ids or keys in one CANCEL or RESCHEDULE."""
 
+MAX_HORIZONS: Final = 64
+"""The most horizons in one WHEEL."""
+
 MAX_SQL_CHARACTERS: Final = 100_000
 MAX_QUERY_ROWS: Final = 1_000_000
 DEFAULT_QUERY_ROWS: Final = 10_000

@@ -28,6 +28,7 @@ from tickwheel.protocol.bodies import (
 from tickwheel.protocol.errors import BadFrame, BadRequest, TickwheelError, error_from_wire, to_wire
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.limits import (
+    MAX_HORIZONS,
     MAX_QUERY_ROWS,
     MAX_QUERY_TIMEOUT_MS,
     MAX_SQL_CHARACTERS,
@@ -35,6 +36,7 @@ from tickwheel.protocol.limits import (
 )
 
 _Sql: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SQL_CHARACTERS)]
+_Horizons: TypeAlias = Annotated[list[TimeMs], msgspec.Meta(min_length=1, max_length=MAX_HORIZONS)]
 _Token: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
 _RowLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_ROWS)]
 _QueryTimeoutMs: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_TIMEOUT_MS)]
@@ -103,7 +105,7 @@ class Reschedule(Request, frozen=True):
 
 
 class Ping(Request, frozen=True):
-    """PING. Its payload is empty, as are those of STATS, TOPICS and WHEEL."""
+    """PING. Its payload is empty, as are those of STATS and TOPICS."""
 
 
 class GetStats(Request, frozen=True):
@@ -115,7 +117,9 @@ class GetTopics(Request, frozen=True):
 
 
 class GetWheel(Request, frozen=True):
-    """WHEEL."""
+    """WHEEL. ``horizons``: until when to count, in ms from now; without them the payload is empty."""
+
+    horizons: _Horizons | None = None
 
 
 class Query(Request, frozen=True):
@@ -223,7 +227,8 @@ ANSWER_CLASSES: Final[dict[FrameType, type[Answer]]] = {
 }
 """The MessagePack answers; those that are not here are columnar, empty, or a map that only who asked understands."""
 
-_EMPTY: Final = frozenset({Ping, GetStats, GetTopics, GetWheel, Pong})
+_EMPTY: Final = frozenset({Ping, GetStats, GetTopics, Pong})
+_PLAIN_WHEEL: Final = GetWheel()
 _REQUEST_DECODERS: Final[dict[FrameType, msgspec.msgpack.Decoder[Request]]] = {
     frame_type: msgspec.msgpack.Decoder(cls) for frame_type, cls in REQUEST_CLASSES.items()
 }
@@ -242,7 +247,7 @@ def hello(client: str, token: str = "") -> Hello:
 
 def encode_body(body: msgspec.Struct) -> bytes:
     """The payload of a request or an answer."""
-    return b"" if type(body) in _EMPTY else _ENCODER.encode(body)
+    return b"" if type(body) in _EMPTY or body == _PLAIN_WHEEL else _ENCODER.encode(body)
 
 
 def decode_request(frame_type: FrameType, payload: bytes) -> Request:
@@ -255,6 +260,8 @@ def decode_request(frame_type: FrameType, payload: bytes) -> Request:
         if payload:
             raise BadRequest(f"The payload of {frame_type.name} must be empty.")
         return cls()
+    if cls is GetWheel and not payload:
+        return _PLAIN_WHEEL
     try:
         return _REQUEST_DECODERS[frame_type].decode(payload)
     except DECODE_ERRORS as error:

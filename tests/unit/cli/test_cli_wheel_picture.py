@@ -16,7 +16,7 @@ def wheel() -> Wheel:
     levels = [WheelLevel(level, 4096**level, 2, 1_003, [3, *[0] * 62, 1_000]) for level in range(4)]
     counts = (3, 3, 10, 10, 10, 10, 4_012)
     forecast = [Forecast(label, NOW_MS, count) for label, count in zip(LABELS, counts, strict=True)]
-    return Wheel(tick_ms=NOW_MS, now_ms=NOW_MS, levels=levels, forecast=forecast)
+    return Wheel(tick_ms=NOW_MS, now_ms=NOW_MS, levels=levels, forecast=forecast, gone=12)
 
 
 def rendered(picture: Wheel, width: int = 100) -> list[str]:
@@ -62,7 +62,8 @@ def test_the_picture_fits_and_tells_all(width: int) -> None:
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
     assert "4,012 timers" in lines[0]
-    assert "messages that are gone count too" in text
+    assert "messages and leases" in text
+    assert "12 will do nothing" in lines[0]
     assert "2031-05-01T07:00:00.000Z" in lines[0]
     assert all(f"next {label}" in text for label in LABELS[:-1])
     assert all(slot in text for slot in ("1 ms", "4.1 s", "4 h 40 min", "2.2 years"))

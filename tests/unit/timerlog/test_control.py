@@ -37,7 +37,7 @@ def test_the_picture_counts_what_is_due_when(store: Store, topic: int) -> None:
     pump(store, NOW_MS)
     store.ingest(send(topic, [b"x"] * 3, times_ms=[NOW_MS + 90_000_000] * 3), NOW_MS)
     pump(store, NOW_MS)
-    picture = store.wheel_picture(NOW_MS)
+    picture = store.wheel_picture(NOW_MS).whole()
     counts = {part["label"]: part["timers"] for part in picture["forecast"]}
     assert counts["second"] == 2
     assert counts["later"] == 5

@@ -2,9 +2,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stddef.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <time.h>
+#include <unistd.h>
+
+enum { PAGE = 4096 };
 
 void *tw_reserve(uint64_t bytes) {
     void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -54,3 +60,58 @@ void tw_write_back(int fd, uint64_t offset, uint64_t bytes) {
 }
 
 int tw_sync_map(void *base, uint64_t bytes) { return msync(base, bytes, MS_SYNC) == 0 ? 0 : -errno; }
+
+int tw_reading_fills_holes(int fd) {
+    struct statfs of;
+    return fstatfs(fd, &of) == 0 && of.f_type == TMPFS_MAGIC;
+}
+
+int tw_cover(void *base, uint64_t offset, uint64_t bytes, int writable) {
+    int   protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    int   flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    void *at = mmap((uint8_t *)base + offset, bytes, protection, flags, -1, 0);
+    return at == MAP_FAILED ? -errno : 0;
+}
+
+/* Where a range begins that may be a hole, and where it ends; 0: there is none below `end`. */
+static int next_gap(int fd, uint64_t from, uint64_t end, uint64_t *gap, uint64_t *gap_end) {
+    off_t start = lseek(fd, (off_t)from, SEEK_HOLE);
+    if (start < 0 || (uint64_t)start >= end) return 0;
+    off_t data = lseek(fd, start, SEEK_DATA);
+    *gap = (uint64_t)start / PAGE * PAGE;
+    *gap_end = data < 0 || (uint64_t)data > end ? end : (uint64_t)data / PAGE * PAGE;
+    return 1;
+}
+
+/* Whether a page has no block. One page at a time: where a longer range does not fit, the system takes blocks out of it that
+ * were there before. */
+static int is_hole(int fd, uint64_t page, int64_t *blocks) {
+    struct stat now;
+    if (fallocate(fd, 0, (off_t)page, PAGE) || fstat(fd, &now)) return 1;
+    int was_there = now.st_blocks <= *blocks;
+    if (was_there) return 0;
+    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)page, PAGE);
+    return 1;
+}
+
+int64_t tw_find_holes(int fd, uint64_t *from, uint64_t end, int is_own, uint64_t capacity, uint64_t *ranges) {
+    struct stat before;
+    int64_t     n = 0;
+    uint64_t    gap, gap_end;
+    if (fstat(fd, &before)) return -errno;
+    int64_t blocks = before.st_blocks;
+    while (*from < end && next_gap(fd, *from, end, &gap, &gap_end)) {
+        for (uint64_t page = gap; page < gap_end; page = *from) {
+            *from = is_own ? page + PAGE : gap_end;
+            if (is_own && !is_hole(fd, page, &blocks)) continue;
+            if (n && ranges[2 * n - 1] == page) { ranges[2 * n - 1] = *from; continue; }
+            if ((uint64_t)n == capacity) { *from = page; return n; }
+            ranges[2 * n] = page;
+            ranges[2 * n + 1] = *from;
+            n++;
+        }
+        *from = gap_end > gap ? gap_end : gap + PAGE;
+    }
+    if (*from < end) *from = end;
+    return n;
+}

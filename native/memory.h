@@ -17,6 +17,15 @@ int   tw_allocate(int fd, uint64_t offset, uint64_t bytes);
 int   tw_punch_hole(int fd, uint64_t offset, uint64_t bytes);
 int   tw_sync_map(void *base, uint64_t bytes);
 
+/* 1 where reading a hole through a mapping takes a block, so that it raises SIGBUS on a full disk: tmpfs. */
+int tw_reading_fills_holes(int fd);
+/* Puts zeros that belong to no file in the place of a part of a mapped file. */
+int tw_cover(void *base, uint64_t offset, uint64_t bytes, int writable);
+/* Finds ranges of [*from, end) without disk blocks, in whole pages, on such a file system: (start, end) each into `ranges`,
+ * at most `capacity`. Returns how many, or a negated errno; *from: where to go on. Blocks that were never written look like a
+ * hole from outside; is_own: the file is written by nobody else, so they can be told apart, by allocating and punching. */
+int64_t tw_find_holes(int fd, uint64_t *from, uint64_t end, int is_own, uint64_t capacity, uint64_t *ranges);
+
 /* Writes what is dirty there, a little at a time and with as long a pause after each, so that whoever syncs another file
  * meanwhile does not wait for all of it. What goes wrong shows at the next sync. */
 void tw_write_back(int fd, uint64_t offset, uint64_t bytes);

@@ -133,6 +133,8 @@ int tw_rebuild_group(tw_store *store, uint32_t group_id) {
 
 int tw_rebuild_orders(tw_store *store, uint32_t group_id, uint64_t *from_seq) {
     tw_group *group = &store->groups[group_id];
+    /* Before it there may be neither rows nor disk space. */
+    if (*from_seq < group->floor_seq) *from_seq = group->floor_seq;
     for (; *from_seq < group->high_seq; (*from_seq)++) {
         if (group->rows[*from_seq].state != TW_LEASED || !tw_is_in_topic(store, group, *from_seq)) continue;
         const tw_row *row = tw_row_of(store, group, *from_seq);

@@ -27,6 +27,7 @@ from simulation.tap import tap
 from timerlog import checkpoint as checkpoints
 from timerlog import region
 from timerlog.errors import DamagedLog, DiskFull, StoreError
+from timerlog.holes import Holes
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -182,6 +183,7 @@ class Machine:
     def _open(self, view: View) -> Store:
         self._check_replay_before(view)
         self.world.clock.forget_step_back()
+        Holes.are_read_only = True  # a write to disk space that was given back ends the process
         store = Store._open(self._tables, view, self.store_settings, self.world.clock.now_ms(), LOG_ID)
         self.world.note("started", **self._recovered(store))
         self._check_state(store)

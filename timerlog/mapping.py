@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import numpy.typing as npt
 
 from native import ffi, lib
 from timerlog.errors import StoreError
+from timerlog.holes import MOST_PIECES, PAGE_BYTES, find_holes, reading_fills
 from timerlog.layout import FORMAT_VERSION, HEADER_BYTES
-from timerlog.region import PAGE_BYTES
 from timerlog.tables import HEADER
 
 
@@ -32,8 +33,16 @@ class Mapping:
                 self._base = reserved(lib.tw_reserve(size), path)
                 mapped(lib.tw_map_file(self._base, 0, fd, 0, size, 0), path)
                 self.bytes = size
+                self._cover_holes(fd, path)
         finally:
             os.close(fd)
+
+    def _cover_holes(self, fd: int, path: Path) -> None:
+        """To read one would take disk space on some file systems, and fail on a full one. What the owner has not
+        written yet is covered, too: it is behind all that a reader asks for, or not touched at this moment."""
+        if reading_fills(fd):
+            for start, end in islice(find_holes(fd, self.bytes, is_own=False), MOST_PIECES):
+                mapped(lib.tw_cover(self._base, start, end - start, 0), path)
 
     def items(self, dtype: np.dtype[Any], magic: bytes, log_id: int) -> npt.NDArray[Any]:
         """The items behind the header page. Raises ``StoreError`` when it is not the table that is meant."""

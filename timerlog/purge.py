@@ -97,7 +97,7 @@ class FreeTicket:
     def run(self) -> None:
         """Raises ``OSError``."""
         for region, start, end in self.pieces:
-            region.free(start, end)
+            region.punch(start, end)
 
 
 #: What a step asks its caller for: None, only to be called again.
@@ -475,7 +475,8 @@ class Purger:
             self._make_room_to_save()
             yield from self._save({})
         for pieces in self._reclaim.steps():
-            yield FreeTicket(pieces) if pieces else None
+            left = [piece for piece in pieces if piece[0].leave(piece[1], piece[2])]
+            yield FreeTicket(left) if left else None
 
     def _shrink_keys(self) -> Steps:
         for start in range(0, KEY_PARTITIONS, _PARTITIONS_A_STEP):

@@ -19,9 +19,10 @@ import numpy.typing as npt
 
 from native import ffi, lib
 from timerlog.errors import DiskFull, StoreError
+from timerlog.holes import PAGE_BYTES as PAGE_BYTES
+from timerlog.holes import Holes, find_holes, reading_fills
 from timerlog.reserve import Lender, allocate_lent
 
-PAGE_BYTES = 4096
 SMALLEST_STEP_BYTES = 64 * 1024
 LARGEST_STEP_BYTES = 8 * 1024 * 1024
 
@@ -48,11 +49,18 @@ class Region:
         self._base = lib.tw_reserve(reserve_bytes)
         if self._base == ffi.NULL:
             raise StoreError(f"cannot reserve {reserve_bytes} bytes of address space for {path}")
+        #: None where holes may be read.
+        self._holes: Holes | None = None
         try:
             with self._file() as fd:
                 size = os.fstat(fd).st_size // PAGE_BYTES * PAGE_BYTES
+                fills = reading_fills(fd)
+                if fills or Holes.are_read_only:
+                    self._holes = Holes(self._base)
                 if size:
                     self._map(fd, 0, size)
+                if size and fills:
+                    self._cover_holes(fd, size)
         except BaseException:
             self.close()
             raise
@@ -81,6 +89,11 @@ class Region:
     def _map(self, fd: int, start: int, end: int) -> None:
         _check(lib.tw_map_file(self._base, start, fd, start, end - start, 1), f"mapping {self.path}")
         self.allocated_bytes = end
+
+    def _cover_holes(self, fd: int, size: int) -> None:
+        if self._holes is not None:
+            for start, end in find_holes(fd, size, is_own=True):
+                self._holes.cover(start, end)
 
     def ensure(self, bytes_needed: int) -> None:
         """Makes at least ``bytes_needed`` usable, growing by doubling steps; on a full disk by the smallest one.
@@ -128,11 +141,15 @@ class Region:
         with self._file() as fd:
             os.ftruncate(fd, offset)
             self._map(fd, start, offset)
+            if self._holes is not None:
+                self._holes.cover(start, offset)
 
     def clear(self) -> None:
         """Gives everything back and starts anew with an empty file."""
         if self.allocated_bytes:
             _check(lib.tw_unmap_to_reserved(self._base, 0, self.allocated_bytes), f"clearing {self.path}")
+        if self._holes is not None:
+            self._holes.forget()
         with self._file() as fd:
             os.ftruncate(fd, 0)
         self.allocated_bytes = 0
@@ -144,8 +161,17 @@ class Region:
         return np.frombuffer(buffer, dtype=dtype)
 
     def free(self, start: int, end: int) -> None:
-        """Gives the disk blocks of ``[start, end)`` back; the range then reads as zeros. It may wait for the disk, and
-        is safe in another thread."""
+        """Gives the disk blocks of ``[start, end)``, whole pages, back; the range then reads as zeros, and is never
+        written. Safe in another thread as long as nobody closes the region."""
+        if self.leave(start, end):
+            self.punch(start, end)
+
+    def leave(self, start: int, end: int) -> bool:
+        """Before ``punch``: whether nothing needs ``[start, end)``, whole pages, any more. Fast."""
+        return self._holes is None or self._holes.cover(start, end)
+
+    def punch(self, start: int, end: int) -> None:
+        """Gives disk blocks back that were left. It may wait for the disk, and is safe in another thread."""
         if self.path is None:
             if self.is_open:
                 self._punch_hole(self._memory_fd, start, end)
@@ -163,7 +189,17 @@ class Region:
         """Gives ``[start, end)``, which is a part of what is usable, disk blocks again. Safe in another thread. Raises
         ``DiskFull``."""
         with self._file() as fd:
-            _check(lib.tw_allocate(fd, start, end - start), f"refilling {self.path}")
+            if self._holes is None:
+                _check(lib.tw_allocate(fd, start, end - start), f"refilling {self.path}")
+            else:
+                self._fill_holes(fd, self._holes, start, end)
+
+    def _fill_holes(self, fd: int, holes: Holes, start: int, end: int) -> None:
+        """Only them: on tmpfs, what does not fit takes blocks away that were there and not yet written."""
+        for first, last in holes.within(start // PAGE_BYTES * PAGE_BYTES, -(-end // PAGE_BYTES) * PAGE_BYTES):
+            _check(lib.tw_allocate(fd, first, last - first), f"refilling {self.path}")
+            _check(lib.tw_map_file(self._base, first, fd, first, last - first, 1), f"mapping {self.path}")
+            holes.uncovered(first, last)
 
     def write_back(self, start: int, end: int) -> None:
         """Writes what is dirty in ``[start, end)`` without haste: what the system would write in one burst later,
@@ -211,6 +247,8 @@ class Region:
         if self._base != ffi.NULL:
             lib.tw_release(self._base, self.reserve_bytes)
             self._base = ffi.NULL
+            if self._holes is not None:
+                self._holes.forget()
         if self._memory_fd >= 0:
             os.close(self._memory_fd)
             self._memory_fd = -1

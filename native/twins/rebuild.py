@@ -126,6 +126,7 @@ def rebuild_group(store: TwinStore, group_id: int) -> int:
 def rebuild_orders(store: TwinStore, group_id: int, from_seq: int) -> tuple[bool, int]:
     """Returns (whether the table of busy keys must be grown first, where to go on)."""
     rows = store.deliveries[group_id]
+    from_seq = max(from_seq, int(store.groups[group_id]["floor_seq"]))
     for seq in range(from_seq, int(store.groups[group_id]["high_seq"])):
         if rows[seq]["state"] != LEASED or not store.is_in_topic(group_id, seq):
             continue

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
+from tests.support.purging import take
 from timerlog import checkpoint
 from timerlog.errors import DamagedLog, StoreError
 from timerlog.layout import SEGMENT_HEADER_BYTES
@@ -74,6 +75,20 @@ def test_opening_twice_in_a_row_changes_nothing(tmp_path: Path) -> None:
     second = reopened(tmp_path)
     assert (second.appended_position, second.state_hash()) == (position, state)
     second.close()
+
+
+def test_a_group_that_begins_behind_everything_and_was_never_served(tmp_path: Path) -> None:
+    """Its table has no rows before its start, nor at it."""
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    topic = store.open_topic("t", NOW_MS)
+    for _ in range(3):
+        store.ingest(send(topic, [b""] * 1_000, times_ms=[NOW_MS] * 1_000), NOW_MS)
+    pump(store, NOW_MS + 10)
+    group = store.open_group(topic, "late", NOW_MS, "latest")
+    store.close()
+    again = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    assert not take(again, group, 10, NOW_MS)[0]
+    again.close()
 
 
 def test_a_missing_segment_is_damage(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_file_system_without_holes_keeps_the_space(tmp_path: Path, monkeypatch
     region.array("u1", 0, PAGE_BYTES)[:] = 7
     with monkeypatch.context() as patched:
         patched.setattr("timerlog.region.lib", _NoHoles(errno.EOPNOTSUPP))
-        region.free(0, PAGE_BYTES)
+        region.punch(0, PAGE_BYTES)
         assert (region.array("u1", 0, PAGE_BYTES) == 7).all()
         patched.setattr("timerlog.region.lib", _NoHoles(errno.EIO))
         with pytest.raises(OSError, match="freeing part of"):

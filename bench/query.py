@@ -35,7 +35,7 @@ def query(directory: Path, scale: float) -> dict[str, Any]:
     async def work() -> dict[str, Any]:
         async with Client(daemon.url) as client, Client(daemon.url) as other:
             for _ in range(count // BATCH):
-                (await client.send_many("orders", [BODY] * BATCH, delay=86_400_000)).raise_for_errors()
+                (await client.send_many("orders", [BODY] * BATCH, delay_ms=86_400_000)).raise_for_errors()
             seconds = {name: await _timed(client, sql) for name, sql in QUERIES.items()}
             figures: dict[str, Any] = {"messages": count, "seconds": seconds}
             work_s = max(seconds["states"] - seconds["start"], 1e-3)

@@ -79,7 +79,7 @@ class Load:
         bodies = [self._random.randbytes(self._random.choice((20, 100, 1_000))) for _ in range(count)]
         orders = [f"order-{self._random.randrange(50)}" if n % 10 == 0 else None for n in range(count)]
         results = await client.send_many(
-            TOPIC, bodies, delay=delays, auto_key=self._random.random() < 0.5, order_keys=orders
+            TOPIC, bodies, delay_ms=delays, auto_key=self._random.random() < 0.5, order_keys=orders
         )
         results.raise_for_errors()
         self.sent += count

@@ -144,7 +144,7 @@ async def deliver(url: str, planned: int) -> Counter[str]:
                 async for batch in subscription.batches():
                     for message in batch:
                         if message.headers and message.epoch == 1:
-                            await message.nack(delay=200, error="very late")
+                            await message.nack(delay_ms=200, error="very late")
                             done["nacked"] += 1
                         else:
                             await message.ack()

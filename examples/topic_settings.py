@@ -20,7 +20,7 @@ async def main() -> None:
         async with tickwheel.embedded(directory) as broker, broker.client() as client:
             await client.create_topic("orders", ack_wait=timedelta(minutes=5), priority=7)
             async with client.subscribe("orders") as subscription:
-                await client.set_topic("orders", ack_wait=100, max_attempts=2, unset=["priority"])
+                await client.set_topic("orders", ack_wait_ms=100, max_attempts=2, unset=["priority"])
                 await client.send("orders", b"17")
                 for _ in range(2):
                     message = await anext(subscription)

@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 from tickwheel._calls import Call, Link
 from tickwheel._requests import typed
 from tickwheel._results import ReceiptResult
-from tickwheel._times import Delay, delay_ms
+from tickwheel._times import Delay, duration_ms, wait_ms
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.errors import (
     AckRefused,
@@ -116,17 +116,22 @@ class AckQueue:
         return self._launch(AckFlight(self, columns))
 
     async def nack(
-        self, ids: Sequence[int], epochs: Sequence[int], delay: Delay | None, error: str
+        self,
+        ids: Sequence[int],
+        epochs: Sequence[int],
+        delay: Delay | None,
+        error: str,
+        delay_ms: int | None = None,
     ) -> list[ReceiptResult]:
         """Gives messages back, and waits for the answer."""
-        wait_ms = None if delay is None else delay_ms(delay)
+        given_ms = wait_ms(delay, delay_ms)
         group_id = await self.group()
         body = await self._session.request(
             Nack(
                 group_id=group_id,
                 ids=list(ids),
                 epochs=list(epochs),
-                delay_ms=wait_ms,
+                delay_ms=given_ms,
                 error=error[:_ERROR_CHARS],
             )
         )
@@ -135,7 +140,7 @@ class AckQueue:
 
     async def extend(self, ids: Sequence[int], epochs: Sequence[int], duration: Delay) -> list[ReceiptResult]:
         """Moves the end of leases, and waits for the answer."""
-        for_ms = delay_ms(duration)
+        for_ms = duration_ms(duration, "duration")
         group_id = await self.group()
         request = Extend(group_id=group_id, ids=list(ids), epochs=list(epochs), for_ms=for_ms)
         body = await self._session.request(request)

@@ -83,6 +83,7 @@ class Changes(Requests):
         key: str,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
     ) -> RescheduleResult: ...
     @overload
@@ -92,6 +93,7 @@ class Changes(Requests):
         id: int,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
     ) -> RescheduleResult: ...
     @overload
@@ -102,6 +104,7 @@ class Changes(Requests):
         keys: Sequence[str],
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
     ) -> list[RescheduleResult]: ...
     @overload
@@ -111,6 +114,7 @@ class Changes(Requests):
         ids: Sequence[int],
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
     ) -> list[RescheduleResult]: ...
     async def reschedule(
@@ -123,6 +127,7 @@ class Changes(Requests):
         keys: Sequence[str] | None = None,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
     ) -> RescheduleResult | list[RescheduleResult]:
         """Gives messages that were not delivered yet another time, another priority, or both.
@@ -130,7 +135,7 @@ class Changes(Requests):
         Targets and results are those of ``cancel``.
         """
         found = targets(topic, id, ids, key, keys)
-        change = _time_or_priority(deliver_at, delay, priority)
+        change = _time_or_priority(deliver_at, delay, delay_ms, priority)
         results: list[RescheduleResult] = []
         for target in found:
             body = await self._answer(Reschedule(**target, **change), RescheduleOk)
@@ -148,6 +153,7 @@ class Changes(Requests):
         group: str | None = None,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         acked: bool = False,
         postpone: bool = False,
         keep_attempts: bool = False,
@@ -166,7 +172,7 @@ class Changes(Requests):
             "keep_attempts": keep_attempts,
         }
         for target in targets(topic, id, ids, key, keys):
-            request = Redeliver(**target, **options, **when(deliver_at, delay))
+            request = Redeliver(**target, **options, **when(deliver_at, delay, delay_ms))
             body = await self._answer(request, RedeliverOk)
             results += typed(RedeliverResult, body.results, size_of(target))
         return results
@@ -196,13 +202,14 @@ class Changes(Requests):
         *,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
         limit: int | None = None,
         dry_run: bool = False,
         **where: Any,
     ) -> ChangeResult:
         """Reschedules all messages of a topic that the filter means; the filter is that of ``cancel_where``."""
-        change = _time_or_priority(deliver_at, delay, priority)
+        change = _time_or_priority(deliver_at, delay, delay_ms, priority)
         return await self._change("reschedule", topic, where, limit=limit, dry_run=dry_run, **change)
 
     async def redeliver_where(
@@ -212,6 +219,7 @@ class Changes(Requests):
         *,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         acked: bool = False,
         keep_attempts: bool = False,
         limit: int | None = None,
@@ -219,7 +227,11 @@ class Changes(Requests):
         **where: Any,
     ) -> ChangeResult:
         """Delivers again all messages of a topic that the filter means; the filter is that of ``cancel_where``."""
-        options: dict[str, Any] = {"acked": acked, "keep_attempts": keep_attempts, **when(deliver_at, delay)}
+        options: dict[str, Any] = {
+            "acked": acked,
+            "keep_attempts": keep_attempts,
+            **when(deliver_at, delay, delay_ms),
+        }
         return await self._change("redeliver", topic, where, limit=limit, dry_run=dry_run, **options)
 
     async def _change(self, action: Any, topic: str, where: dict[str, Any], **options: Any) -> ChangeResult:
@@ -229,8 +241,10 @@ class Changes(Requests):
         return ChangeResult(body.matched, body.results)
 
 
-def _time_or_priority(deliver_at: Moment | None, delay: Delay | None, priority: int | None) -> dict[str, Any]:
-    change = when(deliver_at, delay)
+def _time_or_priority(
+    deliver_at: Moment | None, delay: Delay | None, delay_ms: int | None, priority: int | None
+) -> dict[str, Any]:
+    change = when(deliver_at, delay, delay_ms)
     if priority is not None:
         change["priority"] = check_priority(priority)
     if not change:

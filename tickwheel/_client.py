@@ -39,12 +39,12 @@ from tickwheel._security import dial as default_dial
 from tickwheel._security import security_of
 from tickwheel._session import Dial, Session
 from tickwheel._subscription import Start, SubscribeOptions, Subscription, start_of_group
-from tickwheel._times import Delay, Delays, Moment, Moments, one_time
+from tickwheel._times import Delay, Delays, Milliseconds, Moment, Moments, one_time
 from tickwheel._topics import TopicRequests
 from tickwheel._transactions import TransactionRequests
 from tickwheel._url import default_url, parse_url
-from tickwheel.protocol.errors import BadTime, ClientClosed, TickwheelError
-from tickwheel.protocol.requests import HelloOk, Ping
+from tickwheel.protocol.errors import ClientClosed, TickwheelError
+from tickwheel.protocol.requests import Ping
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -220,6 +220,7 @@ class Client(
         key: str | None = None,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         delay_level: int | None = None,
         priority: int | None = None,
         order_key: str | None = None,
@@ -227,8 +228,8 @@ class Client(
     ) -> SendResult:
         """Sends one message, and returns when it is safe on the broker's disk.
 
-        It is delivered at ``deliver_at`` (an aware datetime, or epoch ms), after ``delay`` (a timedelta, or
-        ms), or at once. With a ``key`` it is stored once: sending the same topic and key again returns the
+        It is delivered at ``deliver_at`` (an aware datetime, or epoch ms), after ``delay`` (a timedelta) or
+        ``delay_ms``, or at once. With a ``key`` it is stored once: sending the same topic and key again returns the
         first one's id.
         ``delay_level``: 1 to 18, RocketMQ's 1 s to 2 h (the broker's ``delay_levels``).
         ``priority``: 0 goes first, 255 last; None: the topic's, usually 50. ``headers``: what MessagePack can express,
@@ -244,6 +245,7 @@ class Client(
                     key=key,
                     deliver_at=deliver_at,
                     delay=delay,
+                    delay_ms=delay_ms,
                     delay_level=delay_level,
                     priority=priority,
                     order_key=order_key,
@@ -256,11 +258,9 @@ class Client(
         if not session.knows_topic(topic):
             check_name(topic)
         if delay_level is not None:
-            delay = _delay_of(delay_level, deliver_at, delay, limits)
+            delay_ms = level_delay(delay_level, limits, deliver_at, delay, delay_ms)
         auto_key = key is None and self._auto_key
-        time_ms, relative = (
-            (0, False) if deliver_at is None and delay is None else one_time(deliver_at, delay)
-        )
+        time_ms, relative = one_time(deliver_at, delay, delay_ms)
         flight, index = await session.send_single(
             topic,
             encode_one_body(body, limits),
@@ -285,6 +285,7 @@ class Client(
         keys: Sequence[str | None] | None = None,
         deliver_at: Moments | None = None,
         delay: Delays | None = None,
+        delay_ms: Milliseconds | None = None,
         delay_level: int | None = None,
         priority: int | Sequence[int] | None = None,
         order_keys: Sequence[str | None] | str | None = None,
@@ -293,10 +294,10 @@ class Client(
     ) -> SendResults:
         """Sends many messages, and returns when they are safe on the broker's disk, with a result for each.
 
-        Every option is one value for all, or one for each body; ``deliver_at`` and ``delay`` also take an
-        array of int64 milliseconds (``array.array`` or numpy). A refused message does not touch the others:
-        its result is the error. Only when nothing at all was stored because the request as a whole failed,
-        its error is raised.
+        Every option is one value for all, or one for each body; ``deliver_at`` and ``delay_ms`` also take an
+        array of int64 milliseconds (``array.array`` or numpy), ``delay`` one of timedelta64. A refused message does
+        not touch the others: its result is the error. Only when nothing at all was stored because the request as a
+        whole failed, its error is raised.
 
         Retry: messages with keys are sent again when the connection breaks before the broker confirmed.
         Without keys they are not, and the error is SendUncertain; ``auto_key=True`` gives each a unique
@@ -304,7 +305,12 @@ class Client(
         pay.
         """
         if self._producing is not None:
-            times = {"deliver_at": deliver_at, "delay": delay, "delay_level": delay_level}
+            times = {
+                "deliver_at": deliver_at,
+                "delay": delay,
+                "delay_ms": delay_ms,
+                "delay_level": delay_level,
+            }
             options = {"keys": keys, "priority": priority, "order_keys": order_keys, "auto_key": auto_key}
             return await self._send_many_traced(
                 self._producing, topic, list(bodies), headers, **times, **options
@@ -312,12 +318,13 @@ class Client(
         session = self._session
         check_name(topic)
         if delay_level is not None:
-            delay = _delay_of(delay_level, deliver_at, delay, session.limits)
+            delay_ms = level_delay(delay_level, session.limits, deliver_at, delay, delay_ms)
         batch = ColumnBatch(
             bodies,
             keys=keys,
             deliver_at=deliver_at,
             delay=delay,
+            delay_ms=delay_ms,
             priority=priority,
             headers=headers,
             order_keys=order_keys,
@@ -411,12 +418,6 @@ class Client(
         asked = anyio.current_time()
         await self._session.request(Ping())
         return anyio.current_time() - asked
-
-
-def _delay_of(level: int, deliver_at: Any, delay: Any, limits: HelloOk) -> int:
-    if deliver_at is not None or delay is not None:
-        raise BadTime("A delay_level was given, and another time.", advice="Give one of them.")
-    return level_delay(level, limits)
 
 
 async def connect(url: str | None = None, **options: Any) -> Client:

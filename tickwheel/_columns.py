@@ -11,9 +11,10 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from tickwheel._times import Delays, Moments, many_times
+from tickwheel._times import Delays, Milliseconds, Moments, many_times
 from tickwheel.protocol.errors import (
     BadArgument,
+    BadTime,
     BadTopicName,
     BodyTooLarge,
     HeadersTooLarge,
@@ -98,8 +99,11 @@ def encode_one_order_key(key: str, limits: HelloOk) -> bytes:
     return encoded
 
 
-def level_delay(delay_level: int, limits: HelloOk) -> int:
-    """The delay in ms that a RocketMQ delay level stands for at this broker. Raises BadArgument."""
+def level_delay(delay_level: int, limits: HelloOk, *others: Any) -> int:
+    """The delay in ms that a RocketMQ delay level stands for at this broker. ``others``: the other ways to give a time.
+    Raises BadArgument, BadTime."""
+    if any(other is not None for other in others):
+        raise BadTime("A delay_level was given, and another time.", advice="Give one of them.")
     levels = limits.delay_levels_ms
     if (
         isinstance(delay_level, bool)
@@ -169,6 +173,7 @@ class Batch:
         keys: Sequence[str | None] | None,
         deliver_at: Moments | None,
         delay: Delays | None,
+        delay_ms: Milliseconds | None = None,
         priority: int | Sequence[int] | None,
         headers: Headers | Sequence[Headers | None] | None,
         order_keys: Sequence[str | None] | str | None = None,
@@ -178,7 +183,7 @@ class Batch:
         self._limits = limits
         encoded = _encode_bodies(bodies)
         self.count = len(encoded)
-        time_ms, relative = many_times(deliver_at, delay, self.count)
+        time_ms, relative = many_times(deliver_at, delay, delay_ms, self.count)
         encoded_keys = None if keys is None else _encode_keys(keys, self.count)
         if key_maker is not None:
             encoded_keys = key_maker.fill(encoded_keys or [b""] * self.count)

@@ -247,12 +247,15 @@ class Message(BaseMessage):
         elif len(flight.ids) >= FLIGHT_ACKS_MAX:
             await acks.make_room()
 
-    async def nack(self, delay: Delay | None = None, error: str = "") -> ReceiptResult:
-        """Gives the message back: it is delivered again after ``delay``, by default the backoff of its attempt.
+    async def nack(
+        self, delay: Delay | None = None, error: str = "", *, delay_ms: int | None = None
+    ) -> ReceiptResult:
+        """Gives the message back: it is delivered again after ``delay`` (a timedelta) or ``delay_ms``, by
+        default the backoff of its attempt.
 
         ``error`` says why; it stands in the dead letter that the message becomes after its last attempt (``DEAD``).
         """
-        return (await self._batch.acks.nack((self.id,), (self.epoch,), delay, error))[0]
+        return (await self._batch.acks.nack((self.id,), (self.epoch,), delay, error, delay_ms))[0]
 
     async def extend(self, duration: Delay) -> ReceiptResult:
         """Keeps the message for ``duration`` from now on, because its processing takes longer."""
@@ -272,9 +275,11 @@ class Batch(BaseBatch[Message]):
         elif self.acks.crowded:
             await self.acks.make_room()
 
-    async def nack(self, delay: Delay | None = None, error: str = "") -> list[ReceiptResult]:
+    async def nack(
+        self, delay: Delay | None = None, error: str = "", *, delay_ms: int | None = None
+    ) -> list[ReceiptResult]:
         """Gives all messages of the batch back, as ``Message.nack``."""
-        return await self.acks.nack(self.ids, self.epochs, delay, error)
+        return await self.acks.nack(self.ids, self.epochs, delay, error, delay_ms)
 
     async def extend(self, duration: Delay) -> list[ReceiptResult]:
         """Keeps all messages of the batch for ``duration`` from now on."""

@@ -113,9 +113,9 @@ def size_of(target: dict[str, Any]) -> int:
     return len(target.get("ids") or target["keys"])
 
 
-def when(deliver_at: Moment | None, delay: Delay | None) -> dict[str, Any]:
+def when(deliver_at: Moment | None, delay: Delay | None, delay_ms: int | None) -> dict[str, Any]:
     """The time fields of a request; empty without a time."""
-    if deliver_at is None and delay is None:
+    if deliver_at is None and delay is None and delay_ms is None:
         return {}
-    time_ms, relative = one_time(deliver_at, delay)
+    time_ms, relative = one_time(deliver_at, delay, delay_ms)
     return {"delay_ms" if relative else "deliver_at_ms": time_ms}

@@ -10,7 +10,7 @@ import msgspec
 
 from tickwheel._columns import Body, Headers, check_name, check_priority
 from tickwheel._requests import Requests
-from tickwheel._times import Delay, Moment, delay_ms, moment_ms
+from tickwheel._times import Delay, Moment, duration_ms, moment_ms
 from tickwheel.protocol.errors import BadSchedule, UnknownSchedule
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.protocol.schedules import (
@@ -71,7 +71,7 @@ def _rhythm_fields(
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if cron is not None or every is not None:
-        fields |= {"cron": cron or "", "every_ms": 0 if every is None else delay_ms(every)}
+        fields |= {"cron": cron or "", "every_ms": 0 if every is None else duration_ms(every, "every")}
     fields |= {"tz": tz} if tz is not None else {}
     fields |= {"start_ms": moment_ms(start)} if start is not None else {}
     fields |= {"until_ms": moment_ms(until)} if until is not None else {}
@@ -92,7 +92,7 @@ def _message_fields(
     fields |= {"priority": check_priority(priority)} if priority is not None else {}
     fields |= {"overlap": overlap} if overlap is not None else {}
     fields |= {"catch_up": catch_up} if catch_up is not None else {}
-    fields |= {"window_ms": delay_ms(window)} if window is not None else {}
+    fields |= {"window_ms": duration_ms(window, "window")} if window is not None else {}
     return fields
 
 

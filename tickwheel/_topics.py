@@ -11,7 +11,7 @@ import msgspec
 from tickwheel._changes import _states
 from tickwheel._columns import check_name
 from tickwheel._requests import Requests
-from tickwheel._times import delay_ms
+from tickwheel._times import duration_ms, whole_ms
 from tickwheel._vitess import parse_vitess
 from tickwheel.protocol.admin import (
     Browse,
@@ -70,7 +70,9 @@ def wire_settings(settings: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in settings.items():
         if name in DURATIONS:
-            found[f"{name}_ms"] = delay_ms(value)
+            found[f"{name}_ms"] = duration_ms(value, name, in_ms=f"{name}_ms")
+        elif name.removesuffix("_ms") in DURATIONS:
+            found[name] = whole_ms(value, name)
         elif name in NUMBERS:
             found[name] = value
         else:
@@ -198,7 +200,7 @@ def horizons_ms(horizons: Sequence[timedelta]) -> list[int]:
     """As they go on the wire. Raises BadArgument, BadTime."""
     if isinstance(horizons, timedelta) or not isinstance(horizons, Iterable):
         raise BadArgument("horizons is no list.", advice="Give a list: horizons=[timedelta(hours=24)].")
-    found = [delay_ms(one) for one in horizons]
+    found = [duration_ms(one, "a horizon") for one in horizons]
     if not 1 <= len(found) <= MAX_HORIZONS:
         raise BadArgument(f"There are {len(found):,} horizons.", advice=f"Give 1 to {MAX_HORIZONS}.")
     return found

@@ -18,7 +18,7 @@ from tickwheel._columns import (
     level_delay,
 )
 from tickwheel._requests import Requests, targets, when
-from tickwheel._times import Delay, Delays, Moment, Moments
+from tickwheel._times import Delay, Delays, Milliseconds, Moment, Moments
 from tickwheel.protocol.admin import Decide, DecideOk, Prepare, PrepareOk
 from tickwheel.protocol.errors import (
     BadArgument,
@@ -90,6 +90,7 @@ class Transaction:
         key: str | None = None,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         delay_level: int | None = None,
         priority: int | None = None,
         order_key: str | None = None,
@@ -102,6 +103,7 @@ class Transaction:
             keys=None if key is None else [key],
             deliver_at=deliver_at,
             delay=delay,
+            delay_ms=delay_ms,
             delay_level=delay_level,
             priority=priority,
             order_keys=None if order_key is None else [order_key],
@@ -116,6 +118,7 @@ class Transaction:
         keys: Sequence[str | None] | None = None,
         deliver_at: Moments | None = None,
         delay: Delays | None = None,
+        delay_ms: Milliseconds | None = None,
         delay_level: int | None = None,
         priority: int | Sequence[int] | None = None,
         order_keys: Sequence[str | None] | str | None = None,
@@ -125,9 +128,7 @@ class Transaction:
         self._check_open()
         check_name(topic)
         if delay_level is not None:
-            if deliver_at is not None or delay is not None:
-                raise BadTime("A delay_level was given, and another time.", advice="Give one of them.")
-            delay = level_delay(delay_level, self._session.limits)
+            delay_ms = level_delay(delay_level, self._session.limits, deliver_at, delay, delay_ms)
         if self._producing is not None:
             bodies = list(bodies)
             with self._producing.sending(topic, "create", count=len(bodies)) as creating:
@@ -137,6 +138,7 @@ class Transaction:
             keys=keys,
             deliver_at=deliver_at,
             delay=delay,
+            delay_ms=delay_ms,
             priority=priority,
             headers=headers,
             order_keys=order_keys,
@@ -165,11 +167,12 @@ class Transaction:
         *,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
         **which: Any,
     ) -> None:
         """Gives messages that are not delivered yet another time, another priority, or both."""
-        change: dict[str, Any] = when(deliver_at, delay)
+        change: dict[str, Any] = when(deliver_at, delay, delay_ms)
         if priority is not None:
             change["priority"] = priority
         if not change:
@@ -265,6 +268,7 @@ class TransactionRequests(Requests):
         key: str | None = None,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
         order_key: str | None = None,
         headers: Headers | None = None,
@@ -283,6 +287,7 @@ class TransactionRequests(Requests):
                     key=key,
                     deliver_at=deliver_at,
                     delay=delay,
+                    delay_ms=delay_ms,
                     priority=priority,
                     order_key=order_key,
                     headers=sending.headers(headers),
@@ -294,6 +299,7 @@ class TransactionRequests(Requests):
             keys=None if key is None else [encode_one_key(key, limits).decode()],
             deliver_at=deliver_at,
             delay=delay,
+            delay_ms=delay_ms,
             priority=priority,
             headers=headers,
             order_keys=None if order_key is None else [order_key],

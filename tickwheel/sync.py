@@ -55,9 +55,11 @@ class Message(BaseMessage):
         else:
             outbox.add(self.id, self.epoch)
 
-    def nack(self, delay: Delay | None = None, error: str = "") -> ReceiptResult:
+    def nack(
+        self, delay: Delay | None = None, error: str = "", *, delay_ms: int | None = None
+    ) -> ReceiptResult:
         """See ``tickwheel.Message.nack``."""
-        return self._batch.outbox.call(AckQueue.nack, (self.id,), (self.epoch,), delay, error)[0]
+        return self._batch.outbox.call(AckQueue.nack, (self.id,), (self.epoch,), delay, error, delay_ms)[0]
 
     def extend(self, duration: Delay) -> ReceiptResult:
         """See ``tickwheel.Message.extend``."""
@@ -77,9 +79,11 @@ class Batch(BaseBatch[Message]):
         else:
             self.outbox.add_batch(self)
 
-    def nack(self, delay: Delay | None = None, error: str = "") -> list[ReceiptResult]:
+    def nack(
+        self, delay: Delay | None = None, error: str = "", *, delay_ms: int | None = None
+    ) -> list[ReceiptResult]:
         """Gives all messages of the batch back."""
-        return self.outbox.call(AckQueue.nack, self.ids, self.epochs, delay, error)
+        return self.outbox.call(AckQueue.nack, self.ids, self.epochs, delay, error, delay_ms)
 
     def extend(self, duration: Delay) -> list[ReceiptResult]:
         """Keeps all messages of the batch for ``duration`` from now on."""
@@ -348,6 +352,7 @@ class Client:
         key: str,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
     ) -> RescheduleResult: ...
     @overload
@@ -357,6 +362,7 @@ class Client:
         id: int,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
     ) -> RescheduleResult: ...
     @overload
@@ -367,11 +373,18 @@ class Client:
         keys: Sequence[str],
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
     ) -> list[RescheduleResult]: ...
     @overload
     def reschedule(
-        self, *, ids: Sequence[int], deliver_at: Moment | None = None, delay: Delay | None = None
+        self,
+        *,
+        ids: Sequence[int],
+        deliver_at: Moment | None = None,
+        delay: Delay | None = None,
+        delay_ms: int | None = None,
+        priority: int | None = None,
     ) -> list[RescheduleResult]: ...
     def reschedule(self, *args: Any, **kwargs: Any) -> RescheduleResult | list[RescheduleResult]:
         """See ``tickwheel.Client.reschedule``."""

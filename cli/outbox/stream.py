@@ -117,7 +117,7 @@ async def _show(batch: Batch, wish: Wish) -> None:
     if wish.acks:
         await batch.settle(wanted)
     elif wish.nack_delay is not None:
-        await batch.postpone(wanted, wish.nack_delay)
+        await batch.postpone(wanted, wish.nack_delay // timedelta(milliseconds=1))
     if len(wanted) < len(batch):
         await batch.postpone(batch[len(wanted) :], 0)
 

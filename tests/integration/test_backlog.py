@@ -116,7 +116,7 @@ async def test_many_producers_and_consumers_share_the_work(daemon: Daemon, topic
 
 async def test_what_a_crashed_consumer_held_goes_to_another(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
-        await client.create_topic(topic, ack_wait=400)
+        await client.create_topic(topic, ack_wait_ms=400)
         sent = (await client.send_many(topic, [b"x"] * 10)).ids()
         await wait_ready(client, topic, 10)
         with RawConnection(daemon.url) as crashing:

@@ -106,7 +106,7 @@ async def test_it_is_tried_for_ever_and_the_wait_never_collapses(daemon: Daemon,
 async def test_what_was_put_off_for_long_comes_at_once_and_starts_afresh(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(
-            topic, ack_wait=ACK_WAIT_MS, min_backoff=LEAST_MS, max_backoff=0, max_attempts=9
+            topic, ack_wait_ms=ACK_WAIT_MS, min_backoff_ms=LEAST_MS, max_backoff=0, max_attempts=9
         )
         await client.send_many(topic, [b"x"] * COUNT)
         async with client.subscribe(topic) as subscription:

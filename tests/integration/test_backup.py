@@ -21,7 +21,7 @@ SETTINGS = {"ack_wait": "1s", "segment_bytes": "9MiB", "max_frame_bytes": "256Ki
 
 async def send_on(client: tickwheel.Client, acknowledged: list[int], stop: trio.Event) -> None:
     while not stop.is_set():
-        results = await client.send_many("t", [bytes(5_000)] * 40, delay=3_600_000, auto_key=True)
+        results = await client.send_many("t", [bytes(5_000)] * 40, delay_ms=3_600_000, auto_key=True)
         acknowledged.extend(results.ids())
 
 

@@ -149,7 +149,7 @@ async def test_set_back_and_killed_it_starts_and_delivers(
     # The machine comes up with a clock that is a day behind.
     with Daemon(tmp_path / "data") as again:
         async with tickwheel.Client(again.url) as client, client.subscribe("t") as subscription:
-            await client.send("t", b"after", delay=100)
+            await client.send("t", b"after", delay_ms=100)
             with trio.fail_after(PATIENCE_S):
                 message = await subscription.receive()
             assert message is not None

@@ -47,7 +47,7 @@ async def send_when_there_is_room(client: tickwheel.Client) -> tickwheel.SendRes
     """The broker first takes back what it keeps for accepted messages."""
     while True:
         try:
-            return await client.send("t", BODY, delay=3_600_000)
+            return await client.send("t", BODY, delay_ms=3_600_000)
         except DiskFull:
             await trio.sleep(0.05)
 
@@ -75,7 +75,7 @@ async def test_it_fills_up_and_goes_on(tmp_path: Path) -> None:
                 client.subscribe("t", group="g", credit=50) as subscription,
             ):
                 filler.write_bytes(bytes(1 << 20))
-                far = [(await client.send("t", BODY, delay=3_600_000)).id for _ in range(5)]
+                far = [(await client.send("t", BODY, delay_ms=3_600_000)).id for _ in range(5)]
                 refusal = await send_until_full(client, sent, timedelta(milliseconds=300))
                 assert refusal.retryable
                 assert len(sent) > 100

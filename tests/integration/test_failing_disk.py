@@ -63,7 +63,7 @@ async def send_until_refused(client: tickwheel.Client, acknowledged: dict[str, i
     while True:
         keys = [f"k{serial + index}" for index in range(20)]
         serial += 20
-        results = await client.send_many("t", [bytes(2_000)] * 20, keys=keys, delay=3_600_000)
+        results = await client.send_many("t", [bytes(2_000)] * 20, keys=keys, delay_ms=3_600_000)
         results.raise_for_errors()
         acknowledged.update(zip(keys, results.ids(), strict=True))
 
@@ -97,7 +97,7 @@ async def check_nothing_is_lost(daemon: Daemon, acknowledged: dict[str, int]) ->
         keys = list(acknowledged)
         for start in range(0, len(keys), 100):
             some = keys[start : start + 100]
-            again = await client.send_many("t", [b"again"] * len(some), keys=some, delay=3_600_000)
+            again = await client.send_many("t", [b"again"] * len(some), keys=some, delay_ms=3_600_000)
             assert [(one.id, one.duplicate) for one in again if not isinstance(one, Exception)] == [
                 (acknowledged[key], True) for key in some
             ]
@@ -127,7 +127,7 @@ async def test_a_failing_disk_ends_the_daemon(tmp_path: Path, tampering: str) ->
 async def send_until_full(client: tickwheel.Client) -> None:
     with trio.fail_after(PATIENCE_S):
         while True:
-            (await client.send_many("t", [bytes(60_000)] * 4, delay=3_600_000)).raise_for_errors()
+            (await client.send_many("t", [bytes(60_000)] * 4, delay_ms=3_600_000)).raise_for_errors()
 
 
 async def test_no_space_at_allocating_refuses_sends_and_goes_on(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_no_space_at_allocating_refuses_sends_and_goes_on(tmp_path: Path) 
             tickwheel.Client(daemon.url, timeout=PATIENCE_S) as client,
             client.subscribe("t") as subscription,
         ):
-            sent = await client.send("t", b"first", delay=300)
+            sent = await client.send("t", b"first", delay_ms=300)
             with Injected(daemon, "fallocate:error=ENOSPC", tmp_path / "strace") as injected:
                 with pytest.raises(DiskFull):
                     await send_until_full(client)

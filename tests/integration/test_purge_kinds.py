@@ -109,7 +109,7 @@ async def test_dead_letters_stay_and_come_back(daemon: Daemon) -> None:
 
 async def test_errors_of_a_message_that_still_fails_are_kept(daemon: Daemon) -> None:
     async with tickwheel.Client(daemon.unix_url) as client:
-        await client.create_topic("mails", max_attempts=2, min_backoff=1)
+        await client.create_topic("mails", max_attempts=2, min_backoff_ms=1)
         await client.send("mails", b"x")
         async with client.subscribe("mails") as subscription:
             assert await (await get(subscription)).nack(timedelta(seconds=2), error="first") == "nacked"

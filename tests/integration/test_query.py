@@ -35,7 +35,7 @@ def fill(client: tickwheel.sync.Client) -> None:
     """Ten orders: two acked by `billing`, three more leased at most, five for later."""
     client.send_many("orders", [b"due %d" % n for n in range(5)], headers={"customer": "ada"})
     client.send_many(
-        "orders", [b"later %d" % n for n in range(5)], keys=[f"k{n}" for n in range(5)], delay=3_600_000
+        "orders", [b"later %d" % n for n in range(5)], keys=[f"k{n}" for n in range(5)], delay_ms=3_600_000
     )
     with client.subscribe("orders", "billing") as subscription:
         for _ in range(5):
@@ -134,7 +134,7 @@ async def test_delivery_goes_on_during_a_query(daemon: Daemon) -> None:
         await until(lambda: len(processes_of(daemon)) == 1)
         async with client.subscribe("stream", credit=10) as subscription:
             for number in range(200):
-                await client.send("stream", b"%d" % number, delay=5)
+                await client.send("stream", b"%d" % number, delay_ms=5)
                 message = await anext(subscription)
                 assert message.body == b"%d" % number
                 await message.ack()

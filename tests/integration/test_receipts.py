@@ -48,7 +48,7 @@ async def test_nack_brings_a_message_back_after_its_delay(daemon: Daemon, topic:
 
 async def test_extend_keeps_a_message_longer_than_its_lease(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
-        await client.create_topic(topic, ack_wait=400)
+        await client.create_topic(topic, ack_wait_ms=400)
         await client.send(topic, b"x")
         async with client.subscribe(topic) as subscription:
             message = await get(subscription)
@@ -61,7 +61,7 @@ async def test_after_its_last_attempt_a_message_is_a_dead_letter_with_its_histor
     daemon: Daemon, topic: str
 ) -> None:
     async with tickwheel.Client(daemon.url) as client:
-        await client.create_topic(topic, max_attempts=3, min_backoff=1, ack_wait=5_000)
+        await client.create_topic(topic, max_attempts=3, min_backoff_ms=1, ack_wait_ms=5_000)
         sent = await client.send(topic, b"body", key="order-1", headers={"n": 1})
         async with client.subscribe(topic, "billing") as subscription:
             results = [await (await get(subscription)).nack(0, error=f"try {n}") for n in (1, 2, 3)]
@@ -105,7 +105,7 @@ async def test_what_a_subscriber_fetched_ahead_and_nobody_saw_was_no_attempt(
 
 async def test_a_lease_that_ends_the_last_time_buries_the_message_too(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
-        await client.create_topic(topic, max_attempts=2, ack_wait=50, max_backoff=100)
+        await client.create_topic(topic, max_attempts=2, ack_wait_ms=50, max_backoff_ms=100)
         await client.send(topic, b"x")
         async with client.subscribe(topic) as subscription, client.subscribe(f"{topic}.dead") as dead:
             assert [(await get(subscription)).epoch for _ in range(2)] == [1, 2]
@@ -207,7 +207,7 @@ async def test_a_message_in_a_lane_can_still_be_cancelled_and_rescheduled(daemon
 async def test_a_restart_keeps_nacks_dead_letters_and_attempts(tmp_path: Path, topic: str) -> None:
     with Daemon(tmp_path / "data", segment_bytes="64MiB") as daemon:
         async with tickwheel.Client(daemon.url) as client:
-            await client.create_topic(topic, max_attempts=2, ack_wait=60_000)
+            await client.create_topic(topic, max_attempts=2, ack_wait_ms=60_000)
             await client.send(topic, b"x")
             async with client.subscribe(topic) as subscription:
                 await (await get(subscription)).nack(timedelta(milliseconds=50), error="first")

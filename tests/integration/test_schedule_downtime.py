@@ -108,7 +108,7 @@ async def test_a_schedule_that_is_deleted_while_it_catches_up_stays_deleted(tmp_
     async with broker, broker.client() as client:
         for number in range(5):
             await client.delete_schedule(f"s{number}")
-        await client.create_schedule("sentinel", "t", every=1_000)
+        await client.create_schedule("sentinel", "t", every=timedelta(seconds=1))
         await until(client, "sentinel", lambda one: one.sent > 0)
         assert [one.name for one in await client.schedules()] == ["sentinel"]
     broker, _ = broker_at(tmp_path, START + DAY)
@@ -143,7 +143,7 @@ async def test_a_clock_that_is_set_back_an_hour_repeats_nothing(tmp_path: Path) 
         await until(client, "wages", lambda one: one.sent == 1)
         clock.set(NINE_IN_PARIS - timedelta(hours=1))
         clock.set(NINE_IN_PARIS)
-        await client.create_schedule("sentinel", "other", every=HOUR_MS, start=NINE_MS)
+        await client.create_schedule("sentinel", "other", every=timedelta(hours=1), start=NINE_MS)
         await until(client, "sentinel", lambda one: one.next_ms[0] > NINE_MS)
         clock.set(NINE_IN_PARIS + DAY)
         found = await until(client, "wages", lambda one: one.last_slot_ms == NINE_MS + DAY_MS)

@@ -134,7 +134,7 @@ async def test_time_order_and_transaction_go_together(daemon: Daemon, topic: str
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
         async with client.transaction() as tx:
             for number, delay_ms in enumerate((600, 400, 200)):
-                tx.send(topic, b"%d" % number, order_key="customer", delay=delay_ms)
+                tx.send(topic, b"%d" % number, order_key="customer", delay_ms=delay_ms)
         bodies = []
         for _ in range(3):
             message = await get(subscription)

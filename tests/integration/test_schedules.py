@@ -94,7 +94,12 @@ async def test_skip_waits_for_the_message_before(daemon: Daemon) -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"cron": "x"}, {"cron": "* * * * *", "tz": "Nowhere"}, {"every": 0}, {"every": 5, "overlap": "maybe"}],
+    [
+        {"cron": "x"},
+        {"cron": "* * * * *", "tz": "Nowhere"},
+        {"every": 0},
+        {"every": timedelta(milliseconds=5), "overlap": "maybe"},
+    ],
 )
 async def test_bad_schedules_are_refused(daemon: Daemon, bad: dict[str, object]) -> None:
     async with tickwheel.Client(daemon.url) as client:
@@ -200,7 +205,13 @@ async def test_a_name_is_taken_once(daemon: Daemon) -> None:
 async def test_settings_change_together_or_not_at_all(daemon: Daemon) -> None:
     async with tickwheel.Client(daemon.url) as client:
         made = await client.create_schedule(
-            "wages", "wages", cron="0 9 1 * *", tz="Europe/Paris", body=b"pay", priority=3, window=60_000
+            "wages",
+            "wages",
+            cron="0 9 1 * *",
+            tz="Europe/Paris",
+            body=b"pay",
+            priority=3,
+            window=timedelta(minutes=1),
         )
         for bad in ({"cron": "0 99 * * *"}, {"tz": "Mars/Olympus"}, {"overlap": "maybe"}, {"window": 10**12}):
             with pytest.raises(BadSchedule):

@@ -153,8 +153,8 @@ async def test_what_a_token_allows(place: Place) -> None:
             tickwheel.Client(daemon.url, token=consumer) as receiving,
             tickwheel.Client(daemon.unix_url, token="") as owner,
         ):
-            theirs = (await owner.send("mails", b"secret", delay=3_600_000, key="k")).id
-            mine = (await sending.send("orders.new", b"1", delay=3_600_000)).id
+            theirs = (await owner.send("mails", b"secret", delay_ms=3_600_000, key="k")).id
+            mine = (await sending.send("orders.new", b"1", delay_ms=3_600_000)).id
             with pytest.raises(Forbidden, match="may not publish 'mails'"):
                 await sending.send("mails", b"x")
             with pytest.raises(Forbidden, match="may not consume 'mails'"):

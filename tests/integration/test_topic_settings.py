@@ -79,7 +79,7 @@ async def test_the_comment_of_a_vitess_table(daemon: Daemon, topic: str) -> None
 async def test_settings_survive_a_kill(tmp_path: Path, topic: str) -> None:
     with Daemon(tmp_path / "data", segment_bytes="64MiB") as daemon:
         async with tickwheel.Client(daemon.url) as client:
-            await client.create_topic(topic, rate=5, spread=100)
+            await client.create_topic(topic, rate=5, spread_ms=100)
             made = await client.pause_topic(topic)
         daemon.kill()
         daemon.start()
@@ -89,12 +89,12 @@ async def test_settings_survive_a_kill(tmp_path: Path, topic: str) -> None:
 
 async def test_a_change_counts_at_once_and_drops_no_subscriber(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
-        await client.create_topic(topic, ack_wait=60_000)
+        await client.create_topic(topic, ack_wait_ms=60_000)
         async with client.subscribe(topic) as subscription:
             await client.pause_topic(topic)
             await client.send(topic, b"x")
             assert await subscription.receive(0.5) is None
-            await client.set_topic(topic, ack_wait=100, max_backoff=200)
+            await client.set_topic(topic, ack_wait_ms=100, max_backoff_ms=200)
             await client.resume_topic(topic)
             first = await subscription.receive(PATIENCE_S)
             again = await subscription.receive(PATIENCE_S)

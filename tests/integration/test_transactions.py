@@ -80,7 +80,7 @@ async def test_one_part_that_cannot_be_done_refuses_the_whole(daemon: Daemon, to
                 tx.cancel(topic, key="never")
             else:
                 tx.cancel(id=later.id)
-                tx.reschedule(id=later.id, delay=1)
+                tx.reschedule(id=later.id, delay_ms=1)
             with pytest.raises(TransactionRefused):
                 await tx.commit()
             assert await bodies_of(client, f"{topic}-out") == []

@@ -116,7 +116,7 @@ async def test_the_columns_of_a_message(daemon: Daemon, topic: str, tmp_path: Pa
 
 async def test_many_acks_in_one_request_and_none_twice(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
-        await client.create_topic(topic, ack_wait=300, max_backoff=300)
+        await client.create_topic(topic, ack_wait_ms=300, max_backoff_ms=300)
         await client.send_many(topic, [b"x"] * 100)
         async with client.subscribe(topic) as subscription:
             acked = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(target=batches, limit=st.integers(1, 6))
     def claim(self, limit: int) -> outbox.ClaimedBatch:
         ready = [id_ for id_, entry in sorted(self.model.items()) if entry.until_ns <= self.now_ns]
-        batch = self.queue.claim(limit, lease=LEASE_MS)
+        batch = self.queue.claim(limit, lease=timedelta(milliseconds=LEASE_MS))
         assert list(batch.ids) == ready[:limit]
         for message in batch:
             entry = self.model[message.id]
@@ -140,7 +141,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(batch=batches, delay=st.sampled_from([0, 2, LEASE_MS]))
     def release(self, batch: outbox.ClaimedBatch, delay: int) -> None:
         held = self.held(list(batch))
-        batch.nack(delay)
+        batch.nack(delay_ms=delay)
         for id_ in held:
             entry = self.model[id_]
             until_ns = self.now_ns + delay * 10**6 if delay else 0
@@ -149,7 +150,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(batch=batches)
     def extend(self, batch: outbox.ClaimedBatch) -> None:
         held = self.held(list(batch))
-        assert not lost_by(lambda: batch.extend(LEASE_MS)) & set(held)
+        assert not lost_by(lambda: batch.extend(timedelta(milliseconds=LEASE_MS))) & set(held)
         for id_ in held:
             self.model[id_].until_ns = self.now_ns + LEASE_MS * 10**6
 

@@ -103,7 +103,7 @@ def test_acks_nacks_and_extensions(database_url: str, run: Callable[[Main], None
                 second = await get(stream)
                 assert table.database.now_ns() > extended_until
                 assert (second.id, second.epoch) == (first.id, 2)
-                for change in (first.ack, first.nack, lambda: first.extend(5)):
+                for change in (first.ack, first.nack, lambda: first.extend(timedelta(milliseconds=5))):
                     with pytest.raises(LeaseLost) as caught:
                         await change()
                     assert list(caught.value.ids) == [first.id]

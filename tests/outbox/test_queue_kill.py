@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -101,7 +102,9 @@ def test_a_lease_of_a_consumer_that_was_killed_ends(database_url: str) -> None:
     with outbox.Queue(database_url, "work") as queue:
         prepare(queue)
         put(queue, 0, MESSAGES)
-        queue.claim(MESSAGES // 2, lease=LEASE_MS, name="dead")  # as it is after a kill
+        queue.claim(
+            MESSAGES // 2, lease=timedelta(milliseconds=LEASE_MS), name="dead"
+        )  # as it is after a kill
         with Workers(database_url):
             wait_for(queue, range(MESSAGES))
         check(queue)

@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     with tickwheel.embedded(folder / "data") as broker, broker.sync_client() as client:
         client.send_many("orders", [b"due"] * 4, keys=[f"k{n}" for n in range(4)])
-        client.send_many("orders", [b"\xff\x00"] * 6, delay=3_600_000)
+        client.send_many("orders", [b"\xff\x00"] * 6, delay_ms=3_600_000)
         with client.subscribe("orders", "billing") as subscription:
             for _ in range(2):
                 next(iter(subscription)).ack(confirm=True)

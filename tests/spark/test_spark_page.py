@@ -42,7 +42,7 @@ def test_the_programs_of_the_page(
     rows = spark.sql("select 'k' as key, 'x' as body, timestamp'2031-05-01T12:00:00Z' as deliver_at")
     around: dict[str, Any] = {"rows": rows, "spark": spark}
     with Daemon(tmp_path / "data") as daemon, tickwheel.sync.Client(daemon.url) as client:
-        client.send_many("orders", [b"1", b"2", b"3"], delay=3_600_000)
+        client.send_many("orders", [b"1", b"2", b"3"], delay_ms=3_600_000)
         try:
             for program in programs:
                 for name in ("data", "state", "history"):

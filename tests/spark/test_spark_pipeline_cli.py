@@ -26,7 +26,7 @@ def command(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with tickwheel.embedded(tmp_path / "data") as broker, broker.sync_client() as client:
         client.send_many("orders", [b"done"] * 5)
         work_off(client, "orders", 5)
-        client.send_many("orders", [b"later"] * 2, delay=3_600_000)
+        client.send_many("orders", [b"later"] * 2, delay_ms=3_600_000)
 
     def run(*arguments: str) -> Result:
         return pipeline(*arguments, "--data", "data")

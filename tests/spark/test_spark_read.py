@@ -167,7 +167,7 @@ def test_several_directories(spark: SparkSession, tmp_path: Path) -> None:
 def test_shards_and_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
     with tickwheel.embedded(tmp_path / "data") as broker, broker.sync_client() as client:
         client.create_topic("split", shards=2)
-        client.send_many("split", [b"x"] * 40, keys=[f"k{n}" for n in range(40)], delay=3_600_000)
+        client.send_many("split", [b"x"] * 40, keys=[f"k{n}" for n in range(40)], delay_ms=3_600_000)
         client.create_topic("doomed", max_attempts=1)
         client.send_many("doomed", [b"y"] * 3)
         with client.subscribe("doomed") as subscription:

@@ -85,7 +85,7 @@ def test_a_spread_over_what_is_meant(
 def test_what_was_delivered_often_waits_for_the_new_time(
     spark: SparkSession, daemon: Daemon, client: tickwheel.sync.Client
 ) -> None:
-    client.create_topic("orders", min_backoff=1, ack_wait=60_000)
+    client.create_topic("orders", min_backoff_ms=1, ack_wait_ms=60_000)
     client.send_many("orders", [b"x"] * 6)
     give_back(client, "orders", 6, times=3)
     client.send_many("orders", [b"fresh"] * 2)
@@ -105,7 +105,7 @@ def test_what_was_delivered_often_waits_for_the_new_time(
 def test_only_the_groups_that_are_meant(
     spark: SparkSession, daemon: Daemon, client: tickwheel.sync.Client
 ) -> None:
-    client.create_topic("orders", min_backoff=1, ack_wait=60_000)
+    client.create_topic("orders", min_backoff_ms=1, ack_wait_ms=60_000)
     client.send("orders", b"x")
     give_back(client, "orders", 1, times=2, group="one")
     give_back(client, "orders", 1, times=2, group="two")

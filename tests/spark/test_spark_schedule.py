@@ -63,7 +63,7 @@ def staged(daemon: Daemon) -> list[str]:
 def test_messages_of_a_job_are_like_sent_ones(spark: SparkSession, daemon: Daemon) -> None:
     now = datetime.now(UTC).isoformat()
     with tickwheel.sync.Client(daemon.url) as client:
-        sent = client.send("reminders", b"sent", key="k7", delay=3_600_000)
+        sent = client.send("reminders", b"sent", key="k7", delay_ms=3_600_000)
         rows = reminders(spark, 500).withColumn(
             "deliver_at",
             F.when(F.col("key").isin("k1", "k2", "k3", "k4"), F.lit(now).cast("timestamp")).otherwise(
@@ -305,7 +305,7 @@ REFUSED = {"no_time": 2, "no_body": 3, "bad_key": 1, "key_twice": 5, "key_taken"
 
 def test_rejects_of_each_kind(spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
     with tickwheel.sync.Client(daemon.url) as client:
-        sent = client.send("t", b"sent", key="k40", delay=3_600_000)
+        sent = client.send("t", b"sent", key="k40", delay_ms=3_600_000)
     with pytest.raises(RowsRefused) as caught:
         schedule_messages(
             bad_rows(spark), url=daemon.url, topic="t", max_rejects=11, rejects=str(tmp_path / "rejects")

@@ -198,7 +198,7 @@ class MixedLoad(Load):
                 ids = list(
                     (await client.send_many(TOPIC, [b"then"] * 10, keys=keys, deliver_at=_in(DAY_MS))).ids()
                 )
-                soon = await client.reschedule(ids=ids[:5], delay=self._rng.choice([0, 30, 300]))
+                soon = await client.reschedule(ids=ids[:5], delay_ms=self._rng.choice([0, 30, 300]))
                 # The broker may have done it and crashed before it could say so: then it is asked once more.
                 assert set(soon) <= {"rescheduled", "already_delivered", "already_acked"}
                 ledger.sent.update(zip(keys[:5], ids[:5], strict=True))
@@ -262,7 +262,7 @@ class MixedLoad(Load):
                 match self._rng.randrange(8):
                     case 0 if max(batch.epochs) == 1:
                         with suppress(TickwheelError):
-                            results = await batch.nack(delay=self._rng.choice([0, 20]), error="not yet")
+                            results = await batch.nack(delay_ms=self._rng.choice([0, 20]), error="not yet")
                             given_back = [i for i, r in zip(batch.ids, results, strict=True) if r == "nacked"]
                             ledger.nacked.update(given_back)
                     case 1:

@@ -227,7 +227,7 @@ async def test_send_many_refuses_columns_of_another_length() -> None:
         bad: list[dict[str, Any]] = [
             {"keys": ["a"]},
             {"deliver_at": [1]},
-            {"delay": array("q", [1, 2, 3])},
+            {"delay_ms": array("q", [1, 2, 3])},
             {"priority": [1]},
             {"headers": [{}]},
             {"keys": ["", "b"]},
@@ -313,7 +313,7 @@ async def test_a_topic_that_is_unknown_again_fails_its_sends() -> None:
 @on_both
 async def test_cancel_and_reschedule() -> None:
     async with serving() as (server, client):
-        results = await client.send_many("tea", [b"a", b"b", b"c"], keys=["a", "b", "c"], delay=1000)
+        results = await client.send_many("tea", [b"a", b"b", b"c"], keys=["a", "b", "c"], delay_ms=1000)
         first = results.first_id
         assert await client.cancel(id=first) is CancelResult.CANCELLED
         assert await client.cancel(ids=[first, 99]) == [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from sqlalchemy.engine import Connection
 
-from tickwheel._times import Delay, delay_ms
+from tickwheel._times import Delay, duration_ms, wait_ms
 from tickwheel.outbox.database import require_transaction
 from tickwheel.outbox.errors import LeaseLost
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
@@ -100,13 +100,13 @@ class Message(BaseMessage):
         """Acks in a transaction of its own. Raises LeaseLost."""
         await self._batch.settle([self])
 
-    async def nack(self, delay: Delay = 0) -> None:
-        """Gives the message back, to be delivered after ``delay`` (a timedelta or ms). Raises LeaseLost."""
-        await self._batch.postpone([self], delay)
+    async def nack(self, delay: Delay | None = None, *, delay_ms: int | None = None) -> None:
+        """Gives the message back, to be delivered after ``delay`` (a timedelta) or ``delay_ms``. Raises LeaseLost."""
+        await self._batch.postpone([self], wait_ms(delay, delay_ms) or 0)
 
     async def extend(self, duration: Delay) -> None:
-        """Keeps the message for ``duration`` (a timedelta or ms) from now on. Raises LeaseLost."""
-        await self._batch.postpone([self], duration)
+        """Keeps the message for ``duration`` (a timedelta) from now on. Raises LeaseLost."""
+        await self._batch.postpone([self], duration_ms(duration, "duration"))
 
 
 class Batch(BaseBatch[Message]):
@@ -122,22 +122,22 @@ class Batch(BaseBatch[Message]):
         """As ``Message.ack``, for all messages of the batch."""
         await self.settle(self)
 
-    async def nack(self, delay: Delay = 0) -> None:
+    async def nack(self, delay: Delay | None = None, *, delay_ms: int | None = None) -> None:
         """As ``Message.nack``, for all messages of the batch."""
-        await self.postpone(self, delay)
+        await self.postpone(self, wait_ms(delay, delay_ms) or 0)
 
     async def extend(self, duration: Delay) -> None:
         """As ``Message.extend``, for all messages of the batch."""
-        await self.postpone(self, duration)
+        await self.postpone(self, duration_ms(duration, "duration"))
 
     async def settle(self, messages: Sequence[Message]) -> None:
         """Acks some of them in a transaction that others may share."""
         await self._hub.acks.add(receipts_of(messages))
 
-    async def postpone(self, messages: Sequence[Message], delay: Delay) -> None:
+    async def postpone(self, messages: Sequence[Message], delay_ms: int) -> None:
         """Gives some of them another time."""
         table, receipts = self._table, receipts_of(messages)
-        await table.database.call(postpone_alone, table, receipts, delay)
+        await table.database.call(postpone_alone, table, receipts, delay_ms)
 
 
 class ClaimedMessage(BaseMessage):
@@ -150,13 +150,13 @@ class ClaimedMessage(BaseMessage):
         """See ``Message.ack``."""
         self._batch.settle([self])
 
-    def nack(self, delay: Delay = 0) -> None:
+    def nack(self, delay: Delay | None = None, *, delay_ms: int | None = None) -> None:
         """See ``Message.nack``."""
-        self._batch.postpone([self], delay)
+        self._batch.postpone([self], wait_ms(delay, delay_ms) or 0)
 
     def extend(self, duration: Delay) -> None:
         """See ``Message.extend``."""
-        self._batch.postpone([self], duration)
+        self._batch.postpone([self], duration_ms(duration, "duration"))
 
 
 class ClaimedBatch(BaseBatch[ClaimedMessage]):
@@ -168,21 +168,21 @@ class ClaimedBatch(BaseBatch[ClaimedMessage]):
         """As ``Message.ack``, for all messages of the batch."""
         self.settle(self)
 
-    def nack(self, delay: Delay = 0) -> None:
+    def nack(self, delay: Delay | None = None, *, delay_ms: int | None = None) -> None:
         """As ``Message.nack``, for all messages of the batch."""
-        self.postpone(self, delay)
+        self.postpone(self, wait_ms(delay, delay_ms) or 0)
 
     def extend(self, duration: Delay) -> None:
         """As ``Message.extend``, for all messages of the batch."""
-        self.postpone(self, duration)
+        self.postpone(self, duration_ms(duration, "duration"))
 
     def settle(self, messages: Sequence[ClaimedMessage]) -> None:
         """Acks some of them in a transaction of its own."""
         refuse_lost(ack_alone(self._table, receipts_of(messages)))
 
-    def postpone(self, messages: Sequence[ClaimedMessage], delay: Delay) -> None:
+    def postpone(self, messages: Sequence[ClaimedMessage], delay_ms: int) -> None:
         """Gives some of them another time."""
-        postpone_alone(self._table, receipts_of(messages), delay)
+        postpone_alone(self._table, receipts_of(messages), delay_ms)
 
 
 def receipts_of(messages: Sequence[BaseMessage]) -> list[Receipt]:
@@ -201,13 +201,14 @@ def ack_alone(table: MessageTable, receipts: Sequence[Receipt]) -> list[Receipt]
     return table.database.run(work)
 
 
-def postpone_alone(table: MessageTable, receipts: Sequence[Receipt], delay: Delay) -> None:
+def postpone_alone(table: MessageTable, receipts: Sequence[Receipt], delay_ms: int) -> None:
     """Gives deliveries another time in a transaction of its own. Raises LeaseLost, BadTime."""
-    wait_ms = delay_ms(delay)
-    due_ns(table.database.now_ns(), wait_ms)  # refused before anything is asked
+    due_ns(table.database.now_ns(), delay_ms)  # refused before anything is asked
     refuse_lost(
         table.database.run(
-            lambda one: table.statements.postpone(one, receipts, table.database.now_sql() + wait_ms * NS_A_MS)
+            lambda one: table.statements.postpone(
+                one, receipts, table.database.now_sql() + delay_ms * NS_A_MS
+            )
         )
     )
 

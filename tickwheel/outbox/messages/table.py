@@ -12,7 +12,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
-from tickwheel._times import Delay, Moment, delay_ms, moment_ms
+from tickwheel._times import Delay, Moment, moment_ms, wait_ms
 from tickwheel.outbox.database import Database, now_ns, open_database, require_transaction
 from tickwheel.outbox.errors import BadTable
 from tickwheel.outbox.messages import schema as schemas
@@ -163,16 +163,17 @@ class MessageTable:
         *,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
         **values: Any,
     ) -> Any:
         """Inserts one message in the caller's transaction, and returns its id. It counts when that commits.
 
         ``values``: the user's columns (and ``id`` if it does not count up). ``deliver_at``: an aware datetime or epoch
-        ms; ``delay``: a timedelta or ms; neither: now. ``priority``: lower goes first, usually 50.
+        ms; ``delay``: a timedelta; ``delay_ms``: milliseconds; none: now. ``priority``: lower goes first, usually 50.
         """
         row = self._row(values, priority)
-        row.setdefault("time_next", self._due(deliver_at, delay))
+        row.setdefault("time_next", self._due(deliver_at, delay, delay_ms))
         require_transaction(connection)
         result = connection.execute(sa.insert(self.table).values(row))
         if "id" in values:
@@ -187,12 +188,13 @@ class MessageTable:
         *,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
     ) -> int:
         """Inserts many messages in the caller's transaction: a mapping of columns each, which may hold ``time_next``
         (epoch ns) and ``priority`` of their own. Returns how many."""
         require_transaction(connection)
-        due = self._due(deliver_at, delay)
+        due = self._due(deliver_at, delay, delay_ms)
         groups: dict[frozenset[str], list[dict[str, Any]]] = {}
         for given in rows:
             if not isinstance(given, Mapping):
@@ -234,16 +236,17 @@ class MessageTable:
             raise BadArgument("ids is no list.", advice="Pass a list of ids.")
         return [self._storable("id", one) for one in ids]
 
-    def _due(self, deliver_at: Moment | None, delay: Delay | None) -> Any:
-        if deliver_at is not None and delay is not None:
-            raise BadTime("Both deliver_at and delay were given.", advice="Give one of them.")
+    def _due(self, deliver_at: Moment | None, delay: Delay | None, delay_ms: int | None) -> Any:
+        given_ms = wait_ms(delay, delay_ms)
+        if deliver_at is not None and given_ms is not None:
+            raise BadTime("Both deliver_at and a delay were given.", advice="Give one of them.")
         if deliver_at is not None:
             return due_ns(0, moment_ms(deliver_at))
         clock = now_ns(self.database.kind)
-        if delay is None:
+        if given_ms is None:
             return clock
-        due_ns(self.database.now_ns(), delay_ms(delay))  # refused before the database is asked
-        return clock + delay_ms(delay) * NS_A_MS
+        due_ns(self.database.now_ns(), given_ms)  # refused before the database is asked
+        return clock + given_ms * NS_A_MS
 
     # -- changing --
 
@@ -259,13 +262,14 @@ class MessageTable:
         *,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
+        delay_ms: int | None = None,
         priority: int | None = None,
         epoch: int | None = None,
     ) -> int:
         """Gives messages that are not acked another time (default: now), and with them a priority or an epoch. Returns
         how many. A delivery that is on its way is not called back, but its ack does not count if ``epoch`` changed."""
         require_transaction(connection)
-        values = {"time_next": self._due(deliver_at, delay), "priority": priority, "epoch": epoch}
+        values = {"time_next": self._due(deliver_at, delay, delay_ms), "priority": priority, "epoch": epoch}
         table = self.table
         change = sa.update(table).where(table.c.id.in_(self._some(ids)), table.c.time_acked.is_(None))
         return connection.execute(

@@ -10,7 +10,7 @@ import anyio
 from sqlalchemy.engine import Connection
 
 from tickwheel._backoff import Backoff
-from tickwheel._times import EPOCH, Delay, delay_ms
+from tickwheel._times import EPOCH, Delay, duration_ms, wait_ms
 from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable
 from tickwheel.outbox.queue.holding import Holding
 from tickwheel.outbox.queue.sql import Row
@@ -112,9 +112,9 @@ class ClaimedMessage(BaseQueueMessage):
         """Deletes it in a transaction of its own. Raises LeaseLost when it is not held any more."""
         self._batch.holding.done((self.id,), is_batch=False)
 
-    def nack(self, delay: Delay = 0) -> None:
-        """Gives it back, to be claimed after ``delay``, in its old place."""
-        self._batch.holding.release((self.id,), delay_ms(delay) * _NS_A_MS)
+    def nack(self, delay: Delay | None = None, *, delay_ms: int | None = None) -> None:
+        """Gives it back, to be claimed after ``delay`` (a timedelta) or ``delay_ms``, in its old place."""
+        self._batch.holding.release((self.id,), (wait_ms(delay, delay_ms) or 0) * _NS_A_MS)
 
 
 class ClaimedBatch(BaseQueueBatch[ClaimedMessage]):
@@ -130,13 +130,13 @@ class ClaimedBatch(BaseQueueBatch[ClaimedMessage]):
         """
         self.holding.done(self.ids, is_batch=True)
 
-    def nack(self, delay: Delay = 0) -> None:
+    def nack(self, delay: Delay | None = None, *, delay_ms: int | None = None) -> None:
         """Gives all that is left of the batch back."""
-        self.holding.release(self.ids, delay_ms(delay) * _NS_A_MS)
+        self.holding.release(self.ids, (wait_ms(delay, delay_ms) or 0) * _NS_A_MS)
 
     def extend(self, lease: Delay) -> None:
         """Leases what is left of the batch for ``lease`` from now on. Raises LeaseLost."""
-        self.holding.extend(self.ids, delay_ms(lease) * _NS_A_MS)
+        self.holding.extend(self.ids, duration_ms(lease, "lease") * _NS_A_MS)
 
 
 class QueueMessage(BaseQueueMessage):
@@ -148,9 +148,9 @@ class QueueMessage(BaseQueueMessage):
         """Deletes it in a transaction of its own. Raises LeaseLost when it is not held any more."""
         await finish(self._batch.holding, (self.id,), is_batch=False)
 
-    async def nack(self, delay: Delay = 0) -> None:
-        """Gives it back, to be claimed after ``delay``, in its old place."""
-        await give_back(self._batch.holding, (self.id,), delay)
+    async def nack(self, delay: Delay | None = None, *, delay_ms: int | None = None) -> None:
+        """Gives it back, to be claimed after ``delay`` (a timedelta) or ``delay_ms``, in its old place."""
+        await give_back(self._batch.holding, (self.id,), wait_ms(delay, delay_ms) or 0)
 
 
 class QueueBatch(BaseQueueBatch[QueueMessage]):
@@ -169,9 +169,9 @@ class QueueBatch(BaseQueueBatch[QueueMessage]):
         """
         await finish(self.holding, self.ids, is_batch=True)
 
-    async def nack(self, delay: Delay = 0) -> None:
-        """Gives all that is left of the batch back, to be claimed after ``delay``, in the old places."""
-        await give_back(self.holding, self.ids, delay)
+    async def nack(self, delay: Delay | None = None, *, delay_ms: int | None = None) -> None:
+        """Gives all that is left of the batch back, in the old places; otherwise as ``QueueMessage.nack``."""
+        await give_back(self.holding, self.ids, wait_ms(delay, delay_ms) or 0)
 
     async def wait_lost(self) -> tuple[int, ...]:
         """Returns when somebody else has taken over messages of the batch; their ids."""
@@ -193,9 +193,9 @@ async def finish(holding: Holding, ids: Sequence[int], *, is_batch: bool) -> Non
             await anyio.sleep(backoff.next_s())
 
 
-async def give_back(holding: Holding, ids: Sequence[int], delay: Delay) -> None:
+async def give_back(holding: Holding, ids: Sequence[int], delay_ms: int) -> None:
     """``Holding.release`` in a worker thread, again and again while the database is away."""
-    delay_ns = delay_ms(delay) * _NS_A_MS
+    delay_ns = delay_ms * _NS_A_MS
     backoff = Backoff(max_s=2.0)
     while True:
         try:

@@ -28,7 +28,7 @@ from typing import Final
 
 from sqlalchemy.engine import URL, Connection, Engine
 
-from tickwheel._times import Delay, delay_ms
+from tickwheel._times import Delay, duration_ms
 from tickwheel.outbox.database import Database, open_database
 from tickwheel.outbox.queue import table as queue_table
 from tickwheel.outbox.queue.consumer import QueueConsumer
@@ -124,9 +124,9 @@ def _check_limit(limit: int) -> None:
 
 
 def _lease_ns(lease: Delay) -> int:
-    lease_ms = delay_ms(lease)
+    lease_ms = duration_ms(lease, "lease")
     if not lease_ms:
-        raise BadArgument("A lease of no time is none.", advice="Use a timedelta, or milliseconds.")
+        raise BadArgument("A lease of no time is none.", advice="Use a timedelta.")
     return lease_ms * 1_000_000
 
 

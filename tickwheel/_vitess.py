@@ -22,6 +22,7 @@ _SECONDS: Final = {
     "vt_poller_interval": "poller_interval_ms",
 }
 _COUNTS: Final = {"vt_batch_size": "batch_size", "vt_cache_size": "cache_size"}
+_MOST_DIGITS: Final = 100
 _ADVICE: Final = "See docs/how-to/topic-settings.md for the keys that are known."
 
 
@@ -72,8 +73,10 @@ def _setting(key: str, text: str) -> tuple[str, int]:
     if key in _SECONDS:
         return _SECONDS[key], _milliseconds(key, text)
     if key in _COUNTS:
-        if not text.isdigit() or int(text) == 0:
-            raise BadTopicSettings(f"{key}={text} is not a whole number above 0.", advice=_ADVICE)
+        if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) == 0:
+            raise BadTopicSettings(
+                f"{key}={text[:_MOST_DIGITS]} is not a whole number above 0.", advice=_ADVICE
+            )
         return _COUNTS[key], int(text)
     raise BadTopicSettings(f"{key!r} is no key of a Vitess message table.", advice=_ADVICE)
 

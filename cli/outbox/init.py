@@ -51,7 +51,9 @@ def _duration(name: str, help_text: str) -> Callable[[_Command], _Command]:
 @_duration("--min-backoff", "What the waits of later deliveries begin with.  [default: --ack-wait]")
 @_duration("--max-backoff", "Where they stop to double; 0s: never.  [default: 1h]")
 @_duration("--purge-after", "For how long acked messages are kept.  [default: 1d]")
-@click.option("--batch-size", type=click.IntRange(min=1), help="The most that a subscriber gets at once.")
+@click.option(
+    "--batch-size", type=click.IntRange(1, 100_000), help="The most that a subscriber gets at once."
+)
 @database_option
 @json_option
 def init(

@@ -162,8 +162,8 @@ def _say_alive(connection: Connection, tables: Tables, worker: Worker) -> None:
     # Only read here, in most cases: deleting what may be nothing would wait for other workers' rows.
     is_dead = sa.and_(w.service == worker.service, w.alive_until_ns < now - worker.lease_ns)
     dead = list(connection.scalars(sa.select(w.worker).where(is_dead)))
-    if dead:
-        connection.execute(sa.delete(tables.workers).where(is_dead, w.worker.in_(dead)))
+    for chunk in in_parts(dead, _CHUNK):
+        connection.execute(sa.delete(tables.workers).where(is_dead, w.worker.in_(chunk)))
 
 
 def _share(ranges: int, workers: int, rank: int) -> int:

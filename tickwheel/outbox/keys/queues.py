@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -225,11 +225,14 @@ def _failed_operation(row: Row[Any]) -> FailedOperation:
 def retry_failed(connection: Connection, tables: Tables, sequences: Sequence[int] | None) -> int:
     """Puts failed operations at the end of their senders' outboxes: what came after them has long been executed."""
     table = tables.failed
+    rows: list[Row[Any]] = []
     # Deleting them first decides who retries them, if two do at once.
-    if tables.kind == "sqlite":
-        rows = connection.execute(sa.delete(table).where(_chosen(tables, sequences)).returning(table)).all()
-    else:
-        rows = connection.execute(sa.select(table).where(_chosen(tables, sequences)).with_for_update()).all()
+    for chosen in _chosen(tables, sequences):
+        if tables.kind == "sqlite":
+            rows += connection.execute(sa.delete(table).where(chosen).returning(table)).all()
+        else:
+            rows += connection.execute(sa.select(table).where(chosen).with_for_update()).all()
+    if tables.kind != "sqlite":
         drop_failed(connection, tables, [row.sequence for row in rows])
     for row in sorted(rows, key=lambda row: (row.timestamp_ns, row.sequence)):
         columns = {name: row._mapping[name] for name in _OPERATION_COLUMNS}
@@ -239,11 +242,19 @@ def retry_failed(connection: Connection, tables: Tables, sequences: Sequence[int
 
 def drop_failed(connection: Connection, tables: Tables, sequences: Sequence[int] | None) -> int:
     """Forgets failed operations."""
-    return connection.execute(sa.delete(tables.failed).where(_chosen(tables, sequences))).rowcount
+    table = tables.failed
+    return sum(
+        connection.execute(sa.delete(table).where(chosen)).rowcount for chosen in _chosen(tables, sequences)
+    )
 
 
-def _chosen(tables: Tables, sequences: Sequence[int] | None) -> sa.ColumnElement[bool]:
-    return sa.true() if sequences is None else tables.failed.c.sequence.in_(list(sequences))
+def _chosen(tables: Tables, sequences: Sequence[int] | None) -> Iterator[sa.ColumnElement[bool]]:
+    """All, or those that are named: as many at a time as a statement can take."""
+    if sequences is None:
+        yield sa.true()
+        return
+    for part in in_parts(list(dict.fromkeys(sequences))):
+        yield tables.failed.c.sequence.in_(part)
 
 
 # -- accounting --

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
+from tickwheel.outbox.database import in_parts
 from tickwheel.outbox.errors import OutboxError
 from tickwheel.outbox.keys.data import Batch
 from tickwheel.outbox.keys.errors import BadOperation
@@ -44,11 +45,11 @@ def dispatch_batch(connection: Connection, tables: Tables, worker: Worker, held:
     sequences, more = _head(connection, tables, outbox, held, limit)
     if not sequences:
         return Done(0)
-    chosen = outbox.c.sequence.in_(sequences)
     c = outbox.c
-    source = sa.select(c.recipient, c.timestamp_ns, c.sequence, c.sender, c.value).where(chosen)
+    source = sa.select(c.recipient, c.timestamp_ns, c.sequence, c.sender, c.value)
     into = ["key", "timestamp_ns", "sequence", "sender", "value"]
-    connection.execute(sa.insert(inbox).from_select(into, source))
+    for part in in_parts(sequences):
+        connection.execute(sa.insert(inbox).from_select(into, source.where(c.sequence.in_(part))))
     _delete(connection, outbox, sequences)
     return Done(len(sequences), more=more)
 
@@ -72,8 +73,10 @@ def execute_batch(
         return Done(0)
     if attempted is not None:
         attempted[:] = sequences
-    in_order = sa.select(outbox).where(outbox.c.sequence.in_(sequences))
-    rows = connection.execute(in_order.order_by(outbox.c.timestamp_ns, outbox.c.sequence)).all()
+    rows: list[Row[Any]] = []
+    for part in in_parts(sequences):  # as they come in ``sequences``: by timestamp, and then by number
+        chosen = sa.select(outbox).where(outbox.c.sequence.in_(part))
+        rows += connection.execute(chosen.order_by(outbox.c.timestamp_ns, outbox.c.sequence)).all()
     batch = Batch(connection, tables)
     operations: list[tuple[int, Operation]] = []
     for row in rows:
@@ -134,7 +137,10 @@ def _set_aside(connection: Connection, tables: Tables, rows: Sequence[tuple[Row[
 
 
 def _delete(connection: Connection, outbox: sa.Table, sequences: Sequence[int]) -> None:
-    deleted = connection.execute(sa.delete(outbox).where(outbox.c.sequence.in_(sequences))).rowcount
+    deleted = sum(
+        connection.execute(sa.delete(outbox).where(outbox.c.sequence.in_(part))).rowcount
+        for part in in_parts(sequences)
+    )
     if deleted != len(sequences):  # somebody deletes rows by hand; what was done with them is rolled back
         raise OutboxError(
             f"{len(sequences) - deleted} messages of {outbox.name} were gone before they were done."

@@ -27,6 +27,12 @@ def due_ns(start_ns: int, after_ms: int) -> int:
     return due
 
 
+def next_epoch(epoch: int, last: int) -> int:
+    """The number of the delivery after ``epoch``, from 1 up to the column's end, where it stays. A row that was set
+    beyond that by hand keeps what it has."""
+    return max(epoch, min(max(epoch, 0) + 1, last))
+
+
 def wait_bounds_ns(settings: MessageSettings, epoch: int) -> tuple[int, int]:
     """The shortest and the longest wait after delivery number ``epoch`` (from 1)."""
     ack_wait_ns = min(settings.ack_wait_ms * NS_A_MS, _LONGEST_NS)

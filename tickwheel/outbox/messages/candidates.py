@@ -13,6 +13,9 @@ from typing import Final, NamedTuple
 RESERVED_SHARE: Final = 8
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+_FIRST_ASIDE_S: Final = 60.0
+_LONGEST_ASIDE_S: Final = 3_600.0
+_MOST_ASIDE: Final = 10_000
 
 
 class Candidate(NamedTuple):
@@ -92,6 +95,44 @@ class PassedOver:
     def clear(self) -> None:
         """All may be tried again."""
         self._until.clear()
+
+
+class SetAside:
+    """Messages that the database refuses to have claimed, whatever else is claimed with them: a constraint or a trigger
+    of the user's. Each is tried again seldom, and logged once."""
+
+    def __init__(self) -> None:
+        self._until: dict[Hashable, tuple[float, float]] = {}
+        self._logged: dict[Hashable, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def add(self, id_: Hashable, now_s: float) -> None:
+        """This one was refused."""
+        pause_s = min(2 * self._until.pop(id_, (0.0, _FIRST_ASIDE_S / 2))[1], _LONGEST_ASIDE_S)
+        self._until[id_] = (now_s + pause_s, pause_s)
+        if len(self._until) > _MOST_ASIDE:
+            self._until.pop(next(iter(self._until)), None)
+
+    def is_news(self, id_: Hashable) -> bool:
+        """Whether nothing was said about this one yet."""
+        if id_ in self._logged:
+            return False
+        self._logged[id_] = None
+        if len(self._logged) > _MOST_ASIDE:
+            self._logged.pop(next(iter(self._logged)), None)
+        return True
+
+    def remove(self, ids: Iterable[Hashable]) -> None:
+        """These were claimed after all."""
+        if self._until:
+            for one in ids:
+                self._until.pop(one, None)
+
+    def rest(self, found: Sequence[Candidate], now_s: float) -> Sequence[Candidate]:
+        """What is to be tried now."""
+        return [one for one in found if self._until.get(one.id, (0.0, 0.0))[0] <= now_s]
 
 
 def choose(

@@ -22,9 +22,9 @@ from tickwheel.outbox.errors import BadTable, DatabaseBusy, DatabaseUnavailable,
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.acks import AckQueue
 from tickwheel.outbox.messages.candidates import Candidates, PassedOver
-from tickwheel.outbox.messages.claiming import claim_readable
+from tickwheel.outbox.messages.claiming import check_times, claim_readable, look, repair
 from tickwheel.outbox.messages.delivered import Batch
-from tickwheel.outbox.messages.statements import PURGE_BATCH, Claimed, Found
+from tickwheel.outbox.messages.statements import PURGE_BATCH, Claimed
 from tickwheel.outbox.messages.stream import Stream
 from tickwheel.outbox.schedule import DueTimes
 from tickwheel.outbox.watch import watch_table
@@ -231,9 +231,9 @@ class Hub:
     async def _look(self, wanted: int) -> None:
         self._must_look = False
         passed, limit = self._passed_over, self._look_limit(wanted)
-        async with self._watch.look() as look:
-            found = await self._database.call(self._read, limit)
-            look.found = bool(found.due)
+        async with self._watch.look() as seen:
+            found = await self._database.call(look, self._table, limit)
+            seen.found = bool(found.due)
         self.stats.looks += 1
         now_s = anyio.current_time()
         rest = passed.rest(found.due, now_s)
@@ -251,10 +251,6 @@ class Hub:
         """Those that could not be had may still be there, locked by others: we look past them."""
         limit = max(_LOOK_AHEAD * (wanted + len(self._passed_over)), 1)
         return min(limit, self._table.settings.cache_size)
-
-    def _read(self, limit: int) -> Found:
-        with self._database.reading() as connection:
-            return self._table.statements.look(connection, self._database.now_ns(), limit)
 
     async def _claim(self, wanted: int) -> None:
         chosen = self._candidates.take(wanted)
@@ -319,10 +315,7 @@ class Hub:
         database, statements = self._database, self._table.statements
         async with self._watch.aside("clocks"):
             await database.call(database.compare_clocks)
-        if not self._table.schema.is_strict:
-            repaired = await database.transaction(lambda one: statements.repair(one, database.now_ns()))
-            if repaired:
-                logger.warning("%s: %d messages had no time or no priority", self._table.name, repaired)
+        await database.call(check_times if self._table.schema.is_strict else repair, self._table)
         purged = PURGE_BATCH
         while purged == PURGE_BATCH:
             async with self._watch.aside("purge"):

@@ -7,6 +7,7 @@ The settings are the table's comment, as in Vitess; SQLite knows no comments, so
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +21,11 @@ from sqlalchemy.exc import NoSuchTableError, ProgrammingError
 
 from tickwheel.outbox.database import BUSY_TIMEOUT_S, Database, Kind, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
+from tickwheel.outbox.messages.columns import REQUIRED, check_types, check_widths, narrow_columns
 from tickwheel.outbox.messages.settings import MessageSettings, parse_comment
 from tickwheel.outbox.watch import ONE_AT_A_TIME, channel_of, notify_statements
 
-REQUIRED: Final = ("id", "priority", "epoch", "time_next", "time_acked")
+logger = logging.getLogger("tickwheel.outbox")
 _OWN: Final = frozenset(REQUIRED[1:])
 _COMMENTS: Final = sa.Table(
     "tickwheel_message_tables",
@@ -40,7 +42,8 @@ _VACUUM_EARLY: Final = {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.02
 @dataclass(frozen=True)
 class Schema:
     """A message table as it is now. ``columns``: those that are streamed, ``id`` first. ``version``: compares unequal
-    after any change of the table or its settings. ``is_strict``: the table itself refuses messages without a time."""
+    after any change of the table or its settings. ``is_strict``: the table itself refuses messages without a time and
+    without a priority."""
 
     table: sa.Table
     settings: MessageSettings
@@ -88,6 +91,9 @@ def adopt(database: Database, connection: Connection, name: str, settings: Messa
     """Makes a table of the user's own a message table: checks it, and writes settings where they are given."""
     if not sa.inspect(connection).has_table(name):
         raise TableMissing(f"There is no table {name}.")
+    table = _reflect(connection, name)
+    _check_columns(database.kind, table)
+    check_widths(database.kind, table)
     if settings is not None:
         set_comment(database, connection, name, settings)
     _notify(database, connection, load(database, connection, name))
@@ -128,7 +134,7 @@ def set_comment(database: Database, connection: Connection, name: str, settings:
     """Replaces the settings of a table; they count at once for all who stream it. Raises BadTable before anything is
     changed: MariaDB would not roll it back."""
     table = _reflect(connection, name)
-    _check_columns(table)
+    _check_columns(database.kind, table)
     _streamed(table, settings)
     comment = settings.comment()
     if database.kind == "sqlite":
@@ -172,9 +178,12 @@ def load(database: Database, connection: Connection, name: str) -> Schema:
     except NoSuchTableError:  # dropped in between
         raise TableMissing(f"There is no table {name}.") from None
     table = _reflect(connection, name)
-    _check_columns(table)
+    _check_columns(database.kind, table)
+    for narrow in narrow_columns(database.kind, table):
+        logger.warning("%s: a message table with this column would not be adopted: %s", name, narrow)
     checks = {one["name"] for one in sa.inspect(connection).get_check_constraints(name)}
-    return Schema(table, settings, _streamed(table, settings), version, _named(name, _CHECK) in checks)
+    is_strict = _named(name, _CHECK) in checks and not table.c.priority.nullable
+    return Schema(table, settings, _streamed(table, settings), version, is_strict)
 
 
 _JSON_OF_MARIADB: Final = re.compile(r"json_valid\(`(.+)`\)?")
@@ -279,13 +288,11 @@ def _named(table: str, what: str) -> str:
 _LONG_TEXT: Final = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 
 
-def _check_columns(table: sa.Table) -> None:
+def _check_columns(kind: Kind, table: sa.Table) -> None:
     missing = [name for name in REQUIRED if name not in table.c]
     if missing:
         raise BadTable(f"{table.name} lacks the columns {', '.join(missing)}, which a message table needs.")
-    wrong = [name for name in REQUIRED[1:] if not isinstance(table.c[name].type, sa.Integer)]
-    if wrong:
-        raise BadTable(f"{', '.join(wrong)} of {table.name} must be whole numbers (times: bigint).")
+    check_types(kind, table)
     if not _is_unique(table, "id"):
         raise BadTable(
             f"{table.name}.id is not unique.", advice="Make it the primary key, or give it a unique index."

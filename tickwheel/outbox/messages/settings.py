@@ -6,14 +6,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tickwheel._vitess import parse_pairs, settings_of
 from tickwheel.outbox.errors import BadTable
 from tickwheel.protocol.errors import BadTopicSettings
 
+logger = logging.getLogger("tickwheel.outbox")
+MAX_BATCH_SIZE: Final = 100_000
+MAX_CACHE_SIZE: Final = 1_000_000
+_MOST_MS: Final = (1 << 63) - 1
+_BOUNDS: Final = {
+    "ack_wait_ms": (1, _MOST_MS),
+    "min_backoff_ms": (1, _MOST_MS),
+    "max_backoff_ms": (0, _MOST_MS),
+    "purge_after_ms": (0, _MOST_MS),
+    "batch_size": (1, MAX_BATCH_SIZE),
+    "cache_size": (1, MAX_CACHE_SIZE),
+    "poller_interval_ms": (1, _MOST_MS),
+}
 HEADS: Final = ("tickwheel_message", "vitess_message")
 
 
@@ -38,26 +52,14 @@ class MessageSettings:
     columns: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        smallest = {"ack_wait_ms": 1, "batch_size": 1, "cache_size": 1, "poller_interval_ms": 1}
-        for name in (
-            "ack_wait_ms",
-            "max_backoff_ms",
-            "purge_after_ms",
-            "batch_size",
-            "cache_size",
-            "poller_interval_ms",
-        ):
+        for name, (lowest, highest) in _BOUNDS.items():
             value = getattr(self, name)
-            if not _is_number(value) or value < smallest.get(name, 0):
+            if value is None and name == "min_backoff_ms":
+                continue
+            if not _is_number(value) or not lowest <= value <= highest:
                 raise BadTable(
-                    f"{name} is {value!r}.", advice=f"Use a whole number from {smallest.get(name, 0)} up."
+                    f"{name} is {value!r}.", advice=f"Use a whole number from {lowest} to {highest:,}."
                 )
-        if self.min_backoff_ms is not None and (
-            not _is_number(self.min_backoff_ms) or self.min_backoff_ms < 1
-        ):
-            raise BadTable(
-                f"min_backoff_ms is {self.min_backoff_ms!r}.", advice="Use a whole number above 0."
-            )
         if self.columns and self.columns[0] != "id":
             raise BadTable(
                 "vt_message_cols does not start with id.", advice="Write id first: vt_message_cols=id|message"
@@ -85,7 +87,8 @@ class MessageSettings:
 
 
 def parse_comment(comment: str | None, table: str) -> MessageSettings:
-    """The settings that a table's comment means. Raises BadTable."""
+    """The settings that a table's comment means. What is more than works counts as the most that does, and is logged:
+    the comment may be Vitess's, or be changed while the table is streamed. Raises BadTable."""
     if not comment or comment.partition(",")[0].strip() not in HEADS:
         raise BadTable(
             f"{table} is no message table: its comment does not begin with '{HEADS[0]},' or '{HEADS[1]},'.",
@@ -97,7 +100,27 @@ def parse_comment(comment: str | None, table: str) -> MessageSettings:
     except BadTopicSettings as error:
         raise BadTable(f"The comment of {table} cannot be used: {error.message}") from None
     columns = [name.strip() for name in given.get("vt_message_cols", "").split("|") if name.strip()]
-    return MessageSettings(columns=tuple(columns), **values)
+    return MessageSettings(columns=tuple(columns), **_limited(values, table))
+
+
+def _limited(values: dict[str, Any], table: str) -> dict[str, Any]:
+    limited = dict(values)
+    for name, value in values.items():
+        highest = _BOUNDS[name][1]
+        if value > highest:
+            logger.warning(
+                "The comment of %s sets %s to %s, which counts as %d, the most.",
+                table,
+                name,
+                _short(value),
+                highest,
+            )
+            limited[name] = highest
+    return limited
+
+
+def _short(number: int) -> str:
+    return str(number) if number < 1 << 64 else "more than 64 bits hold"
 
 
 def _is_number(value: object) -> bool:

@@ -7,7 +7,8 @@ counts only while the row has the delivery's epoch. Rows that others have locked
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -16,9 +17,10 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
-from tickwheel.outbox.database import Database, Kind, in_parts
-from tickwheel.outbox.messages.backoff import NS_A_MS, wait_bounds_ns
+from tickwheel.outbox.database import Database, Kind, in_parts, savepoint
+from tickwheel.outbox.messages.backoff import NS_A_MS, next_epoch, wait_bounds_ns
 from tickwheel.outbox.messages.candidates import Candidate, choose
+from tickwheel.outbox.messages.columns import range_of
 from tickwheel.outbox.messages.schema import Schema
 from tickwheel.outbox.watch import QUIET
 
@@ -53,6 +55,10 @@ class Claimed:
     row: dict[str, Any]
 
 
+class UnsoundRows(Exception):
+    """Messages have values that no column of their type should hold: ``Statements.repair`` mends them."""
+
+
 class Statements:
     """The statements for one state of a table."""
 
@@ -61,7 +67,8 @@ class Statements:
         self._schema = schema
         self._table = schema.table
         self._is_open = self._table.c.time_acked.is_(None)
-        self._lanes = self._make_lanes()
+        self._last_epoch = range_of(self._kind, self._table.c.epoch)[1]
+        self._lanes = self._make_lanes(sa.func.min)
         self._lane_cache: dict[int, Any] = {}
 
     # -- looking --
@@ -70,8 +77,10 @@ class Statements:
         """About ``limit`` due messages, those that go first, and the time of the next that is not due yet.
 
         One statement when nothing is due: it steps from priority to priority in the index, and reads one entry of each.
+        Raises UnsoundRows.
         """
         lanes = connection.execute(self._lanes).all()
+        self._check_numbers(lanes)
         due = {
             priority: earliest for priority, earliest in lanes if earliest is not None and earliest <= now_ns
         }
@@ -86,18 +95,35 @@ class Statements:
             values: dict[str, int] = {"now": now_ns, "limit": limit}
             values.update({f"p{index}": priority for index, priority in enumerate(part)})
             found.update((priority, []) for priority in part)
-            for row in connection.execute(self._due_of(len(part)), values):
+            rows = connection.execute(self._due_of(len(part)), values).all()
+            self._check_numbers([row[2:] for row in rows])
+            for row in rows:
+                if row[0] is None:
+                    raise UnsoundRows
                 found[row[1]].append(Candidate(*row))
         chosen, cut = choose(dict(sorted(found.items())), oldest, limit)
         return Found(chosen, min(later, default=None), cut)
 
-    def _make_lanes(self) -> Any:
-        """The priorities that open messages have, each with its earliest time."""
+    def _check_numbers(self, rows: Sequence[Sequence[Any]]) -> None:
+        """SQLite keeps a text in a column of numbers, if that is what it is given."""
+        if self._kind == "sqlite" and any(
+            not isinstance(value, int) for row in rows for value in row if value is not None
+        ):
+            raise UnsoundRows
+
+    def check_times(self, connection: Connection) -> None:
+        """SQLite: raises UnsoundRows if a message has a time or a priority that is no number, which ``look`` does not
+        see: texts come after all numbers."""
+        if self._kind == "sqlite":
+            self._check_numbers(connection.execute(self._make_lanes(sa.func.max)).all())
+
+    def _make_lanes(self, end: Callable[[Any], Any]) -> Any:
+        """The priorities that open messages have, each with its earliest (or, for max, latest) time."""
         t = self._table
         if self._kind == "mariadb":
             # Grouped by all of the index's first columns it skips from group to group. It does so in no subquery, and
             # not when time_acked, which is NULL in all of them, is left out.
-            groups = sa.select(t.c.priority, sa.func.min(t.c.time_next)).where(self._is_open)
+            groups = sa.select(t.c.priority, end(t.c.time_next)).where(self._is_open)
             return groups.group_by(t.c.time_acked, t.c.priority).having(t.c.priority.is_not(None))
         first = sa.select(sa.func.min(t.c.priority).label("priority")).where(self._is_open)
         lanes = first.cte("lanes", recursive=True)
@@ -110,7 +136,7 @@ class Statements:
         lanes = lanes.union_all(sa.select(following).where(lanes.c.priority.is_not(None)))
         own = t.alias("own")
         earliest = (
-            sa.select(sa.func.min(own.c.time_next))
+            sa.select(end(own.c.time_next))
             .where(own.c.time_acked.is_(None), own.c.priority == lanes.c.priority)
             .scalar_subquery()
         )
@@ -138,13 +164,24 @@ class Statements:
         return self._lane_cache[count]
 
     def repair(self, connection: Connection, now_ns: int) -> int:
-        """Makes messages deliverable that lack a time or a priority: Vitess would never look at them again."""
+        """Makes messages deliverable that lack a time or a priority: Vitess would never look at them again. And in
+        SQLite those with a text, or a number with a fraction, in place of a whole number."""
         t = self._table
-        without = sa.or_(t.c.time_next.is_(None), t.c.priority.is_(None))
-        change = sa.update(t).where(self._is_open, without)
-        time_next = sa.func.coalesce(t.c.time_next, now_ns)
-        priority = sa.func.coalesce(t.c.priority, REPAIR_PRIORITY)
-        return connection.execute(change.values(time_next=time_next, priority=priority)).rowcount
+        columns = {t.c.time_next: now_ns, t.c.priority: REPAIR_PRIORITY}
+        if self._kind == "sqlite":
+            columns[t.c.epoch] = 0
+            wrong = [sa.func.typeof(one) != "integer" for one in columns]
+            values = {one.name: _whole(one, default) for one, default in columns.items()}
+        else:
+            wrong = [one.is_(None) for one in columns]
+            values = {one.name: sa.func.coalesce(one, default) for one, default in columns.items()}
+        return connection.execute(sa.update(t).where(self._is_open, sa.or_(*wrong)).values(values)).rowcount
+
+    def put_off_nameless(self, connection: Connection, due_ns: int) -> int:
+        """Messages without an id can be neither claimed nor acked: they are looked at again at ``due_ns``."""
+        t = self._table
+        nameless = sa.and_(t.c.id.is_(None), self._is_open, t.c.time_next < due_ns)
+        return connection.execute(sa.update(t).where(nameless).values(time_next=due_ns)).rowcount
 
     # -- claiming --
 
@@ -164,12 +201,15 @@ class Statements:
         """Counts a delivery of a message that cannot be read, so that it is tried again later and later."""
         t = self._table
         still = sa.and_(t.c.id == one.id, self._is_open, _epoch_is(t, one.epoch))
-        later = self._redelivery(one.epoch, now_ns)
-        connection.execute(sa.update(t).where(still).values(epoch=one.epoch + 1, time_next=later))
+        values = {"epoch": self._next(one.epoch), "time_next": self._redelivery(one.epoch, now_ns)}
+        connection.execute(sa.update(t).where(still).values(values))
+
+    def _next(self, epoch: int) -> int:
+        return next_epoch(epoch, self._last_epoch)
 
     def _claimed(self, one: Candidate, row: sa.Row[Any]) -> Claimed:
         columns = dict(zip(self._schema.columns, row, strict=True))
-        return Claimed(one.id, one.epoch + 1, one.priority, one.time_next, columns)
+        return Claimed(one.id, self._next(one.epoch), one.priority, one.time_next, columns)
 
     def _claim_epoch(
         self, connection: Connection, ids: Sequence[Hashable], epoch: int, now_ns: Time
@@ -177,7 +217,7 @@ class Statements:
         t = self._table
         columns = [t.c[name] for name in self._schema.columns]
         still_due = sa.and_(self._is_one_of(ids), self._is_open, _epoch_is(t, epoch), t.c.time_next <= now_ns)
-        change = sa.update(t).values(epoch=epoch + 1, time_next=self._redelivery(epoch, now_ns))
+        change = sa.update(t).values(epoch=self._next(epoch), time_next=self._redelivery(epoch, now_ns))
         if self._kind == "sqlite":
             return connection.execute(change.where(still_due).returning(*columns)).all()
         if self._kind == "postgresql":
@@ -193,7 +233,7 @@ class Statements:
 
     def _redelivery(self, epoch: int, now_ns: Time) -> Time:
         """When the message comes again if nobody acks it: for each row another time inside of the bounds."""
-        shortest, longest = wait_bounds_ns(self._schema.settings, epoch + 1)
+        shortest, longest = wait_bounds_ns(self._schema.settings, self._next(epoch))
         if shortest == longest:
             return now_ns + shortest
         until = now_ns + shortest
@@ -204,12 +244,27 @@ class Statements:
 
     def ack(self, connection: Connection, ids: Iterable[Hashable], now_ns: Time) -> int:
         """Vitess's ack: whoever has the message, it is done. Returns how many were not acked before."""
-        t = self._table
-        change = sa.update(t).values(time_acked=now_ns, time_next=None)
-        parts = in_parts(list(ids))
-        return sum(
-            connection.execute(change.where(self._is_one_of(part), self._is_open)).rowcount for part in parts
-        )
+        change = sa.update(self._table).values(time_acked=now_ns, time_next=None)
+        return self._change_open(connection, change, ids)
+
+    def reschedule(self, connection: Connection, ids: Iterable[Hashable], values: dict[str, Any]) -> int:
+        """Changes messages that are not acked. Returns how many."""
+        return self._change_open(connection, sa.update(self._table).values(values), ids)
+
+    def cancel(self, connection: Connection, ids: Iterable[Hashable]) -> int:
+        """Deletes messages that are not acked. Returns how many."""
+        return self._change_open(connection, sa.delete(self._table), ids)
+
+    def _change_open(
+        self, connection: Connection, change: sa.Update | sa.Delete, ids: Iterable[Hashable]
+    ) -> int:
+        """In parts that a statement can take; all of them or none, also if the caller goes on after an error."""
+        parts = list(in_parts(list(ids)))
+        with savepoint(connection) if len(parts) > 1 else nullcontext():
+            return sum(
+                connection.execute(change.where(self._is_one_of(part), self._is_open)).rowcount
+                for part in parts
+            )
 
     def ack_deliveries(
         self, connection: Connection, receipts: Iterable[Receipt], now_ns: Time
@@ -295,6 +350,12 @@ class Statements:
 def _epoch_is(table: sa.Table, epoch: int) -> ColumnElement[bool]:
     """Vitess takes an epoch of NULL for 0."""
     return sa.or_(table.c.epoch == 0, table.c.epoch.is_(None)) if epoch == 0 else table.c.epoch == epoch
+
+
+def _whole(column: sa.Column[Any], default: int) -> ColumnElement[int]:
+    """SQLite: what is a whole number, or can be cut to one; else the default."""
+    kind, cut = sa.func.typeof(column), sa.cast(column, sa.BigInteger)
+    return sa.case((kind == "integer", column), (kind == "real", cut), else_=default)
 
 
 def _random_below(kind: Kind, limit: int) -> ColumnElement[int]:

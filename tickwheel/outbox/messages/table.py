@@ -17,10 +17,11 @@ from tickwheel.outbox.database import Database, now_ns, open_database, require_t
 from tickwheel.outbox.errors import BadTable
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
-from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidates
-from tickwheel.outbox.messages.claiming import claim_readable
+from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidates, SetAside
+from tickwheel.outbox.messages.claiming import claim_readable, look
+from tickwheel.outbox.messages.columns import range_of
 from tickwheel.outbox.messages.delivered import ClaimedBatch
-from tickwheel.outbox.messages.settings import MessageSettings
+from tickwheel.outbox.messages.settings import MAX_BATCH_SIZE, MessageSettings
 from tickwheel.outbox.messages.statements import Statements
 from tickwheel.protocol.errors import BadArgument, BadTime
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tickwheel.outbox.messages.hub import Hub
     from tickwheel.outbox.messages.stream import Stream
 
-MAX_CLAIM: Final = 100_000
+MAX_CLAIM: Final = MAX_BATCH_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class MessageTable:
         self._owns_database = not isinstance(where, Database)
         self.database = open_database(where)
         self.name = name
+        self.aside = SetAside()
         self._loaded: tuple[schemas.Schema, Statements] | None = None
 
     def close(self) -> None:
@@ -220,9 +222,22 @@ class MessageTable:
                 "time_next is NULL: such a message would never be delivered.", advice="Leave it out for now."
             )
         row = {name: self._storable(name, value) for name, value in values.items()}
-        if priority is not None and "priority" not in row:
-            row["priority"] = priority
+        if priority is not None:
+            row.setdefault("priority", priority)
+        if row.get("priority") is not None:
+            row["priority"] = self._fitting("priority", row["priority"])
         return row
+
+    def _fitting(self, name: str, value: Any) -> Any:
+        """A number that the column can hold, or SQL: what is written here must not stop the table."""
+        first, last = range_of(self.database.kind, self.table.c[name])
+        first = max(first, 0) if name == "epoch" else first
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if not isinstance(value, sa.ClauseElement) and not (is_number and first <= value <= last):
+            raise BadArgument(
+                f"{name} is {value!r}.", advice=f"Use a whole number from {first:,} to {last:,}."
+            )
+        return value
 
     def _storable(self, column: str, value: Any) -> Any:
         """SQLite tells of a column of UUIDs only that it is one of texts."""
@@ -269,19 +284,15 @@ class MessageTable:
         """Gives messages that are not acked another time (default: now), and with them a priority or an epoch. Returns
         how many. A delivery that is on its way is not called back, but its ack does not count if ``epoch`` changed."""
         require_transaction(connection)
-        values = {"time_next": self._due(deliver_at, delay, delay_ms), "priority": priority, "epoch": epoch}
-        table = self.table
-        change = sa.update(table).where(table.c.id.in_(self._some(ids)), table.c.time_acked.is_(None))
-        return connection.execute(
-            change.values({name: value for name, value in values.items() if value is not None})
-        ).rowcount
+        numbers = {"priority": priority, "epoch": epoch}
+        values = {name: self._fitting(name, value) for name, value in numbers.items() if value is not None}
+        values["time_next"] = self._due(deliver_at, delay, delay_ms)
+        return self.statements.reschedule(connection, self._some(ids), values)
 
     def cancel(self, connection: Connection, ids: Iterable[Hashable]) -> int:
         """Deletes messages that are not acked, in the caller's transaction. Returns how many."""
         require_transaction(connection)
-        table = self.table
-        gone = sa.delete(table).where(table.c.id.in_(self._some(ids)), table.c.time_acked.is_(None))
-        return connection.execute(gone).rowcount
+        return self.statements.cancel(connection, self._some(ids))
 
     def purge(self) -> int:
         """Deletes acked messages that are older than ``purge_after``, in transactions of its own. A hub does this by
@@ -318,10 +329,7 @@ class MessageTable:
             raise BadArgument(f"limit is {wanted!r}.", advice=f"Use 1 to {MAX_CLAIM:,}.")
         # Each call begins elsewhere in the turns, or claims of one message each would never come to the reserved one.
         chosen = Candidates(random.randrange(RESERVED_SHARE))
-
-        with self.database.reading() as connection:
-            now = self.database.ask_clock(connection)
-            found = self.statements.look(connection, now, wanted)
+        found = look(self, wanted, asks_clock=True)
         chosen.replace(found.due, found.cut)
         return ClaimedBatch(self, claim_readable(self, chosen.take(wanted)))
 

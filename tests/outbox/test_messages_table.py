@@ -26,7 +26,7 @@ from tickwheel.outbox.messages.schema import message_tables
 from tickwheel.protocol.errors import BadArgument, BadTime, NaiveDatetime
 
 NAMES = ["order", "Mixed Case", "semi;colon's", 'double"quote', "per%cent:colon", "käse", "x" * 60]
-TIMES = {"delay", "deliver_at"}
+TIMES = {"delay", "delay_ms", "deliver_at"}
 PLAIN = """
 create table plain (
     id bigint not null primary key, priority smallint not null default 50, epoch bigint not null default 0,
@@ -218,8 +218,8 @@ def test_wrong_arguments_say_what_is_wrong(database_url: str) -> None:
             ({"epoch": 1}, BadArgument, "epoch"),
             ({"time_acked": 1}, BadArgument, "time_acked"),
             ({"time_next": None}, BadTime, "never"),
-            ({"delay": 5, "deliver_at": 5}, BadTime, "Both"),
-            ({"delay": -1}, BadTime, "negative"),
+            ({"delay_ms": 5, "deliver_at": 5}, BadTime, "Both"),
+            ({"delay_ms": -1}, BadTime, "negative"),
             ({"delay": "soon"}, BadTime, "str"),
             ({"deliver_at": datetime(2031, 1, 1)}, NaiveDatetime, "zone"),
             ({"deliver_at": datetime(2262, 5, 1, tzinfo=UTC)}, BadTime, "2262"),

@@ -15,6 +15,7 @@ from tickwheel._times import Delay, duration_ms, wait_ms
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.errors import (
     AckRefused,
+    ClientClosed,
     MessageCancelled,
     MessageNotFound,
     NeverDelivered,
@@ -101,6 +102,7 @@ class AckQueue:
         self._unanswered: dict[AckFlight, None] = {}
         self._parked: list[AckFlight] = []
         self._resumed = anyio.Event()
+        self._closed = False
 
     def add(self, message_id: int, epoch: int) -> AckFlight:
         """Adds an ack to the flight of this loop turn."""
@@ -124,6 +126,7 @@ class AckQueue:
         delay_ms: int | None = None,
     ) -> list[ReceiptResult]:
         """Gives messages back, and waits for the answer."""
+        self.check_open()
         given_ms = wait_ms(delay, delay_ms)
         group_id = await self.group()
         body = await self._session.request(
@@ -140,6 +143,7 @@ class AckQueue:
 
     async def extend(self, ids: Sequence[int], epochs: Sequence[int], duration: Delay) -> list[ReceiptResult]:
         """Moves the end of leases, and waits for the answer."""
+        self.check_open()
         for_ms = duration_ms(duration, "duration")
         group_id = await self.group()
         request = Extend(group_id=group_id, ids=list(ids), epochs=list(epochs), for_ms=for_ms)
@@ -164,7 +168,20 @@ class AckQueue:
             return self.group_id
         raise NotConnected("There is no connection over which to give messages back.")
 
+    def check_open(self) -> None:
+        """Raises ClientClosed once the subscription was left: what was not acked by then went to others."""
+        if self._closed:
+            raise ClientClosed(
+                "The subscription that this message came from was left.",
+                advice="Settle messages within its block; what was not acked there comes again.",
+            )
+
+    def close(self) -> None:
+        """The subscription was left."""
+        self._closed, self._open = True, None
+
     def _launch(self, flight: AckFlight) -> AckFlight:
+        self.check_open()
         self._session.submit(flight)
         self._unanswered[flight] = None
         return flight

@@ -179,9 +179,11 @@ class Client(
         """Writes what is on its way and closes. Only needed after ``connect``; call it from the same task."""
         if self._running is None:
             return
-        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
-            await self._running.drain()
-        await self._stop()
+        try:
+            with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+                await self._running.drain()
+        finally:  # a shield does not keep asyncio's own Task.cancel out
+            await self._stop()
 
     async def _behind_shield(self, work: Callable[[], Awaitable[None]]) -> None:
         """Runs the connection on while the user's block is being cancelled, so that ``close`` can still write."""
@@ -370,10 +372,10 @@ class Client(
                     topic, part.columns, part.indexes, auto_key=auto_key, deadline=session.deadline()
                 )
                 await session.enqueue(call)
-                if calls:
+                calls.append(call)
+                if len(calls) > 1:
                     # A long batch must not keep the writer from writing its first frames.
                     await anyio.lowlevel.checkpoint()
-                calls.append(call)
             for call in calls:
                 await call.done.wait()
         except BaseException:

@@ -47,6 +47,8 @@ class EmbeddedBroker:
         self._directory = os.fspath(directory)
         self._clock = clock
         self._arguments = settings
+        self._turn = threading.Lock()
+        """Who closes waits for who starts."""
         self._thread: threading.Thread | None = None
         self._socket_directory = ""
         self._running: Running | None = None
@@ -74,6 +76,10 @@ class EmbeddedBroker:
 
     def start(self) -> None:
         """Open the directory and serve it. Raises DirectoryLocked, DirectoryReadOnly, DamagedLog, ConfigError, …"""
+        with self._turn:
+            self._start()
+
+    def _start(self) -> None:
         if self._thread is not None:
             raise BadArgument("The embedded broker was started already.")
         started: Future[Running] = Future()
@@ -93,6 +99,10 @@ class EmbeddedBroker:
 
     def close(self) -> None:
         """Stop in good order; may be called twice. Raises what ended the broker early, if anything did."""
+        with self._turn:
+            self._close()
+
+    def _close(self) -> None:
         thread, running = self._thread, self._running
         if thread is None or running is None:
             return
@@ -115,7 +125,14 @@ class EmbeddedBroker:
         self.close()
 
     async def __aenter__(self: Self) -> Self:
-        await anyio.to_thread.run_sync(self.start)
+        try:
+            await anyio.to_thread.run_sync(self.start)
+        except Exception:
+            raise
+        except BaseException:  # it may start nevertheless: asyncio's Task.cancel does not wait for threads
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self.close)
+            raise
         return self
 
     async def __aexit__(

@@ -101,6 +101,8 @@ class Session:
         self._budget = Budget(max_pending_bytes)
         self._outbox: deque[Call] = deque()
         self._live: dict[Call, None] = {}
+        self._leaving: set[Call] = set()
+        """Requests that give something back to the broker, and that nobody waits for: ``drain`` does."""
         self._flights: dict[FlightKey, SendFlight] = {}
         self._wake = anyio.Event()
         self._drained = anyio.Event()
@@ -127,6 +129,11 @@ class Session:
     def is_connected(self) -> bool:
         """Whether there is a connection right now."""
         return self.link is not None and self.link.ready
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended for good."""
+        return self._terminal is not None
 
     def knows_topic(self, topic: str) -> bool:
         """Whether the topic was used on this connection (so its name is known to be good)."""
@@ -217,6 +224,11 @@ class Session:
         self.submit(call)
         return call
 
+    def see_off(self, call: Call) -> None:
+        """The client is not closed before this call has ended, or its connection."""
+        if call in self._live:
+            self._leaving.add(call)
+
     def requeue(self, calls: Sequence[Call]) -> None:
         """Puts calls that waited for something back into the outbox: before those that came after them."""
         self._outbox.extendleft(call for call in reversed(calls) if call in self._live)
@@ -227,6 +239,11 @@ class Session:
         assert self.link is not None
         self.link.subscriptions[number] = subscription
         self.subscriptions[subscription] = None
+
+    def detach(self, number: int) -> None:
+        """A subscription is over: what still comes for it is dropped."""
+        if self.link is not None:
+            self.link.subscriptions.pop(number, None)
 
     async def _wait_for_budget(self, amount: int) -> None:
         await self._budget.take_within(self.timeout_s, amount)
@@ -240,6 +257,9 @@ class Session:
         if isinstance(call, SendFlight) and self._flights.get(call.key) is call:
             del self._flights[call.key]
         self._budget.give(call.cost_bytes)
+        if call in self._leaving:
+            self._leaving.remove(call)
+            self._drained.set()
         call.ended()
         call.done.set()
 
@@ -285,8 +305,9 @@ class Session:
             )
 
     async def drain(self) -> None:
-        """Waits until everything that was submitted is written, as long as there is a connection."""
-        while self._outbox and self.is_connected:
+        """Waits until everything that was submitted is written, and everything that was begun and is not wanted any
+        more is given back, as long as there is a connection."""
+        while (self._outbox or self._leaving) and self.is_connected:
             self._drained = anyio.Event()
             await self._drained.wait()
 
@@ -461,8 +482,9 @@ class Session:
             self.close(error)
             return
         logger.info("connection to %s lost: %s", self.address, error)
-        for subscription in self.subscriptions:
+        for subscription in {**self.subscriptions, **dict.fromkeys(link.subscriptions.values())}:
             subscription.connection_lost()
+        self._drained.set()
         interrupted = (*link.pending.values(), *link.take_parked(), *self._outbox)
         self._outbox.clear()
         for call in interrupted:

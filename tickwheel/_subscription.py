@@ -17,7 +17,14 @@ from tickwheel._calls import RequestCall
 from tickwheel._columns import check_name
 from tickwheel._message import BaseBatch, BaseMessage
 from tickwheel._times import Moment, moment_ms
-from tickwheel.protocol.errors import AckRefused, BadArgument, NotConnected, RequestTimeout, TickwheelError
+from tickwheel.protocol.errors import (
+    AckRefused,
+    BadArgument,
+    ClientClosed,
+    NotConnected,
+    RequestTimeout,
+    TickwheelError,
+)
 from tickwheel.protocol.limits import MAX_CREDIT, MAX_IDS_A_REQUEST
 from tickwheel.protocol.machine import AnswerBody
 from tickwheel.protocol.messages import Delivery
@@ -102,32 +109,47 @@ class Subscription(Generic[M, B]):
         """Messages (id, epoch) of the current batch that were revoked since it came."""
         self._arrived = anyio.Event()
         self._error: TickwheelError | None = None
+        self._entered = False
         self._left = False
         self._stopped = False
 
     # The user's side -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Subscription[M, B]:
+        if self._entered:
+            raise BadArgument("A subscription is entered once.", advice="Call client.subscribe() again.")
+        self._entered = True
         call = _SubscribeCall(self, self._session.deadline())
-        await self._session.enqueue(call)
-        await self._session.wait(call)
+        try:
+            await self._session.enqueue(call)
+            await self._session.wait(call)
+        except BaseException:
+            # Nobody will leave it, so it is taken back: now if the broker's answer has come, else when it comes.
+            self._leave()
+            self._session.see_off(call)
+            self._leave_at_once()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leave()
-        if error is not None:
-            self._unsubscribe()
-            return
-        with anyio.move_on_after(CLOSE_TIMEOUT_S) as scope:
-            await self._leave_in_order()
+        try:
+            if error is not None:
+                return
+            with anyio.move_on_after(CLOSE_TIMEOUT_S) as scope:
+                await self._leave_in_order()
+        finally:
+            self._leave_at_once()
+            self.acks.close()
         if scope.cancelled_caught:
             logger.warning(
                 "left %r without the broker's confirmation; un-acked messages come again", self.topic
             )
 
     def __aiter__(self) -> Subscription[M, B]:
+        self._check_open()
         return self
 
     async def __anext__(self) -> M:
@@ -154,7 +176,18 @@ class Subscription(Generic[M, B]):
                 return message
         raise StopAsyncIteration
 
+    def _check_open(self) -> None:
+        """Raises ClientClosed before it was entered, and after it was left."""
+        if self._left:
+            raise ClientClosed("The subscription was left.", advice="Call client.subscribe() again.")
+        if not self._entered:
+            raise ClientClosed(
+                "The subscription was not entered.", advice="Use `async with client.subscribe(...) as sub:`."
+            )
+
     async def _next_batch(self) -> B | None:
+        if not self._entered:
+            self._check_open()
         await checkpoint()
         while self._left or not self._buffer:
             if self._error is not None:
@@ -169,6 +202,7 @@ class Subscription(Generic[M, B]):
 
     async def receive(self, timeout: float | None = None) -> M | None:  # noqa: ASYNC109
         """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
+        self._check_open()
         message = self.next_in_hand()
         if message is not None:
             return message
@@ -181,12 +215,14 @@ class Subscription(Generic[M, B]):
 
     async def receive_batch(self, timeout: float | None = None) -> B | None:  # noqa: ASYNC109
         """The next batch; None when none came within ``timeout`` seconds, or when the subscription was left."""
+        self._check_open()
         with anyio.move_on_after(timeout):
             return await self._next_batch()
         return None
 
     def batches(self) -> AsyncIterator[B]:
         """Iterates over batches as they arrive. Do not mix it with iterating over messages."""
+        self._check_open()
         return _Batches(self)
 
     async def flush(self) -> None:
@@ -194,6 +230,7 @@ class Subscription(Generic[M, B]):
 
         Raises AckRefused if one of them did not count.
         """
+        self._check_open()
         with anyio.move_on_after(self._session.timeout_s):
             await self.acks.flush()
             return
@@ -201,10 +238,14 @@ class Subscription(Generic[M, B]):
 
     async def stop(self) -> None:
         """Asks the broker for no more messages. What has come can still be read and acked."""
-        self._session.subscriptions.pop(self, None)
-        await self._stop_deliveries()
-        self._stopped = True
-        self._arrived.set()
+        self._check_open()
+        if self._number is not None:  # else it is being renewed: that is when it ends
+            self._session.subscriptions.pop(self, None)
+        try:
+            await self._stop_deliveries()
+        finally:
+            self._stopped = True
+            self._arrived.set()
 
     # Leaving -------------------------------------------------------------------------------------
 
@@ -220,6 +261,8 @@ class Subscription(Generic[M, B]):
             logger.warning("%s", error)
         except TickwheelError as error:
             logger.warning("acks of %r may be lost, then the messages come again: %s", self.topic, error)
+        if self._session.is_closed:
+            return
         await self._stop_deliveries()
         call = self._unsubscribe()
         if call is not None:
@@ -231,15 +274,38 @@ class Subscription(Generic[M, B]):
             stopped = self._session.submit_bound(Return(subscription=self._number, ids=[], epochs=[]))
             await stopped.done.wait()
 
+    def _leave_at_once(self) -> None:
+        """Nobody waits any more: what was not left in order is given back as the answers come."""
+        if self._number is None or self._session.is_closed:
+            return
+        call = _LastReturn(self, self._number, self._session.deadline())
+        self._session.submit(call)
+        self._session.see_off(call)
+
+    def deliveries_stopped(self) -> None:
+        """Nothing more arrives, and nobody waits for the rest."""
+        if self._stopped and not self._left:
+            self._end()  # what has come can still be read
+        else:
+            self._unsubscribe()
+
     def _unsubscribe(self) -> RequestCall | None:
-        number, self._number = self._number, None
         unseen = self._take_unseen()
-        if number is None:
+        if self._number is None:
             return None
         for start in range(0, len(unseen), MAX_IDS_A_REQUEST):
             ids, epochs = zip(*unseen[start : start + MAX_IDS_A_REQUEST], strict=True)
-            self._session.submit_bound(Return(subscription=number, ids=list(ids), epochs=list(epochs)))
-        return self._session.submit_bound(Unsubscribe(subscription=number))
+            self._session.submit_bound(Return(subscription=self._number, ids=list(ids), epochs=list(epochs)))
+        return self._end()
+
+    def _end(self) -> RequestCall | None:
+        number, self._number = self._number, None
+        if number is None:
+            return None
+        self._session.detach(number)
+        call = self._session.submit_bound(Unsubscribe(subscription=number))
+        self._session.see_off(call)
+        return call
 
     def _take_unseen(self) -> list[tuple[int, int]]:
         """Receipts of the messages that came and were not handed to the user."""
@@ -262,11 +328,12 @@ class Subscription(Generic[M, B]):
         """The broker agreed."""
         self._number = answer.subscription
         self.ack_wait_ms = answer.ack_wait_ms
-        if call.abandoned or self._left:
-            self._unsubscribe()
-            return
         self._session.attach(answer.subscription, self)
-        self.acks.resume(answer.group_id)
+        if not self._left:
+            self.acks.resume(answer.group_id)
+        if call.abandoned or self._left or self._stopped:  # nobody reads it any more
+            self._session.subscriptions.pop(self, None)
+            self._leave_at_once()
 
     def delivered(self, delivery: Delivery) -> None:
         """Takes a batch from the connection."""
@@ -292,7 +359,8 @@ class Subscription(Generic[M, B]):
     def connection_lost(self) -> None:
         """The connection broke; the session will subscribe again on the next one."""
         self._number = None
-        self.acks.suspend()
+        if not self._stopped:
+            self.acks.suspend()
 
     def fail(self, error: TickwheelError) -> None:
         """The subscription cannot go on: whoever waits for messages gets this error."""
@@ -342,3 +410,22 @@ class _SubscribeCall(RequestCall):
         # connection merely broke again.
         if self.bound and not isinstance(error, NotConnected):
             self._subscription.fail(error)
+
+
+class _LastReturn(RequestCall):
+    """RETURN of nothing. Behind its answer nothing more arrives: what nobody has looked at is given back then."""
+
+    __slots__ = ("_subscription",)
+
+    def __init__(self, subscription: Subscription[Any, Any], number: int, deadline: float) -> None:
+        super().__init__(Return(subscription=number, ids=[], epochs=[]), deadline)
+        self.bound = True
+        self._subscription = subscription
+
+    def answered(self, body: AnswerBody) -> None:
+        super().answered(body)
+        self._subscription.deliveries_stopped()
+
+    def failed(self, error: TickwheelError) -> None:
+        if not isinstance(error, NotConnected):
+            self._subscription.deliveries_stopped()

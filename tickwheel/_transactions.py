@@ -24,6 +24,9 @@ from tickwheel.protocol.errors import (
     BadArgument,
     BadTime,
     ClientClosed,
+    NotConnected,
+    RequestTimeout,
+    TickwheelError,
     TransactionRefused,
     TransactionTooLarge,
 )
@@ -69,6 +72,8 @@ class Transaction:
         self._acks: dict[Any, tuple[list[int], list[int]]] = {}
         self._changes: list[TransactionChange] = []
         self._is_over = False
+        self._is_committing = False
+        """It was asked for, and what became of it is not known."""
         self.result: TransactionResult | None = None
         """Set once it is committed."""
 
@@ -78,7 +83,7 @@ class Transaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None and (self._is_committing or not self._is_over):
             await self.commit()
         self._is_over = True
 
@@ -194,11 +199,28 @@ class Transaction:
             raise ClientClosed("The transaction is over.", advice="Begin another one.")
 
     async def commit(self) -> TransactionResult | None:
-        """Commits now; leaving the block does it otherwise. None: there was nothing in it."""
-        self._check_open()
+        """Commits now; leaving the block does it otherwise. None: there was nothing in it.
+
+        When it was cancelled, or its connection broke, before the broker answered, it may have been committed or not.
+        Then it can be called again, which commits once.
+        """
+        if not self._is_committing:
+            self._check_open()
         self._is_over = True
         if not (self._sends or self._acks or self._changes):
             return None
+        self._is_committing = True
+        try:
+            self.result = await self._commit()
+        except (NotConnected, RequestTimeout):
+            raise
+        except TickwheelError:
+            self._is_committing = False
+            raise
+        self._is_committing = False
+        return self.result
+
+    async def _commit(self) -> TransactionResult:
         request = TransactionRequest(
             id=self._id,
             sends=[retarget_send(payload, await self._topic_id(topic)) for topic, payload in self._sends],
@@ -213,8 +235,7 @@ class Transaction:
             raise TransactionTooLarge(f"The transaction has about {size_bytes:,} bytes.")
         body = await self._session.request(request)
         assert isinstance(body, TransactionOk)
-        self.result = TransactionResult(body.sends)
-        return self.result
+        return TransactionResult(body.sends)
 
     async def _topic_id(self, topic: str) -> int:
         body = await self._session.request(OpenTopic(topic=topic, create=True))

@@ -179,8 +179,9 @@ async def test_leaving_after_an_error_says_it_too() -> None:
         await subscription.__aenter__()
         await anext(subscription)
         await subscription.__aexit__(ZeroDivisionError, ZeroDivisionError(), None)
-        await client.ping()
-        assert [request.ids for request in server.seen(Return)] == [[2, 3]]
+        while not server.seen(Unsubscribe):
+            await client.ping()
+        assert [request.ids for request in server.seen(Return)] == [[], [2, 3]]
 
 
 @on_both
@@ -194,9 +195,9 @@ async def test_leaving_by_cancellation_still_sends_the_acks() -> None:
                 await message.ack()
                 scope.cancel()
                 await anyio.sleep_forever()
-        await client.ping()
+        while not server.seen(Unsubscribe):
+            await client.ping()
         assert [bool(m.acked) for m in server.messages] == [True, False, False]
-        assert len(server.seen(Unsubscribe)) == 1
 
 
 @on_both

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
-from broker import logs
+from broker import logs, remembering
 from broker.errors import from_store
 from broker.replying import Caller, check_name, when_durable
 from broker.sync import InPlace, SyncRunner
@@ -249,6 +249,7 @@ def reserve_ids(caller: Caller, correlation: int, request: ReserveIds) -> None:
         raise DiskFull(
             f"The rows of {request.count:,} messages take {needed_bytes:,} bytes; then the disk would be nearly full."
         )
+    remembering.expect(caller, correlation, ReserveIdsOk)
     first_id = store.reserve_ids(request.count)
     when_durable(caller, correlation, request, ReserveIdsOk(first_id))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import trio
 
+from broker import remembering
 from broker.replying import Caller, check_name, when_durable
 from tickwheel.protocol.bodies import Answer, Request
 from tickwheel.protocol.errors import BadFrame, TransactionRefused
@@ -27,6 +29,7 @@ from tickwheel.protocol.settling import (
     TransactionChange,
     TransactionOk,
 )
+from timerlog.core import UInt64Array
 from timerlog.selecting import Filter
 
 if TYPE_CHECKING:
@@ -36,16 +39,20 @@ _STEP = 4_096
 """As many messages are changed at once: a millisecond or two, then others get their turn."""
 _STEP_OF_RECEIPTS = 1_024
 """The same for messages that are given back, whose failures are remembered one by one."""
+_RUNS = 65_536
+"""So many messages times their groups are delivered again at once, because they are one record."""
+
+Ids: TypeAlias = Sequence[int] | UInt64Array
 
 
 def cancel(caller: Caller, correlation: int, request: Cancel) -> None:
     """CANCEL."""
     broker = caller.broker
 
-    def act(part: slice) -> list[str]:
-        return broker.store.cancel(_targets(broker, request, part), broker.clock.now_ms(), stop=request.stop)
+    def act(ids: Ids, _at_ms: int | None) -> list[str]:
+        return broker.store.cancel(ids, broker.clock.now_ms(), stop=request.stop)
 
-    _in_steps(caller, correlation, request, _count(request), _STEP, act, CancelOk)
+    _change_targets(caller, correlation, request, _STEP, None, act, CancelOk)
 
 
 def reschedule(caller: Caller, correlation: int, request: Reschedule) -> None:
@@ -53,11 +60,10 @@ def reschedule(caller: Caller, correlation: int, request: Reschedule) -> None:
     broker = caller.broker
     at_ms = _moment(request.deliver_at_ms, request.delay_ms, broker.clock.now_ms())
 
-    def act(part: slice) -> list[str]:
-        ids, now_ms = _targets(broker, request, part), broker.clock.now_ms()
-        return broker.store.reschedule(ids, at_ms, now_ms, priority=request.priority)
+    def act(ids: Ids, at_ms: int | None) -> list[str]:
+        return broker.store.reschedule(ids, at_ms, broker.clock.now_ms(), priority=request.priority)
 
-    _in_steps(caller, correlation, request, _count(request), _STEP, act, RescheduleOk)
+    _change_targets(caller, correlation, request, _STEP, at_ms, act, RescheduleOk)
 
 
 def redeliver(caller: Caller, correlation: int, request: Redeliver) -> None:
@@ -65,9 +71,9 @@ def redeliver(caller: Caller, correlation: int, request: Redeliver) -> None:
     broker = caller.broker
     at_ms = _moment(request.deliver_at_ms, request.delay_ms, broker.clock.now_ms())
 
-    def act(part: slice) -> list[str]:
+    def act(ids: Ids, at_ms: int | None) -> list[str]:
         return broker.store.redeliver(
-            _targets(broker, request, part),
+            ids,
             request.group,
             at_ms,
             broker.clock.now_ms(),
@@ -76,7 +82,12 @@ def redeliver(caller: Caller, correlation: int, request: Redeliver) -> None:
             reset_attempts=not request.keep_attempts,
         )
 
-    _in_steps(caller, correlation, request, _count(request), _STEP, act, RedeliverOk)
+    _change_targets(caller, correlation, request, _step_of_redeliveries(broker), at_ms, act, RedeliverOk)
+
+
+def _step_of_redeliveries(broker: Broker) -> int:
+    most_groups = max((len(topic.groups) for topic in broker.store.tables.topics.values()), default=0)
+    return max(1, min(_STEP, _RUNS // max(1, most_groups)))
 
 
 def nack(caller: Caller, correlation: int, request: Nack) -> None:
@@ -125,21 +136,75 @@ def _in_steps(
     """Change a few messages at once, in the order of the stream; many in steps, beside everything else."""
     broker = caller.broker
     if count <= step:
+        remembering.expect(caller, correlation, answer)
         results = act(slice(0, count))
         broker.after_change()
         when_durable(caller, correlation, request, answer(results))
         return
+    steps = remembering.Steps(caller, correlation)
 
     async def work() -> Answer:
-        results: list[str] = []
+        results = [result for done in steps.done for result in done]
         async with broker.bulk:
-            for start in range(0, count, step):
-                results += act(slice(start, start + step))
+            for start in range(len(results), count, step):
+                results += steps.take(partial(act, slice(start, start + step)))
                 broker.after_change()
                 await trio.lowlevel.checkpoint()
         return answer(results)
 
     caller.answer_later(correlation, request, work)
+
+
+def _change_targets(
+    caller: Caller,
+    correlation: int,
+    request: Cancel | Reschedule | Redeliver,
+    step: int,
+    at_ms: int | None,
+    act: Callable[[Ids, int | None], list[str]],
+    answer: Callable[[list[str]], Answer],
+) -> None:
+    """The same for messages by id or key. Which messages the keys mean, and which time is meant, is said before the
+    first step: none that comes later is touched."""
+    broker, count = caller.broker, len(request.ids if request.ids is not None else request.keys or ())
+    if count <= step:
+        ids = _targets(broker, request)
+        _in_steps(caller, correlation, request, count, step, lambda _: act(ids, at_ms), answer)
+        return
+    if request.topic is not None:
+        check_name(request.topic, "topic")
+    steps = remembering.Steps(caller, correlation)
+    next_id = broker.store.tables.next_id
+
+    async def make_plan() -> list[Any]:
+        if request.ids is not None:
+            return [at_ms, b""]
+        ids = await _resolved(broker, request, count, next_id)
+        return [at_ms, ids.tobytes()]
+
+    async def work() -> Answer:
+        async with broker.bulk:
+            planned_ms, packed = await steps.plan(make_plan)
+            ids: Ids = np.frombuffer(packed, np.uint64) if request.ids is None else request.ids
+            results = [result for done in steps.done for result in done]
+            for start in range(len(results), count, step):
+                results += steps.take(partial(act, ids[start : start + step], planned_ms))
+                broker.after_change()
+                await trio.lowlevel.checkpoint()
+        return answer(results)
+
+    caller.answer_later(correlation, request, work)
+
+
+async def _resolved(broker: Broker, request: Any, count: int, next_id: int) -> UInt64Array:
+    """The messages that keys mean, of those that were there when the request came."""
+    found = np.zeros(count, np.uint64)
+    for start in range(0, count, _STEP):
+        part = slice(start, start + _STEP)
+        found[part] = _targets(broker, request, part)
+        await trio.lowlevel.checkpoint()
+    found[found >= next_id] = 0
+    return found
 
 
 # Many at once ---------------------------------------------------------------------------------------------
@@ -150,31 +215,49 @@ def change(caller: Caller, correlation: int, request: Change) -> None:
     broker = caller.broker
     check_name(request.topic, "topic")
     topic_id = broker.store.topic(request.topic).topic_id
+    steps, came_ms = remembering.Steps(caller, correlation), broker.clock.now_ms()
+    next_id = broker.store.tables.next_id
+
+    async def make_plan() -> list[int]:
+        return [topic_id, next_id, came_ms]
 
     async def work() -> ChangeOk:
         async with broker.bulk:
-            return await _change_all(broker, topic_id, request)
+            return await _change_all(broker, await steps.plan(make_plan), request, steps)
 
     caller.answer_later(correlation, request, work)
 
 
-async def _change_all(broker: Broker, topic_id: int, request: Change) -> ChangeOk:
-    now_ms = broker.clock.now_ms()
+async def _change_all(
+    broker: Broker, plan: Sequence[int], request: Change, steps: remembering.Steps
+) -> ChangeOk:
+    """Nothing that came after the request is touched, however often it is begun again."""
+    topic_id, next_id, now_ms = plan
     act = _action(broker, request, now_ms)
-    matched, results = 0, Counter[str]()
-    left = request.limit if request.limit is not None else 1 << 62
-    for part in broker.store.select(topic_id, _filter(request.filter), now_ms):
-        ids = part[:left]
+    step = _step_of_redeliveries(broker) if request.action == "redeliver" else _STEP
+    reached, matched, results = 0, 0, Counter[str]()
+    for last_id, count, counts in steps.done:
+        reached, matched = last_id, matched + count
+        results.update(counts)
+    left = (request.limit if request.limit is not None else 1 << 62) - matched
+    for part in broker.store.select(topic_id, _filter(request.filter), now_ms, reached):
+        ids = part[: np.searchsorted(part, next_id)][: max(0, left)]
         left -= len(ids)
         matched += len(ids)
-        for start in range(0, 0 if request.dry_run else len(ids), _STEP):
-            results.update(act(np.ascontiguousarray(ids[start : start + _STEP])))
+        for start in range(0, 0 if request.dry_run else len(ids), step):
+            some = np.ascontiguousarray(ids[start : start + step])
+            results.update(steps.take(partial(act, some), partial(_as_step, some)))
             broker.after_change()
             await trio.lowlevel.checkpoint()
-        if not left:
+        if left <= 0:
             break
         await trio.lowlevel.checkpoint()
     return ChangeOk(matched, dict(results))
+
+
+def _as_step(ids: UInt64Array, results: list[str]) -> list[Any]:
+    """What is remembered of a step: how far it came, how many messages it had, and what became of them."""
+    return [int(ids[-1]), len(ids), Counter(results)]
 
 
 def _action(broker: Broker, request: Change, now_ms: int) -> Callable[[Any], list[str]]:
@@ -222,6 +305,7 @@ def transaction(caller: Caller, correlation: int, request: Transaction) -> None:
     if known is not None:
         when_durable(caller, correlation, request, TransactionOk(known, repeated=True))
         return
+    remembering.expect(caller, correlation, TransactionOk)
     now_ms = broker.clock.now_ms()
     parts = broker.store.new_transaction(request.id, now_ms)
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from broker import logs, requests
+from broker import logs, remembering, requests
 from broker.delivery import Subscription
 from broker.errors import ends_the_broker, from_store
 from broker.grants import NOBODY, Identity
@@ -40,10 +40,12 @@ from tickwheel.protocol.errors import (
     UnknownTopic,
 )
 from tickwheel.protocol.frames import HEADER_BYTES, FrameType, encode_frame
+from tickwheel.protocol.identity import RequestIdentity
 from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES, MAX_HEADERS_BYTES, MAX_KEY_BYTES, PROTOCOL_VERSION
 from tickwheel.protocol.machine import NotUnderstood, Requested, ServerMachine
 from tickwheel.protocol.requests import GoAway, Hello, HelloOk, encode_body
 from tickwheel.protocol.security_errors import ConnectionDenied, Forbidden, GrantsChanged
+from timerlog.answers import MAX_ANSWERS, Answering
 from timerlog.errors import StoreError
 from timerlog.store import Ingested, Stop
 
@@ -75,6 +77,7 @@ class Connection:
         self.is_gone = False
         self.identity = NOBODY
         self.rights: Rights | None = None
+        self.answerings: dict[int, Answering] = {}
         self._transport = transport
         self._inbox = Inbox(MAX_HANDSHAKE_BYTES)
         self._machine = ServerMachine(broker.settings.max_frame_bytes)
@@ -300,6 +303,8 @@ class Connection:
             max_key_bytes=MAX_KEY_BYTES,
             max_headers_bytes=MAX_HEADERS_BYTES,
             delay_levels_ms=delay_levels_ms(broker.settings.delay_levels),
+            answers_remembered=MAX_ANSWERS,
+            log_position=broker.store.durable_position,
         )
 
     async def _listen(self) -> None:
@@ -349,19 +354,22 @@ class Connection:
         assert frame is not None
         frame_type, correlation, payload = frame
         if taken.stop is Stop.OTHER_FRAME:
-            self._request(frame_type, correlation, payload)
+            self._request(frame_type, correlation, payload, taken.stop_flags)
         elif taken.stop is Stop.FORBIDDEN:
             assert self.rights is not None, "who has no limits is forbidden nothing"
             self._refuse(correlation, self.rights.refusal_of_send(payload))
         else:
             self._refuse(correlation, _REFUSALS[taken.stop]())
 
-    def _request(self, frame_type: int, correlation: int, payload: memoryview) -> None:
+    def _request(self, frame_type: int, correlation: int, payload: memoryview, flags: int) -> None:
+        if frame_type == FrameType.ACK and not flags:
+            self._guarded(correlation, lambda: self._ack(correlation, payload))
+        else:
+            self._guarded(correlation, lambda: self._control(frame_type, correlation, payload, flags))
+
+    def _guarded(self, correlation: int, answer: Callable[[], None]) -> None:
         try:
-            if frame_type == FrameType.ACK:
-                self._ack(correlation, payload)
-            else:
-                self._control(frame_type, correlation, payload)
+            answer()
         except StoreError as error:
             if ends_the_broker(error):
                 raise
@@ -380,13 +388,30 @@ class Connection:
         broker.commit.when_durable(acked.position, self.outgoing.promise(), acked.reply)
         broker.delivery.wake_group(acked.group_id)
 
-    def _control(self, frame_type: int, correlation: int, payload: memoryview) -> None:
-        event = self._machine.frame_received(frame_type, correlation, payload)
+    def _control(self, frame_type: int, correlation: int, payload: memoryview, flags: int) -> None:
+        event = self._machine.frame_received(frame_type, correlation, payload, flags)
         if isinstance(event, NotUnderstood):
             self._refuse(correlation, event.error)
         else:
             assert isinstance(event, Requested), "SEND and ACK do not come here"
-            requests.answer(self, correlation, event.request)
+            requests.answer(self, correlation, event.request, event.identity)
+
+    def answer_after(
+        self, ended: trio.Event, correlation: int, request: Request, identity: RequestIdentity
+    ) -> None:
+        """See `replying.Caller`."""
+        self._slow_requests += 1
+        self.start_soon(self._answer_after, ended, correlation, request, identity)
+
+    async def _answer_after(
+        self, ended: trio.Event, correlation: int, request: Request, identity: RequestIdentity
+    ) -> None:
+        try:
+            await ended.wait()
+            self._guarded(correlation, lambda: requests.answer(self, correlation, request, identity))
+        finally:
+            self._slow_requests -= 1
+            self._slow_ended.ring()
 
     def answer_later(
         self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
@@ -403,8 +428,10 @@ class Connection:
         except StoreError as error:
             if ends_the_broker(error):
                 raise
+            remembering.forget(self, correlation, error)
             self._refuse(correlation, from_store(error))
         except TickwheelError as error:
+            remembering.forget(self, correlation, error)
             self._refuse(correlation, error)
         except Exception as error:
             if ends_the_broker(error):
@@ -412,6 +439,7 @@ class Connection:
             self._log.exception("defect", error=str(error))
             self._refuse(correlation, InternalError())
         finally:
+            remembering.forget(self, correlation)
             self._slow_requests -= 1
             self._slow_ended.ring()
 

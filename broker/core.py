@@ -18,6 +18,7 @@ from broker.forecasts import Forecasts
 from broker.purging import Purging
 from broker.query import Queries
 from broker.receive_room import ReceiveRoom
+from broker.remembering import AtWork
 from broker.schedules import Schedules
 from broker.services import Services
 from broker.settings import Settings
@@ -70,6 +71,7 @@ class Broker:
         self.house_rounds = 0
         """How often the housekeeping was done."""
         self.topics_changed = Bell()
+        self.at_work = AtWork()
         self.bulk = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
         self.looking = trio.CapacityLimiter(MAX_BULK_AT_ONCE)
         self._started_s = trio.current_time()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import trio
 
+from broker import remembering
 from broker.replying import Caller
 from tickwheel.protocol.admin import Drop, DropOk
+from timerlog.dropping import Dropped
 
 if TYPE_CHECKING:
     from broker.core import Broker
@@ -25,31 +28,35 @@ def drop(caller: Caller, correlation: int, request: Drop) -> None:
         broker.store.check_log(int(request.log_id, 16))
 
     directory = os.path.realpath(broker.settings.data_dir)
+    steps = remembering.Steps(caller, correlation)
 
     async def work() -> DropOk:
         async with broker.bulk:
-            return await _drop(broker, request, directory)
+            return await _drop(broker, request, directory, steps)
 
     caller.answer_later(correlation, request, work)
 
 
-async def _drop(broker: Broker, request: Drop, directory: str) -> DropOk:
+async def _drop(broker: Broker, request: Drop, directory: str, steps: remembering.Steps) -> DropOk:
     ids = _ids(request.runs)
-    dropped = gone = 0
-    kept: list[UInt64Array] = []
-    for start in range(0, len(ids), _STEP):
-        done = broker.store.drop(ids[start : start + _STEP], request.done_before_ms)
-        dropped, gone = dropped + done.dropped, gone + done.gone
-        kept.append(done.kept)
+    parts = list(steps.done)
+    for start in range(len(parts) * _STEP, len(ids), _STEP):
+        drop_some = partial(broker.store.drop, ids[start : start + _STEP], request.done_before_ms)
+        parts.append(_as_step(steps.take(drop_some, _as_step)))
         broker.after_change()
         await trio.lowlevel.checkpoint()
+    kept = b"".join(part[2] for part in parts)
     return DropOk(
         log_id=f"{broker.store.log.log_id:016x}",
         directory=directory,
-        dropped=dropped,
-        gone=gone,
-        kept=_runs(np.concatenate(kept)) if kept else [],
+        dropped=sum(part[0] for part in parts),
+        gone=sum(part[1] for part in parts),
+        kept=_runs(np.frombuffer(kept, np.uint64)),
     )
+
+
+def _as_step(done: Dropped) -> tuple[int, int, bytes]:
+    return done.dropped, done.gone, done.kept.tobytes()
 
 
 def _ids(runs: list[tuple[int, int]]) -> UInt64Array:

@@ -13,6 +13,7 @@ class ExitCode(IntEnum):
     OK = 0
     FAILED = 1
     USAGE = 2
+    UNCERTAIN = 4
     DAMAGED = 65
     NOT_CONNECTED = 69
     DEFECT = 70
@@ -41,6 +42,7 @@ _BY_ERROR_CODE = {
     "tls_failed": ExitCode.NOT_CONNECTED,
     "tls_required": ExitCode.NOT_CONNECTED,
     "internal": ExitCode.DEFECT,
+    "request_uncertain": ExitCode.UNCERTAIN,
 }
 
 

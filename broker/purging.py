@@ -47,6 +47,7 @@ class Purging:
         self._moved = trio.lowlevel.ParkingLot()
         self._runs: dict[int, Job] = {}
         self._last_run = 0
+        self._begun: dict[tuple[int, int], int] = {}
 
     async def run(self) -> None:
         """Purge for ever. Raises SyncFailed when the disk fails."""
@@ -100,12 +101,19 @@ class Purging:
 
     # -- on request --
 
-    def begin(self, *, dry_run: bool) -> int:
-        """Start a run; its number."""
+    def begin(self, *, dry_run: bool, name: tuple[int, int] | None = None) -> int:
+        """Start a run; its number. `name`: of the request that asks, which may ask again when its answer was lost;
+        runs end with the process, and so does what is known of who asked."""
+        if name in self._begun:
+            return self._begun[name]
         self._last_run += 1
+        if name is not None:
+            self._begun[name] = self._last_run
         self._runs[self._last_run] = self._purger.start(dry_run=dry_run)
         if len(self._runs) > _RUNS_KEPT:
             del self._runs[next(iter(self._runs))]
+        if len(self._begun) > _RUNS_KEPT:
+            del self._begun[next(iter(self._begun))]
         self._wanted.ring()
         return self._last_run
 
@@ -125,7 +133,9 @@ class Purging:
 def purge(caller: Caller, correlation: int, request: Purge) -> None:
     """PURGE: starts a run, or waits for one."""
     purging = caller.broker.purging
-    run = request.run or purging.begin(dry_run=request.dry_run)
+    answering = caller.answerings.get(correlation)
+    name = None if answering is None else answering.name[:2]
+    run = request.run or purging.begin(dry_run=request.dry_run, name=name)
 
     async def work() -> PurgeOk:
         return await purging.wait(run, request.wait_ms)

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
+from broker import remembering
 from broker.delivery import Subscription
 from broker.grants import Identity
 from broker.outgoing import Outgoing
 from tickwheel.protocol.bodies import Answer, Request
 from tickwheel.protocol.errors import BadTopicName
 from tickwheel.protocol.frames import ANSWER_OF, encode_frame
+from tickwheel.protocol.identity import RequestIdentity
 from tickwheel.protocol.limits import is_valid_name
 from tickwheel.protocol.requests import FRAME_TYPE_OF_REQUEST, encode_body
 
 if TYPE_CHECKING:
+    import trio
+
     from broker.core import Broker
     from broker.rights import Rights
+    from timerlog.answers import Answering
 
 
 class Caller(Protocol):
@@ -28,6 +33,8 @@ class Caller(Protocol):
     identity: Identity
     rights: Rights | None
     """What it may; None: everything."""
+    answerings: dict[int, Answering]
+    """The answers that are being made to requests with an identity, by correlation."""
 
     def tell_of(self, request: Request) -> None:
         """Write into the audit log what was done."""
@@ -41,6 +48,11 @@ class Caller(Protocol):
 
     def start_soon(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run something that takes time; it is cancelled when the connection ends."""
+
+    def answer_after(
+        self, ended: trio.Event, correlation: int, request: Request, identity: RequestIdentity
+    ) -> None:
+        """Answer a request again that is at work on another connection, once it has ended there."""
 
     def answer_later(
         self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
@@ -62,6 +74,10 @@ def when_durable(caller: Caller, correlation: int, request: Request, body: Answe
     """For answers that promise what was appended just now."""
     broker = caller.broker
     payload = body if isinstance(body, bytes) else encode_body(body)
+    answering = caller.answerings.get(correlation)
+    if answering is not None:
+        remembering.remember(broker, answering, payload)
+        remembering.forget(caller, correlation)
     frame = frame_of(correlation, type(request), payload)
     broker.commit.when_durable(broker.store.appended_position, caller.outgoing.promise(), frame)
 

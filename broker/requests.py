@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from broker import adopting, changes, dropping, purging, rights, schedule_requests, topics
+from broker import adopting, changes, dropping, purging, remembering, rights, schedule_requests, topics
 from broker.core import RELEASE_STEP
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
@@ -29,6 +29,7 @@ from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.bulk import AdoptJob, PlanJob, ReserveIds
 from tickwheel.protocol.errors import BadRequest, CreditTooLarge, TooManySubscriptions, UnknownShard
 from tickwheel.protocol.frames import FrameType, encode_frame
+from tickwheel.protocol.identity import RequestIdentity
 from tickwheel.protocol.requests import (
     Cancel,
     GetStats,
@@ -56,11 +57,17 @@ if TYPE_CHECKING:
 _TOPICS_STEP = 256
 
 
-def answer(caller: Caller, correlation: int, request: Request) -> None:
-    """Carry out one request. Raises TickwheelError or StoreError if it is refused."""
+def answer(
+    caller: Caller, correlation: int, request: Request, identity: RequestIdentity | None = None
+) -> None:
+    """Carry out one request, or answer it again. Raises TickwheelError or StoreError if it is refused."""
     if caller.rights is not None:
         request = rights.admit(caller.rights, request)
-    _HANDLERS[type(request)](caller, correlation, request)
+    handle = _HANDLERS[type(request)]
+    if identity is None:
+        handle(caller, correlation, request)
+    elif not remembering.carry_out(caller, correlation, request, identity, handle):
+        return
     if type(request) in rights.AUDITED:
         caller.tell_of(request)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker import schedule_plan
+from broker import remembering, schedule_plan
 from broker.replying import Caller, at_once, check_name, when_durable
 from broker.schedule_plan import Schedule
 from broker.schedules import HEADER, MOST
@@ -68,6 +68,7 @@ def set_schedule(caller: Caller, correlation: int, request: SetSchedule) -> None
     """SET_SCHEDULE: everything is checked before anything is changed."""
     broker, schedules = caller.broker, caller.broker.schedules
     check_name(request.name, "schedule")
+    remembering.expect(caller, correlation, lambda known: encode_map(_described(broker, known, _UPCOMING)))
     if request.create:
         _create(broker, request)
     else:
@@ -127,11 +128,13 @@ def _check_size(broker: Broker, schedule: Schedule) -> None:
 
 def delete_schedule(caller: Caller, correlation: int, request: DeleteSchedule) -> None:
     """DELETE_SCHEDULE."""
+    remembering.expect(caller, correlation, lambda _: DeleteScheduleOk())
     caller.broker.schedules.remove(request.name)
     when_durable(caller, correlation, request, DeleteScheduleOk())
 
 
 def trigger_schedule(caller: Caller, correlation: int, request: TriggerSchedule) -> None:
     """TRIGGER_SCHEDULE: one message now, beside the rhythm."""
+    remembering.expect(caller, correlation, lambda stored: TriggerScheduleOk(stored[0][0]))
     message_id = caller.broker.schedules.trigger(request.name, request.token)
     when_durable(caller, correlation, request, TriggerScheduleOk(message_id))

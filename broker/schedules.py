@@ -88,7 +88,7 @@ class Schedules:
 
     def create(self, schedule: Schedule) -> None:
         """Keep a new schedule from now on. Raises DiskFull, TransactionTooLarge."""
-        self._commit(schedule)
+        self._commit(schedule, is_answer=True)
         self._changed(schedule.name)
 
     def change(self, fields: dict[str, Any], known: Schedule) -> None:
@@ -104,7 +104,7 @@ class Schedules:
             reached_ms = now_ms  # the slots of the new rhythm before now were nobody's
         lost = sum(slot_ms <= now_ms for slot_ms in called_back)
         schedule = msgspec.structs.replace(schedule, last_slot_ms=reached_ms, skipped=schedule.skipped + lost)
-        self._commit(schedule, cancel=list(called_back.values()))
+        self._commit(schedule, cancel=list(called_back.values()), is_answer=True)
         self._broker.after_change()
         self._changed(schedule.name)
 
@@ -112,7 +112,9 @@ class Schedules:
         """Forget a schedule, and call back what waits. Raises UnknownSchedule, DiskFull."""
         now_ms = self._broker.clock.now_ms()
         called_back = self._called_back(self.get(name), now_ms, in_window=True)
-        self._broker.store.put_document(PREFIX + name, None, now_ms, cancel=list(called_back.values()))
+        self._broker.store.put_document(
+            PREFIX + name, None, now_ms, cancel=list(called_back.values()), result=name
+        )
         del self.schedules[name], self._wakes[name]
         self.troubles.pop(name, None)
         self._broker.after_change()
@@ -127,7 +129,7 @@ class Schedules:
         if sent:
             return sent
         send = self.judged(schedule, now_ms, now_ms, key)
-        return store.commit_records(INTERNAL, [send], [], now_ms)[0][0]
+        return store.commit_records(INTERNAL, [send], [], now_ms, is_answer=True)[0][0]
 
     def judged(self, schedule: Schedule, slot_ms: int, due_ms: int, key: str) -> JudgedSend:
         """The message of a slot as it can be stored. Raises BadSchedule, StoreError."""
@@ -232,13 +234,21 @@ class Schedules:
         return {slot_ms: found for slot_ms, found in zip(slots, ids, strict=True) if found}
 
     def _commit(
-        self, schedule: Schedule, *, send: JudgedSend | None = None, cancel: list[int] | None = None
+        self,
+        schedule: Schedule,
+        *,
+        send: JudgedSend | None = None,
+        cancel: list[int] | None = None,
+        is_answer: bool = False,
     ) -> None:
-        """Keep a schedule as it is from now on, together with what is sent and called back. Raises DiskFull,
-        TransactionTooLarge."""
+        """Keep a schedule as it is from now on, together with what is sent and called back; `is_answer`: a request is
+        answered with it. Raises DiskFull, TransactionTooLarge."""
         store, content = self._broker.store, msgspec.msgpack.encode(schedule)
         now_ms = self._broker.clock.now_ms()
-        store.put_document(PREFIX + schedule.name, content, now_ms, send=send, cancel=cancel or ())
+        result = schedule if is_answer else None
+        store.put_document(
+            PREFIX + schedule.name, content, now_ms, send=send, cancel=cancel or (), result=result
+        )
         self.schedules[schedule.name] = schedule
         self._broker.commit.mark_dirty()
 

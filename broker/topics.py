@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
 
+from broker import remembering
 from broker.replying import Caller, at_once, check_name, when_durable
 from tickwheel.protocol.admin import (
     Browse,
@@ -27,6 +29,7 @@ from tickwheel.protocol.messages import SendColumns, decode_send, encode_send, p
 from tickwheel.protocol.requests import DECODE_ERRORS, encode_map
 from timerlog.dead_letters import dead_topic
 from timerlog.errors import UnknownTopic
+from timerlog.layout import TopicRecord
 from timerlog.prepared import HEADER
 from timerlog.selecting import Filter
 
@@ -51,6 +54,7 @@ def set_topic(caller: Caller, correlation: int, request: SetTopic) -> None:
     if request.create:
         if request.unset or request.paused is not None:
             raise BadArgument("A new topic has nothing to unset, pause or resume.", advice="Create it first.")
+        remembering.expect(caller, correlation, partial(_described, broker))
         store.create_topic(request.topic, request.settings, request.shards, now_ms)
     else:
         if request.shards:
@@ -58,6 +62,7 @@ def set_topic(caller: Caller, correlation: int, request: SetTopic) -> None:
                 "The number of shards cannot be changed.",
                 advice="Create another topic with it and let producers change over.",
             )
+        remembering.expect(caller, correlation, partial(_described, broker))
         store.set_topic(request.topic, request.settings, request.unset, request.paused, now_ms)
         broker.services.timers_changed()
         broker.delivery.wake_all()
@@ -68,6 +73,10 @@ def set_topic(caller: Caller, correlation: int, request: SetTopic) -> None:
 def get_topic(caller: Caller, correlation: int, request: GetTopic) -> None:
     """GET_TOPIC."""
     at_once(caller, correlation, request, encode_map(_description(caller.broker, request.topic)))
+
+
+def _described(broker: Broker, record: TopicRecord) -> bytes:
+    return encode_map(broker.store.describe(record))
 
 
 def _description(broker: Broker, name: str) -> dict[str, Any]:
@@ -88,6 +97,7 @@ def delete_topic(caller: Caller, correlation: int, request: DeleteTopic) -> None
             advice="Delete these schedules first, or give them another topic; pausing them is not enough.",
         )
     messages = int(broker.store.describe_topic(request.topic)["messages"])
+    remembering.expect(caller, correlation, lambda _: DeleteTopicOk(messages))
     broker.store.delete_topic(request.topic)
     when_durable(caller, correlation, request, DeleteTopicOk(messages))
 
@@ -131,12 +141,13 @@ def replay_dead(caller: Caller, correlation: int, request: ReplayDead) -> None:
     """REPLAY_DEAD: in steps, beside everything else; the answer comes after the last one."""
     broker = caller.broker
     dead_id = _dead_topic_id(broker, request.topic)
+    steps = remembering.Steps(caller, correlation)
 
     async def work() -> ReplayDeadOk:
         if dead_id is None:
             return ReplayDeadOk({"not_found": len(request.ids)} if request.ids else {})
         async with broker.bulk:
-            return await _replay_all(broker, dead_id, request)
+            return await _replay_all(broker, dead_id, request, steps)
 
     caller.answer_later(correlation, request, work)
 
@@ -150,15 +161,22 @@ def _dead_topic_id(broker: Broker, topic: str) -> int | None:
         return None
 
 
-async def _replay_all(broker: Broker, dead_id: int, request: ReplayDead) -> ReplayDeadOk:
-    ids = request.ids if request.ids is not None else await _letters(broker, dead_id, request.limit)
-    results = Counter[str]()
-    for start in range(0, len(ids), _REPLAY_STEP):
-        part = ids[start : start + _REPLAY_STEP]
-        results.update(broker.store.replay_dead(request.topic, part, broker.clock.now_ms()))
+async def _replay_all(
+    broker: Broker, dead_id: int, request: ReplayDead, steps: remembering.Steps
+) -> ReplayDeadOk:
+    async def make_plan() -> list[int]:
+        return [] if request.ids is not None else await _letters(broker, dead_id, request.limit)
+
+    planned = await steps.plan(make_plan)
+    ids = planned if request.ids is None else request.ids
+    results = list(steps.done)
+    while len(results) < len(ids):
+        for message_id in ids[len(results) : len(results) + _REPLAY_STEP]:
+            replay = partial(broker.store.replay_letter, request.topic, message_id, broker.clock.now_ms())
+            results.append(steps.take(replay))
         broker.after_change()
         await trio.lowlevel.checkpoint()
-    return ReplayDeadOk(dict(results))
+    return ReplayDeadOk(dict(Counter(results)))
 
 
 async def _letters(broker: Broker, dead_id: int, limit: int) -> list[int]:
@@ -190,8 +208,14 @@ def prepare(caller: Caller, correlation: int, request: Prepare) -> None:
     _, columns = decode_send(request.payload)
     payload = encode_send(topic_id, _as_prepared(columns, request.topic, now_ms, settings.check_after_ms))
     send = broker.store.judge_send(payload, now_ms)
-    first_id, count = broker.store.commit_records(bytes(16), [send], [], now_ms)[0]
-    when_durable(caller, correlation, request, PrepareOk(list(range(first_id, first_id + count))))
+    remembering.expect(caller, correlation, _prepared)
+    stored = broker.store.commit_records(bytes(16), [send], [], now_ms, is_answer=True)
+    when_durable(caller, correlation, request, _prepared(stored))
+
+
+def _prepared(stored: list[tuple[int, int]]) -> PrepareOk:
+    first_id, count = stored[0]
+    return PrepareOk(list(range(first_id, first_id + count)))
 
 
 def _as_prepared(columns: SendColumns, topic: str, now_ms: int, check_after_ms: int) -> SendColumns:
@@ -224,23 +248,33 @@ def _with_time(headers: bytes, topic: str, deliver_at_ms: int) -> bytes:
 
 def decide(caller: Caller, correlation: int, request: Decide) -> None:
     """DECIDE: a few at once, in the order of the stream; many in steps, beside everything else."""
+    steps = remembering.Steps(caller, correlation)
+    decided = list(steps.done)
     if len(request.ids) <= _DECIDE_STEP:
-        when_durable(caller, correlation, request, _decide(caller.broker, request, 0))
+        _decide(caller.broker, request, steps, decided)
+        when_durable(caller, correlation, request, _all_decided(decided))
         return
 
     async def work() -> DecideOk:
-        parts: list[DecideOk] = []
         async with caller.broker.bulk:
-            for start in range(0, len(request.ids), _DECIDE_STEP):
-                parts.append(_decide(caller.broker, request, start))
+            while len(decided) < len(request.ids):
+                _decide(caller.broker, request, steps, decided)
                 await trio.lowlevel.checkpoint()
-        return DecideOk([r for part in parts for r in part.results], [i for part in parts for i in part.ids])
+        return _all_decided(decided)
 
     caller.answer_later(correlation, request, work)
 
 
-def _decide(broker: Broker, request: Decide, start: int) -> DecideOk:
-    some = request.ids[start : start + _DECIDE_STEP]
-    results, ids = broker.store.decide(some, commit=request.commit, now_ms=broker.clock.now_ms())
+def _decide(
+    broker: Broker, request: Decide, steps: remembering.Steps, decided: list[tuple[str, int]]
+) -> None:
+    now_ms = broker.clock.now_ms()
+    for message_id in request.ids[len(decided) : len(decided) + _DECIDE_STEP]:
+        decided.append(
+            steps.take(partial(broker.store.decide_one, message_id, commit=request.commit, now_ms=now_ms))
+        )
     broker.after_change()
-    return DecideOk(results, ids)
+
+
+def _all_decided(decided: list[tuple[str, int]]) -> DecideOk:
+    return DecideOk([result for result, _ in decided], [became for _, became in decided])

@@ -20,6 +20,7 @@ EXIT_CODES: Sequence[tuple[int, str]] = (
     (ExitCode.FAILED, "an error; the message has its code, and says what to do"),
     (ExitCode.USAGE, "the command line is not understood; nothing was done"),
     (TIMED_OUT, "`receive --timeout`: the time was over before --count messages had come"),
+    (ExitCode.UNCERTAIN, "the answer was lost, and it is not known whether the request was carried out"),
     (ExitCode.DAMAGED, "the data directory is damaged, or written by a newer version"),
     (ExitCode.NOT_CONNECTED, "no broker answers at this address"),
     (ExitCode.DEFECT, "a defect of Tickwheel itself; please report it"),

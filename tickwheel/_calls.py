@@ -14,6 +14,7 @@ from tickwheel._results import Item, SendResults, check_send_ok
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.frames import FrameType
+from tickwheel.protocol.identity import IDENTIFIED
 from tickwheel.protocol.machine import AnswerBody
 from tickwheel.protocol.messages import (
     TOPIC_PRIORITY,
@@ -45,7 +46,18 @@ class Call:
     It survives reconnects until it is answered, fails, or its ``deadline`` (loop time) passes.
     """
 
-    __slots__ = ("abandoned", "bound", "cost_bytes", "deadline", "done", "error", "repeated", "written")
+    __slots__ = (
+        "abandoned",
+        "bound",
+        "cost_bytes",
+        "deadline",
+        "done",
+        "error",
+        "number",
+        "repeated",
+        "since",
+        "written",
+    )
 
     frame_type: FrameType
 
@@ -62,6 +74,15 @@ class Call:
         """It means nothing on another connection: it ends with the one that it was made for."""
         self.abandoned = False
         """Nobody waits for the answer any more."""
+        self.number = 0
+        """In its identity; 0: it has none."""
+        self.since = 0
+        """Where the broker's log was at the latest when it was written first; 0: it is not known."""
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether it changes something, and may have been carried out: it was written at least once."""
+        return self.frame_type in IDENTIFIED and (self.written or self.repeated)
 
     @property
     def repeatable(self) -> bool:

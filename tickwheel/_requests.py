@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from tickwheel._calls import RequestCall
 from tickwheel._columns import check_name
 from tickwheel._times import Delay, Moment, one_time
 from tickwheel.protocol.bodies import Answer, Request
-from tickwheel.protocol.errors import BadArgument, BadFrame, TickwheelError
+from tickwheel.protocol.errors import BadArgument, BadFrame
 from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
 
 if TYPE_CHECKING:
@@ -46,21 +45,6 @@ class Requests:
         body = await self._session.request(request)
         assert isinstance(body, answer)
         return body
-
-    async def _end(self, request: Request, answer: type[A], gone: type[TickwheelError]) -> A | None:
-        """For requests that end something. None: the connection broke when it was made first, and when it was made
-        again there was nothing to end any more. Raises ``gone`` if there was nothing to begin with."""
-        session = self._session
-        call = RequestCall(request, session.deadline())
-        await session.enqueue(call)
-        try:
-            await session.wait(call)
-        except gone:
-            if not call.repeated:
-                raise
-            return None
-        assert isinstance(call.body, answer)
-        return call.body
 
     async def _ask(self, request: Request, struct: type[S], extra_s: float = 0.0) -> S:
         """For answers whose body is a map that only we understand."""

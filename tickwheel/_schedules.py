@@ -11,7 +11,7 @@ import msgspec
 from tickwheel._columns import Body, Headers, check_name, check_priority
 from tickwheel._requests import Requests
 from tickwheel._times import Delay, Moment, duration_ms, moment_ms
-from tickwheel.protocol.errors import BadSchedule, UnknownSchedule
+from tickwheel.protocol.errors import BadSchedule
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.protocol.schedules import (
     DeleteSchedule,
@@ -205,7 +205,7 @@ class ScheduleRequests(Requests):
     async def delete_schedule(self, name: str) -> None:
         """Ends a schedule; messages that wait for their slot or in their window are called back. Raises
         UnknownSchedule."""
-        await self._end(DeleteSchedule(name=name), DeleteScheduleOk, UnknownSchedule)
+        await self._answer(DeleteSchedule(name=name), DeleteScheduleOk)
 
     async def trigger_schedule(self, name: str) -> int:
         """Sends its message now, beside the rhythm, once also if the connection breaks meanwhile; the message's id.

@@ -22,6 +22,7 @@ from anyio.abc import ByteStream, TaskStatus
 from tickwheel._backoff import Backoff
 from tickwheel._budget import Budget
 from tickwheel._calls import Call, FlightKey, RequestCall, SendCall, SendFlight
+from tickwheel._identities import Identities
 from tickwheel._link import Link
 from tickwheel._security import explain_tls
 from tickwheel._url import Address
@@ -32,12 +33,14 @@ from tickwheel.protocol.errors import (
     InternalError,
     NotConnected,
     RequestTimeout,
+    RequestUncertain,
     SendUncertain,
     ShuttingDown,
     TickwheelError,
     UnknownTopic,
 )
 from tickwheel.protocol.frames import HEADER_BYTES
+from tickwheel.protocol.identity import IDENTIFIED, IDENTITY_BYTES, RequestIdentity
 from tickwheel.protocol.machine import (
     AnswerBody,
     Answered,
@@ -110,6 +113,7 @@ class Session:
         self._limits: HelloOk | None = None
         self._last_error: BaseException | None = None
         self._terminal: TickwheelError | None = None
+        self._identities = Identities()
 
     # What the client asks ------------------------------------------------------------------------
 
@@ -254,6 +258,7 @@ class Session:
         if call not in self._live:
             return
         del self._live[call]
+        self._identities.end(call.number)
         if isinstance(call, SendFlight) and self._flights.get(call.key) is call:
             del self._flights[call.key]
         self._budget.give(call.cost_bytes)
@@ -317,7 +322,7 @@ class Session:
             return
         self._terminal = error or ClientClosed()
         for call in list(self._live):
-            self.fail(call, self._terminal)
+            self.fail(call, _uncertain("The client was closed.") if call.is_uncertain else self._terminal)
         for subscription in list(self.subscriptions):
             subscription.fail(self._terminal)
         self._outbox.clear()
@@ -401,16 +406,32 @@ class Session:
             return None
         assert self._limits is not None
         max_frame_bytes = self._limits.max_frame_bytes
-        if len(payload) + HEADER_BYTES > max_frame_bytes:
-            size = len(payload) + HEADER_BYTES
+        size = len(payload) + HEADER_BYTES + (IDENTITY_BYTES if call.frame_type in IDENTIFIED else 0)
+        if size > max_frame_bytes:
             self.fail(
                 call, FrameTooLarge(f"The request has {size:,} bytes; {max_frame_bytes:,} are allowed.")
             )
             return None
-        correlation, frame = link.machine.request(call.frame_type, payload)
+        identity = self._identity(call) if self._limits.answers_remembered else None
+        correlation, frame = link.machine.request(call.frame_type, payload, identity)
         link.pending[correlation] = call
         call.written = True
         return frame
+
+    def _identity(self, call: Call) -> RequestIdentity | None:
+        """The identity of a request that changes something. It keeps its number when it is repeated."""
+        if call.frame_type not in IDENTIFIED:
+            return None
+        assert self._limits is not None
+        position = self._limits.log_position
+        if not call.number:
+            call.number = self._identities.begin()
+        if not call.repeated:
+            call.since = position
+            return self._identities.of(call.number, None)
+        # A broker that was set back, to a backup say, may have less of a log than it told.
+        call.since = min(call.since, position)
+        return self._identities.of(call.number, call.since)
 
     def _handle(self, link: Link, event: ClientEvent) -> None:
         if isinstance(event, Delivered):
@@ -506,7 +527,8 @@ class Session:
             now = anyio.current_time()
             for call in [call for call in self._live if call.deadline <= now]:
                 call.abandoned = True
-                self.fail(call, RequestTimeout(f"The broker did not answer within {self.timeout_s:g} s."))
+                what = f"The broker did not answer within {self.timeout_s:g} s."
+                self.fail(call, _uncertain(what) if call.is_uncertain else RequestTimeout(what))
             # The client may have been closed while we slept; what happens to the user's block is not ours to disturb.
             if self.link is not None and self._terminal is None:
                 self._check_alive(self.link, now)
@@ -519,3 +541,7 @@ class Session:
         elif silent_s > self._keepalive_s / 2 and now - link.pinged_at > self._keepalive_s / 2:
             link.pinged_at = now
             self.submit_bound(Ping())
+
+
+def _uncertain(why: str) -> RequestUncertain:
+    return RequestUncertain(f"{why} It is not known whether the request was carried out.")

@@ -24,7 +24,7 @@ from tickwheel.protocol.admin import (
     ReplayDeadOk,
     SetTopic,
 )
-from tickwheel.protocol.errors import BadArgument, BadTopicSettings, RemoteProtocolError, UnknownTopic
+from tickwheel.protocol.errors import BadArgument, BadTopicSettings, RemoteProtocolError
 from tickwheel.protocol.limits import MAX_HORIZONS
 from tickwheel.protocol.requests import GetStats, GetTopics, GetWheel
 from tickwheel.stats import PurgeResult, Stats, TopicInfo, Topics, TopicStats, Wheel
@@ -137,10 +137,9 @@ class TopicRequests(Requests):
         return await self._ask(GetTopic(topic=name), TopicInfo)
 
     async def delete_topic(self, name: str) -> int:
-        """Deletes a topic with all its messages and groups; how many messages it had, 0 if the answer that said so was
-        lost with its connection. Raises UnknownTopic, TopicInUse."""
-        answer = await self._end(DeleteTopic(topic=name), DeleteTopicOk, UnknownTopic)
-        return 0 if answer is None else answer.messages
+        """Deletes a topic with all its messages and groups; how many messages it had. Raises UnknownTopic,
+        TopicInUse."""
+        return (await self._answer(DeleteTopic(topic=name), DeleteTopicOk)).messages
 
     async def browse(
         self,

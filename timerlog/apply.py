@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from native import Buffer, ffi, lib
+from timerlog.answers import AnsweredRecord
 from timerlog.base import Base, Purged
 from timerlog.errors import BadSettings, StoreError, UnsupportedFormat
 from timerlog.failures import Failure
@@ -148,6 +149,8 @@ class Applier:
             case RecordType.STORED:
                 sends = np.frombuffer(payload, np.uint64).reshape(-1, 2).tolist()
                 self.stored([(first, count) for first, count in sends])
+            case RecordType.ANSWERED:
+                self.answered(msgspec.msgpack.decode(payload, type=AnsweredRecord))
             case RecordType.BASE:
                 self.base(msgspec.msgpack.decode(payload, type=Base))
             case RecordType.PURGED:
@@ -253,6 +256,9 @@ class Applier:
         if any(self.transaction_id):
             self.tables.transactions.add(self.transaction_id, sends)
 
+    def answered(self, record: AnsweredRecord) -> None:
+        self.tables.answers.add(record)
+
     def document(self, record: DocumentRecord) -> None:
         if record.content is None:
             self.tables.documents.pop(record.name, None)
@@ -277,6 +283,7 @@ class Applier:
         tables.documents = dict(base.documents)
         tables.failures.load(base.failures)
         tables.transactions.load(base.transactions)
+        tables.answers.load(base.answers)
         tables.last_topic_id = max(tables.last_topic_id, base.last_topic_id)
         tables.last_group_id = max(tables.last_group_id, base.last_group_id)
         self.tick_ms = max(self.tick_ms, base.tick_ms)

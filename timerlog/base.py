@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
+from timerlog.answers import AnswersBase
 from timerlog.failures import Failure
 from timerlog.layout import GroupRecord, TopicRecord
 from timerlog.tables import Tables
@@ -41,6 +42,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     documents: dict[str, bytes]
     failures: list[tuple[int, int, list[Failure]]]
     transactions: list[tuple[bytes, list[tuple[int, int]]]]
+    answers: AnswersBase = AnswersBase()
 
 
 class Purged(msgspec.Struct, frozen=True, array_like=True):
@@ -67,6 +69,7 @@ def capture(tables: Tables, tick_ms: int) -> Base:
         documents=dict(tables.documents),
         failures=tables.failures.dump(),
         transactions=tables.transactions.dump(),
+        answers=tables.answers.dump(),
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from native import ffi, lib
 from timerlog.apply import AS_IT_IS, Runs, pack_redeliver, reschedule_aux
-from timerlog.core import INTERNAL, MESSAGE_TIMER, Control, UInt64Array, in_records
+from timerlog.core import INTERNAL, MESSAGE_TIMER, Control, UInt32Array, UInt64Array, in_records
 from timerlog.errors import BadTime, UnknownGroup
 from timerlog.layout import (
     CALLED,
@@ -46,6 +47,28 @@ class Revoked(msgspec.Struct, frozen=True):
     holder: int
     ids: list[int]
     epochs: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Messages of a group that are called for again: runs, and how they are redelivered."""
+
+    group_id: int
+    seqs: UInt64Array
+    epochs: UInt32Array
+    time_ms: int
+    parts: list[tuple[Runs, int]]
+    revoked: list[Revoked]
+
+    def records(self) -> list[Control]:
+        """What the log is to say."""
+        return [
+            record
+            for runs, how in self.parts
+            for record in in_records(
+                RecordType.REDELIVER, self.group_id, runs, partial(pack_redeliver, how=how)
+            )
+        ]
 
 
 class Changing(Settling):
@@ -82,24 +105,26 @@ class Changing(Settling):
     def _change(
         self,
         ids: Sequence[int] | UInt64Array,
-        can: Callable[[Verdicts], npt.NDArray[np.bool_]],
-        done: str,
+        done: Mapping[int, str],
         act: Callable[[UInt64Array], None],
         again: str,
     ) -> list[str]:
-        """Judges all ids, acts on those that ``can`` be changed, and gives an answer for each."""
+        """Judges all ids, acts on those with a verdict that ``done`` has a word for, and gives an answer for each."""
         wanted = _as_ids(ids)
         verdicts = self._judge_ids(wanted)
-        chosen = can(verdicts)
+        chosen = np.isin(verdicts, list(done))
         _, first = np.unique(wanted, return_index=True)
         is_first = np.zeros(len(wanted), bool)
         is_first[first] = True
-        changed = np.ascontiguousarray(wanted[chosen & is_first])
-        for start in range(0, len(changed), _CHUNK):
-            act(changed[start : start + _CHUNK])
         results = [_ANSWERS[verdict] or again for verdict in verdicts.tolist()]
         for index in np.flatnonzero(chosen).tolist():
-            results[index] = done if is_first[index] else again
+            results[index] = done[int(verdicts[index])] if is_first[index] else again
+        changed = np.ascontiguousarray(wanted[chosen & is_first])
+        starts = range(0, len(changed), _CHUNK)
+        for start in starts:
+            if start == starts[-1]:  # only what is changed last makes all of the answer true
+                self.decided(results)
+            act(changed[start : start + _CHUNK])
         return results
 
     # -- cancelling --
@@ -109,22 +134,10 @@ class Changing(Settling):
         ``already_acked``, ``already_cancelled``, ``expired`` or ``not_found``. With ``stop`` also those that were
         delivered and not acked by every group are never delivered again: ``stopped``. A cancelled message frees its
         key. Raises ``DiskFull``."""
-        results = self._change(
-            ids, lambda v: (v == SCHEDULED) | (v == READY), "cancelled", self._cancel, "already_cancelled"
-        )
-        if not stop or "already_delivered" not in results:
-            return results
-        late = np.array([i for i, result in enumerate(results) if result == "already_delivered"])
-        stopped = self._change(
-            _as_ids(ids)[late],
-            lambda v: v == DELIVERED,
-            "stopped",
-            self._stop,
-            "already_cancelled",
-        )
-        for index, result in zip(late.tolist(), stopped, strict=True):
-            results[index] = result
-        return results
+        done = {SCHEDULED: "cancelled", READY: "cancelled"}
+        if stop:
+            return self._change(ids, {**done, DELIVERED: "stopped"}, self._stop, "already_cancelled")
+        return self._change(ids, done, self._cancel, "already_cancelled")
 
     def _cancel(self, ids: UInt64Array) -> None:
         self._end(ids, RecordType.CANCEL, MessageState.CANCELLED)
@@ -179,7 +192,8 @@ class Changing(Settling):
         def act(chosen: UInt64Array) -> None:
             self._reschedule(chosen, deliver_at_ms, AS_IT_IS if priority is None else priority, now_ms)
 
-        return self._change(ids, _is_undelivered, "rescheduled", act, "rescheduled")
+        done = {SCHEDULED: "rescheduled", READY: "rescheduled"}
+        return self._change(ids, done, act, "rescheduled")
 
     def _reschedule(self, ids: UInt64Array, deliver_at_ms: int | None, priority: int, now_ms: int) -> None:
         runs = self.prepare_reschedule(ids, deliver_at_ms, now_ms)
@@ -229,7 +243,7 @@ class Changing(Settling):
         them; ``acked``: also to those that are; ``postpone``: what could be delivered again by now waits for a later
         time as well. An answer for each: ``redelivered``, ``waiting`` (it is to be delivered
         anyway), ``already_acked``, ``already_cancelled``, ``expired`` or ``not_found``. Who holds one loses it.
-        Raises ``BadTime``, ``UnknownGroup``, and ``DiskFull``: then those before the full disk are redelivered."""
+        Raises ``BadTime``, ``UnknownGroup``, ``DiskFull``: then nothing was changed."""
         if at_ms is not None and not 0 <= at_ms <= MAX_TIME_MS:
             raise BadTime(f"{at_ms} is not between 0 and {MAX_TIME_MS}")
         time_ms = now_ms if at_ms is None else at_ms
@@ -239,12 +253,12 @@ class Changing(Settling):
         in_topic = (verdicts == DELIVERED) | (verdicts == DONE) | (verdicts == READY)
         redelivered: set[int] = set()
         waiting: set[int] = set()
+        calls: list[_Call] = []
         for group_id, seqs, members in self._in_groups(wanted[in_topic], group):
             again, idle = self._judge_redelivery(group_id, seqs, acked, postpone and time_ms > now_ms)
-            chosen = seqs[again]
-            for start in range(0, len(chosen), _CHUNK):
-                part = np.ascontiguousarray(chosen[start : start + _CHUNK])
-                self._call_again(group_id, part, time_ms, now_ms, reset_attempts)
+            if again.any():
+                chosen = np.ascontiguousarray(seqs[again])
+                calls.append(self._prepare_call(group_id, chosen, time_ms, now_ms, reset_attempts))
             redelivered.update(members[again].tolist())
             waiting.update(members[idle].tolist())
         for index in np.flatnonzero(in_topic).tolist():
@@ -253,6 +267,11 @@ class Changing(Settling):
                 results[index] = "redelivered"
             else:
                 results[index] = "waiting" if message_id in waiting else "already_acked"
+        if calls:
+            self.decided(results)
+            self._append_all([record for call in calls for record in call.records()])
+        for call in calls:
+            self._call_again(call, now_ms)
         return results
 
     def _in_groups(
@@ -287,11 +306,11 @@ class Changing(Settling):
         idle = (untouched | waits) & (seqs >= group.record.start_seq)
         return again, idle
 
-    def _call_again(
+    def _prepare_call(
         self, group_id: int, seqs: UInt64Array, time_ms: int, now_ms: int, reset_attempts: bool
-    ) -> None:
-        """Makes messages of a group wait for ``time_ms``, whatever became of them. Raises ``DiskFull``: then nothing
-        was changed."""
+    ) -> _Call:
+        """What is to be written so that messages of a group wait for ``time_ms``, whatever became of them, whose
+        timers it sets. Raises ``DiskFull``."""
         rows = self.tables.groups[group_id].deliveries.items[seqs]
         epochs = rows["epoch"].copy()
         times = np.full(len(seqs), time_ms, np.int64)
@@ -307,21 +326,16 @@ class Changing(Settling):
             for which, how in ((~done, 0), (done, WERE_DONE))
             if which.any()
         ]
-        self._append_all(
-            [
-                record
-                for runs, how in parts
-                for record in in_records(
-                    RecordType.REDELIVER, group_id, runs, partial(pack_redeliver, how=how)
-                )
-            ]
-        )
-        for runs, how in parts:
-            self._applier.redeliver(group_id, runs, how)
-        self._revoked.extend(revoked)
-        self._woken.add(group_id)
-        if time_ms <= now_ms:
-            self._expire(group_id, seqs, epochs, now_ms)
+        return _Call(group_id, seqs, epochs, time_ms, parts, revoked)
+
+    def _call_again(self, call: _Call, now_ms: int) -> None:
+        """Makes it so: it is in the log."""
+        for runs, how in call.parts:
+            self._applier.redeliver(call.group_id, runs, how)
+        self._revoked.extend(call.revoked)
+        self._woken.add(call.group_id)
+        if call.time_ms <= now_ms:
+            self._expire(call.group_id, call.seqs, call.epochs, now_ms)
 
     # -- who has to know --
 
@@ -365,16 +379,20 @@ class Changing(Settling):
         *,
         send: JudgedSend | None = None,
         cancel: Sequence[int] = (),
+        result: Any = None,
     ) -> None:
         """Keeps a document under a name, or deletes it (``None``), together with a message that is stored and others
         that are cancelled, if no subscriber was given them yet: all of it or nothing, also after a crash. It may be
-        relied on once the log is durable. Raises ``DiskFull``, ``TransactionTooLarge``."""
+        relied on once the log is durable. ``result``: what a request is answered. Raises ``DiskFull``,
+        ``TransactionTooLarge``."""
         ids = np.unique(_as_ids(cancel))
         ids = np.ascontiguousarray(ids[_is_undelivered(self._judge_ids(ids))])
         document = msgspec.msgpack.encode(DocumentRecord(name, content))
         controls: list[Control] = [(RecordType.DOCUMENT, 0, document)]
         if len(ids):
             controls.append((RecordType.CANCEL, 0, ids.tobytes()))
+        if result is not None:
+            self.decided(result)
         self.commit_records(INTERNAL, [send] if send is not None else [], controls, now_ms)
         self._wake_ordered(ids)
 

@@ -74,7 +74,9 @@ class OpenTransaction:
     def commit(self) -> list[tuple[int, int]]:
         """(first id, count) of each send, in order. Raises ``TransactionRefused``, ``TransactionTooLarge``,
         ``DiskFull``: then nothing was done."""
-        stored = self._store.commit_records(self._id, self._sends, self._controls, self._now_ms)
+        stored = self._store.commit_records(
+            self._id, self._sends, self._controls, self._now_ms, is_answer=True
+        )
         self._marked.clear()
         return stored
 

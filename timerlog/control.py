@@ -14,7 +14,7 @@ from timerlog.combining import OpenTransaction
 from timerlog.core import check_transaction_id
 from timerlog.dropping import Dropping
 from timerlog.forecast import WheelPicture
-from timerlog.layout import ROW, MessageState
+from timerlog.layout import ROW, MessageState, TopicRecord
 from timerlog.prepared import Prepared
 from timerlog.reviving import Reviving
 from timerlog.selecting import Selecting
@@ -76,8 +76,12 @@ class Control(Prepared, Reviving, Selecting, Dropping):
     def describe_topic(self, topic: str) -> dict[str, Any]:
         """A topic's settings, its own and those that hold, and its shards; docs/protocol.md, GET_TOPIC_OK. Raises
         ``UnknownTopic``."""
-        record = self.topic(topic)
-        counts = [self._native.topics[part] for part in self.shards_of(record.topic_id)]
+        return self.describe(self.topic(topic))
+
+    def describe(self, record: TopicRecord) -> dict[str, Any]:
+        """The same for what a topic will be as soon as its record is written."""
+        known = record.topic_id in self.tables.topics
+        counts = [self._native.topics[part] for part in self.shards_of(record.topic_id)] if known else []
         return {
             "name": record.name,
             "topic_id": record.topic_id,
@@ -128,6 +132,7 @@ class Control(Prepared, Reviving, Selecting, Dropping):
     def state_hash(self) -> str:
         """A SHA-256 over everything that the log determines: a replay of the log gives the same."""
         digest = hashlib.sha256()
+        digest.update(msgspec.msgpack.encode(self.tables.answers.dump()))
         for start in range(int(self._native.first_id), self.tables.next_id, _HASH_ROWS):
             rows = self.tables.rows[start : min(start + _HASH_ROWS, self.tables.next_id)]
             there = np.flatnonzero(rows["state"])

@@ -6,13 +6,16 @@ does not have, so a process that is killed between any two steps loses nothing a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from native import Buffer, ffi, lib
+from timerlog.answers import AnsweredRecord, Answering
 from timerlog.apply import Applier, Runs, runs_pointer
 from timerlog.errors import BadTransactionId, StoreError, TransactionTooLarge
 from timerlog.histogram import Lateness
@@ -71,6 +74,8 @@ class Core:
     _enqueued_id: int
     #: Messages below this id are on disk.
     _durable_next_id: int
+    #: The answer that is to be remembered with what is written now.
+    _answering: Answering | None = None
 
     def _make_scratch(self) -> None:
         self._runs_scratch = np.empty(MAX_BATCH, RUN)
@@ -130,18 +135,103 @@ class Core:
 
     def _append_all(self, records: Sequence[Control]) -> None:
         """Appends control records, all or none, and hands them to the operating system. Raises ``DiskFull``. A crash
-        may leave the first ones alone: what holds only together goes into one group."""
+        may leave the first ones alone: what holds only together goes into one group. An answer that was decided goes
+        into one group with them."""
+        if self._has_answer:
+            self._append_group(records)
+            return
         self.log.ensure_room(sum(RECORD_HEAD_BYTES + 8 + len(payload) for _, _, payload in records))
         for record, aux, payload in records:
             self.log.append(record, aux, payload)
         self.log.flush()
 
     def _append(self, record: RecordType, aux: int, payload: Buffer) -> None:
-        """Appends one control record and hands it to the operating system."""
+        """Appends one control record and hands it to the operating system, together with an answer that was
+        decided."""
+        if self._has_answer:
+            self._append_group([(record, aux, bytes(payload))])
+            return
         self.log.append(record, aux, payload)
         self.log.flush()
 
+    # -- answers --
+
+    @contextmanager
+    def remembering(self, answering: Answering | None) -> Iterator[None]:
+        """What is decided inside is written together with the change that makes it true. None: nothing is to be
+        remembered."""
+        before, self._answering = self._answering, answering
+        try:
+            yield
+        except BaseException:
+            if answering is not None:
+                answering.forget_decided()
+            raise
+        finally:
+            self._answering = before
+
+    def decided(self, result: Any) -> None:
+        """What comes of the change that is written next."""
+        if self._answering is not None:
+            self._answering.decided(result)
+
+    def remember(self, answering: Answering, payload: bytes) -> None:
+        """Sees to it that the whole answer is remembered. Raises ``DiskFull``."""
+        if not answering.says(payload):
+            self._append_answer(answering, answering.whole(self.log.appended_position, payload))
+
+    def _append_answer(self, answering: Answering, record: AnsweredRecord) -> None:
+        with self._plainly():
+            self._append(RecordType.ANSWERED, 0, msgspec.msgpack.encode(record))
+        self._remembered(answering, record)
+
+    @contextmanager
+    def _plainly(self) -> Iterator[None]:
+        before, self._answering = self._answering, None
+        try:
+            yield
+        finally:
+            self._answering = before
+
+    @property
+    def _has_answer(self) -> bool:
+        return self._answering is not None and self._answering.has_decided
+
+    def _answer_controls(self) -> tuple[list[Control], AnsweredRecord | None]:
+        """The record of an answer that was decided, to be written now."""
+        if self._answering is None or not self._answering.has_decided:
+            return [], None
+        record = self._answering.record(self.log.appended_position)
+        return [(RecordType.ANSWERED, 0, msgspec.msgpack.encode(record))], record
+
+    def _remembered(self, answering: Answering | None, record: AnsweredRecord | None) -> None:
+        """The record is in the log."""
+        if answering is not None and record is not None:
+            answering.written(record)
+            self._applier.answered(record)
+
     # -- records that hold together --
+
+    def _append_group(self, records: Sequence[Control]) -> None:
+        """Appends control records, and an answer that was decided, so that the log holds all or none. Raises
+        ``DiskFull``, ``TransactionTooLarge``."""
+        more, answer = self._answer_controls()
+        records = [*records, *more]
+        room_bytes = group_room_bytes(records)
+        self._check_room_for_group(room_bytes)
+        self.log.flush()
+        self.log.ensure_room(room_bytes)
+        start = self._begin_group(INTERNAL, room_bytes)
+        try:
+            for control in records:
+                self._add_to_group(*control)
+        except BaseException:
+            lib.tw_unsend(self._native, self.tables.next_id, start)
+            raise
+        lib.tw_group_end(self._native, start)
+        self.log.touched()
+        self.log.flush()
+        self._remembered(self._answering, answer)
 
     def _begin_group(self, transaction_id: bytes, room_bytes: int) -> int:
         """Starts a TRANSACTION record, for which room was made; returns where in staging. What ``_add_to_group`` adds

@@ -44,11 +44,13 @@ class Dropping(Changing):
         ready = np.flatnonzero(verdicts == DONE)
         ready = ready[self._last_done_ms(ids[ready]) < done_before_ms]
         chosen = np.ascontiguousarray(ids[ready])
-        if len(chosen):
-            self._end(chosen, RecordType.DROPPED, MessageState.DROPPED)
         stays = ~is_unknown
         stays[ready] = False
-        return Dropped(len(chosen), int(is_unknown.sum()), ids[stays])
+        done = Dropped(len(chosen), int(is_unknown.sum()), ids[stays])
+        if len(chosen):
+            self.decided(done)
+            self._end(chosen, RecordType.DROPPED, MessageState.DROPPED)
+        return done
 
     def _last_done_ms(self, ids: UInt64Array) -> npt.NDArray[np.int64]:
         """When the last of its groups was done with each message; ``ids`` are in order."""

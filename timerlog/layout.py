@@ -55,6 +55,9 @@ class RecordType(IntEnum):
     ADOPTED = 24  #: the next segments were written by others, and belong to the log from here on
     FILL = 25  #: bytes that mean nothing
     DROPPED = 26  #: messages that every group is done with, and that somebody keeps elsewhere
+    ANSWERED = (
+        27  #: the answer to a request, or a part of it, so that a repetition is answered and not done again
+    )
     END = 255  #: the log goes on in the next segment
 
 

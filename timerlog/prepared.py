@@ -39,12 +39,13 @@ class Prepared(Changing):
         it became, or 0. Raises ``DiskFull``, ``TransactionRefused``; what was decided before that stands."""
         results, became = [], []
         for message_id in ids:
-            result, new_id = self._decide(message_id, commit, now_ms)
+            result, new_id = self.decide_one(message_id, commit=commit, now_ms=now_ms)
             results.append(result)
             became.append(new_id)
         return results, became
 
-    def _decide(self, message_id: int, commit: bool, now_ms: int) -> tuple[str, int]:
+    def decide_one(self, message_id: int, *, commit: bool, now_ms: int) -> tuple[str, int]:
+        """As ``decide``, for one message."""
         state = int(self._judge_ids(np.array([message_id], np.uint64))[0])
         if state not in (SCHEDULED, READY, DELIVERED, CANCELLED, EXPIRED):
             return "not_found", 0
@@ -61,6 +62,7 @@ class Prepared(Changing):
         if state == CANCELLED:
             return "already_rolled_back", 0
         if not commit:
+            self.decided(("rolled_back", 0))
             self._stop(np.array([message_id], np.uint64))
             return "rolled_back", 0
         return self._commit(message_id, topic, key, view, now_ms)
@@ -75,6 +77,7 @@ class Prepared(Changing):
         earlier = self._find(topic_id, key)
         if earlier:  # a message of this key was sent in the meantime: it counts once, as it would with send
             revoked = self._holders_of_messages(ids)
+            self.decided(("already_committed", earlier))
             self._end(ids, RecordType.EXPIRED, MessageState.EXPIRED)
             self._revoked.extend(revoked)
             return "already_committed", earlier
@@ -88,6 +91,7 @@ class Prepared(Changing):
         send = self.judge_send(send_payload(topic_id, [message], deliver_at_ms), now_ms)
         ending = (RecordType.EXPIRED, 0, ids.tobytes())
         revoked = self._holders_of_messages(ids)
+        self.decided(("committed", self.tables.next_id))
         new_id = self.commit_records(INTERNAL, [send], [ending], now_ms)[0][0]
         self._revoked.extend(revoked)
         return "committed", new_id

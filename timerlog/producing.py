@@ -59,6 +59,7 @@ class Ingested:
     stop: Stop
     stop_frame: tuple[int, int, memoryview] | None
     exceptions: int = 0
+    stop_flags: int = 0  #: of the frame: the three bytes behind its type
 
 
 class SendRights:
@@ -132,13 +133,15 @@ class Producing(Topics):
                 break
         if messages:
             self.log.touched()
-        frame = None
+        frame, flags = None, 0
         if stop in _WITH_FRAME:
+            flags = int.from_bytes(memoryview(data)[payload_offset - 7 : payload_offset - 4], "little")
             payload = memoryview(data)[payload_offset : payload_offset + int(result.stop_payload_bytes)]
             frame = (int(result.stop_type), int(result.stop_correlation), payload)
         answer = b"".join(replies)
         exceptions = (len(answer) - frames * _REPLY_BYTES) // _EXCEPTION_BYTES
-        return Ingested(consumed, messages, answer, self.log.appended_position, Stop(stop), frame, exceptions)
+        position = self.log.appended_position
+        return Ingested(consumed, messages, answer, position, Stop(stop), frame, exceptions, flags)
 
     def _provide(self, need: int, amount: int) -> None:
         """Provides what the next frame needs, before anything of it is stored. Raises ``DiskFull``."""

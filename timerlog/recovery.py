@@ -20,6 +20,7 @@ import numpy as np
 
 from native import crc32c, ffi, lib
 from timerlog import checkpoint as checkpoints
+from timerlog.answers import RememberedAnswers
 from timerlog.apply import Applier
 from timerlog.checkpoint import Checkpoint
 from timerlog.disk import Disk
@@ -224,6 +225,7 @@ def _create(
     reserve = Reserve(disk, settings.disk_reserve_bytes)
     tables = Tables(directory, log_id, settings, reserve)
     undo.callback(tables.close)
+    tables.answers = RememberedAnswers(settings.segment_bytes)
     log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, base)
     undo.callback(log.close_files)
     log.prepare(settings.max_frame_bytes)
@@ -268,6 +270,7 @@ class _Recovery:
         self._refuse_damage(reader, self._first_record() if trusted is None else trusted.position)
         tables = self._open_tables(trusted)
         self.undo.callback(tables.close)
+        tables.answers = RememberedAnswers(self.segment_bytes)
         log = CommitLog(self.disk, tables.native, self.segment_bytes, self.log_id, self.base)
         log.prepare(self.settings.max_frame_bytes)
         for segment, file in files.items():

@@ -28,11 +28,12 @@ class Reviving(Changing):
         ``not_found``. Raises ``DiskFull``, ``TransactionRefused``; those before that were replayed."""
         counts: dict[str, int] = {}
         for message_id in ids:
-            result = self._replay(topic, message_id, now_ms)
+            result = self.replay_letter(topic, message_id, now_ms)
             counts[result] = counts.get(result, 0) + 1
         return counts
 
-    def _replay(self, topic: str, message_id: int, now_ms: int) -> str:
+    def replay_letter(self, topic: str, message_id: int, now_ms: int) -> str:
+        """As ``replay_dead``, for one letter; what became of it."""
         letter = np.array([message_id], np.uint64)
         if int(self._judge_ids(letter)[0]) not in (SCHEDULED, READY, DELIVERED):
             return "not_found"
@@ -52,6 +53,7 @@ class Reviving(Changing):
         if verdict == _DEAD:
             self._revive(letter, original, group, now_ms)
         elif verdict == _NOT_DEAD:
+            self.decided(_RESULTS[verdict])
             self._stop(letter)
         elif verdict == _GONE:
             self._send_again(letter, topic, key, view, now_ms)
@@ -87,6 +89,7 @@ class Reviving(Changing):
         epoch = int(self.tables.groups[group_id].deliveries.items["epoch"][seq])
         payload = pack_redeliver(np.array([(seq, 1, epoch, now_ms)], RUN), RESET_ATTEMPTS | WERE_DONE)
         revoked = self._holders_of_messages(letter)
+        self.decided(_RESULTS[_DEAD])
         self._write_together([(RecordType.REDELIVER, group_id, payload), _ending(letter)])
         self._revoked.extend(revoked)
         self._wake_revived(group_id, payload, now_ms)
@@ -99,6 +102,7 @@ class Reviving(Changing):
         message = Outbound(view.body, key, view.headers, view.order, view.priority)
         send = self.judge_send(send_payload(topic_id, [message]), now_ms)
         revoked = self._holders_of_messages(letter)
+        self.decided(_RESULTS[_GONE])
         self.commit_records(INTERNAL, [send], [_ending(letter)], now_ms)
         self._revoked.extend(revoked)
 

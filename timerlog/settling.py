@@ -157,6 +157,7 @@ class Settling(DeadLetters):
         results, receipts = self._judge(group_id, ids, epochs, "nacked")
         with self._unmarked_on_error(receipts):
             parts = [(part, self._nack_runs(part, delay_ms, now_ms)) for part in receipts]
+            self.decided(results)
             self._append_all(
                 [
                     record

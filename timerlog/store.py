@@ -215,6 +215,7 @@ class Store(TimerServices, Control):
         next_id = first_id + count
         with self.reserve.closed():
             self.tables.ensure_rows(next_id)
+        self.decided(first_id)
         self._append(RecordType.RESERVED, 0, next_id.to_bytes(8, "little"))
         self._applier.reserved(next_id)
         return first_id

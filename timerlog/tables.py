@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from native import ffi, lib
+from timerlog.answers import RememberedAnswers
 from timerlog.errors import StoreError, UnsupportedFormat
 from timerlog.failures import Failures
 from timerlog.layout import (
@@ -157,6 +158,7 @@ class Tables:
         self.failures = Failures()
         self.has_spread = False  #: whether any topic ever spread its messages
         self.transactions = RecentTransactions()
+        self.answers = RememberedAnswers()
         self._order_tables: dict[int, Any] = {}
         # Numbers start at 1, so that 0 can mean "none"; that of a deleted topic or group is not used again.
         self.last_topic_id = self.last_group_id = 0

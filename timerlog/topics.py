@@ -9,8 +9,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from native import lib
-from timerlog.core import INTERNAL, MESSAGE_TIMER, Control, group_room_bytes
+from timerlog.core import MESSAGE_TIMER, Control
 from timerlog.errors import BadName, BadTopicSettings, TooManyTopics, TopicExists, UnknownTopic
 from timerlog.layout import MessageState, RecordType, TopicRecord
 from timerlog.reserving import Reserving
@@ -69,7 +68,7 @@ class Topics(Reserving):
             raise BadTopicSettings(f"{shards} shards are not possible: 2 to {MAX_SHARDS}, or none")
         settings = check_topic_settings(dict(values))
         if name not in self.tables.topic_ids:
-            return self._create(name, settings, shards, now_ms)
+            return self._create(name, settings, shards, now_ms, is_answer=True)
         known = self.topic(name)
         if (known.settings, known.shards, known.paused) != (settings, shards, False):
             raise TopicExists(f"there is a topic {name!r} already, and it has other settings")
@@ -94,6 +93,7 @@ class Topics(Reserving):
         changed = msgspec.structs.replace(
             record, settings=settings, paused=record.paused if paused is None else paused
         )
+        self.decided(changed)
         self._change_topics([changed, *self._shards_like(changed)], now_ms)
         return changed
 
@@ -102,6 +102,7 @@ class Topics(Reserving):
         record = msgspec.structs.replace(self.topic(name), deleted=True)
         if record.parent:
             raise BadTopicSettings(f"{name!r} is a shard: delete the topic that it is a part of")
+        self.decided(record)
         self._write_topics([*self._shards_like(record), record])
         return record
 
@@ -129,7 +130,9 @@ class Topics(Reserving):
             for shard in self.shards_of(record.topic_id)
         ]
 
-    def _create(self, name: str, settings: TopicSettings, shards: int, now_ms: int) -> TopicRecord:
+    def _create(
+        self, name: str, settings: TopicSettings, shards: int, now_ms: int, *, is_answer: bool = False
+    ) -> TopicRecord:
         if len(name) > MAX_NAME_CHARS_WITH_LETTERS and not name.endswith(DEAD_SUFFIX):
             raise BadName(
                 f"{name!r} is too long: a topic's name has at most {MAX_NAME_CHARS_WITH_LETTERS} characters, "
@@ -153,6 +156,8 @@ class Topics(Reserving):
             for i in range(shards)
         ]
         self._promise_topics(1 + shards)
+        if is_answer:
+            self.decided(record)
         self._write_topics([record, *parts])
         return record
 
@@ -201,19 +206,3 @@ class Topics(Reserving):
             self._append_group(records)
         for record, aux, payload in records:
             self._applier.apply(record, aux, payload)
-
-    def _append_group(self, records: Sequence[Control]) -> None:
-        room_bytes = group_room_bytes(records)
-        self._check_room_for_group(room_bytes)
-        self.log.flush()
-        self.log.ensure_room(room_bytes)
-        start = self._begin_group(INTERNAL, room_bytes)
-        try:
-            for control in records:
-                self._add_to_group(*control)
-        except BaseException:
-            lib.tw_unsend(self._native, self.tables.next_id, start)
-            raise
-        lib.tw_group_end(self._native, start)
-        self.log.touched()
-        self.log.flush()

@@ -69,15 +69,24 @@ class Transactions(Producing, Delivering):
         return self.commit_records(INTERNAL, [send], controls, now_ms)[0][0]
 
     def commit_records(
-        self, transaction_id: bytes, sends: Sequence[JudgedSend], controls: Sequence[Control], now_ms: int
+        self,
+        transaction_id: bytes,
+        sends: Sequence[JudgedSend],
+        controls: Sequence[Control],
+        now_ms: int,
+        *,
+        is_answer: bool = False,
     ) -> list[tuple[int, int]]:
-        """Writes and applies one TRANSACTION record, whose id has 16 bytes. Returns (first id, count) of each send.
-        Raises ``DiskFull``, ``TransactionRefused``, ``TransactionTooLarge``, ``BadTransactionId``: then nothing was
-        done."""
-        room_bytes = self._provide_for(sends, controls)
+        """Writes and applies one TRANSACTION record, whose id has 16 bytes. Returns (first id, count) of each send;
+        ``is_answer``: that is what a request is answered. Raises ``DiskFull``, ``TransactionRefused``,
+        ``TransactionTooLarge``, ``BadTransactionId``: then nothing was done."""
+        if is_answer:
+            self.decided(self._to_be_stored(sends))
+        more, answer = self._answer_controls()
+        room_bytes = self._provide_for(sends, [*controls, *more])
         start, first_id = self._begin_group(transaction_id, room_bytes), self.tables.next_id
         try:
-            results = self._stage(sends, controls, now_ms)
+            results = self._stage(sends, controls, more, now_ms)
         except BaseException:
             lib.tw_unsend(self._native, first_id, start)
             raise
@@ -88,14 +97,20 @@ class Transactions(Producing, Delivering):
         for record, aux, payload in controls:
             self._applier.apply(record, aux, payload)
         self._applier.stored(results)
+        self._remembered(self._answering, answer)
         return results
 
+    def _to_be_stored(self, sends: Sequence[JudgedSend]) -> list[tuple[int, int]]:
+        """(first id, count) that each send will have: judged sends are stored whole, one behind the other."""
+        first_ids = np.cumsum([self.tables.next_id, *(send.count for send in sends)]).tolist()
+        return [(first, send.count) for first, send in zip(first_ids, sends, strict=False)]
+
     def _stage(
-        self, sends: Sequence[JudgedSend], controls: Sequence[Control], now_ms: int
+        self, sends: Sequence[JudgedSend], controls: Sequence[Control], last: Sequence[Control], now_ms: int
     ) -> list[tuple[int, int]]:
         stored = [self._stage_send(send, now_ms) for send in sends]
         results = np.array(stored, "<u8").tobytes()
-        for control in [*controls, (RecordType.STORED, 0, results)]:
+        for control in [*controls, (RecordType.STORED, 0, results), *last]:
             self._add_to_group(*control)
         return stored
 

@@ -397,6 +397,14 @@ class RequestTimeout(TickwheelError, TimeoutError):
     retryable = True
 
 
+class RequestUncertain(RequestTimeout):
+    """The answer to a request was lost, and it is not known whether the request was carried out."""
+
+    code = "request_uncertain"
+    advice = "Look at what it was to change before you make it again."
+    retryable = False
+
+
 class SendUncertain(TickwheelError, ConnectionError):
     """The connection broke before the broker confirmed a message without key: it may or may not be stored."""
 

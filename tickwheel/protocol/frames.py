@@ -5,7 +5,7 @@
 >>> reader.feed(frame[:10]); reader.next_frame() is None
 True
 >>> reader.feed(frame[10:]); reader.next_frame()
-Frame(type=3, correlation=7, payload=b'')
+Frame(type=3, correlation=7, payload=b'', flags=0)
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from native import crc32c
 from tickwheel.protocol.errors import BadCrc, BadFrame, FrameTooLarge
 
 HEADER_BYTES: Final = 16
+HAS_IDENTITY: Final = 1
+"""A flag: the payload of this request begins with its identity; see ``identity``."""
+IS_REPEATED: Final = 2
+"""A flag: it was written to an earlier connection, too."""
+
 _HEADER: Final = struct.Struct("<IIBBHI")
 _LENGTH_AND_CRC: Final = struct.Struct("<II")
 _CHECKED_HEADER: Final = struct.Struct("<BBHI")
@@ -149,16 +154,19 @@ class Frame(NamedTuple):
     type: int
     correlation: int
     payload: bytes
+    flags: int = 0
 
 
 Buffer = bytes | bytearray | memoryview
 
 
-def encode_frame(frame_type: int, correlation: int, payload: Buffer | Iterable[Buffer] = b"") -> bytes:
+def encode_frame(
+    frame_type: int, correlation: int, payload: Buffer | Iterable[Buffer] = b"", flags: int = 0
+) -> bytes:
     """One frame. ``payload`` is one buffer, or the pieces to be joined to one."""
     if not isinstance(payload, bytes):
         payload = bytes(payload) if isinstance(payload, bytearray | memoryview) else b"".join(payload)
-    checked = _CHECKED_HEADER.pack(frame_type, 0, 0, correlation)
+    checked = _CHECKED_HEADER.pack(frame_type, flags, 0, correlation)
     crc = crc32c(payload, crc32c(checked))
     return b"".join((_LENGTH_AND_CRC.pack(len(payload), crc), checked, payload))
 
@@ -169,8 +177,10 @@ class FrameReader:
     It holds at most one incomplete frame, so at most ``max_frame_bytes``.
     """
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, known_flags: int = 0) -> None:
+        """``known_flags``: those that frames may have; only requests have any."""
         self.max_frame_bytes = max_frame_bytes
+        self._known_flags = known_flags
         self._buffer = bytearray()
         self._start = 0
 
@@ -206,10 +216,10 @@ class FrameReader:
         if available < total_bytes:
             return None
         payload = self._checked_payload(crc, total_bytes)
-        if flags or reserved:
+        if flags & ~self._known_flags or reserved:
             raise BadFrame("A frame has flags that version 1 of the protocol does not know.")
         self._start += total_bytes
-        return Frame(frame_type, correlation, payload)
+        return Frame(frame_type, correlation, payload, flags)
 
     def _checked_payload(self, crc: int, total_bytes: int) -> bytes:
         with memoryview(self._buffer) as view, view[self._start + 8 : self._start + total_bytes] as checked:

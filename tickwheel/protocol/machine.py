@@ -32,7 +32,17 @@ from tickwheel.protocol.errors import (
     UnknownFrame,
     UnsupportedProtocol,
 )
-from tickwheel.protocol.frames import ANSWER_OF, Buffer, Frame, FrameReader, FrameType, encode_frame
+from tickwheel.protocol.frames import (
+    ANSWER_OF,
+    HAS_IDENTITY,
+    IS_REPEATED,
+    Buffer,
+    Frame,
+    FrameReader,
+    FrameType,
+    encode_frame,
+)
+from tickwheel.protocol.identity import RequestIdentity, split_identity
 from tickwheel.protocol.limits import LARGEST_DELIVERY_BYTES, MAX_HANDSHAKE_BYTES, PROTOCOL_VERSION
 from tickwheel.protocol.messages import (
     AckColumns,
@@ -153,8 +163,8 @@ _GOAWAY: Final = msgspec.msgpack.Decoder(GoAway)
 class _Machine:
     """What both ends share: the buffer, and the refusal to go on after an error."""
 
-    def __init__(self, max_frame_bytes: int) -> None:
-        self._reader = FrameReader(max_frame_bytes)
+    def __init__(self, max_frame_bytes: int, known_flags: int = 0) -> None:
+        self._reader = FrameReader(max_frame_bytes, known_flags)
         self._error: RemoteProtocolError | None = None
 
     def _frames(self) -> Iterator[Frame]:
@@ -182,11 +192,16 @@ class ClientMachine(_Machine):
         """The first bytes to send. ``client`` is a name for the broker's log."""
         return self.request(FrameType.HELLO, encode_body(hello(client, token)))[1]
 
-    def request(self, frame_type: FrameType, payload: Buffer) -> tuple[int, bytes]:
+    def request(
+        self, frame_type: FrameType, payload: Buffer, identity: RequestIdentity | None = None
+    ) -> tuple[int, bytes]:
         """``(correlation, frame)`` of a new request."""
         correlation = self._free_correlation()
         self._expected[correlation] = ANSWER_OF[frame_type]
-        return correlation, encode_frame(frame_type, correlation, payload)
+        if identity is None:
+            return correlation, encode_frame(frame_type, correlation, payload)
+        pieces = (identity.encode(), payload)
+        return correlation, encode_frame(frame_type, correlation, pieces, identity.flags)
 
     def _free_correlation(self) -> int:
         correlation = self._last_correlation
@@ -266,6 +281,7 @@ class Requested:
 
     correlation: int
     request: Request
+    identity: RequestIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +324,7 @@ class ServerMachine(_Machine):
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
-        super().__init__(min(max_frame_bytes, MAX_HANDSHAKE_BYTES))
+        super().__init__(min(max_frame_bytes, MAX_HANDSHAKE_BYTES), HAS_IDENTITY | IS_REPEATED)
         self._max_frame_bytes = max_frame_bytes
         self._greeted = False
 
@@ -323,13 +339,15 @@ class ServerMachine(_Machine):
     def _events(self) -> Iterator[ServerEvent]:
         try:
             for frame in self._frames():
-                yield self.frame_received(frame.type, frame.correlation, frame.payload)
+                yield self.frame_received(frame.type, frame.correlation, frame.payload, frame.flags)
         except RemoteProtocolError as error:
             self._error = error
             raise
 
-    def frame_received(self, frame_type: int, correlation: int, payload: Buffer) -> ServerEvent:
-        """The event of one whole frame whose checksum was right.
+    def frame_received(
+        self, frame_type: int, correlation: int, payload: Buffer, flags: int = 0
+    ) -> ServerEvent:
+        """The event of one whole frame whose checksum was right; ``flags`` are the three bytes behind its type.
 
         Raises BadHandshake or UnsupportedProtocol when the first frame is not a proper HELLO.
         """
@@ -337,7 +355,7 @@ class ServerMachine(_Machine):
         if not self._greeted:
             return self._handshake(frame_type, correlation, payload)
         try:
-            return _server_event(frame_type, correlation, payload)
+            return _server_event(frame_type, correlation, payload, flags)
         except (BadFrame, BadRequest, UnknownFrame) as error:
             return NotUnderstood(correlation, error)
 
@@ -355,7 +373,9 @@ class ServerMachine(_Machine):
         return Requested(correlation, request)
 
 
-def _server_event(frame_type: int, correlation: int, payload: bytes) -> ServerEvent:
+def _server_event(frame_type: int, correlation: int, payload: bytes, flags: int) -> ServerEvent:
+    if flags and frame_type in (FrameType.SEND, FrameType.ACK, FrameType.HELLO):
+        raise BadFrame("A frame has flags that its type does not have.")
     if frame_type == FrameType.SEND:
         return SendRequested(correlation, *decode_send(payload))
     if frame_type == FrameType.ACK:
@@ -368,4 +388,5 @@ def _server_event(frame_type: int, correlation: int, payload: bytes) -> ServerEv
         raise UnknownFrame(f"There is no request of type {frame_type}.") from None
     if known not in REQUEST_CLASSES:
         raise UnknownFrame(f"{known.name} is not a request.")
-    return Requested(correlation, decode_request(known, payload))
+    identity, rest = split_identity(known, flags, payload)
+    return Requested(correlation, decode_request(known, bytes(rest)), identity)

@@ -141,6 +141,8 @@ class HelloOk(Answer, frozen=True):
     max_key_bytes: U32
     max_headers_bytes: U32
     delay_levels_ms: list[int] = msgspec.field(default_factory=list)
+    answers_remembered: int = 0  #: of so many requests with an identity; 0: it knows no identities
+    log_position: int = 0  #: up to which the log is durable
 
 
 class Pong(Answer, frozen=True):

@@ -96,7 +96,7 @@ def test_records_that_never_fit_together_are_refused(store: Store, topic: int) -
 def test_a_group_of_records_without_room_is_taken_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.log.flush()
     position = store.appended_position
-    monkeypatch.setattr("timerlog.topics.group_room_bytes", lambda records: 40)
+    monkeypatch.setattr("timerlog.core.group_room_bytes", lambda records: 40)
     monkeypatch.setattr(store.tables.native, "segment_end", position + 60, raising=True)
     with pytest.raises(StoreError, match="more room"):
         store.create_topic("t", {}, 16, NOW_MS)

@@ -109,10 +109,11 @@ def test_only_in_a_transaction(queue: outbox.Queue) -> None:
     with queue.database.engine.connect() as connection, pytest.raises(NotInTransaction):
         batch.ack_in(connection)
     with Session(queue.database.engine) as session, session.begin():
-        with pytest.raises(BadArgument, match="Session"):
-            queue.put(session, "b")  # type: ignore[arg-type]
+        with pytest.raises(BadArgument, match="Engine"):
+            queue.put(queue.database.engine, "b")  # type: ignore[arg-type]
         queue.put(session.connection(), "b")
-    assert queue.stats().ready == 1
+        queue.put(session, "c")
+    assert queue.stats().ready == 2
 
 
 @pytest.mark.parametrize("body", [None, 7, ["a"], object()])

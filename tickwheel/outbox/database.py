@@ -23,11 +23,9 @@ from tickwheel.outbox.errors import (
     DatabaseBusy,
     DatabaseUnavailable,
     DriverMissing,
-    NotInTransaction,
     OutboxError,
     SqlMissing,
 )
-from tickwheel.protocol.errors import BadArgument
 
 try:
     import sqlalchemy as sa
@@ -357,20 +355,6 @@ def _begin_immediate(connection: Connection) -> None:
 def _has_begun(connection: Connection) -> bool:
     """Whether the engine's own settings have begun the transaction already."""
     return bool(getattr(connection.connection.driver_connection, "in_transaction", False))
-
-
-def require_transaction(connection: Connection) -> None:
-    """Raises NotInTransaction unless a commit of the caller's will make a change count; and BadArgument."""
-    if not isinstance(connection, Connection):
-        raise BadArgument(
-            f"The connection is a {type(connection).__name__}.",
-            advice="Pass SQLAlchemy's Connection: of a Session that is session.connection(), of an AsyncConnection what"
-            " run_sync passes on: await connection.run_sync(lambda one: table.send(one, ...)).",
-        )
-    if not connection.in_transaction():
-        raise NotInTransaction("The connection is in no transaction.")
-    if commits_each_statement(connection):
-        raise NotInTransaction("The connection commits each statement by itself.")
 
 
 def commits_each_statement(connection: Connection) -> bool:

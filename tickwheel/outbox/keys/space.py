@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tickwheel.outbox.database import Database, open_database, require_transaction
+from tickwheel.outbox.database import Database, open_database
 from tickwheel.outbox.keys import data, leases, queues
 from tickwheel.outbox.keys.encoding import (
     Key,
@@ -36,9 +36,10 @@ from tickwheel.outbox.keys.tables import (
     check_tables,
     create_tables,
 )
+from tickwheel.outbox.transactions import Transaction, require_transaction
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import URL, Connection, Engine
+    from sqlalchemy.engine import URL, Engine
 
 
 class KeySpace:
@@ -81,40 +82,40 @@ class KeySpace:
 
     # -- keys and values --
 
-    def put(self, connection: Connection, key: Key, value: bytes) -> None:
+    def put(self, connection: Transaction, key: Key, value: bytes) -> None:
         """Gives the key the value."""
-        require_transaction(connection)
+        connection = require_transaction(connection)
         data.put(connection, self._tables, key_bytes(key), value_bytes(value))
 
-    def get(self, connection: Connection, key: Key) -> bytes | None:
+    def get(self, connection: Transaction, key: Key) -> bytes | None:
         """The key's value; None if there is no such key."""
-        require_transaction(connection)
+        connection = require_transaction(connection)
         return data.get(connection, self._tables, key_bytes(key))
 
-    def increment(self, connection: Connection, key: Key, by: int = 1) -> int:
+    def increment(self, connection: Transaction, key: Key, by: int = 1) -> int:
         """Adds to the counter, which others cannot change until the transaction ends, and returns the sum.
 
         A missing key counts as 0. Raises NotAnInteger, CounterOverflow. For a counter that many transactions share,
         ``execute(connection, Increment(key))`` makes nobody wait.
         """
-        require_transaction(connection)
+        connection = require_transaction(connection)
         return data.increment(connection, self._tables, key_bytes(key), int64(by))
 
-    def delete(self, connection: Connection, key: Key) -> bool:
+    def delete(self, connection: Transaction, key: Key) -> bool:
         """Deletes the key, and returns whether it was there. Its inbox stays."""
-        require_transaction(connection)
+        connection = require_transaction(connection)
         return data.delete(connection, self._tables, key_bytes(key))
 
-    def delete_range(self, connection: Connection, start: Key = b"", end: Key | None = None) -> int:
+    def delete_range(self, connection: Transaction, start: Key = b"", end: Key | None = None) -> int:
         """Deletes the keys of a range, and returns how many there were."""
-        require_transaction(connection)
+        connection = require_transaction(connection)
         return data.delete_range(connection, self._tables, bound_bytes(start), end_bytes(end))
 
     def scan(
-        self, connection: Connection, start: Key = b"", end: Key | None = None, limit: int = 1_000
+        self, connection: Transaction, start: Key = b"", end: Key | None = None, limit: int = 1_000
     ) -> list[tuple[bytes, bytes]]:
         """The first keys of a range in bytewise order, with their values. Raises BadLimit."""
-        require_transaction(connection)
+        connection = require_transaction(connection)
         limit = limit_of(limit, "limit")
         return data.scan(connection, self._tables, bound_bytes(start), end_bytes(end), limit)
 
@@ -130,73 +131,73 @@ class KeySpace:
 
     # -- messages --
 
-    def send(self, connection: Connection, key: Key, value: bytes, *, sender: Key | None = None) -> None:
+    def send(self, connection: Transaction, key: Key, value: bytes, *, sender: Key | None = None) -> None:
         """Sends a message to the key's inbox, where the dispatcher puts it after the commit, exactly once.
 
         It goes through the outbox of the range that ``sender`` is in (the key itself, if none is given). Messages of
         one sender to one key arrive in the order of their timestamps, which are the database's.
         """
-        require_transaction(connection)
+        connection = require_transaction(connection)
         recipient = key_bytes(key)
         from_key = recipient if sender is None else key_bytes(sender)
         queues.send(connection, self._tables, recipient, value_bytes(value), from_key)
 
-    def execute(self, connection: Connection, operation: Operation, *, sender: Key | None = None) -> None:
+    def execute(self, connection: Transaction, operation: Operation, *, sender: Key | None = None) -> None:
         """Has the executor execute an operation after the commit, exactly once.
 
         The operations of one range of senders are executed in the order of their timestamps. ``sender`` is the
         operation's own key, if none is given. One that cannot be executed is set aside: see ``failed``.
         """
-        require_transaction(connection)
+        connection = require_transaction(connection)
         columns = columns_of(operation)
         from_key = bound_bytes(columns["key"]) if sender is None else key_bytes(sender)
         queues.execute(connection, self._tables, columns, from_key)
 
-    def reap(self, connection: Connection, key: Key, max_results: int = 1) -> list[InboxMessage]:
+    def reap(self, connection: Transaction, key: Key, max_results: int = 1) -> list[InboxMessage]:
         """The first messages of an inbox, which the commit deletes and a rollback brings back.
 
         Ordered by the time of sending, then by number, then by sender. Whoever reaps an inbox that another
         transaction is reaping waits for its end, so that messages are never processed out of order; see
         ``queues.reap`` for why. Process the messages and then commit. Raises BadLimit.
         """
-        require_transaction(connection)
+        connection = require_transaction(connection)
         return queues.reap(connection, self._tables, key_bytes(key), limit_of(max_results, "max_results"))
 
     def waiting_keys(
-        self, connection: Connection, start: Key = b"", end: Key | None = None, limit: int = 1_000
+        self, connection: Transaction, start: Key = b"", end: Key | None = None, limit: int = 1_000
     ) -> list[bytes]:
         """The first keys of a range that have messages in their inboxes. Raises BadLimit."""
-        require_transaction(connection)
+        connection = require_transaction(connection)
         limit = limit_of(limit, "limit")
         return queues.waiting_keys(connection, self._tables, bound_bytes(start), end_bytes(end), limit)
 
     # -- operations that failed --
 
-    def failed(self, connection: Connection, limit: int = 1_000) -> list[FailedOperation]:
+    def failed(self, connection: Transaction, limit: int = 1_000) -> list[FailedOperation]:
         """The operations that could not be executed, the oldest first. Raises BadLimit."""
-        require_transaction(connection)
+        connection = require_transaction(connection)
         return queues.failed(connection, self._tables, limit_of(limit, "limit"))
 
-    def retry_failed(self, connection: Connection, sequences: Sequence[int] | None = None) -> int:
+    def retry_failed(self, connection: Transaction, sequences: Sequence[int] | None = None) -> int:
         """Puts failed operations (None: all) back at the end of their outboxes, and returns how many."""
-        require_transaction(connection)
+        connection = require_transaction(connection)
         return queues.retry_failed(connection, self._tables, sequences)
 
-    def drop_failed(self, connection: Connection, sequences: Sequence[int] | None = None) -> int:
+    def drop_failed(self, connection: Transaction, sequences: Sequence[int] | None = None) -> int:
         """Forgets failed operations (None: all), and returns how many."""
-        require_transaction(connection)
+        connection = require_transaction(connection)
         return queues.drop_failed(connection, self._tables, sequences)
 
     # -- accounting --
 
-    def accounting(self, connection: Connection, start: Key = b"", end: Key | None = None) -> Accounting:
+    def accounting(self, connection: Transaction, start: Key = b"", end: Key | None = None) -> Accounting:
         """How many keys, bytes and messages a range has. They are counted, so this reads the whole range."""
-        require_transaction(connection)
+        connection = require_transaction(connection)
         return queues.accounting(connection, self._tables, bound_bytes(start), end_bytes(end))
 
-    def accounted(self, connection: Connection, prefix: Key) -> Accounted:
+    def accounted(self, connection: Transaction, prefix: Key) -> Accounted:
         """The stored accounting of a prefix: what executed ``Account`` operations have added up."""
-        require_transaction(connection)
+        connection = require_transaction(connection)
         return queues.accounted(connection, self._tables, bound_bytes(prefix))
 
     # -- services and ranges --

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from sqlalchemy.engine import Connection
 
 from tickwheel._times import Delay, duration_ms, wait_ms
-from tickwheel.outbox.database import require_transaction
 from tickwheel.outbox.errors import LeaseLost
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
 from tickwheel.outbox.messages.statements import Claimed, Receipt
+from tickwheel.outbox.transactions import AnyTransaction, joined
 
 if TYPE_CHECKING:
     from tickwheel.outbox.messages.hub import Hub
@@ -47,9 +47,10 @@ class BaseMessage(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id!r}, epoch={self.epoch}, {self._row!r})"
 
-    def ack_in(self, connection: Connection) -> None:
+    def ack_in(self, connection: AnyTransaction) -> None:
         """Acks in the caller's transaction, together with the effect. Raises LeaseLost if this delivery is done or was
-        taken over: then the effect is, or will be, somebody else's, and the transaction has to be rolled back."""
+        taken over: then the effect is, or will be, somebody else's, and the transaction has to be rolled back.
+        ``connection``: also a Session, or a connection of the driver's own."""
         self._batch.settle_in(connection, [self])
 
 
@@ -77,17 +78,16 @@ class BaseBatch(Sequence[M], Generic[M]):
     def __len__(self) -> int:
         return len(self._messages)
 
-    def ack_in(self, connection: Connection) -> None:
+    def ack_in(self, connection: AnyTransaction) -> None:
         """As ``ack_in`` of a message, for all of the batch."""
         self.settle_in(connection, self)
 
-    def settle_in(self, connection: Connection, messages: Sequence[M]) -> None:
+    def settle_in(self, connection: AnyTransaction, messages: Sequence[M]) -> None:
         """Acks some of them in the caller's transaction."""
-        require_transaction(connection)
         table = self._table
-        refuse_lost(
-            table.statements.ack_deliveries(connection, receipts_of(messages), table.database.now_ns())
-        )
+        receipts, now_ns = receipts_of(messages), table.database.now_ns()
+        with joined(connection, table.database) as one:
+            refuse_lost(table.statements.ack_deliveries(one, receipts, now_ns))
 
 
 class Message(BaseMessage):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.engine import URL, Engine
 
 from tickwheel._times import Delay, Moment, moment_ms, wait_ms
-from tickwheel.outbox.database import Database, now_ns, open_database, require_transaction
+from tickwheel.outbox.database import Database, now_ns, open_database
 from tickwheel.outbox.errors import BadTable
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
@@ -23,6 +23,7 @@ from tickwheel.outbox.messages.columns import range_of
 from tickwheel.outbox.messages.delivered import ClaimedBatch
 from tickwheel.outbox.messages.settings import MAX_BATCH_SIZE, MessageSettings
 from tickwheel.outbox.messages.statements import Statements
+from tickwheel.outbox.transactions import AnyTransaction, joined
 from tickwheel.protocol.errors import BadArgument, BadTime
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class MessageTable:
 
     def send(
         self,
-        connection: Connection,
+        connection: AnyTransaction,
         *,
         deliver_at: Moment | None = None,
         delay: Delay | None = None,
@@ -171,21 +172,21 @@ class MessageTable:
     ) -> Any:
         """Inserts one message in the caller's transaction, and returns its id. It counts when that commits.
 
+        ``connection``: a SQLAlchemy Connection or Session, Django's connection, or one of the database's driver.
         ``values``: the user's columns (and ``id`` if it does not count up). ``deliver_at``: an aware datetime or epoch
         ms; ``delay``: a timedelta; ``delay_ms``: milliseconds; none: now. ``priority``: lower goes first, usually 50.
         """
         row = self._row(values, priority)
         row.setdefault("time_next", self._due(deliver_at, delay, delay_ms))
-        require_transaction(connection)
-        result = connection.execute(sa.insert(self.table).values(row))
+        with joined(connection, self.database) as one:
+            made = one.execute(sa.insert(self.table).values(row)).inserted_primary_key
         if "id" in values:
             return values["id"]
-        made = result.inserted_primary_key
         return None if made is None else made._mapping.get("id")
 
     def send_many(
         self,
-        connection: Connection,
+        connection: AnyTransaction,
         rows: Iterable[Mapping[str, Any]],
         *,
         deliver_at: Moment | None = None,
@@ -195,7 +196,6 @@ class MessageTable:
     ) -> int:
         """Inserts many messages in the caller's transaction: a mapping of columns each, which may hold ``time_next``
         (epoch ns) and ``priority`` of their own. Returns how many."""
-        require_transaction(connection)
         due = self._due(deliver_at, delay, delay_ms)
         groups: dict[frozenset[str], list[dict[str, Any]]] = {}
         for given in rows:
@@ -205,9 +205,10 @@ class MessageTable:
                 )
             row = self._row(dict(given), priority)
             groups.setdefault(frozenset(row), []).append(row)
-        for names, made in groups.items():
-            insert = sa.insert(self.table)
-            connection.execute(insert if "time_next" in names else insert.values(time_next=due), made)
+        insert = sa.insert(self.table)
+        with joined(connection, self.database) as one:
+            for names, made in groups.items():
+                one.execute(insert if "time_next" in names else insert.values(time_next=due), made)
         return sum(map(len, groups.values()))
 
     def _row(self, values: dict[str, Any], priority: int | None) -> dict[str, Any]:
@@ -265,14 +266,15 @@ class MessageTable:
 
     # -- changing --
 
-    def ack(self, connection: Connection, ids: Iterable[Hashable]) -> int:
+    def ack(self, connection: AnyTransaction, ids: Iterable[Hashable]) -> int:
         """Acks messages by id in the caller's transaction, whoever holds them. Returns how many were not acked yet."""
-        require_transaction(connection)
-        return self.statements.ack(connection, self._some(ids), self.database.now_sql())
+        statements, some = self.statements, self._some(ids)
+        with joined(connection, self.database) as one:
+            return statements.ack(one, some, self.database.now_sql())
 
     def reschedule(
         self,
-        connection: Connection,
+        connection: AnyTransaction,
         ids: Iterable[Hashable],
         *,
         deliver_at: Moment | None = None,
@@ -283,16 +285,18 @@ class MessageTable:
     ) -> int:
         """Gives messages that are not acked another time (default: now), and with them a priority or an epoch. Returns
         how many. A delivery that is on its way is not called back, but its ack does not count if ``epoch`` changed."""
-        require_transaction(connection)
         numbers = {"priority": priority, "epoch": epoch}
         values = {name: self._fitting(name, value) for name, value in numbers.items() if value is not None}
         values["time_next"] = self._due(deliver_at, delay, delay_ms)
-        return self.statements.reschedule(connection, self._some(ids), values)
+        statements, some = self.statements, self._some(ids)
+        with joined(connection, self.database) as one:
+            return statements.reschedule(one, some, values)
 
-    def cancel(self, connection: Connection, ids: Iterable[Hashable]) -> int:
+    def cancel(self, connection: AnyTransaction, ids: Iterable[Hashable]) -> int:
         """Deletes messages that are not acked, in the caller's transaction. Returns how many."""
-        require_transaction(connection)
-        return self.statements.cancel(connection, self._some(ids))
+        statements, some = self.statements, self._some(ids)
+        with joined(connection, self.database) as one:
+            return statements.cancel(one, some)
 
     def purge(self) -> int:
         """Deletes acked messages that are older than ``purge_after``, in transactions of its own. A hub does this by

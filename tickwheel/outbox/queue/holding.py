@@ -13,9 +13,10 @@ from enum import Enum, auto
 from sqlalchemy import event
 from sqlalchemy.engine import Connection
 
-from tickwheel.outbox.database import Database, require_transaction
+from tickwheel.outbox.database import Database
 from tickwheel.outbox.errors import DatabaseUnavailable, LeaseLost
 from tickwheel.outbox.queue.sql import QueueSql, Receipt, Row
+from tickwheel.outbox.transactions import Transaction, require_transaction
 
 
 class State(Enum):
@@ -72,9 +73,9 @@ class Holding:
                     lost += [] if was_deleted else [id_]
             return lost
 
-    def delete(self, connection: Connection, ids: Sequence[int], *, is_batch: bool) -> None:
+    def delete(self, connection: Transaction, ids: Sequence[int], *, is_batch: bool) -> None:
         """Deletes in the user's transaction: of a batch what is not settled otherwise. Raises LeaseLost."""
-        require_transaction(connection)
+        connection = require_transaction(connection)
         transaction = connection.get_transaction()
         states = [State.HELD, State.DELETED, State.LOST] if is_batch else list(State)
         with self._lock:

@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
-from sqlalchemy.engine import Connection
 
 from tickwheel._backoff import Backoff
 from tickwheel._times import EPOCH, Delay, duration_ms, wait_ms
 from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable
 from tickwheel.outbox.queue.holding import Holding
 from tickwheel.outbox.queue.sql import Row
+from tickwheel.outbox.transactions import Transaction
 
 AWAY: Final = (DatabaseUnavailable, DatabaseBusy)
 """What can be waited out."""
@@ -48,7 +48,7 @@ class BaseQueueMessage:
         """Whether it is known that somebody else has taken it over. Then the work on it can stop."""
         return self.id in self._batch.lost
 
-    def ack_in(self, connection: Connection) -> None:
+    def ack_in(self, connection: Transaction) -> None:
         """Deletes it in the transaction of ``connection``: what else is done there counts if, and only if, this does.
 
         Raises LeaseLost when it is not held any more, which must leave the transaction's block, so that all is rolled
@@ -95,7 +95,7 @@ class BaseQueueBatch(Generic[M]):
         """The body of each message."""
         return [message.body for message in self._messages]
 
-    def ack_in(self, connection: Connection) -> None:
+    def ack_in(self, connection: Transaction) -> None:
         """Deletes all messages of the batch that were neither acked nor given back; otherwise as ``message.ack_in``."""
         self.holding.delete(connection, self.ids, is_batch=True)
 

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
-from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.engine import URL, Engine
 
 from tickwheel._times import Delay, duration_ms
 from tickwheel.outbox.database import Database, open_database
@@ -36,6 +36,7 @@ from tickwheel.outbox.queue.holding import Holding
 from tickwheel.outbox.queue.messages import ClaimedBatch
 from tickwheel.outbox.queue.sql import Body, QueueSql, QueueStats
 from tickwheel.outbox.queue.table import MAX_OWNER_CHARACTERS
+from tickwheel.outbox.transactions import Transaction
 from tickwheel.protocol.errors import BadArgument
 
 MAX_CLAIM: Final = 10_000
@@ -73,14 +74,14 @@ class Queue:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def put(self, connection: Connection, body: Body) -> int:
+    def put(self, connection: Transaction, body: Body) -> int:
         """Adds a message in the transaction of ``connection``, and returns its id. It counts when that commits.
 
         Raises NotInTransaction, TableMissing; BadArgument for a body that is neither bytes nor str.
         """
         return self.sql.put(connection, (body,))[0]
 
-    def put_many(self, connection: Connection, bodies: Iterable[Body]) -> list[int]:
+    def put_many(self, connection: Transaction, bodies: Iterable[Body]) -> list[int]:
         """Adds messages, and returns their ids, which are in the order of the bodies; otherwise as ``put``."""
         if isinstance(bodies, bytes | bytearray | memoryview | str):
             raise BadArgument("The bodies are a single one.", advice="Use put, or pass a list.")

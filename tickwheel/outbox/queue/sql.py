@@ -20,8 +20,9 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tickwheel.outbox.database import Database, error_code, now_ns, require_transaction
+from tickwheel.outbox.database import Database, error_code, now_ns
 from tickwheel.outbox.queue.table import lease_index, missing, queue_table
+from tickwheel.outbox.transactions import Transaction, require_transaction
 from tickwheel.protocol.errors import BadArgument
 
 Receipt: TypeAlias = tuple[int, int]
@@ -118,9 +119,9 @@ class QueueSql:
 
     # -- putting --
 
-    def put(self, connection: Connection, bodies: Iterable[Body]) -> list[int]:
+    def put(self, connection: Transaction, bodies: Iterable[Body]) -> list[int]:
         """Adds messages, and returns their ids in the same order."""
-        require_transaction(connection)
+        connection = require_transaction(connection)
         values = [body_bytes(body) for body in bodies]
         insert = sa.insert(self.table).values(enqueued_ns=self.now)
         returning = connection.dialect.insert_executemany_returning_sort_by_parameter_order

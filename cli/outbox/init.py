@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tickwheel.outbox import MessageTable
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+DIALECTS = ("sqlite", "postgresql", "mysql", "mariadb")
 _TYPES = ("text", "integer", "json", "bytes", "boolean", "float")
 
 
@@ -54,6 +55,14 @@ def _duration(name: str, help_text: str) -> Callable[[_Command], _Command]:
 @click.option(
     "--batch-size", type=click.IntRange(1, 100_000), help="The most that a subscriber gets at once."
 )
+@click.option(
+    "--sql", "as_sql", is_flag=True, help="Print the statements, for a migration; no database is asked."
+)
+@click.option(
+    "--dialect",
+    type=click.Choice(DIALECTS),
+    help="With --sql: of which database.  [default: that of --database]",
+)
 @database_option
 @json_option
 def init(
@@ -65,6 +74,8 @@ def init(
     max_backoff: timedelta | None,
     purge_after: timedelta | None,
     batch_size: int | None,
+    as_sql: bool,
+    dialect: str | None,
     database_url: str,
 ) -> None:
     """Make a message table, or with --adopt make a table that is there one. Safe to repeat.
@@ -73,11 +84,14 @@ def init(
     tickwheel outbox init reminders
     tickwheel outbox init reminders --column tenant_id:integer --column message:json --ack-wait 1m
     tickwheel outbox init old_messages --adopt --database postgresql://app@localhost/shop
+    tickwheel outbox init reminders --sql --dialect postgresql > migration.sql
 
     Settings that are given also change those of a message table that is there, for all who stream it, at once.
     """
     from tickwheel import outbox
 
+    if dialect is not None and not as_sql:
+        raise click.UsageError("--dialect is for --sql; otherwise --database says it")
     if adopt and columns:
         raise click.UsageError("--adopt takes the columns that are there; leave --column out")
     times = {
@@ -91,10 +105,35 @@ def init(
     }
     if batch_size is not None:
         changes["batch_size"] = batch_size
+    own_columns = [_column(*one) for one in columns] or None
+    if as_sql:
+        settings = outbox.MessageSettings(**changes)
+        _print_sql(
+            outbox.ddl(dialect or _dialect_of(database_url), table, own_columns, settings, adopt=adopt)
+        )
+        return
     with open_database(database_url, may_create=not adopt) as database:
         messages = outbox.MessageTable(database, table)
-        made = _make(messages, [_column(*one) for one in columns] or None, changes, adopt=adopt)
+        made = _make(messages, own_columns, changes, adopt=adopt)
         _report(messages, made)
+
+
+def _dialect_of(url: str) -> str:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url).get_backend_name()
+    except ArgumentError as error:
+        raise click.UsageError(f"{error}: give --dialect") from None
+
+
+def _print_sql(statements: list[str]) -> None:
+    if current_session().json:
+        print_json({"statements": statements})
+        return
+    for one in statements:
+        click.echo(f"{one};")
 
 
 def _make(

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tickwheel.outbox.keys.service import KeyService
     from tickwheel.outbox.keys.space import KeySpace
     from tickwheel.outbox.keys.statistics import KeySpaceStats
+    from tickwheel.outbox.messages.ddl import ddl
     from tickwheel.outbox.messages.delivered import Batch, Message
     from tickwheel.outbox.messages.settings import MessageSettings
     from tickwheel.outbox.messages.stream import Stream
@@ -107,6 +108,7 @@ __all__ = [
     "SqlMissing",
     "Stream",
     "TableMissing",
+    "ddl",
     "inbox",
     "open_database",
 ]
@@ -114,6 +116,7 @@ __all__ = [
 # Only what is used is imported: SQLAlchemy is an extra.
 _HOMES = {
     "Batch": "tickwheel.outbox.messages.delivered",
+    "ddl": "tickwheel.outbox.messages.ddl",
     "Message": "tickwheel.outbox.messages.delivered",
     "Stream": "tickwheel.outbox.messages.stream",
     "MessageSettings": "tickwheel.outbox.messages.settings",

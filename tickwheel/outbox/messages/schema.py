@@ -136,13 +136,25 @@ def set_comment(database: Database, connection: Connection, name: str, settings:
     table = _reflect(connection, name)
     _check_columns(database.kind, table)
     _streamed(table, settings)
-    comment = settings.comment()
-    if database.kind == "sqlite":
-        _COMMENTS.create(connection, checkfirst=True)
-        connection.execute(sa.delete(_COMMENTS).where(_COMMENTS.c.name == name))
-        connection.execute(sa.insert(_COMMENTS).values(name=name, comment=comment))
+    if database.kind != "sqlite":
+        connection.execute(new_comment(name, settings))
         return
-    connection.execute(sa.schema.SetTableComment(sa.Table(name, sa.MetaData(), comment=comment)))
+    for statement in comment_statements(name, settings):
+        connection.execute(statement)
+
+
+def new_comment(name: str, settings: MessageSettings) -> sa.schema.SetTableComment:
+    """The statement that writes settings, where tables have comments."""
+    return sa.schema.SetTableComment(sa.Table(name, sa.MetaData(), comment=settings.comment()))
+
+
+def comment_statements(name: str, settings: MessageSettings) -> list[sa.Executable]:
+    """Those that do so in SQLite."""
+    return [
+        sa.schema.CreateTable(_COMMENTS, if_not_exists=True),
+        sa.delete(_COMMENTS).where(_COMMENTS.c.name == name),
+        sa.insert(_COMMENTS).values(name=name, comment=settings.comment()),
+    ]
 
 
 def drop(database: Database, connection: Connection, name: str) -> None:
@@ -264,6 +276,7 @@ def definition(
         comment=settings.comment(),
         postgresql_with=_VACUUM_EARLY,
         mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
         sqlite_autoincrement=bool(own_id),  # an id is never given twice
     )
     open_only = sa.text("time_acked is null")

@@ -105,13 +105,13 @@ def nack(caller: Caller, correlation: int, request: Nack) -> None:
 
 
 def extend(caller: Caller, correlation: int, request: Extend) -> None:
-    """EXTEND: all leases end at the same time."""
+    """EXTEND: all leases end at the same time, but for those that are to last longer anyway."""
     broker = caller.broker
     until_ms = broker.clock.now_ms() + request.for_ms
 
     def act(part: slice) -> list[str]:
         ids, epochs = request.ids[part], request.epochs[part]
-        return broker.store.extend(request.group_id, ids, epochs, until_ms)
+        return broker.store.extend(request.group_id, ids, epochs, until_ms, only_longer=request.only_longer)
 
     _in_steps(
         caller,

@@ -305,6 +305,7 @@ class Connection:
             delay_levels_ms=delay_levels_ms(broker.settings.delay_levels),
             answers_remembered=MAX_ANSWERS,
             log_position=broker.store.durable_position,
+            holds=True,
         )
 
     async def _listen(self) -> None:

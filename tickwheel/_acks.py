@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -28,6 +30,7 @@ from tickwheel.protocol.messages import AckCode, AckOk, encode_ack, pack_column
 from tickwheel.protocol.settling import Extend, ExtendOk, Nack, NackOk
 
 if TYPE_CHECKING:
+    from tickwheel._holding import Holding
     from tickwheel._session import Session
 
 FLIGHT_ACKS_MAX: Final = 512
@@ -36,6 +39,9 @@ FLIGHTS_MAX: Final = 64
 """As many ACK frames may be unanswered; then an ack waits."""
 _REFUSED_REMEMBERED_MAX: Final = 10_000
 _ERROR_CHARS: Final = 500
+_WARNED_EVERY_S: Final = 10.0
+
+logger = logging.getLogger("tickwheel")
 
 _ERROR_OF_CODE: Final[dict[int, type[AckRefused]]] = {
     AckCode.STALE_RECEIPT: StaleReceipt,
@@ -48,7 +54,7 @@ _ERROR_OF_CODE: Final[dict[int, type[AckRefused]]] = {
 class AckFlight(Call):
     """One ACK frame: open to more acks until it is written, sent again as it is after a reconnect."""
 
-    __slots__ = ("_packed", "_queue", "epochs", "ids", "open", "refused")
+    __slots__ = ("_packed", "_queue", "awaited", "epochs", "ids", "open", "refused")
 
     frame_type = FrameType.ACK
 
@@ -60,6 +66,8 @@ class AckFlight(Call):
         self.open = packed is None
         self.refused: dict[int, tuple[int, type[AckRefused]]] = {}
         """By place in the frame, which may have acks of several deliveries of one message: its id, and why."""
+        self.awaited: set[int | None] = set()
+        """The places whose acks somebody waits for; None: all of them."""
         self._queue = queue
         self._packed = packed
 
@@ -91,12 +99,19 @@ class AckFlight(Call):
 class AckQueue:
     """The acks of one subscription."""
 
-    def __init__(self, session: Session, group_name: str = "default") -> None:
+    def __init__(self, session: Session, group_name: str = "default", topic: str = "") -> None:
         self.group_name = group_name
+        self._topic = topic
+        self._untold = 0
+        self._next_warning = -math.inf
         self.group_id: int | None = None
         """Under which number acks are written; None while there is no connection: they are parked."""
         self.refused: dict[int, type[AckRefused]] = {}
         """Acks that did not count, and that nobody was told about."""
+        self.holding: Holding | None = None
+        """What hears that messages were given back."""
+        self.carrier: Any = None
+        """What brings acks of other threads here, if there are any."""
         self._session = session
         self._open: AckFlight | None = None
         self._unanswered: dict[AckFlight, None] = {}
@@ -128,6 +143,7 @@ class AckQueue:
         """Gives messages back, and waits for the answer."""
         self.check_open()
         given_ms = wait_ms(delay, delay_ms)
+        self.let_go(ids, epochs)
         group_id = await self.group()
         body = await self._session.request(
             Nack(
@@ -140,6 +156,11 @@ class AckQueue:
         )
         assert isinstance(body, NackOk)
         return typed(ReceiptResult, body.results, len(ids))
+
+    def let_go(self, ids: Sequence[int], epochs: Sequence[int]) -> None:
+        """These messages are not held any longer."""
+        if self.holding is not None:
+            self.holding.settle(ids, epochs)
 
     async def extend(self, ids: Sequence[int], epochs: Sequence[int], duration: Delay) -> list[ReceiptResult]:
         """Moves the end of leases, and waits for the answer."""
@@ -204,6 +225,7 @@ class AckQueue:
 
         Raises AckRefused if its ack at ``place`` did not count; None: if any of them did not.
         """
+        flight.awaited.add(place)
         await flight.done.wait()
         if flight.error is not None:
             raise flight.error.copy()
@@ -242,6 +264,37 @@ class AckQueue:
         self._unanswered.pop(flight, None)
         if len(self.refused) < _REFUSED_REMEMBERED_MAX:
             self.refused.update(flight.refused.values())
+        if flight.refused and None not in flight.awaited:
+            self._warn([one for place, one in flight.refused.items() if place not in flight.awaited])
+
+    def _warn(self, refused: Sequence[tuple[int, type[AckRefused]]]) -> None:
+        """Nobody waits for these acks, so the log tells; of those that follow shortly only how many they are."""
+        if not refused:
+            return
+        self._untold += len(refused)
+        now = anyio.current_time()
+        if now < self._next_warning:
+            return
+        message_id, error = refused[0]
+        more = f" (and {self._untold - 1:,} more acks)" if self._untold > 1 else ""
+        logger.warning(
+            "the ack of message %d of %r in group %r was refused: %s%s. %s",
+            message_id,
+            self._topic,
+            self.group_name,
+            error.code,
+            more,
+            error.advice,
+        )
+        self._untold, self._next_warning = 0, now + _WARNED_EVERY_S
+
+    def warn_of_rest(self) -> None:
+        """The subscription ends: the log tells of what it was not yet told."""
+        if self._untold:
+            logger.warning(
+                "%d more acks of %r in group %r were refused", self._untold, self._topic, self.group_name
+            )
+            self._untold = 0
 
 
 def _raise_refused(refused: dict[int, type[AckRefused]]) -> None:

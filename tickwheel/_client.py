@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +31,7 @@ from tickwheel._columns import (
     level_delay,
 )
 from tickwheel._dropping import DropRequests
+from tickwheel._holding import DEFAULT_MAX_HOLD_S
 from tickwheel._message import BaseBatch, Batch, Message
 from tickwheel._prepared import CheckRequests
 from tickwheel._query import QueryRequests
@@ -38,7 +40,7 @@ from tickwheel._schedules import ScheduleRequests
 from tickwheel._security import dial as default_dial
 from tickwheel._security import security_of
 from tickwheel._session import Dial, Session
-from tickwheel._subscription import Start, SubscribeOptions, Subscription, start_of_group
+from tickwheel._subscription import Start, SubscribeOptions, Subscription, max_hold_s, start_of_group
 from tickwheel._times import Delay, Delays, Milliseconds, Moment, Moments, one_time
 from tickwheel._topics import TopicRequests
 from tickwheel._transactions import TransactionRequests
@@ -395,6 +397,7 @@ class Client(
         batch: int = 500,
         start: Start = "earliest",
         shard: str | None = None,
+        max_hold: timedelta | float = DEFAULT_MAX_HOLD_S,
     ) -> Subscription[Message, Batch]:
         """Messages of a topic for a group, as they become due: ``async with client.subscribe("t") as sub:
         ...``
@@ -403,8 +406,11 @@ class Client(
         ``batch``: the most that arrive together. ``start``: where a new group begins: at the ``earliest`` message that
         is there, behind the ``latest``, or at the first that was due at a moment or later. ``shard``: only the
         messages of one shard, by its exact key range, such as ``"-80"``.
+
+        Messages that wait here or are being handled are kept from other subscribers for up to ``max_hold`` (a
+        timedelta, or seconds; 0: only as long as the lease that they come with), however slow a handler is.
         """
-        options = SubscribeOptions(credit=credit, batch=batch, start=start_of_group(start), shard=shard)
+        options = SubscribeOptions(credit, batch, start_of_group(start), shard, max_hold_s(max_hold))
         return self.subscribe_as(Batch, topic, group, options)
 
     def subscribe_as(

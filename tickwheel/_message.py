@@ -21,7 +21,7 @@ _HEADERS: Final = msgspec.msgpack.Decoder(dict[str, Any])
 class BaseMessage:
     """What a message is, without the way to ack it."""
 
-    __slots__ = ("_batch", "_index", "epoch", "id")
+    __slots__ = ("__weakref__", "_batch", "_index", "epoch", "id")
 
     id: int
     """Unique in the broker; it stays the same at a redelivery."""

@@ -28,6 +28,7 @@ class CheckedMessage(BaseMessage):
         await self._decide(commit=False)
 
     async def _decide(self, *, commit: bool) -> int:
+        self._batch.acks.let_go((self.id,), (self.epoch,))
         body = await self._batch.acks.request(Decide(commit=commit, ids=[self.id]))
         assert isinstance(body, DecideOk)
         return body.ids[0]

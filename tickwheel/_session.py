@@ -55,6 +55,7 @@ from tickwheel.protocol.requests import HelloOk, Ping
 from tickwheel.protocol.security_errors import ConnectionDenied
 
 if TYPE_CHECKING:
+    from tickwheel._holding import Holding
     from tickwheel._subscription import Subscription
 
 logger = logging.getLogger("tickwheel")
@@ -95,6 +96,8 @@ class Session:
         self.address = address
         self.timeout_s = timeout_s
         self.subscriptions: dict[Subscription[Any, Any], None] = {}
+        self.holdings: dict[Holding, None] = {}
+        """What subscriptions hold whose leases are renewed."""
         self.link: Link | None = None
         self._name = name
         self._keepalive_s = keepalive_s
@@ -114,6 +117,10 @@ class Session:
         self._last_error: BaseException | None = None
         self._terminal: TickwheelError | None = None
         self._identities = Identities()
+        self._renewal_due = anyio.Event()
+        self._renews_at = math.inf
+        self._turned_at = math.inf
+        self._watch_s = min(1.0, timeout_s / 4)
 
     # What the client asks ------------------------------------------------------------------------
 
@@ -364,6 +371,7 @@ class Session:
 
             group.start_soon(guarded, self._read)
             group.start_soon(guarded, self._write)
+            group.start_soon(guarded, self._renew)
         if not link.ready:
             link.break_with(NotConnected("The broker did not answer the handshake in time."))
 
@@ -385,6 +393,27 @@ class Session:
             self._drained.set()
             self._wake = anyio.Event()
             await self._wake.wait()
+
+    async def _renew(self, link: Link, stream: ByteStream) -> None:
+        """Renews the leases of what is held, when it is time."""
+        while True:
+            self._renewal_due = anyio.Event()
+            now = anyio.current_time()
+            self._renews_at = min((holding.turn(now) for holding in list(self.holdings)), default=math.inf)
+            with anyio.move_on_after(self._renews_at - now):
+                await self._renewal_due.wait()
+
+    def leases_changed(self, due: float) -> None:
+        """Something must be renewed at this time (of the loop)."""
+        if due < self._renews_at:
+            self._renewal_due.set()
+
+    @property
+    def arrived_at(self) -> float:
+        """When what is being read arrived, at the earliest: if the loop did not turn, it may lie here since then."""
+        assert self.link is not None
+        now = self.link.heard_at
+        return now if now - self._turned_at < 2 * self._watch_s else self._turned_at
 
     def _take(self, link: Link) -> list[bytes]:
         """The frames of the next write: about WRITE_BYTES of them."""
@@ -504,7 +533,7 @@ class Session:
             return
         logger.info("connection to %s lost: %s", self.address, error)
         for subscription in {**self.subscriptions, **dict.fromkeys(link.subscriptions.values())}:
-            subscription.connection_lost()
+            subscription.connection_lost(given_back=link.draining)
         self._drained.set()
         interrupted = (*link.pending.values(), *link.take_parked(), *self._outbox)
         self._outbox.clear()
@@ -523,7 +552,8 @@ class Session:
     async def watch(self) -> None:
         """Ends requests that waited too long, and connections that fell silent."""
         while self._terminal is None:
-            await anyio.sleep(min(1.0, self.timeout_s / 4))
+            self._turned_at = anyio.current_time()
+            await anyio.sleep(self._watch_s)
             now = anyio.current_time()
             for call in [call for call in self._live if call.deadline <= now]:
                 call.abandoned = True

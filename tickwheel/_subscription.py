@@ -6,8 +6,9 @@ import logging
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -15,6 +16,7 @@ from anyio.lowlevel import checkpoint
 from tickwheel._acks import AckQueue
 from tickwheel._calls import RequestCall
 from tickwheel._columns import check_name
+from tickwheel._holding import DEFAULT_MAX_HOLD_S, Holding, Parcel
 from tickwheel._message import BaseBatch, BaseMessage
 from tickwheel._times import Moment, moment_ms
 from tickwheel.protocol.errors import (
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tickwheel")
 
 CLOSE_TIMEOUT_S: Final = 5.0
+_FAST_S: Final = 0.001
+"""Handlers that take less are fast: nothing is looked at between their messages."""
+_TURN_S: Final = 0.1
+"""A batch of a fast handler that is in turn for longer has met slow messages."""
 
 M = TypeVar("M", bound=BaseMessage)
 B = TypeVar("B", bound=BaseBatch[Any])
@@ -57,6 +63,17 @@ def start_of_group(start: Start) -> Literal["earliest", "latest"] | int:
     return moment_ms(start)
 
 
+def max_hold_s(max_hold: timedelta | float) -> float:
+    """In seconds. Raises BadArgument."""
+    seconds: object = max_hold.total_seconds() if isinstance(max_hold, timedelta) else max_hold
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise BadArgument(
+            f"max_hold cannot be {max_hold!r}.",
+            advice="Use a timedelta or seconds; 0: leases are not renewed.",
+        )
+    return float(seconds)
+
+
 class SubscribeOptions(NamedTuple):
     """What a subscription asks for, besides topic and group; as in SUBSCRIBE."""
 
@@ -64,13 +81,15 @@ class SubscribeOptions(NamedTuple):
     batch: int
     start: Literal["earliest", "latest"] | int = "earliest"
     shard: str | None = None
+    max_hold_s: float = DEFAULT_MAX_HOLD_S
 
 
 class Subscription(Generic[M, B]):
     """Use it as ``async with client.subscribe("topic") as sub``, then iterate over it, or over
     ``sub.batches()``.
 
-    It survives reconnects. A message that was neither acked nor given back comes again, with a higher
+    It survives reconnects. Leases of messages that wait here or are being handled are renewed, for up to ``max_hold``.
+    A message that was neither acked nor given back, and whose object is gone, comes again, with a higher
     epoch, when its lease ends; leaving the block sends the acks that are on their way and gives the rest
     back at once.
     """
@@ -100,13 +119,17 @@ class Subscription(Generic[M, B]):
         """How long the first lease of a message lasts; known once subscribed."""
         self._session = session
         self._batch_class = batch_class
-        self.acks = AckQueue(session, group)
+        self.acks = AckQueue(session, group, topic)
+        self.holding = Holding(session, topic, self.acks, options.max_hold_s, self._holding_changed)
+        self.acks.holding = self.holding
+        self.is_fast = False
+        """Whether messages are handled so quickly that the loop need not turn between them."""
         self._number: int | None = None
-        self._buffer: deque[B] = deque()
+        self._buffer: deque[Parcel] = deque()
         self._buffered = 0
         self._current: Iterator[M] = iter(())
-        self._gone: set[tuple[int, int]] = set()
-        """Messages (id, epoch) of the current batch that were revoked since it came."""
+        self._begun_at = self._turned_at = 0.0
+        self._in_turn = 0
         self._arrived = anyio.Event()
         self._error: TickwheelError | None = None
         self._entered = False
@@ -142,6 +165,7 @@ class Subscription(Generic[M, B]):
                 await self._leave_in_order()
         finally:
             self._leave_at_once()
+            self.holding.clear()
             self.acks.close()
         if scope.cancelled_caught:
             logger.warning(
@@ -153,28 +177,58 @@ class Subscription(Generic[M, B]):
         return self
 
     async def __anext__(self) -> M:
-        message = self.next_in_hand()
+        message = self.next_in_hand() if self.is_fast else await self._next_in_turn()
         return message if message is not None else await self._next_message()
 
     def next_in_hand(self) -> M | None:
         """The next message of the batch that was begun. Also for the blocking client, in its own thread."""
+        revoked = self.holding.revoked
         for message in self._current:
-            if not self._gone or (message.id, message.epoch) not in self._gone:
+            if not revoked or (message.id, message.epoch) not in revoked:
                 return message
         return None
 
-    def begin(self, batch: B) -> None:
-        """Its messages are the next ones."""
-        self._gone.clear()
-        self._current = iter(batch)
+    async def _next_in_turn(self) -> M | None:
+        """As ``next_in_hand``, but a handler that blocks gives the loop a turn here, in which its acks go and its
+        leases are renewed."""
+        now = anyio.current_time()
+        if now - self._turned_at >= _FAST_S:
+            await checkpoint()
+            self._turned_at = now
+        current = self.holding.current
+        if current is not None and not self.holding.may_hand_out(current):
+            self._put_back(current)
+        return self.next_in_hand()
+
+    def _put_back(self, current: Parcel) -> None:
+        """Leases may have ended: what was not handed out waits until the broker was asked."""
+        self._in_turn = 0
+        rest = self.holding.put_back(current)
+        if len(rest):
+            self._buffer.appendleft(rest)
+            self._buffered += len(rest)
 
     async def _next_message(self) -> M:
-        while (batch := await self._next_batch()) is not None:
-            self.begin(batch)
+        while True:
+            self._end_turn()
+            parcel = await self._next_parcel()
+            if parcel is None:
+                raise StopAsyncIteration
+            self.begin(parcel)
             message = self.next_in_hand()
             if message is not None:
                 return message
-        raise StopAsyncIteration
+
+    def begin(self, parcel: Parcel) -> None:
+        """Its messages are the next ones."""
+        self._current = self.holding.begin(parcel)
+        self._begun_at = self._turned_at = anyio.current_time()
+        self._in_turn = len(parcel)
+
+    def _end_turn(self) -> None:
+        if self._in_turn:
+            self.is_fast = anyio.current_time() - self._begun_at < min(_TURN_S, _FAST_S * self._in_turn)
+            self._in_turn = 0
 
     def _check_open(self) -> None:
         """Raises ClientClosed before it was entered, and after it was left."""
@@ -185,25 +239,35 @@ class Subscription(Generic[M, B]):
                 "The subscription was not entered.", advice="Use `async with client.subscribe(...) as sub:`."
             )
 
-    async def _next_batch(self) -> B | None:
+    async def _next_parcel(self) -> Parcel | None:
         if not self._entered:
             self._check_open()
         await checkpoint()
-        while self._left or not self._buffer:
+        while self._left or not self._is_ready():
             if self._error is not None:
                 raise self._error.copy()
-            if self._left or self._stopped:
+            if self._left or (self._stopped and not self._buffer):
                 return None
             self._arrived = anyio.Event()
             await self._arrived.wait()
-        batch = self._buffer.popleft()
-        self._buffered -= batch.delivery.count
-        return batch if len(batch) else await self._next_batch()
+        parcel = self._buffer.popleft()
+        self._buffered -= len(parcel)
+        return parcel
+
+    def _is_ready(self) -> bool:
+        """Whether something waits that may be handed out."""
+        while self._buffer and not len(self._buffer[0]):
+            self.holding.forget(self._buffer.popleft())
+        return bool(self._buffer) and self.holding.may_hand_out(self._buffer[0])
+
+    async def _next_batch(self) -> B | None:
+        parcel = await self._next_parcel()
+        return None if parcel is None else cast("B", parcel.hand_over(anyio.current_time()))
 
     async def receive(self, timeout: float | None = None) -> M | None:  # noqa: ASYNC109
         """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
         self._check_open()
-        message = self.next_in_hand()
+        message = self.next_in_hand() if self.is_fast else await self._next_in_turn()
         if message is not None:
             return message
         with anyio.move_on_after(timeout):
@@ -258,9 +322,10 @@ class Subscription(Generic[M, B]):
         try:
             await self.acks.flush()
         except AckRefused as error:
-            logger.warning("%s", error)
+            logger.debug("%s", error)  # a warning was given when it was refused
         except TickwheelError as error:
             logger.warning("acks of %r may be lost, then the messages come again: %s", self.topic, error)
+        self.acks.warn_of_rest()
         if self._session.is_closed:
             return
         await self._stop_deliveries()
@@ -309,12 +374,15 @@ class Subscription(Generic[M, B]):
 
     def _take_unseen(self) -> list[tuple[int, int]]:
         """Receipts of the messages that came and were not handed to the user."""
+        revoked = self.holding.revoked
         unseen = [(message.id, message.epoch) for message in self._current]
-        for batch in self._buffer:
-            unseen.extend(zip(batch.ids, batch.epochs, strict=True))
+        unseen = [receipt for receipt in unseen if receipt not in revoked]
+        for parcel in self._buffer:
+            unseen.extend(parcel.receipts)
         self._buffer.clear()
         self._current = iter(())
-        return [receipt for receipt in unseen if receipt not in self._gone]
+        self.holding.clear()
+        return unseen
 
     # The session's side --------------------------------------------------------------------------
 
@@ -331,19 +399,22 @@ class Subscription(Generic[M, B]):
         self._session.attach(answer.subscription, self)
         if not self._left:
             self.acks.resume(answer.group_id)
+            self.holding.started(self.ack_wait_ms / 1_000 if self._session.limits.holds else 0.0)
         if call.abandoned or self._left or self._stopped:  # nobody reads it any more
             self._session.subscriptions.pop(self, None)
             self._leave_at_once()
 
     def delivered(self, delivery: Delivery) -> None:
         """Takes a batch from the connection."""
-        self._buffer.append(self._batch_class(delivery, self.topic, self.acks))
+        batch = self._batch_class(delivery, self.topic, self.acks)
+        self._buffer.append(self.holding.add(batch, self._session.arrived_at))
         self._buffered += delivery.count
-        # Leases of unread messages end, and their credit brings them again. Then the oldest batch here is
-        # stale: without this, a subscriber that is too slow would hold ever more copies.
+        # A connection that was lost leaves what it brought here, and the next one brings as much again. The oldest is
+        # the most likely to be somebody else's by now: without this, there would be ever more of it.
         while self._buffered > 2 * self.credit and len(self._buffer) > 1:
             dropped = self._buffer.popleft()
-            self._buffered -= dropped.delivery.count
+            self._buffered -= len(dropped)
+            self.holding.forget(dropped)
             logger.warning(
                 "%d messages of %r waited longer than their lease; they come again", len(dropped), self.topic
             )
@@ -352,20 +423,29 @@ class Subscription(Generic[M, B]):
     def revoked(self, ids: Sequence[int], epochs: Sequence[int]) -> None:
         """Messages were stopped or called back: those that wait here are not handed to the user any more."""
         gone = set(zip(ids, epochs, strict=True))
-        self._gone |= gone
-        for batch in self._buffer:
-            batch.drop(gone)
+        self.holding.settle(ids, epochs)
+        self.holding.revoked |= gone
+        for parcel in self._buffer:
+            self._buffered -= parcel.drop(gone)
 
-    def connection_lost(self) -> None:
-        """The connection broke; the session will subscribe again on the next one."""
+    def _holding_changed(self, dropped: int) -> None:
+        """Leases were renewed, or so many messages that waited were dropped."""
+        self._buffered -= dropped
+        self._arrived.set()
+
+    def connection_lost(self, *, given_back: bool) -> None:
+        """The connection broke; the session will subscribe again on the next one. ``given_back``: the broker was
+        stopping, and then gives all messages back."""
         self._number = None
         if not self._stopped:
             self.acks.suspend()
+        self.holding.lost(given_back=given_back)
 
     def fail(self, error: TickwheelError) -> None:
         """The subscription cannot go on: whoever waits for messages gets this error."""
         self._error = error
         self._session.subscriptions.pop(self, None)
+        self.holding.clear()
         self._arrived.set()
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
@@ -23,10 +24,11 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from tickwheel import _client
 from tickwheel._acks import AckFlight, AckQueue
 from tickwheel._columns import Body
+from tickwheel._holding import DEFAULT_MAX_HOLD_S
 from tickwheel._message import BaseBatch, BaseMessage
 from tickwheel._prepared import CHECKS_GROUP, PREPARED_SUFFIX
 from tickwheel._results import CancelResult, ReceiptResult, RescheduleResult
-from tickwheel._subscription import Start, SubscribeOptions, start_of_group
+from tickwheel._subscription import Start, SubscribeOptions, max_hold_s, start_of_group
 from tickwheel._subscription import Subscription as AsyncSubscription
 from tickwheel._times import Delay, Moment
 from tickwheel._transactions import Transaction as AsyncTransaction
@@ -70,7 +72,12 @@ class Batch(BaseBatch[Message]):
     """Messages that arrived together: the fast way to handle many."""
 
     message_class = Message
-    outbox: _AckOutbox
+
+    @property
+    def outbox(self) -> _AckOutbox:
+        """What carries acks to the event loop."""
+        carrier: _AckOutbox = self.acks.carrier
+        return carrier
 
     def ack(self, *, confirm: bool = False) -> None:
         """Acks all messages of the batch in one frame; otherwise as ``Message.ack``."""
@@ -170,7 +177,7 @@ class Subscription:
         """``left`` is called when it was left."""
         self._portal = portal
         self._subscription = subscription
-        self._outbox = _AckOutbox(portal, subscription.acks)
+        self._outbox = subscription.acks.carrier = _AckOutbox(portal, subscription.acks)
         self._open = ExitStack()
         self._left = left
 
@@ -206,25 +213,15 @@ class Subscription:
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
-        while (message := self._subscription.next_in_hand()) is None:
-            batch = self._next_batch(timeout)
-            if batch is None:
-                return None
-            self._subscription.begin(batch)
-        return message
+        subscription = self._subscription
+        if subscription.is_fast and (message := subscription.next_in_hand()) is not None:
+            return message
+        return self._portal.call(subscription.receive, timeout)
 
     def batches(self) -> Iterator[Batch]:
         """Iterates over batches as they arrive. Do not mix it with iterating over messages."""
-        while (batch := self._next_batch(None)) is not None:
+        while (batch := self._portal.call(self._subscription.receive_batch)) is not None:
             yield batch
-
-    def _next_batch(self, timeout: float | None) -> Batch | None:
-        batch = self._portal.call(self._subscription.receive_batch, timeout)
-        if batch is None:
-            return None
-        assert isinstance(batch, Batch)
-        batch.outbox = self._outbox
-        return batch
 
     def stop(self) -> None:
         """See ``tickwheel.Subscription.stop``."""
@@ -307,9 +304,10 @@ class Client:
         batch: int = 500,
         start: Start = "earliest",
         shard: str | None = None,
+        max_hold: timedelta | float = DEFAULT_MAX_HOLD_S,
     ) -> Subscription:
         """See ``tickwheel.Client.subscribe``; used with ``with`` and ``for``."""
-        options = SubscribeOptions(credit=credit, batch=batch, start=start_of_group(start), shard=shard)
+        options = SubscribeOptions(credit, batch, start_of_group(start), shard, max_hold_s(max_hold))
 
         async def make() -> AsyncSubscription[Message, Batch]:
             return self._client.subscribe_as(Batch, topic, group, options)

@@ -194,11 +194,16 @@ class Settling(DeadLetters):
         ids: list[int] = self.tables.topics[topic_id].arrivals.items["id"][dead].tolist()
         return ids
 
-    def extend(self, group_id: int, ids: Ints, epochs: Ints, until_ms: int) -> list[str]:
-        """Moves the end of leases to ``until_ms``. An answer for each: ``extended``, ``lease_ended``, or why the
-        receipt counts no more. Raises ``BadTime``, ``DiskFull``: then nothing was changed."""
+    def extend(
+        self, group_id: int, ids: Ints, epochs: Ints, until_ms: int, *, only_longer: bool = False
+    ) -> list[str]:
+        """Moves the end of leases to ``until_ms``; ``only_longer``: not of those that end later. An answer for each:
+        ``extended``, ``lease_ended``, or why the receipt counts no more. Raises ``BadTime``, ``DiskFull``: then nothing
+        was changed."""
         _check_time(until_ms)
         results, receipts = self._judge(group_id, ids, epochs, "extended")
+        if only_longer:
+            receipts = [self._without_later(part, until_ms) for part in receipts]
         with self._unmarked_on_error(receipts):
             parts = [(part.group_id, self._extend_runs(part, until_ms)) for part in receipts]
             self._append_all(
@@ -207,6 +212,11 @@ class Settling(DeadLetters):
         for part_id, runs in parts:
             self._applier.release(part_id, runs)
         return results
+
+    def _without_later(self, part: Receipts, until_ms: int) -> Receipts:
+        later = self.tables.groups[part.group_id].deliveries.items["time_ms"][part.seqs] >= until_ms
+        self.unmark_acks(part.group_id, part.seqs[later])
+        return Receipts(part.group_id, part.seqs[~later], part.epochs[~later])
 
     def _extend_runs(self, part: Receipts, until_ms: int) -> Runs:
         times = np.full(len(part.seqs), until_ms, np.int64)

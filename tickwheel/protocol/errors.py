@@ -346,7 +346,10 @@ class StaleReceipt(AckRefused):
     """The message was delivered again since; only its newest delivery can be acked."""
 
     code = "stale_receipt"
-    advice = "Process faster, take a smaller credit, or raise ack_wait of the topic."
+    advice = (
+        "Its lease had ended, so it may be handled twice: make that harmless, run blocking code in threads so that the "
+        "event loop turns, or raise ack_wait of the topic or max_hold of the subscription."
+    )
 
 
 class MessageNotFound(AckRefused):

@@ -143,6 +143,7 @@ class HelloOk(Answer, frozen=True):
     delay_levels_ms: list[int] = msgspec.field(default_factory=list)
     answers_remembered: int = 0  #: of so many requests with an identity; 0: it knows no identities
     log_position: int = 0  #: up to which the log is durable
+    holds: bool = False  #: it knows `only_longer` of EXTEND, and CREDIT
 
 
 class Pong(Answer, frozen=True):

@@ -61,12 +61,13 @@ class Return(Request, frozen=True):
 
 
 class Extend(Request, frozen=True):
-    """EXTEND: leases end ``for_ms`` from now."""
+    """EXTEND: leases end ``for_ms`` from now. ``only_longer``: those that end later anyway stay as they are."""
 
     group_id: U32
     ids: Ids
     epochs: Epochs
     for_ms: TimeMs
+    only_longer: bool = False
 
     def __post_init__(self) -> None:
         _check_receipts(self.ids, self.epochs)

@@ -83,6 +83,20 @@ def test_what_nobody_has_looked_at_was_no_attempt(store: Store, topic: int) -> N
     assert "t.dead" not in store.tables.topic_ids
 
 
+def test_a_renewal_makes_no_lease_shorter_and_writes_nothing_then(store: Store, topic: int) -> None:
+    reader = Reader(store, topic)
+    held = reader.fetch(2)
+    group, ends = reader.group, store.tables.groups[reader.group].deliveries.items["time_ms"]
+    assert reader.extend(held[0], until_ms=LAST_MS) == ["extended"]
+    ids, epochs = [i for i, _ in held], [e for _, e in held]
+    assert store.extend(group, ids, epochs, LAST_MS - 9, only_longer=True) == ["extended"] * 2
+    assert ends[:2].tolist() == [LAST_MS, LAST_MS - 9]
+    position = store.appended_position
+    assert store.extend(group, ids, epochs, LAST_MS - 9, only_longer=True) == ["extended"] * 2
+    assert (store.appended_position, marks(store, group)) == (position, [])
+    assert reader.ack(*held) == (2, [])
+
+
 def test_times_after_the_year_9999_are_refused(store: Store, topic: int) -> None:
     reader = Reader(store, topic)
     held = reader.fetch(1)

@@ -1,0 +1,297 @@
+"""A message that a living, connected client holds is given to no other, however slow its handler is."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.support.in_time import InTime, broker_in_time
+from tickwheel import Client, Message
+from tickwheel.errors import BadArgument
+
+COUNT = 60
+SHORT = {"ack_wait": "2s", "max_backoff": "4s"}
+
+
+async def send(there: InTime, count: int) -> None:
+    async with there.client() as client:
+        await client.send_many("t", [b"%d" % number for number in range(count)])
+
+
+async def handle_all(client: Client, handled: Counter[bytes], slow_s: float, **options: Any) -> None:
+    """Until nothing comes any more. A first message that comes again takes a minute."""
+    async with client.subscribe("t", **options) as subscription:
+        while (message := await subscription.receive(timeout=20)) is not None:
+            await trio.sleep(slow_s if message.epoch == 1 or message.body != b"0" else 60)
+            handled[message.body] += 1
+            await message.ack()
+        await subscription.flush()
+
+
+@pytest.mark.parametrize(
+    ("count", "slow_s", "settings", "options"),
+    [
+        (100, 0.5, {}, {}),
+        (100, 0.5, {}, {"credit": 1000}),
+        (60, 0.1, SHORT, {}),
+        (60, 0.1, SHORT, {"credit": 1000}),
+        (5, 15, SHORT, {"credit": 5, "batch": 1}),
+    ],
+)
+async def test_each_is_handled_once(
+    tmp_path: Path,
+    autojump_clock: Any,
+    count: int,
+    slow_s: float,
+    settings: dict[str, str],
+    options: dict[str, int],
+) -> None:
+    async with broker_in_time(tmp_path, **settings) as there:
+        await send(there, count)
+        handled: Counter[bytes] = Counter()
+        async with there.client() as client:
+            await handle_all(client, handled, slow_s, **options)
+        assert (len(handled), handled.total()) == (count, count)
+
+
+async def test_each_is_handled_once_by_batches(tmp_path: Path, autojump_clock: Any) -> None:
+    async with broker_in_time(tmp_path, **SHORT) as there:
+        await send(there, COUNT)
+        handled: Counter[bytes] = Counter()
+        async with there.client() as client, client.subscribe("t", batch=20) as subscription:
+            with trio.move_on_after(120):
+                async for batch in subscription.batches():
+                    for message in batch:
+                        await trio.sleep(1)
+                        handled[message.body] += 1
+                    await batch.ack()
+        assert (len(handled), handled.total()) == (COUNT, COUNT)
+
+
+async def test_each_is_handled_once_by_tasks_beside_each_other(tmp_path: Path, autojump_clock: Any) -> None:
+    handled: Counter[bytes] = Counter()
+
+    async def handle(message: Message) -> None:
+        await trio.sleep(10)
+        handled[message.body] += 1
+        await message.ack()
+
+    async with broker_in_time(tmp_path, **SHORT) as there:
+        await send(there, COUNT)
+        async with (
+            there.client() as client,
+            client.subscribe("t") as subscription,
+            trio.open_nursery() as nursery,
+        ):
+            while (message := await subscription.receive(timeout=15)) is not None:
+                nursery.start_soon(handle, message)
+                del message
+        assert (len(handled), handled.total()) == (COUNT, COUNT)
+
+
+async def test_several_consumers_of_a_group_share_what_there_is(tmp_path: Path, autojump_clock: Any) -> None:
+    async with broker_in_time(tmp_path, **SHORT) as there:
+        await send(there, COUNT)
+        handled: Counter[bytes] = Counter()
+        async with trio.open_nursery() as nursery:
+            for slow_s in (0.1, 0.5, 3):
+
+                async def consume(slow_s: float = slow_s) -> None:
+                    async with there.client() as client:
+                        await handle_all(client, handled, slow_s, credit=10)
+
+                nursery.start_soon(consume)
+        assert (len(handled), handled.total()) == (COUNT, COUNT)
+
+
+async def test_a_connection_that_breaks_costs_nothing(tmp_path: Path, autojump_clock: Any) -> None:
+    async with broker_in_time(tmp_path, ack_wait="10s") as there:
+        await send(there, COUNT)
+        handled: Counter[bytes] = Counter()
+        async with there.client() as client, trio.open_nursery() as nursery:
+
+            async def cut() -> None:
+                for _ in range(6):
+                    await trio.sleep(9)
+                    there.network.cut_one()
+
+            nursery.start_soon(cut)
+            await handle_all(client, handled, 1, credit=100)
+        assert (len(handled), handled.total()) == (COUNT, COUNT)
+
+
+async def test_what_waits_through_a_long_break_is_confirmed_or_dropped(
+    tmp_path: Path, autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another one was given it meanwhile: here it is not handled, but for the one message that is in a hand."""
+    async with broker_in_time(tmp_path, **SHORT) as there:
+        await send(there, COUNT)
+        handled: Counter[bytes] = Counter()
+        async with (
+            there.client() as other,
+            there.client() as client,
+            client.subscribe("t", credit=COUNT, batch=10) as subscription,
+        ):
+            message = await subscription.receive()
+            while (await other.stats()).leased < COUNT:
+                await trio.sleep(0.01)
+            listener, there.network._listener = there.network._listener, None
+            there.network._connections[-1].cut()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(handle_all, other, handled, 0.01)
+                await trio.sleep(15)
+                there.network._listener = listener
+                assert await subscription.receive(timeout=30) is None
+                assert message is not None
+        assert (len(handled), handled.total()) == (COUNT, COUNT)
+        assert "message 1 of 't' (epoch 1) is being handled, but is no longer ours" in caplog.text
+
+
+async def test_what_waits_through_a_break_that_nobody_used_is_handled_once(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    """Their leases ended by the clock here: the broker is asked first, and gives what had ended anew."""
+    async with broker_in_time(tmp_path, **SHORT) as there:
+        await send(there, COUNT)
+        handled: Counter[bytes] = Counter()
+        async with there.client() as client, client.subscribe("t", credit=COUNT, batch=10) as subscription:
+            message = await subscription.receive()
+            assert message is not None
+            listener, there.network._listener = there.network._listener, None
+            there.network._connections[-1].cut()
+            await trio.sleep(15)
+            there.network._listener = listener
+            while (message := await subscription.receive(timeout=10)) is not None:
+                handled[message.body] += 1
+                await message.ack(confirm=True)
+        assert (len(handled), handled.total()) == (COUNT, COUNT)
+
+
+async def test_max_hold_ends_it_and_the_log_says_so_once(
+    tmp_path: Path, autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_in_time(tmp_path, **SHORT) as there:
+        await send(there, 1)
+        async with there.client() as client:
+            async with client.subscribe("t", max_hold=timedelta(seconds=30)) as subscription:
+                message = await subscription.receive()
+                began = trio.current_time()
+                again = await subscription.receive(timeout=100)
+                assert message is not None
+                assert again is not None
+                assert again.epoch == 2
+                assert 30 <= trio.current_time() - began < 35
+            assert caplog.text.count("was held for 30 s") == 1
+            for bad in (-1, "1h", True, float("nan")):
+                with pytest.raises(BadArgument, match="max_hold"):
+                    client.subscribe("t", max_hold=bad)  # type: ignore[arg-type]
+
+
+async def test_without_max_hold_leases_end_as_they_come(tmp_path: Path, autojump_clock: Any) -> None:
+    async with broker_in_time(tmp_path, **SHORT) as there:
+        await send(there, 1)
+        async with there.client() as client, client.subscribe("t", max_hold=0) as subscription:
+            message = await subscription.receive()
+            began = trio.current_time()
+            again = await subscription.receive(timeout=100)
+            assert message is not None
+            assert again is not None
+            assert trio.current_time() - began < 3
+
+
+@pytest.mark.parametrize("credit", [1, 100])
+async def test_a_message_that_was_dropped_comes_again(
+    tmp_path: Path, autojump_clock: Any, credit: int
+) -> None:
+    """Its object is gone, while others of its batch are still being handled."""
+    async with broker_in_time(tmp_path, **SHORT) as there:
+        await send(there, 10)
+        came: list[tuple[bytes, float]] = []
+        async with there.client() as client, client.subscribe("t", credit=credit) as subscription:
+            while (message := await subscription.receive(timeout=8)) is not None:
+                came.append((message.body, trio.current_time()))
+                if message.body != b"3" or message.epoch > 1:
+                    await trio.sleep(1)
+                    await message.ack()
+                del message
+        times = [at for body, at in came if body == b"3"]
+        assert len(came) == 11
+        assert times[1] - times[0] < 12
+
+
+async def test_nack_lets_go(tmp_path: Path, autojump_clock: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with broker_in_time(tmp_path, **SHORT) as there:
+        await send(there, 1)
+        async with there.client() as client, client.subscribe("t") as subscription:
+            message = await subscription.receive()
+            assert message is not None
+            assert await message.nack(timedelta(seconds=5)) == "nacked"
+            again = await subscription.receive(timeout=6)
+            assert again is not None
+            await trio.sleep(10)
+            assert await again.nack() == "nacked"
+        assert caplog.text == ""
+
+
+async def test_a_renewal_shortens_no_longer_lease(tmp_path: Path, autojump_clock: Any) -> None:
+    async with broker_in_time(tmp_path, ack_wait="2s", min_backoff="60s", max_backoff="1h") as there:
+        await send(there, 2)
+        async with there.client() as client, client.subscribe("t", credit=2) as subscription:
+            for _ in range(2):
+                message = await subscription.receive()
+                assert message is not None
+                await message.extend(timedelta(seconds=100))
+                await trio.sleep(10)
+            groups = there.broker.store.tables.groups
+            ends = [row["time_ms"] for row in groups[1].deliveries.items[:2]]
+            lasts = [int(end) - there.broker.clock.now_ms() for end in ends]
+            assert [round(last / 1000) for last in lasts] == [80, 90]
+
+
+async def test_a_loop_that_does_not_turn_loses_its_leases(
+    tmp_path: Path, autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What waited meanwhile is not handled here, when somebody else has it."""
+    async with broker_in_time(tmp_path, **SHORT) as there:
+        await send(there, 10)
+        handled: Counter[bytes] = Counter()
+        async with (
+            there.client() as client,
+            there.client() as other,
+            client.subscribe("t", credit=10) as subscription,
+        ):
+            first = await subscription.receive()
+            while (await other.stats()).leased < 10:
+                await trio.sleep(0.01)
+            autojump_clock.jump(60)  # of which nothing hears before it is over
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(handle_all, other, handled, 0.01)
+                while (message := await subscription.receive(timeout=10)) is not None:
+                    handled[message.body] += 1
+                    await message.ack()
+            assert first is not None
+        assert (len(handled), handled.total()) == (10, 10)
+
+
+async def test_refused_acks_do_not_flood_the_log(
+    tmp_path: Path, autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with broker_in_time(tmp_path, **SHORT) as there:
+        await send(there, 50)
+        async with there.client() as client, client.subscribe("t", credit=50) as subscription:
+            held = [await subscription.receive() for _ in range(50)]
+            ids = [message.id for message in held if message is not None]
+            await client.redeliver(ids=ids)
+            for message in held:
+                assert message is not None
+                await message.ack()
+                await trio.sleep(0.01)
+            assert caplog.text.count("was refused: stale_receipt") == 1
+        assert "49 more acks of 't' in group 'default' were refused" in caplog.text

@@ -152,6 +152,9 @@ class Connection:
         what = (
             getattr(request, "topic", None) or getattr(request, "name", None) or getattr(request, "job", "")
         )
+        group = getattr(request, "group", None)
+        if isinstance(group, str):
+            what = f"{what}/{group}"
         self.broker.access.audit.done(
             type(request).__name__, peer=self._transport.peer, token=self.identity.login, subject=what
         )

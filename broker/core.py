@@ -15,6 +15,7 @@ from broker.clock import Clock
 from broker.counters import Counters
 from broker.delivery import Delivery, Subscription
 from broker.forecasts import Forecasts
+from broker.groups import Readers
 from broker.purging import Purging
 from broker.query import Queries
 from broker.receive_room import ReceiveRoom
@@ -97,6 +98,7 @@ class Broker:
         self.schedules = Schedules(self)
         self.purging = Purging(self, runner)
         self.adopting = Adopting(self, runner)
+        self.readers = Readers(self)
         self.vitals = Vitals(self)
 
     async def run(self) -> None:
@@ -211,6 +213,7 @@ class Broker:
 
     def _forget(self, subscription: Subscription) -> None:
         self.delivery.remove(subscription)
+        self.readers.left(subscription.group_id)
         self.held_subscriptions -= 1
 
     def _leased(self) -> None:
@@ -232,6 +235,7 @@ class Broker:
                 _log.warning("the wall clock was set back", by_ms=back_ms)
                 self.clock_set_back += 1
                 self._turn_back(now_ms, back_ms)
+            self.readers.keep(now_ms)
             self.store.housekeeping(now_ms)
             self._tell_of_unburied()
             self.house_rounds += 1

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from broker import adopting, changes, dropping, purging, remembering, rights, schedule_requests, topics
+from broker import (
+    adopting,
+    changes,
+    dropping,
+    groups,
+    purging,
+    remembering,
+    rights,
+    schedule_requests,
+    topics,
+)
 from broker.core import RELEASE_STEP
 from broker.delivery import Subscription
 from broker.replying import Caller, at_once, check_name, frame_of, when_durable
@@ -29,6 +39,7 @@ from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.bulk import AdoptJob, PlanJob, ReserveIds
 from tickwheel.protocol.errors import BadRequest, CreditTooLarge, TooManySubscriptions, UnknownShard
 from tickwheel.protocol.frames import FrameType, encode_frame
+from tickwheel.protocol.groups import CreateGroup, DeleteGroup, GetGroups, GetMessages, SeekGroup
 from tickwheel.protocol.identity import RequestIdentity
 from tickwheel.protocol.requests import (
     Cancel,
@@ -49,6 +60,7 @@ from tickwheel.protocol.requests import (
 )
 from tickwheel.protocol.schedules import DeleteSchedule, GetSchedules, SetSchedule, TriggerSchedule
 from tickwheel.protocol.settling import Change, Extend, Nack, Redeliver, Return, ReturnOk, Transaction
+from timerlog.errors import UnknownGroup
 
 if TYPE_CHECKING:
     from broker.core import Broker
@@ -77,8 +89,9 @@ def _ping(caller: Caller, correlation: int, request: Ping) -> None:
 
 
 def _open_topic(caller: Caller, correlation: int, request: OpenTopic) -> None:
+    created = request.topic not in caller.broker.store.tables.topic_ids
     topic_id = _topic_id(caller.broker, request.topic, create=request.create)
-    when_durable(caller, correlation, request, OpenTopicOk(topic_id))
+    when_durable(caller, correlation, request, OpenTopicOk(topic_id, created))
 
 
 def _topic_id(broker: Broker, name: str, *, create: bool) -> int:
@@ -96,8 +109,11 @@ def _subscribe(caller: Caller, correlation: int, request: Subscribe) -> None:
         )
     if broker.held_subscriptions >= broker.settings.max_subscriptions:
         raise TooManySubscriptions
-    topic_id = _shard(broker, request, _topic_id(broker, request.topic, create=True))
-    group_id = broker.store.open_group(topic_id, request.group, broker.clock.now_ms(), request.start)
+    is_new_topic = request.topic not in broker.store.tables.topic_ids
+    whole_id = _topic_id(broker, request.topic, create=True)
+    is_new_group = request.group not in broker.store.tables.topics[whole_id].groups
+    topic_id = _shard(broker, request, whole_id)
+    group_id = _open_group(broker, topic_id, request)
     subscription = Subscription(
         number=caller.next_subscription_number(),
         group_id=group_id,
@@ -109,7 +125,9 @@ def _subscribe(caller: Caller, correlation: int, request: Subscribe) -> None:
     )
     caller.subscriptions[subscription.number] = subscription
     broker.held_subscriptions += 1
-    body = SubscribeOk(subscription.number, group_id, topic_id, broker.store.ack_wait_ms(group_id))
+    broker.readers.joined(group_id)
+    ack_wait_ms = broker.store.ack_wait_ms(group_id)
+    body = SubscribeOk(subscription.number, group_id, topic_id, ack_wait_ms, is_new_topic, is_new_group)
     frame = frame_of(correlation, Subscribe, encode_body(body))
 
     def start(reply: bytes) -> None:
@@ -122,6 +140,23 @@ def _subscribe(caller: Caller, correlation: int, request: Subscribe) -> None:
     broker.commit.when_durable(broker.store.appended_position, start, frame)
 
 
+def _open_group(broker: Broker, topic_id: int, request: Subscribe) -> int:
+    try:
+        return broker.store.open_group(
+            topic_id,
+            request.group,
+            broker.clock.now_ms(),
+            request.start,
+            create=broker.settings.auto_create_groups,
+            ephemeral_ms=request.ephemeral_ms,
+        )
+    except UnknownGroup as error:
+        error.advice = (
+            "Create it first (`tickwheel groups create`), or set auto_create_groups = true on the broker."
+        )
+        raise
+
+
 def _shard(broker: Broker, request: Subscribe, topic_id: int) -> int:
     """The topic itself, or the one shard of it that is asked for. Its group must be that of all shards, too."""
     if request.shard is None:
@@ -132,7 +167,7 @@ def _shard(broker: Broker, request: Subscribe, topic_id: int) -> int:
         raise UnknownShard(
             f"{request.topic!r} has no shard {request.shard!r}; it has {', '.join(shards) or 'none at all'}."
         )
-    broker.store.open_group(topic_id, request.group, broker.clock.now_ms(), request.start)
+    _open_group(broker, topic_id, request)
     return shard_id
 
 
@@ -225,6 +260,11 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     SetSchedule: schedule_requests.set_schedule,
     DeleteSchedule: schedule_requests.delete_schedule,
     TriggerSchedule: schedule_requests.trigger_schedule,
+    GetGroups: groups.list_groups,
+    CreateGroup: groups.create_group,
+    DeleteGroup: groups.delete_group,
+    SeekGroup: groups.seek_group,
+    GetMessages: groups.get_messages,
     GetStats: _stats,
     GetTopics: _topics,
     GetWheel: _wheel,

@@ -27,6 +27,7 @@ from tickwheel.protocol.admin import (
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.bulk import AdoptJob, PlanJob, ReserveIds
 from tickwheel.protocol.errors import UnknownSchedule
+from tickwheel.protocol.groups import CreateGroup, DeleteGroup, GetGroups, GetMessages, SeekGroup
 from tickwheel.protocol.requests import (
     Cancel,
     GetStats,
@@ -195,6 +196,12 @@ def _visible_topic(rights: Rights, request: GetTopic) -> None:
         rights.need(QUERY, request.topic)
 
 
+def _groups(rights: Rights, request: GetGroups) -> None:
+    """The list leaves out those of topics that it may not know of."""
+    if request.topic is not None and not rights.identity.sees(request.topic):
+        rights.need(QUERY, request.topic)
+
+
 def _group(rights: Rights, request: Nack | Extend) -> None:
     rights.need_of_group(request.group_id)
 
@@ -264,6 +271,11 @@ TABLE: Final[dict[type[Request], Callable[[Rights, Any], Any]]] = {
     ReplayDead: _topic(CONSUME),
     Browse: _topic(QUERY),
     GetTopic: _visible_topic,
+    GetMessages: _target(QUERY),
+    GetGroups: _groups,
+    CreateGroup: _topic(CONSUME),
+    SeekGroup: _topic(CONSUME),
+    DeleteGroup: _topic(ADMIN),
     SetTopic: _topic(ADMIN),
     DeleteTopic: _topic(ADMIN),
     GetSchedules: _schedules,
@@ -282,6 +294,17 @@ TABLE: Final[dict[type[Request], Callable[[Rights, Any], Any]]] = {
 }
 
 AUDITED: Final[frozenset[type[Request]]] = frozenset(
-    {SetTopic, DeleteTopic, Purge, Drop, ReplayDead, SetSchedule, DeleteSchedule, AdoptJob}
+    {
+        SetTopic,
+        DeleteTopic,
+        DeleteGroup,
+        SeekGroup,
+        Purge,
+        Drop,
+        ReplayDead,
+        SetSchedule,
+        DeleteSchedule,
+        AdoptJob,
+    }
 )
 """What changes more than messages is written down when it was done."""

@@ -194,6 +194,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool,
         _plain(_LIMITS, "Create a topic when it is first used. If false, only existing topics can be used."),
     ] = True
+    auto_create_groups: Annotated[
+        bool,
+        _plain(
+            _LIMITS,
+            "Create a consumer group when it is first used. If false, only existing groups can be used.",
+        ),
+    ] = True
     max_backlog_messages: Annotated[
         int,
         _count(

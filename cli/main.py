@@ -38,6 +38,8 @@ COMMANDS = {
         "cli.commands.schedules", "schedules", "Messages that are sent again and again.", _MESSAGES
     ),
     "topics": CommandEntry("cli.commands.topics", "topics", "List, create, change, delete topics.", _LOOKING),
+    "groups": CommandEntry("cli.commands.groups", "groups", "List, create, move, delete groups.", _LOOKING),
+    "show": CommandEntry("cli.commands.show", "show", "Show one message, by id or key.", _LOOKING),
     "query": CommandEntry("cli.commands.query", "query", "Ask with SQL what is in the topics.", _LOOKING),
     "browse": CommandEntry("cli.commands.dead", "browse", "Look at messages without taking them.", _LOOKING),
     "pipeline": CommandEntry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,12 @@ def stderr_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, emoji=False)
+
+
+def remark(text: str) -> None:
+    """Something that a person should know, and no program waits for: on a terminal only."""
+    if sys.stderr.isatty():
+        click.echo(text, err=True)
 
 
 def counted(number: int, noun: str) -> str:

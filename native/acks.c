@@ -8,9 +8,9 @@ static uint32_t judge_receipt(const tw_store *store, const tw_group *group, uint
     if (id == 0 || id >= store->next_id) return NOT_FOUND;
     const tw_row *row = &store->rows[id];
     if (row->topic_id != group->topic_id || row->state == TW_NONE) return NOT_FOUND;
-    if (row->state == TW_SCHEDULED || row->topic_seq >= group->allocated) return NEVER_DELIVERED;
-    const tw_delivery *delivery = &group->rows[row->topic_seq];
-    if (delivery->state == TW_UNTOUCHED) return NEVER_DELIVERED;
+    const tw_delivery *delivery = tw_delivery_at(group, row->topic_seq);
+    if (row->state == TW_SCHEDULED || !delivery) return NEVER_DELIVERED;
+    if (delivery->state == TW_UNTOUCHED) return epoch && epoch <= delivery->epoch ? STALE_RECEIPT : NEVER_DELIVERED;
     if (delivery->state == TW_ACKED || (delivery->flags & TW_ACKING)) return ALREADY_ACKED;
     if (row->state != TW_READY) return CANCELLED;
     return delivery->state == TW_LEASED && delivery->epoch == epoch ? 0 : STALE_RECEIPT;
@@ -123,6 +123,27 @@ int tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, u
         if (runs[r].first < group->floor_seq) group->floor_seq = runs[r].first;
     }
     return 0;
+}
+
+void tw_apply_seek(tw_store *store, uint32_t group_id, uint64_t start_seq) {
+    tw_group *group = &store->groups[group_id];
+    uint64_t  first_seq = store->topics[group->topic_id].first_seq;
+    uint64_t  end = group->high_seq < group->allocated ? group->high_seq : group->allocated;
+    for (uint64_t seq = group->rows_from > first_seq ? group->rows_from : first_seq; seq < end; seq++) {
+        tw_delivery *row = &group->rows[seq];
+        if (row->state == TW_UNTOUCHED && !row->flags) continue;
+        tw_let_go(store, group, row);
+        row->flags = 0;
+        if (seq < start_seq && (row->state == TW_ACKED || row->state == TW_DEAD)) continue;
+        row->state = TW_UNTOUCHED;
+        row->base_epoch = row->epoch;
+        row->time_ms = 0;
+    }
+    if (group->orders) memset(group->orders, 0, group->orders_capacity * sizeof *group->orders);
+    group->orders_count = 0;
+    group->start_seq = start_seq;
+    if (start_seq < group->rows_from) group->rows_from = start_seq;
+    tw_rebuild_group(store, group_id);
 }
 
 /* 1: a chain brings it already, and whatever time it was given is over. */

@@ -13,10 +13,10 @@ int tw_judge(const tw_store *store, uint64_t id) {
     int touched = 0, open = !topic->first_group;
     for (uint32_t g = topic->first_group; g; g = store->groups[g].next_group) {
         const tw_group *group = &store->groups[g];
-        if (row->topic_seq < group->start_seq) continue;
-        uint8_t state = row->topic_seq < group->allocated ? group->rows[row->topic_seq].state : TW_UNTOUCHED;
-        touched |= state != TW_UNTOUCHED;
-        open |= state != TW_ACKED && state != TW_DEAD;
+        const tw_delivery *delivery = tw_delivery_at(group, row->topic_seq);
+        uint8_t            state = delivery ? delivery->state : TW_UNTOUCHED;
+        touched |= state != TW_UNTOUCHED || (delivery && delivery->epoch);
+        open |= row->topic_seq >= group->start_seq && state != TW_ACKED && state != TW_DEAD;
     }
     if (!touched) return TW_IS_READY;
     return open ? TW_IS_DELIVERED : TW_IS_DONE;

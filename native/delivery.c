@@ -127,6 +127,10 @@ const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t s
     return &store->rows[store->topics[group->topic_id].arrivals[seq].id];
 }
 
+const tw_delivery *tw_delivery_at(const tw_group *group, uint64_t seq) {
+    return seq < group->rows_from || seq >= group->allocated ? NULL : &group->rows[seq];
+}
+
 int tw_is_gone(const tw_store *store, const tw_group *group, uint64_t seq) {
     const tw_topic *topic = &store->topics[group->topic_id];
     return seq >= topic->allocated || topic->arrivals[seq].id == 0 || tw_row_of(store, group, seq)->state == TW_NONE;
@@ -359,7 +363,10 @@ int tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw
         for (uint64_t seq = runs[r].first; seq < end; seq++) {
             tw_delivery *row = &group->rows[seq];
             if (tw_is_gone(store, group, seq)) { leased--; continue; }
-            if (row->state == TW_UNTOUCHED) group->touched++;
+            if (row->state == TW_UNTOUCHED) { /* also after it began anew: the attempts begin with this one */
+                group->touched++;
+                row->base_epoch = runs[r].epoch - 1;
+            }
             row->flags &= (uint8_t)~(TW_TAKEN | TW_CALLED);
             row->state = TW_LEASED;
             row->epoch = runs[r].epoch;

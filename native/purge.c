@@ -64,8 +64,8 @@ static uint64_t current_id(const tw_store *store, uint64_t position) {
 /* ---- what may go ---- */
 
 static const tw_delivery *delivery_of(const tw_group *group, const tw_row *row) {
-    if (row->topic_seq < group->start_seq || row->topic_seq >= group->allocated) return NULL;
-    return &group->rows[row->topic_seq];
+    const tw_delivery *delivery = tw_delivery_at(group, row->topic_seq);
+    return delivery && (delivery->state != TW_UNTOUCHED || delivery->epoch) ? delivery : NULL;
 }
 
 /* Every group is done with a message, and the last of them for long enough. */
@@ -97,7 +97,7 @@ static uint32_t touched_groups(const tw_store *store, const tw_row *row) {
     if (row->state != TW_READY) return 0;
     for (uint32_t g = store->topics[row->topic_id].first_group; g; g = store->groups[g].next_group) {
         const tw_delivery *delivery = delivery_of(&store->groups[g], row);
-        n += delivery && delivery->state != TW_UNTOUCHED;
+        n += delivery != NULL;
     }
     return n;
 }
@@ -111,7 +111,7 @@ static uint8_t *put_groups(const tw_store *store, const tw_row *row, uint8_t *to
     if (row->state != TW_READY) return to;
     for (uint32_t g = store->topics[row->topic_id].first_group; g; g = store->groups[g].next_group) {
         const tw_delivery *delivery = delivery_of(&store->groups[g], row);
-        if (!delivery || delivery->state == TW_UNTOUCHED) continue;
+        if (!delivery) continue;
         tw_moved_group entry = {.group_id = g, .epoch = delivery->epoch, .base_epoch = delivery->base_epoch,
                                 .state = delivery->state, .flags = delivery->flags & TW_CALLED,
                                 .time_ms = delivery->time_ms};
@@ -269,9 +269,9 @@ void tw_purge_count(const tw_store *store, const uint64_t *ids, uint64_t n, uint
 
 /* What a group knows of a message goes; only its place in a chain stays, until the chain comes by. */
 static void forget_delivery(tw_group *group, const tw_row *row) {
-    if (row->topic_seq >= group->allocated) return;
+    if (row->topic_seq < group->rows_from || row->topic_seq >= group->allocated) return;
     tw_delivery *delivery = &group->rows[row->topic_seq];
-    if (delivery->state == TW_UNTOUCHED && !delivery->flags) return;
+    if (delivery->state == TW_UNTOUCHED && !delivery->flags && !delivery->epoch) return;
     if (delivery->state != TW_UNTOUCHED && group->touched) group->touched--;
     uint8_t in_chain = delivery->flags & (TW_IN_RETRY | TW_PARKED);
     *delivery = (tw_delivery){.flags = in_chain, .retry_next = in_chain ? delivery->retry_next : 0};

@@ -103,18 +103,20 @@ static void count_delivery(tw_store *store, tw_group *group, uint64_t seq, int *
     if (row->state == TW_LEASED && !tw_is_in_topic(store, group, seq)) row->state = TW_WAITING;
     /* Ordering keys: from the first open message on, the lane is gone through again to see which keys are busy. */
     int is_ordered = message->flags & TW_ORDERED;
-    if (is_ordered && tw_is_open(store, group, seq)) *held = 1;
-    if (row->state == TW_UNTOUCHED) return;
+    int is_before = seq < group->start_seq;
+    if (is_ordered && !is_before && tw_is_open(store, group, seq)) *held = 1;
+    if (row->state == TW_UNTOUCHED && !row->epoch) return;
     group->high_seq = seq + 1;
-    group->touched++;
     group->deliveries += row->epoch;
+    if (row->state == TW_UNTOUCHED) return;
+    group->touched++;
     group->acked += row->state == TW_ACKED;
     group->dead += row->state == TW_DEAD;
     group->leased += row->state == TW_LEASED;
     /* New messages leave a lane in its order, so its cursor stood at the last one delivered, or behind it. One that was
      * given up without a delivery says nothing of those before it, nor does one that has left the topic since: it may
      * have another priority now. */
-    if (!row->epoch || !tw_is_in_topic(store, group, seq)) return;
+    if (!row->epoch || is_before || !tw_is_in_topic(store, group, seq)) return;
     if (!(*held && message->priority == TW_ORDERED_PRIORITY)) group->cursor[message->priority] = seq + 1;
 }
 
@@ -125,7 +127,8 @@ int tw_rebuild_group(tw_store *store, uint32_t group_id) {
     int             held = 0;
     reset_group(group, topic->first_seq);
     tw_skip_to_start(store, group_id);
-    for (uint64_t seq = topic->first_seq; seq < end; seq++) count_delivery(store, group, seq, &held);
+    uint64_t from = group->rows_from > topic->first_seq ? group->rows_from : topic->first_seq;
+    for (uint64_t seq = from; seq < end; seq++) count_delivery(store, group, seq, &held);
     for (uint64_t seq = group->floor_seq; seq < topic->count; seq++)
         group->pending += seq < end ? tw_is_open(store, group, seq) : tw_is_in_topic(store, group, seq);
     return 0;

@@ -101,6 +101,7 @@ typedef struct {
     uint8_t  flags;
 } tw_delivery;
 
+/* UNTOUCHED with an epoch: it was delivered before the group began anew, and counts as new with that. */
 /* WAITING: given back with a delay, or called for again: nobody holds it, and time_ms says when it goes on. */
 enum { TW_UNTOUCHED = 0, TW_LEASED = 1, TW_ACKED = 2, TW_WAITING = 3, TW_DEAD = 4 };
 /* PARKED: an earlier message of its ordering key is not done. TAKEN: selected, and its lease not applied yet.
@@ -178,6 +179,7 @@ typedef struct {
     tw_order    *orders;       /* open addressing; NULL until the first message with an ordering key */
     uint32_t     orders_capacity; /* a power of two */
     uint32_t     orders_count;
+    uint64_t     rows_from; /* no row below was ever used: at most start_seq */
 } tw_group;
 
 typedef struct {
@@ -377,6 +379,8 @@ void     tw_link_lane(tw_topic *topic, uint32_t priority, uint64_t seq);
 /* clamp(min_backoff * 2^(epoch-1), ack_wait, max_backoff), spread by up to a third inside the clamps from epoch 2. */
 int64_t  tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_backoff_ms, uint64_t id, uint32_t epoch);
 const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t seq);
+/* A group's row of a message; NULL: it has none. */
+const tw_delivery *tw_delivery_at(const tw_group *group, uint64_t seq);
 /* 1 when nothing is known of a number of the group's topic: what was there is gone. */
 int      tw_is_gone(const tw_store *store, const tw_group *group, uint64_t seq);
 /* 1 when the message of that number is in its topic now (and not cancelled, or rescheduled and there under another). */
@@ -412,6 +416,9 @@ int      tw_apply_dead(tw_store *store, uint32_t group_id, const tw_run *runs, u
 int      tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
 /* As a nack, whatever became of them. `how`: TW_RESET_ATTEMPTS (backoff and max_attempts start anew), TW_WERE_DONE. */
 int      tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int how);
+/* The group begins anew at a number of its topic: what lies before is none of its business (what it was done with stays
+ * so), everything from there on counts as new. Epochs go on, so that receipts from before count no more. */
+void     tw_apply_seek(tw_store *store, uint32_t group_id, uint64_t start_seq);
 /* Moves messages whose lease (or wait) of that epoch has ended to the retry chain; those that had all their attempts
  * are listed instead. Returns how many were moved. */
 int64_t  tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n,

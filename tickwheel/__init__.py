@@ -20,6 +20,7 @@ from tickwheel import errors, stats, sync
 from tickwheel._bulk import AdoptResult, JobPlan
 from tickwheel._client import Client, connect
 from tickwheel._dropping import DropResult, LogPlace
+from tickwheel._groups import GroupState, MessageInfo
 from tickwheel._message import Batch, Message
 from tickwheel._prepared import CheckedMessage
 from tickwheel._query import QueryResult
@@ -73,9 +74,11 @@ __all__ = [
     "ClientClosed",
     "DiskFull",
     "DropResult",
+    "GroupState",
     "JobPlan",
     "LogPlace",
     "Message",
+    "MessageInfo",
     "NaiveDatetime",
     "NotConnected",
     "Prepared",

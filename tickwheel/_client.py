@@ -31,6 +31,7 @@ from tickwheel._columns import (
     level_delay,
 )
 from tickwheel._dropping import DropRequests
+from tickwheel._groups import GroupRequests
 from tickwheel._holding import DEFAULT_MAX_HOLD_S
 from tickwheel._message import BaseBatch, Batch, Message
 from tickwheel._prepared import CheckRequests
@@ -41,7 +42,7 @@ from tickwheel._security import dial as default_dial
 from tickwheel._security import security_of
 from tickwheel._session import Dial, Session
 from tickwheel._subscription import Start, SubscribeOptions, Subscription, max_hold_s, start_of_group
-from tickwheel._times import Delay, Delays, Milliseconds, Moment, Moments, one_time
+from tickwheel._times import Delay, Delays, Milliseconds, Moment, Moments, duration_ms, one_time
 from tickwheel._topics import TopicRequests
 from tickwheel._transactions import TransactionRequests
 from tickwheel._url import default_url, parse_url
@@ -66,6 +67,7 @@ class Client(
     QueryRequests,
     BulkRequests,
     DropRequests,
+    GroupRequests,
 ):
     """A connection to a broker that renews itself. One client serves any number of tasks of one event loop::
 
@@ -144,6 +146,11 @@ class Client(
     def is_connected(self) -> bool:
         """Whether there is a connection right now. Without one, requests wait for the next."""
         return self._running is not None and self._running.is_connected
+
+    @property
+    def created_topics(self) -> list[str]:
+        """Topics that the sends of this client made since it was opened, up to 100."""
+        return list(self._session.created_topics)
 
     # Opening and closing -------------------------------------------------------------------------
 
@@ -398,6 +405,7 @@ class Client(
         start: Start = "earliest",
         shard: str | None = None,
         max_hold: timedelta | float = DEFAULT_MAX_HOLD_S,
+        ephemeral: Delay | None = None,
     ) -> Subscription[Message, Batch]:
         """Messages of a topic for a group, as they become due: ``async with client.subscribe("t") as sub:
         ...``
@@ -405,12 +413,20 @@ class Client(
         Each message goes to one subscriber of each group. ``credit``: the most messages held un-acked;
         ``batch``: the most that arrive together. ``start``: where a new group begins: at the ``earliest`` message that
         is there, behind the ``latest``, or at the first that was due at a moment or later. ``shard``: only the
-        messages of one shard, by its exact key range, such as ``"-80"``.
+        messages of one shard, by its exact key range, such as ``"-80"``. ``ephemeral``: a group that this makes ends
+        so long after its last subscriber has left, with all that it knows.
 
         Messages that wait here or are being handled are kept from other subscribers for up to ``max_hold`` (a
         timedelta, or seconds; 0: only as long as the lease that they come with), however slow a handler is.
         """
-        options = SubscribeOptions(credit, batch, start_of_group(start), shard, max_hold_s(max_hold))
+        options = SubscribeOptions(
+            credit,
+            batch,
+            start_of_group(start),
+            shard,
+            max_hold_s(max_hold),
+            0 if ephemeral is None else duration_ms(ephemeral, "ephemeral"),
+        )
         return self.subscribe_as(Batch, topic, group, options)
 
     def subscribe_as(

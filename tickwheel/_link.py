@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -15,6 +15,9 @@ from tickwheel.protocol.security_errors import ConnectionDenied
 if TYPE_CHECKING:
     from tickwheel._session import Session
     from tickwheel._subscription import Subscription
+
+
+_CREATED_REMEMBERED_MAX: Final = 100
 
 
 class OpenTopicCall(RequestCall):
@@ -30,7 +33,7 @@ class OpenTopicCall(RequestCall):
 
     def answered(self, body: AnswerBody) -> None:
         assert isinstance(body, OpenTopicOk)
-        self._link.topic_opened(self.topic, body.topic_id)
+        self._link.topic_opened(self.topic, body.topic_id, created=body.created)
 
     def failed(self, error: TickwheelError) -> None:
         self._link.topic_refused(self.topic, error)
@@ -76,8 +79,10 @@ class Link:
             parked.append(call)
         return None
 
-    def topic_opened(self, topic: str, topic_id: int) -> None:
+    def topic_opened(self, topic: str, topic_id: int, *, created: bool = False) -> None:
         """The server told the number of a topic."""
+        if created and len(self._session.created_topics) < _CREATED_REMEMBERED_MAX:
+            self._session.created_topics.append(topic)
         self._topic_ids[topic] = topic_id
         self._session.requeue(self._parked.pop(topic, []))
 

@@ -98,6 +98,8 @@ class Session:
         self.subscriptions: dict[Subscription[Any, Any], None] = {}
         self.holdings: dict[Holding, None] = {}
         """What subscriptions hold whose leases are renewed."""
+        self.created_topics: list[str] = []
+        """Topics that sends of this client made, up to 100."""
         self.link: Link | None = None
         self._name = name
         self._keepalive_s = keepalive_s

@@ -82,6 +82,7 @@ class SubscribeOptions(NamedTuple):
     start: Literal["earliest", "latest"] | int = "earliest"
     shard: str | None = None
     max_hold_s: float = DEFAULT_MAX_HOLD_S
+    ephemeral_ms: int = 0
 
 
 class Subscription(Generic[M, B]):
@@ -115,6 +116,9 @@ class Subscription(Generic[M, B]):
         self.credit = credit
         self.batch = min(batch, credit)
         self.start, self.shard = options.start, options.shard
+        self.ephemeral_ms = options.ephemeral_ms
+        self.created_topic = self.created_group = False
+        """Whether subscribing made the topic, the group."""
         self.ack_wait_ms = 0
         """How long the first lease of a message lasts; known once subscribed."""
         self._session = session
@@ -396,6 +400,8 @@ class Subscription(Generic[M, B]):
         """The broker agreed."""
         self._number = answer.subscription
         self.ack_wait_ms = answer.ack_wait_ms
+        self.created_topic |= answer.created_topic
+        self.created_group |= answer.created_group
         self._session.attach(answer.subscription, self)
         if not self._left:
             self.acks.resume(answer.group_id)
@@ -476,6 +482,7 @@ class _SubscribeCall(RequestCall):
             batch=subscription.batch,
             start=subscription.start,
             shard=subscription.shard,
+            ephemeral_ms=subscription.ephemeral_ms,
         )
         super().__init__(request, deadline)
         self._subscription = subscription

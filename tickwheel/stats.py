@@ -5,7 +5,12 @@ Times are epoch milliseconds (UTC), sizes are bytes.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
 import msgspec
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Stats(msgspec.Struct, frozen=True):
@@ -58,6 +63,28 @@ class GroupStats(msgspec.Struct, frozen=True):
     subscribers: int
     dead: int = 0
     """Moved to the topic's dead letters after their last attempt."""
+    created_ms: int = 0
+    last_read_ms: int = 0
+    """When it got its first subscriber, or lost its last one; after a crash exact to an hour. 0: never since brokers
+    keep that."""
+    ephemeral_ms: int = 0
+    """It ends so long after its last subscriber has left; 0: it stays."""
+
+    @property
+    def created(self) -> datetime:
+        """``created_ms`` as a datetime."""
+        return _EPOCH + timedelta(milliseconds=self.created_ms)
+
+    @property
+    def last_read(self) -> datetime | None:
+        """``last_read_ms`` as a datetime."""
+        return _EPOCH + timedelta(milliseconds=self.last_read_ms) if self.last_read_ms else None
+
+
+class GroupInfo(GroupStats, frozen=True, kw_only=True):
+    """One consumer group, with the name of its topic."""
+
+    topic: str
 
 
 class TopicStats(msgspec.Struct, frozen=True):

@@ -24,13 +24,14 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from tickwheel import _client
 from tickwheel._acks import AckFlight, AckQueue
 from tickwheel._columns import Body
+from tickwheel._groups import MessageInfo
 from tickwheel._holding import DEFAULT_MAX_HOLD_S
 from tickwheel._message import BaseBatch, BaseMessage
 from tickwheel._prepared import CHECKS_GROUP, PREPARED_SUFFIX
 from tickwheel._results import CancelResult, ReceiptResult, RescheduleResult
 from tickwheel._subscription import Start, SubscribeOptions, max_hold_s, start_of_group
 from tickwheel._subscription import Subscription as AsyncSubscription
-from tickwheel._times import Delay, Moment
+from tickwheel._times import Delay, Moment, duration_ms
 from tickwheel._transactions import Transaction as AsyncTransaction
 from tickwheel._transactions import TransactionResult
 from tickwheel.protocol.errors import ClientClosed
@@ -192,6 +193,16 @@ class Subscription:
         return self._subscription.group
 
     @property
+    def created_topic(self) -> bool:
+        """Whether subscribing made the topic."""
+        return self._subscription.created_topic
+
+    @property
+    def created_group(self) -> bool:
+        """Whether subscribing made the group."""
+        return self._subscription.created_group
+
+    @property
     def ack_wait_ms(self) -> int:
         """How long the first lease of a message lasts."""
         return self._subscription.ack_wait_ms
@@ -265,6 +276,11 @@ class Client:
         """Whether there is a connection right now. Without one, requests wait for the next."""
         return self._client.is_connected
 
+    @property
+    def created_topics(self) -> list[str]:
+        """Topics that the sends of this client made since it was opened, up to 100."""
+        return self._client.created_topics
+
     def __enter__(self) -> Client:
         if self._portal is not None:
             return self
@@ -305,9 +321,17 @@ class Client:
         start: Start = "earliest",
         shard: str | None = None,
         max_hold: timedelta | float = DEFAULT_MAX_HOLD_S,
+        ephemeral: Delay | None = None,
     ) -> Subscription:
         """See ``tickwheel.Client.subscribe``; used with ``with`` and ``for``."""
-        options = SubscribeOptions(credit, batch, start_of_group(start), shard, max_hold_s(max_hold))
+        options = SubscribeOptions(
+            credit,
+            batch,
+            start_of_group(start),
+            shard,
+            max_hold_s(max_hold),
+            0 if ephemeral is None else duration_ms(ephemeral, "ephemeral"),
+        )
 
         async def make() -> AsyncSubscription[Message, Batch]:
             return self._client.subscribe_as(Batch, topic, group, options)
@@ -341,6 +365,15 @@ class Client:
         """See ``tickwheel.Client.cancel``."""
         cancel: Callable[..., Awaitable[CancelResult | list[CancelResult]]] = self._client.cancel
         return self._call(cancel, *args, **kwargs)
+
+    @overload
+    def message(self, *, id: int, max_body_bytes: int = ...) -> MessageInfo | None: ...
+    @overload
+    def message(self, topic: str, *, key: str, max_body_bytes: int = ...) -> MessageInfo | None: ...
+    def message(self, *args: Any, **kwargs: Any) -> MessageInfo | None:
+        """See ``tickwheel.Client.message``."""
+        message: Callable[..., Awaitable[MessageInfo | None]] = self._client.message
+        return self._call(message, *args, **kwargs)
 
     @overload
     def reschedule(
@@ -403,6 +436,12 @@ class Client:
     resume_topic = _blocking(_client.Client.resume_topic)
     topic = _blocking(_client.Client.topic)
     delete_topic = _blocking(_client.Client.delete_topic)
+    groups = _blocking(_client.Client.groups)
+    group = _blocking(_client.Client.group)
+    create_group = _blocking(_client.Client.create_group)
+    delete_group = _blocking(_client.Client.delete_group)
+    seek_group = _blocking(_client.Client.seek_group)
+    messages = _blocking(_client.Client.messages)
     browse = _blocking(_client.Client.browse)
     replay_dead = _blocking(_client.Client.replay_dead)
     purge = _blocking(_client.Client.purge)

@@ -72,6 +72,9 @@ def unpack_nack(payload: Buffer) -> tuple[Runs, str]:
     return np.frombuffer(view, RUN, count, NACK_HEAD.size), bytes(view[end:]).decode()
 
 
+GROUP_SEEN = struct.Struct("<q?")
+"""When, in epoch ms, and whether it has subscribers from then on."""
+
 _LEASE_TAIL = struct.Struct("<q")
 
 
@@ -144,6 +147,10 @@ class Applier:
                 self.topic(msgspec.msgpack.decode(payload, type=TopicRecord))
             case RecordType.GROUP:
                 self.group(msgspec.msgpack.decode(payload, type=GroupRecord))
+            case RecordType.GROUP_CHANGED:
+                self.group_changed(msgspec.msgpack.decode(payload, type=GroupRecord))
+            case RecordType.GROUP_SEEN:
+                self.group_seen(aux, *GROUP_SEEN.unpack(payload))
             case RecordType.DOCUMENT:
                 self.document(msgspec.msgpack.decode(payload, type=DocumentRecord))
             case RecordType.STORED:
@@ -280,6 +287,7 @@ class Applier:
             sums = tables.native.groups[group.record.group_id]
             sums.purged_acked, sums.purged_dead = group.purged_acked, group.purged_dead
             sums.purged_deliveries = group.purged_deliveries
+            self.group_seen(group.record.group_id, group.seen_ms, group.has_readers)
         tables.documents = dict(base.documents)
         tables.failures.load(base.failures)
         tables.transactions.load(base.transactions)
@@ -307,6 +315,18 @@ class Applier:
         self.tables.add_group(record)
         if is_new:
             self._start_group(record)
+
+    def group_changed(self, record: GroupRecord) -> None:
+        """It is gone, or begins anew at another message."""
+        if record.deleted:
+            self.tables.remove_group(record.group_id)
+        else:
+            self.tables.move_group(record)
+
+    def group_seen(self, group_id: int, seen_ms: int, has_readers: bool) -> None:
+        group = self.tables.groups.get(group_id)
+        if group is not None:
+            group.seen_ms, group.has_readers = seen_ms, has_readers
 
     def _start_group(self, record: GroupRecord) -> None:
         """Where a group starts to read, and how much it has before it; without a look at each message if possible."""

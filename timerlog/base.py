@@ -9,7 +9,7 @@ import msgspec
 from timerlog.answers import AnswersBase
 from timerlog.failures import Failure
 from timerlog.layout import GroupRecord, TopicRecord
-from timerlog.tables import Tables
+from timerlog.tables import Group, Tables
 
 
 class TopicBase(msgspec.Struct, frozen=True, array_like=True):
@@ -29,6 +29,8 @@ class GroupBase(msgspec.Struct, frozen=True, array_like=True):
     purged_acked: int
     purged_dead: int
     purged_deliveries: int
+    seen_ms: int = 0
+    has_readers: bool = False
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +67,7 @@ def capture(tables: Tables, tick_ms: int) -> Base:
         last_topic_id=tables.last_topic_id,
         last_group_id=tables.last_group_id,
         topics=[_topic(topic.record, native.topics[number]) for number, topic in tables.topics.items()],
-        groups=[_group(group.record, native.groups[number]) for number, group in tables.groups.items()],
+        groups=[_group(group, native.groups[number]) for number, group in tables.groups.items()],
         documents=dict(tables.documents),
         failures=tables.failures.dump(),
         transactions=tables.transactions.dump(),
@@ -78,6 +80,7 @@ def _topic(record: TopicRecord, counts: object) -> TopicBase:
     return TopicBase(record, *(int(getattr(counts, name)) for name in names))
 
 
-def _group(record: GroupRecord, counts: object) -> GroupBase:
+def _group(group: Group, counts: object) -> GroupBase:
     names = ("purged_acked", "purged_dead", "purged_deliveries")
-    return GroupBase(record, *(int(getattr(counts, name)) for name in names))
+    acked, dead, deliveries = (int(getattr(counts, name)) for name in names)
+    return GroupBase(group.record, acked, dead, deliveries, group.seen_ms, group.has_readers)

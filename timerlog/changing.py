@@ -302,8 +302,11 @@ class Changing(Settling):
         # What was acked while it stood in the chain of redeliveries stands there still, and is passed over there.
         waits = (rows["flags"] & (IN_RETRY | POSTPONED) == IN_RETRY) & ~is_acked & ~is_dead & (not postpone)
         untouched = states == DeliveryState.UNTOUCHED
-        again = ~untouched & ~waits & (acked | ~is_acked)
-        idle = (untouched | waits) & (seqs >= group.record.start_seq)
+        is_its_own = (
+            seqs >= group.record.start_seq
+        )  # what lies before, it may have been given before it was moved
+        again = ~untouched & ~waits & (acked | ~is_acked) & is_its_own
+        idle = (untouched | waits) & is_its_own
         return again, idle
 
     def _prepare_call(

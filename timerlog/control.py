@@ -14,6 +14,7 @@ from timerlog.combining import OpenTransaction
 from timerlog.core import check_transaction_id
 from timerlog.dropping import Dropping
 from timerlog.forecast import WheelPicture
+from timerlog.groups import Groups
 from timerlog.layout import ROW, MessageState, TopicRecord
 from timerlog.prepared import Prepared
 from timerlog.reviving import Reviving
@@ -24,7 +25,7 @@ from timerlog.topics import shard_name
 _HASH_ROWS: Final = 262_144
 
 
-class Control(Prepared, Reviving, Selecting, Dropping):
+class Control(Prepared, Reviving, Selecting, Dropping, Groups):
     def new_transaction(self, transaction_id: bytes, now_ms: int) -> OpenTransaction:
         """A transaction to put parts into; ``close`` it in any case. ``transaction_id``: 16 bytes by which it is known
         when it is repeated. Raises ``BadTransactionId``."""
@@ -109,19 +110,7 @@ class Control(Prepared, Reviving, Selecting, Dropping):
             "scheduled": sum(int(count.scheduled) for count in counts),
             "ready": sum(int(count.ready) for count in counts),
             "cancelled": sum(int(count.cancelled) for count in counts),
-            "groups": [self._group_entry(name, group_id) for name, group_id in topic.groups.items()],
-        }
-
-    def _group_entry(self, name: str, group_id: int) -> dict[str, Any]:
-        groups = [self._native.groups[part] for part in self.parts_of(group_id)]
-        return {
-            "name": name,
-            "group_id": group_id,
-            "delivered": sum(int(group.deliveries) for group in groups),
-            "acked": sum(int(group.acked) for group in groups),
-            "leased": sum(int(group.leased) for group in groups),
-            "dead": sum(int(group.dead) for group in groups),
-            "backlog": sum(int(group.pending) for group in groups),
+            "groups": [self.describe_group(group_id) for group_id in topic.groups.values()],
         }
 
     def wheel_picture(self, now_ms: int, horizons_ms: Sequence[int] | None = None) -> WheelPicture:

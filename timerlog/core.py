@@ -76,6 +76,8 @@ class Core:
     _durable_next_id: int
     #: The answer that is to be remembered with what is written now.
     _answering: Answering | None = None
+    #: A table is gone that the last checkpoint names: a start would make all of them again.
+    _table_is_gone: bool = False
 
     def _make_scratch(self) -> None:
         self._runs_scratch = np.empty(MAX_BATCH, RUN)

@@ -95,13 +95,26 @@ class Delivering(Topics):
 
     # -- groups and holders --
 
-    def open_group(self, topic_id: int, name: str, now_ms: int, start: Start = "earliest") -> int:
+    def open_group(
+        self,
+        topic_id: int,
+        name: str,
+        now_ms: int,
+        start: Start = "earliest",
+        *,
+        create: bool = True,
+        ephemeral_ms: int = 0,
+    ) -> int:
         """The group's permanent number. ``start`` says where a new one begins: at the topic's ``earliest`` message,
-        behind its ``latest`` one, or at the first that was due at an epoch ms or later."""
+        behind its ``latest`` one, or at the first that was due at an epoch ms or later. ``ephemeral_ms``: it ends so
+        long after its last subscriber has left. Raises ``UnknownGroup``, ``BadName``, ``TooManyGroups``,
+        ``DiskFull``."""
         known = self.tables.topics[topic_id].groups.get(name)
         if known is not None:
             return known
         check_name(name)
+        if not create:
+            raise UnknownGroup(f"{self.tables.topics[topic_id].record.name!r} has no group {name!r}")
         group_id = self.tables.last_group_id + 1
         if group_id > self.settings.max_groups:
             raise TooManyGroups(f"there are {self.settings.max_groups} groups already")
@@ -109,7 +122,9 @@ class Delivering(Topics):
         if group_id + len(topics) - 1 > self.settings.max_groups:
             raise TooManyGroups(f"there is no room for {len(topics)} groups more")
         records = [
-            GroupRecord(group_id + i, part, name, self._start_seq(part, start), now_ms)
+            GroupRecord(
+                group_id + i, part, name, self._start_seq(part, start), now_ms, ephemeral_ms=ephemeral_ms
+            )
             for i, part in enumerate(topics)
         ]
         self._promise_groups(records)

@@ -58,6 +58,8 @@ class RecordType(IntEnum):
     ANSWERED = (
         27  #: the answer to a request, or a part of it, so that a repetition is answered and not done again
     )
+    GROUP_CHANGED = 29  #: a group was deleted, or begins anew somewhere else
+    GROUP_SEEN = 30  #: when a group had its first subscriber, or lost its last one
     END = 255  #: the log goes on in the next segment
 
 
@@ -147,9 +149,17 @@ class DocumentRecord(msgspec.Struct, frozen=True):
     content: bytes | None  #: None: it is deleted
 
 
-class GroupRecord(msgspec.Struct, frozen=True):
+class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     group_id: int
     topic_id: int
     name: str
-    start_seq: int
+    start_seq: int  #: it has nothing to do with what lies before
     created_ms: int
+    deleted: bool = False
+    ephemeral_ms: int = 0  #: it ends so long after its last subscriber has left; 0: it stays
+    first_row: int | None = None  #: of a group that was moved: the lowest number at which it ever began
+
+    @property
+    def rows_from(self) -> int:
+        """It may have been given messages from this number on."""
+        return self.start_seq if self.first_row is None else self.first_row

@@ -37,7 +37,14 @@ from timerlog.snapshot import Description, Int64Array, LogView
 _MARK_BODY: Final = struct.Struct("<Q")
 _BROKEN: Final = (2, 3)  # a bad length, a bad checksum
 _TELLING: Final = frozenset(
-    {RecordType.MESSAGE, RecordType.TOPIC, RecordType.GROUP, RecordType.TRANSACTION, RecordType.MARK}
+    {
+        RecordType.MESSAGE,
+        RecordType.TOPIC,
+        RecordType.GROUP,
+        RecordType.GROUP_CHANGED,
+        RecordType.TRANSACTION,
+        RecordType.MARK,
+    }
 )
 
 
@@ -221,9 +228,12 @@ def _note(log: LogView, positions: Int64Array, state: _State) -> None:
                     state.topics.pop(topic.topic_id, None)
                 else:
                     state.topics[topic.topic_id] = topic
-            case RecordType.GROUP:
+            case RecordType.GROUP | RecordType.GROUP_CHANGED:
                 group = msgspec.msgpack.decode(log.read(start, end - start), type=GroupRecord)
-                state.groups[group.group_id] = group
+                if group.deleted:
+                    state.groups.pop(group.group_id, None)
+                else:
+                    state.groups[group.group_id] = group
             case RecordType.TRANSACTION:
                 for part in log.scan(start + TRANSACTION_ID_BYTES, end, _TELLING):
                     _note(log, part.positions, state)

@@ -78,6 +78,8 @@ class Reviving(Changing):
         if row["state"] != MessageState.READY or group not in topic.groups:
             return _ENDED
         group_id, seq = topic.groups[group], int(row["topic_seq"])
+        if seq < self.tables.groups[group_id].record.start_seq:
+            return _ENDED
         if seq >= int(self._native.groups[group_id].allocated):
             return _NOT_DEAD
         state = self.tables.groups[group_id].deliveries.items["state"][seq]

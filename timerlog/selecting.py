@@ -123,7 +123,48 @@ class Selecting(Topics):
             "body_bytes": len(view.body),
         }
 
+    def message(self, message_id: int, now_ms: int, max_body_bytes: int) -> dict[str, Any] | None:
+        """One message with how far each group is with it; None: it is not there, or not any more."""
+        if not 0 < message_id < self.tables.next_id:
+            return None
+        row = self.tables.rows[message_id]
+        topic = self.tables.topics.get(int(row["topic_id"]))
+        state = _MESSAGE_STATES.get(int(row["state"]))
+        if topic is None or state is None:
+            return None
+        parent = self.tables.topics.get(topic.record.parent)
+        entry = self._entry(message_id, now_ms, max_body_bytes) | {
+            "topic": topic.record.name if parent is None else parent.record.name,
+            "state": state,
+        }
+        for group in entry["groups"]:
+            group.update(self._standing(topic.groups[group["group"]], int(row["topic_seq"])))
+        return entry
 
+    def _standing(self, group_id: int, seq: int) -> dict[str, Any]:
+        """What more is told of one message in a group."""
+        group = self.tables.groups[group_id]
+        standing = {"group_id": group_id, "attempts": 0, "until_ms": 0, "done_ms": 0}
+        if seq < group.record.start_seq:
+            return standing | {"state": "not_its_own"}
+        if seq >= int(self._native.groups[group_id].allocated):
+            return standing
+        row = group.deliveries.items[seq]
+        standing["attempts"] = int(row["epoch"]) - int(row["base_epoch"])
+        if row["state"] in (DeliveryState.LEASED, DeliveryState.WAITING):
+            standing["until_ms"] = int(row["time_ms"])
+        elif row["state"] in (DeliveryState.ACKED, DeliveryState.DEAD):
+            standing["done_ms"] = int(row["time_ms"])
+        return standing
+
+
+_MESSAGE_STATES: Final[dict[int, str]] = {
+    MessageState.SCHEDULED: "scheduled",
+    MessageState.READY: "ready",
+    MessageState.CANCELLED: "cancelled",
+    MessageState.DAMAGED: "damaged",
+    MessageState.EXPIRED: "expired",
+}
 STATES: Final = ("ready", "leased", "acked", "waiting", "dead")  # by DeliveryState
 
 

@@ -177,12 +177,14 @@ class Store(TimerServices, Control):
         if self.purger.is_dropping or self.adopter.is_committing:
             return  # the one writes a checkpoint itself, with the other the tables do not say yet what the log says
         grown = self.appended_position - self._checkpoint_position
-        if grown > CHECKPOINT_BYTES or (grown and now_ms - self._checkpoint_ms > CHECKPOINT_MS):
+        is_old = now_ms - self._checkpoint_ms > CHECKPOINT_MS or self._table_is_gone
+        if grown > CHECKPOINT_BYTES or (grown and is_old):
             try:
                 self._save_checkpoint(clean=False, durable=False)
             except DiskFull:
                 return  # a start would replay a little more
             self._checkpoint_position, self._checkpoint_ms = self.appended_position, now_ms
+            self._table_is_gone = False
 
     def _base_payload(self) -> bytes:
         return msgspec.msgpack.encode(capture(self.tables, self._applier.tick_ms))

@@ -137,6 +137,8 @@ class Topic:
 class Group:
     record: GroupRecord
     deliveries: Table
+    seen_ms: int = 0  #: when it had its first subscriber or lost its last one, in epoch ms; 0: never
+    has_readers: bool = False  #: since then it has had subscribers
 
 
 class Tables:
@@ -162,6 +164,7 @@ class Tables:
         self._order_tables: dict[int, Any] = {}
         # Numbers start at 1, so that 0 can mean "none"; that of a deleted topic or group is not used again.
         self.last_topic_id = self.last_group_id = 0
+        self.ephemeral: set[int] = set()  #: groups that end some time after their last subscriber has left
         self._topic_structs = ffi.new("tw_topic[]", max_topics + 1)
         self._group_structs = ffi.new("tw_group[]", max_groups + 1)
         # Address space is shared out: 47 bits of it have to do for all tables and the log.
@@ -341,8 +344,26 @@ class Tables:
         _clear(ffi.addressof(self._topic_structs, topic_id))
         topic.arrivals.region.delete()
 
+    def remove_group(self, group_id: int) -> None:
+        """Closes and deletes a group's table; its number is not used again, and its topic's messages wait for it no
+        more. Removing it again changes nothing."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        topic_id, following = group.record.topic_id, self.native.groups[group_id].next_group
+        self.topics[topic_id].groups.pop(group.record.name, None)
+        before = int(self.native.topics[topic_id].first_group)
+        if before == group_id:
+            self.native.topics[topic_id].first_group = following
+        else:
+            while self.native.groups[before].next_group != group_id:
+                before = int(self.native.groups[before].next_group)
+            self.native.groups[before].next_group = following
+        self._remove_group(group_id)
+
     def _remove_group(self, group_id: int) -> None:
         group = self.groups.pop(group_id)
+        self.ephemeral.discard(group_id)
         self._give_credit_back(group_id, group.deliveries)
         self.failures.forget_group(group_id)
         _clear(ffi.addressof(self._group_structs, group_id))
@@ -372,7 +393,7 @@ class Tables:
         self.last_group_id = max(self.last_group_id, record.group_id)
         path = self._path(f"topics/{record.topic_id}-{record.group_id}.deliveries")
         table = Table(path, DELIVERIES_MAGIC, DELIVERY, self.log_id, self._deliveries_reserve, self._lender)
-        table.start_at(max(record.start_seq, int(self.native.topics[record.topic_id].first_seq)))
+        table.start_at(max(record.rows_from, int(self.native.topics[record.topic_id].first_seq)))
         self.groups[record.group_id] = Group(record, table)
         self.topics[record.topic_id].groups[record.name] = record.group_id
         struct_, topic = self.native.groups[record.group_id], self.native.topics[record.topic_id]
@@ -380,9 +401,29 @@ class Tables:
         struct_.allocated = table.capacity
         struct_.topic_id = record.topic_id
         struct_.start_seq = struct_.floor_seq = struct_.high_seq = record.start_seq
+        struct_.rows_from = record.rows_from
         struct_.next_group, topic.first_group = topic.first_group, record.group_id
         self._configure_group(record.group_id)
+        if record.ephemeral_ms:
+            self.ephemeral.add(record.group_id)
         struct_.exists = 1
+
+    def move_group(self, record: GroupRecord) -> None:
+        """A group begins anew, and what it was given counts as new."""
+        self.make_room_before(record)
+        group, struct_ = self.groups[record.group_id], self.native.groups[record.group_id]
+        group.record = record
+        lib.tw_apply_seek(self.native, record.group_id, record.start_seq)
+        struct_.rows_from = record.rows_from
+        self.failures.forget_group(record.group_id)
+
+    def make_room_before(self, record: GroupRecord) -> None:
+        """Of a group that is to begin earlier than ever: rows that it has not had. Raises ``DiskFull``."""
+        struct_, table = self.native.groups[record.group_id], self.groups[record.group_id].deliveries
+        first = max(record.rows_from, int(self.native.topics[record.topic_id].first_seq))
+        end = min(int(struct_.rows_from), table.capacity)
+        if first < end:
+            table.region.refill(*table.span(first, end))
 
     def grow_orders(self, group_id: int) -> None:
         """Makes room for more ordering keys that are busy in a group."""

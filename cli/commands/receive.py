@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.options import parsed_by
-from cli.output import body_fields, printable
+from cli.output import body_fields, printable, remark
 from cli.session import CONNECT_TIMEOUT_S, current_session, shared_options
 from cli.times import format_moment, parse_duration, parse_moment
 from cli.waiting import Waiting, waiting_options
@@ -148,9 +148,18 @@ def _subscribe(client: Client, wish: Wish) -> Subscription[Message, Batch]:
     )
 
 
+def _tell_of_new(subscription: Subscription[Message, Batch]) -> None:
+    """A name may have been a typing mistake, and a group pins messages until it is deleted."""
+    if subscription.created_topic:
+        remark(f"made topic {subscription.topic!r}")
+    if subscription.created_group:
+        remark(f"made group {subscription.group!r} of {subscription.topic!r}")
+
+
 async def _print_all(client: Client, wish: Wish, waiting: Waiting) -> None:
     """Print until no message comes."""
     async with _subscribe(client, wish) as subscription:
+        _tell_of_new(subscription)
         while (batch := await waiting.next_batch(subscription, wish.timeout_s)) is not None:
             _print_batch(batch, wish)
             await _settle(batch, wish)
@@ -164,6 +173,7 @@ async def _print_some(client: Client, wish: Wish, waiting: Waiting) -> None:
     """
     while not wish.fulfilled:
         async with _subscribe(client, wish) as subscription:
+            _tell_of_new(subscription)
             batch = await waiting.next_batch(subscription, wish.timeout_s)
             if batch is None:
                 return

@@ -12,7 +12,7 @@ from broker.exit_codes import ExitCode, exit_code_for
 from cli.bulk_send import BulkReport, send_file
 from cli.failures import CommandFailed, print_error
 from cli.options import parse_header, parsed_by, time_arguments, time_options
-from cli.output import print_json
+from cli.output import print_json, remark
 from cli.session import current_session, shared_options
 
 
@@ -96,6 +96,9 @@ def send(
             headers=dict(headers) or None,
             **time,
         )
+        made = client.created_topics
+    for name in made:
+        remark(f"made topic {name!r}")
     _report_one(topic, result)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ _COLUMNS = (
     ("dead", "right"),
     ("subscribers", "right"),
 )
+_DAY_MS = 86_400_000
+_UNREAD_MS = 2 * _DAY_MS
 _OPTIONAL = ("subscribers", "delivered", "leased", "dead")
 
 
@@ -156,6 +159,21 @@ def print_topics() -> None:
         click.echo("There are no topics yet. The first message creates one: tickwheel send reminders hello")
     else:
         print_table(_COLUMNS, topic_rows(found), optional=_OPTIONAL)
+        tell_of_unread(found)
+
+
+def tell_of_unread(found: Sequence[TopicStats]) -> None:
+    """Groups that are not read for days, and pin messages all the same."""
+    now_ms = time.time_ns() // 1_000_000
+    for topic in sorted(found, key=lambda one: one.name):
+        for group in () if topic.shard_of else topic.groups:
+            unread_ms = now_ms - group.last_read_ms
+            if group.last_read_ms and group.backlog and not group.subscribers and unread_ms >= _UNREAD_MS:
+                days = unread_ms // _DAY_MS
+                click.echo(
+                    f"group {group.name!r} of {topic.name!r} has not been read for {counted(days, 'day')}: if nothing "
+                    f"needs it any more, tickwheel groups delete {topic.name} {group.name}"
+                )
 
 
 def print_topic(topic: TopicInfo) -> None:

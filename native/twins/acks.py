@@ -10,6 +10,7 @@ import numpy as np
 
 from native.twins import orders
 from native.twins.delivery import Receipt, expanded, reach_beyond
+from native.twins.rebuild import rebuild_group
 from native.twins.store import (
     ACKED,
     ACKING,
@@ -56,11 +57,12 @@ def _judge_receipt(store: TwinStore, group_id: int, message_id: int, epoch: int)
     message = store.rows[message_id]
     if message["topic_id"] != group["topic_id"] or message["state"] == NONE:
         return NOT_FOUND
-    if message["state"] == SCHEDULED or message["topic_seq"] >= group["allocated"]:
+    has_row = group["rows_from"] <= message["topic_seq"] < group["allocated"]
+    if message["state"] == SCHEDULED or not has_row:
         return NEVER_DELIVERED
     row = rows[int(message["topic_seq"])]
     if row["state"] == UNTOUCHED:
-        return NEVER_DELIVERED
+        return STALE_RECEIPT if 0 < epoch <= row["epoch"] else NEVER_DELIVERED
     if row["state"] == ACKED or row["flags"] & ACKING:
         return ALREADY_ACKED
     if message["state"] != READY:
@@ -162,6 +164,24 @@ def apply_redeliver(store: TwinStore, group_id: int, of: Array, how: int) -> int
     for first in of["first"].tolist():
         group["floor_seq"] = min(int(group["floor_seq"]), first)
     return 0
+
+
+def apply_seek(store: TwinStore, group_id: int, start_seq: int) -> None:
+    """The group begins anew at a number of its topic."""
+    group, rows = store.groups[group_id], store.deliveries[group_id]
+    first = max(int(group["rows_from"]), int(store.topics[int(group["topic_id"])]["first_seq"]))
+    for seq in range(first, min(int(group["high_seq"]), int(group["allocated"]))):
+        row = rows[seq]
+        if row["state"] == UNTOUCHED and not row["flags"]:
+            continue
+        let_go(store, group, row)
+        row["flags"] = 0
+        if seq < start_seq and row["state"] in (ACKED, DEAD):
+            continue
+        row["state"], row["base_epoch"], row["time_ms"] = UNTOUCHED, row["epoch"], 0
+    orders.clear(store, group_id)
+    group["start_seq"], group["rows_from"] = start_seq, min(int(group["rows_from"]), start_seq)
+    rebuild_group(store, group_id)
 
 
 def _is_in_a_chain(row: Any) -> bool:

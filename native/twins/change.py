@@ -40,9 +40,12 @@ def _judge(store: TwinStore, message_id: int) -> int:
         return IS_UNKNOWN
     if row["state"] != READY:
         return _OF_STATE.get(int(row["state"]), IS_UNKNOWN)
-    states = [int(delivery["state"]) for _, delivery in _deliveries(store, row)]
-    if not any(state != UNTOUCHED for state in states):
+    topic_id, seq = int(row["topic_id"]), int(row["topic_seq"])
+    groups = [(store.groups[group_id], store.deliveries[group_id]) for group_id in store.groups_of(topic_id)]
+    rows = [rows[seq] for group, rows in groups if group["rows_from"] <= seq < group["allocated"]]
+    if not any(delivery["state"] != UNTOUCHED or delivery["epoch"] for delivery in rows):
         return IS_READY
+    states = [int(delivery["state"]) for _, delivery in _deliveries(store, row)]
     return IS_DONE if all(state in (ACKED, DEAD) for state in states) else IS_DELIVERED
 
 

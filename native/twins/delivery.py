@@ -355,7 +355,9 @@ def apply_lease(store: TwinStore, group_id: int, holder: int, of: Array) -> int:
         group["high_seq"] = max(int(group["high_seq"]), seq + 1)
         if store.is_gone(group_id, seq):
             continue
-        group["touched"] += row["state"] == UNTOUCHED
+        if row["state"] == UNTOUCHED:
+            group["touched"] += 1
+            row["base_epoch"] = epoch - 1
         row["flags"] &= ~np.uint8(TAKEN | CALLED)
         row["state"], row["epoch"], row["time_ms"], row["holder"] = LEASED, epoch, time_ms, holder
         group["leased"] += 1

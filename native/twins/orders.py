@@ -12,6 +12,12 @@ from native.twins.store import IN_RETRY, MESSAGE_HEAD_BYTES, PARKED, POSTPONED, 
 CURRENT, FIRST, LAST_AGAIN, LAST_OF_ALL = range(4)
 
 
+def clear(store: TwinStore, group_id: int) -> None:
+    """No key is busy."""
+    store.orders.pop(group_id, None)
+    store.groups[group_id]["orders_count"] = 0
+
+
 def have_room(store: TwinStore, group_id: int) -> bool:
     group = store.groups[group_id]
     return bool((int(group["orders_count"]) + 1) * 4 <= int(group["orders_capacity"]) * 3)

@@ -100,7 +100,10 @@ def _is_current(store: TwinStore, found: Found) -> bool:
 
 def _delivery(store: TwinStore, group_id: int, row: Any) -> Any | None:
     group, seq = store.groups[group_id], int(row["topic_seq"])
-    return store.deliveries[group_id][seq] if group["start_seq"] <= seq < group["allocated"] else None
+    if not group["rows_from"] <= seq < group["allocated"]:
+        return None
+    delivery = store.deliveries[group_id][seq]
+    return delivery if delivery["state"] != UNTOUCHED or delivery["epoch"] else None
 
 
 def _is_done(store: TwinStore, row: Any, now_ms: int) -> bool:
@@ -131,7 +134,7 @@ def _groups(store: TwinStore, row: Any) -> bytes:
     entries = []
     for group_id in store.groups_of(int(row["topic_id"])) if row["state"] == READY else ():
         delivery = _delivery(store, group_id, row)
-        if delivery is not None and delivery["state"] != UNTOUCHED:
+        if delivery is not None:
             epoch, base_epoch, state, flags, time_ms = (
                 int(delivery[name]) for name in ("epoch", "base_epoch", "state", "flags", "time_ms")
             )
@@ -330,13 +333,13 @@ def _forget(store: TwinStore, message_id: int) -> None:
 def _forget_delivery(store: TwinStore, group_id: int, seq: int) -> None:
     """Its place in a chain stays, until the chain comes by."""
     group = store.groups[group_id]
-    if seq >= group["allocated"]:
+    if not group["rows_from"] <= seq < group["allocated"]:
         return
     row = store.deliveries[group_id][seq]
     group["touched"] -= 1 if row["state"] != UNTOUCHED and group["touched"] else 0
     in_chain = int(row["flags"]) & (IN_RETRY | PARKED)
     behind = int(row["retry_next"]) if in_chain else 0
-    if row["state"] == UNTOUCHED and not row["flags"]:
+    if row["state"] == UNTOUCHED and not row["flags"] and not row["epoch"]:
         return
     for name in row.dtype.names:
         row[name] = 0

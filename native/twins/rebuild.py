@@ -115,7 +115,7 @@ def rebuild_group(store: TwinStore, group_id: int) -> int:
     group["floor_seq"] = group["high_seq"] = max(int(group["start_seq"]), first_seq)
     skip_to_start(store, group_id)
     end, is_held = min(int(group["allocated"]), count), False
-    for seq in range(first_seq, end):
+    for seq in range(max(first_seq, int(group["rows_from"])), end):
         is_held = _count_delivery(store, group_id, seq, is_held)
     for seq in range(int(group["floor_seq"]), count):
         group["pending"] += store.is_open(group_id, seq) if seq < end else store.is_in_topic(group_id, seq)
@@ -150,16 +150,19 @@ def _count_delivery(store: TwinStore, group_id: int, seq: int, is_held: bool) ->
     row["flags"] = int(row["flags"]) & CALLED
     if row["state"] == LEASED and not store.is_in_topic(group_id, seq):
         row["state"] = WAITING
-    is_held |= bool(message["flags"] & ORDERED) and store.is_open(group_id, seq)
-    if row["state"] == UNTOUCHED:
+    is_before = seq < group["start_seq"]
+    is_held |= bool(message["flags"] & ORDERED) and not is_before and store.is_open(group_id, seq)
+    if row["state"] == UNTOUCHED and not row["epoch"]:
         return is_held
     group["high_seq"] = seq + 1
-    group["touched"] += 1
     group["deliveries"] += row["epoch"]
+    if row["state"] == UNTOUCHED:
+        return is_held
+    group["touched"] += 1
     group["acked"] += row["state"] == ACKED
     group["dead"] += row["state"] == DEAD
     group["leased"] += row["state"] == LEASED
-    if not row["epoch"] or not store.is_in_topic(group_id, seq):
+    if not row["epoch"] or is_before or not store.is_in_topic(group_id, seq):
         return is_held
     if not (is_held and message["priority"] == ORDERED_PRIORITY):
         group["cursor"][message["priority"]] = seq + 1

@@ -249,6 +249,31 @@ async def reserve_ids(client: Any, topic: str, arm: Arm) -> Any:
     return await client.reserve_ids(10) - first_id, await client.reserve_ids(1) - first_id
 
 
+@case(FrameType.CREATE_GROUP_OK)
+async def create_group(client: Any, topic: str, arm: Arm) -> Any:
+    await client.create_topic(topic)
+    arm()
+    return await client.create_group(topic, "g"), len(await client.groups(topic))
+
+
+@case(FrameType.DELETE_GROUP_OK)
+async def delete_group(client: Any, topic: str, arm: Arm) -> Any:
+    async with delivered(client, topic):
+        pass
+    arm()
+    (group,) = await client.groups(topic)
+    return await client.delete_group(topic, group.name), await client.groups(topic)
+
+
+@case(FrameType.SEEK_GROUP_OK)
+async def seek_group(client: Any, topic: str, arm: Arm) -> Any:
+    async with delivered(client, topic) as message:
+        await message.ack(confirm=True)
+    (group,) = await client.groups(topic)
+    arm()
+    return await client.seek_group(topic, group.name, to="earliest"), message.epoch
+
+
 def nothing() -> None:
     """Arms no loss."""
 

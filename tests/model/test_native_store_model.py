@@ -130,7 +130,10 @@ class Engine:
         seqs = [seq for seq in seqs if rows["state"][seq] != UNTOUCHED]  # only what was delivered is given up
         epochs = [int(rows["epoch"][seq]) for seq in seqs]
         runs = delivery.runs(seqs, epochs, [self.now_ms + detail.choice([0, 0, 40])] * len(seqs))
-        match detail.randrange(4):
+        match detail.randrange(5):
+            case 4:
+                count = int(self.pair.twin.topics[GROUP_TOPICS[group_id]]["count"])
+                self.pair.call("apply_seek", group_id, detail.choice([0, count, detail.randint(0, count)]))
             case 0:
                 self.pair.call("apply_redeliver", group_id, runs, detail.randrange(4))
             case 1:

@@ -28,7 +28,10 @@ _TWINS: Final = {
         (log, "log_append replay"),
         (keys, "find remove bytes_to_grow grow bytes_to_resize resize fitting count"),
         (delivery, "lookup due_times count_lateness apply_put apply_lease select unselect deliver_frame"),
-        (acks, "ack_check unmark_acks apply_ack apply_dead apply_nack apply_redeliver apply_release"),
+        (
+            acks,
+            "ack_check unmark_acks apply_ack apply_dead apply_nack apply_redeliver apply_seek apply_release",
+        ),
         (acks, "apply_return"),
         (acks, "expire requeue held_by"),
         (change, "judge_all apply_end apply_reschedule"),
@@ -109,7 +112,7 @@ class Pair:
         for side in self.sides:
             group = side.groups[group_id]
             group["exists"], group["topic_id"], group["allocated"] = 1, topic_id, self.sizes.deliveries
-            group["start_seq"] = group["floor_seq"] = group["high_seq"] = start_seq
+            group["start_seq"] = group["floor_seq"] = group["high_seq"] = group["rows_from"] = start_seq
             group["ack_wait_ms"], group["min_backoff_ms"], group["max_backoff_ms"] = 1_000, 700, 60_000
             topic = side.topics[topic_id]
             group["next_group"], topic["first_group"] = topic["first_group"], group_id

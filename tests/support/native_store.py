@@ -324,6 +324,9 @@ class NativeStore:
             source = out.input(runs, RUN, "tw_run *")
             return int(lib.tw_apply_redeliver(self.store, group_id, source, len(runs), how))
 
+    def apply_seek(self, group_id: int, start_seq: int) -> None:
+        lib.tw_apply_seek(self.store, group_id, start_seq)
+
     def expire(
         self, group_id: int, receipts: Sequence[tuple[int, int]], now_ms: int
     ) -> tuple[int, list[int]]:

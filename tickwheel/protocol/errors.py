@@ -115,6 +115,13 @@ class TooManyGroups(TickwheelError):
     advice = "Use an existing group, or raise max_groups on the broker."
 
 
+class GroupInUse(TickwheelError):
+    """The group has subscribers."""
+
+    code = "group_in_use"
+    advice = "Stop its subscribers first; `tickwheel groups` shows how many there are."
+
+
 class TooManySubscriptions(TickwheelError):
     """The broker has as many subscriptions as it allows."""
 

@@ -106,6 +106,16 @@ class FrameType(IntEnum):
     RESERVE_IDS_OK = 93
     ADOPT_JOB = 94
     ADOPT_JOB_OK = 95
+    GROUPS = 100
+    GROUPS_OK = 101
+    CREATE_GROUP = 102
+    CREATE_GROUP_OK = 103
+    DELETE_GROUP = 104
+    DELETE_GROUP_OK = 105
+    SEEK_GROUP = 106
+    SEEK_GROUP_OK = 107
+    GET_MESSAGES = 108
+    GET_MESSAGES_OK = 109
 
 
 ANSWER_OF: Final[dict[FrameType, FrameType]] = {
@@ -144,6 +154,11 @@ ANSWER_OF: Final[dict[FrameType, FrameType]] = {
     FrameType.RESERVE_IDS: FrameType.RESERVE_IDS_OK,
     FrameType.ADOPT_JOB: FrameType.ADOPT_JOB_OK,
     FrameType.BROWSE: FrameType.BROWSE_OK,
+    FrameType.GROUPS: FrameType.GROUPS_OK,
+    FrameType.CREATE_GROUP: FrameType.CREATE_GROUP_OK,
+    FrameType.DELETE_GROUP: FrameType.DELETE_GROUP_OK,
+    FrameType.SEEK_GROUP: FrameType.SEEK_GROUP_OK,
+    FrameType.GET_MESSAGES: FrameType.GET_MESSAGES_OK,
 }
 """The type that answers each request (or ERROR does)."""
 

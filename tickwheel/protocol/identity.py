@@ -37,6 +37,9 @@ IDENTIFIED: Final[frozenset[FrameType]] = frozenset(
         FrameType.PURGE,
         FrameType.DROP,
         FrameType.RESERVE_IDS,
+        FrameType.CREATE_GROUP,
+        FrameType.DELETE_GROUP,
+        FrameType.SEEK_GROUP,
     }
 )
 """The requests that have an identity: all that change something and would do it twice. Of the others,

@@ -150,6 +150,8 @@ _DECODE_ANSWER: Final[dict[FrameType, Callable[[bytes], AnswerBody]]] = {
     FrameType.SET_TOPIC_OK: _raw,
     FrameType.GET_TOPIC_OK: _raw,
     FrameType.BROWSE_OK: _raw,
+    FrameType.GROUPS_OK: _raw,
+    FrameType.GET_MESSAGES_OK: _raw,
     FrameType.QUERY_OK: _raw,
     FrameType.SCHEDULES_OK: _raw,
     FrameType.SET_SCHEDULE_OK: _raw,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from tickwheel.protocol import admin, bulk, schedules, settling
+from tickwheel.protocol import admin, bulk, groups, schedules, settling
 from tickwheel.protocol.bodies import (
     U32,
     Answer,
@@ -68,6 +68,9 @@ class Subscribe(Request, frozen=True):
     credit: Credit
     batch: Credit
     start: Literal["earliest", "latest"] | TimeMs = "earliest"  #: of a group that is new
+    ephemeral_ms: TimeMs = (
+        0  #: of a group that is new: it ends so long after its last subscriber has left; 0: it stays
+    )
     shard: Name | None = None  #: a shard's key range, such as ``-80``; None: all
 
 
@@ -157,9 +160,10 @@ class GoAway(Answer, frozen=True):
 
 
 class OpenTopicOk(Answer, frozen=True):
-    """OPEN_TOPIC_OK."""
+    """OPEN_TOPIC_OK. ``created``: by this request."""
 
     topic_id: U32
+    created: bool = False
 
 
 class SubscribeOk(Answer, frozen=True):
@@ -169,6 +173,8 @@ class SubscribeOk(Answer, frozen=True):
     group_id: U32
     topic_id: U32
     ack_wait_ms: int
+    created_topic: bool = False
+    created_group: bool = False
 
 
 class UnsubscribeOk(Answer, frozen=True):
@@ -214,6 +220,7 @@ REQUEST_CLASSES: Final[dict[FrameType, type[Request]]] = {
     **admin.REQUESTS,
     **schedules.REQUESTS,
     **bulk.REQUESTS,
+    **groups.REQUESTS,
 }
 FRAME_TYPE_OF_REQUEST: Final[dict[type[Request], FrameType]] = {c: t for t, c in REQUEST_CLASSES.items()}
 
@@ -227,6 +234,7 @@ ANSWER_CLASSES: Final[dict[FrameType, type[Answer]]] = {
     **admin.ANSWERS,
     **schedules.ANSWERS,
     **bulk.ANSWERS,
+    **groups.ANSWERS,
 }
 """The MessagePack answers; those that are not here are columnar, empty, or a map that only who asked understands."""
 

@@ -32,6 +32,7 @@ from tickwheel.protocol.admin import (
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.bulk import AdoptJob, PlanJob, ReserveIds
 from tickwheel.protocol.errors import UnknownSchedule
+from tickwheel.protocol.groups import CreateGroup, DeleteGroup, GetGroups, GetMessages, SeekGroup
 from tickwheel.protocol.messages import SendColumns, encode_send
 from tickwheel.protocol.requests import (
     REQUEST_CLASSES,
@@ -101,6 +102,11 @@ class World:
             ("consume", ReplayDead(name)),
             ("query", Browse(name)),
             ("query", GetTopic(name)),
+            ("query", GetGroups(name)),
+            ("query", GetMessages(topic=name, keys=["k"])),
+            ("consume", CreateGroup(name, "new")),
+            ("consume", SeekGroup(name, "g", "latest")),
+            ("admin", DeleteGroup(name, "g")),
             ("admin", SetTopic(name)),
             ("admin", DeleteTopic(name)),
             ("publish", SetSchedule("new", {"topic": name}, create=True)),
@@ -162,7 +168,7 @@ async def test_a_new_request_is_refused_until_it_is_in_the_table(world: World) -
 async def test_each_request_needs_its_permission_for_its_topic(world: World) -> None:
     for permission, request in world.samples("mine").values():
         assert is_admitted(world.rights(f"{permission}:mine"), request), request
-        if not isinstance(request, GetTopic):  # any permission lets a topic be seen
+        if not isinstance(request, GetTopic | GetGroups):  # any permission lets a topic be seen
             for other in PERMISSIONS:
                 assert is_admitted(world.rights(f"{other}:mine"), request) is (other == permission), request
     for _, request in world.samples("theirs").values():

@@ -336,6 +336,24 @@ def test_the_table_of_busy_keys_grows_at_a_start() -> None:
     assert pair.call("rebuild_orders", 1, 0) == (False, 3)
 
 
+def test_a_group_that_begins_anew_gets_everything_under_higher_epochs() -> None:
+    pair = ordered_topic([b"a", b"a", b"b"])
+    assert lease(pair, 9) == [(0, 1), (2, 1)]
+    assert ack(pair, [(1, 1)]) == [0]
+    assert lease(pair, 9) == [(1, 1)]
+    pair.call("apply_seek", 1, 0)
+    assert ack(pair, [(2, 1), (3, 1)]) == [STALE_RECEIPT, STALE_RECEIPT]
+    assert lease(pair, 9) == [(0, 2), (2, 2)], "in the order of keys again"
+    assert pair.twin.deliveries[1]["base_epoch"].tolist()[:3] == [1, 1, 1], "the attempts count anew"
+    pair.call("apply_seek", 1, 2)
+    assert ack(pair, [(1, 2), (3, 2)]) == [STALE_RECEIPT, STALE_RECEIPT]
+    assert lease(pair, 9) == [(2, 3)]
+    assert pair.twin.groups[1]["pending"] == 1
+    assert pair.call("judge_all", [1, 2]) == [IS_DELIVERED, IS_DELIVERED], "another group waits for them"
+    pair.call("apply_seek", 2, 3)
+    assert pair.call("judge_all", [1, 2]) == [IS_DONE, IS_DONE], "delivered once, and no group waits for them"
+
+
 def test_one_called_for_again_waits_for_the_one_of_its_key_that_is_out() -> None:
     pair = ordered_topic([b"a", b"a", b"a"])
     assert lease(pair, 9) == [(0, 1)]

@@ -11,6 +11,16 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SAYS = {
+    "groups.py": [
+        "made: True",
+        "read: ['17, delivery 1', '18, delivery 1', '19, delivery 1']",
+        "biling: 3 to do, 0 subscribers",
+        "billing: 0 to do, 0 subscribers",
+        "deleted, with a backlog of 3",
+        "again: 3",
+        "read: ['17, delivery 2', '18, delivery 2', '19, delivery 2']",
+        "order 18: ['billing acked']",
+    ],
     "query.py": [
         "acked: 2",
         "scheduled: 2, the next one later today or tomorrow",

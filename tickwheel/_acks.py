@@ -23,6 +23,7 @@ from tickwheel.protocol.errors import (
     NeverDelivered,
     NotConnected,
     StaleReceipt,
+    TickwheelError,
 )
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.machine import AnswerBody
@@ -117,7 +118,7 @@ class AckQueue:
         self._unanswered: dict[AckFlight, None] = {}
         self._parked: list[AckFlight] = []
         self._resumed = anyio.Event()
-        self._closed = False
+        self._over: TickwheelError | None = None
 
     def add(self, message_id: int, epoch: int) -> AckFlight:
         """Adds an ack to the flight of this loop turn."""
@@ -190,16 +191,23 @@ class AckQueue:
         raise NotConnected("There is no connection over which to give messages back.")
 
     def check_open(self) -> None:
-        """Raises ClientClosed once the subscription was left: what was not acked by then went to others."""
-        if self._closed:
-            raise ClientClosed(
-                "The subscription that this message came from was left.",
-                advice="Settle messages within its block; what was not acked there comes again.",
-            )
+        """Raises ClientClosed once the subscription was left, and other reasons why nothing can be acked any more."""
+        if self._over is not None:
+            raise self._over.copy()
 
     def close(self) -> None:
-        """The subscription was left."""
-        self._closed, self._open = True, None
+        """The subscription was left: what was not acked by then went to others."""
+        if self._over is None:
+            self.fail(
+                ClientClosed(
+                    "The subscription that this message came from was left.",
+                    advice="Settle messages within its block; what was not acked there comes again.",
+                )
+            )
+
+    def fail(self, error: TickwheelError) -> None:
+        """Nothing can be acked any more."""
+        self._over, self._open = error, None
 
     def _launch(self, flight: AckFlight) -> AckFlight:
         self.check_open()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
+from tickwheel import _forks
 from tickwheel._backoff import Backoff
 from tickwheel._bulk import BulkRequests
 from tickwheel._calls import BulkSend
@@ -170,6 +171,9 @@ class Client(
         group = anyio.create_task_group()
         await group.__aenter__()
         self._group, self._running = group, session
+        self._keys = (
+            KeyMaker()
+        )  # here, not before: one client may be entered in several children of this process
         group.start_soon(self._behind_shield, session.run)
         group.start_soon(self._behind_shield, session.watch)
         try:
@@ -188,11 +192,20 @@ class Client(
         """Writes what is on its way and closes. Only needed after ``connect``; call it from the same task."""
         if self._running is None:
             return
+        if self._running.is_forked:
+            self.forget()
+            return
         try:
             with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
                 await self._running.drain()
         finally:  # a shield does not keep asyncio's own Task.cancel out
             await self._stop()
+
+    def forget(self) -> None:
+        """After a fork: what is open is the parent's. The child can enter the client anew."""
+        _forks.keep(self._running, self._group, self._shields)
+        self._running = self._group = None
+        self._shields = []
 
     async def _behind_shield(self, work: Callable[[], Awaitable[None]]) -> None:
         """Runs the connection on while the user's block is being cancelled, so that ``close`` can still write."""

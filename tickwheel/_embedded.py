@@ -23,7 +23,8 @@ from broker.daemon import Running, serve
 from broker.settings import Settings
 from tickwheel import sync
 from tickwheel._client import Client
-from tickwheel.protocol.errors import BadArgument, NotConnected
+from tickwheel._forks import keep, tell
+from tickwheel.protocol.errors import BadArgument, ClientForked, NotConnected
 
 _DEFAULTS: dict[str, Any] = {"listen_tcp": False, "drain_timeout": "500ms"}
 _LOCAL: dict[str, Any] = {"token": ""}
@@ -47,12 +48,14 @@ class EmbeddedBroker:
         self._directory = os.fspath(directory)
         self._clock = clock
         self._arguments = settings
+        self._forked: ClientForked | None = None
         self._turn = threading.Lock()
         """Who closes waits for who starts."""
         self._thread: threading.Thread | None = None
         self._socket_directory = ""
         self._running: Running | None = None
         self._failure: BaseException | None = None
+        tell(self)
 
     @property
     def directory(self) -> str:
@@ -62,6 +65,7 @@ class EmbeddedBroker:
     @property
     def url(self) -> str:
         """Where clients connect. Raises NotConnected while the broker does not run."""
+        self._check_forked()
         if self._running is None:
             raise NotConnected("The embedded broker does not run.", advice="Use it inside its `with` block.")
         return self._running.urls[0]
@@ -76,6 +80,7 @@ class EmbeddedBroker:
 
     def start(self) -> None:
         """Open the directory and serve it. Raises DirectoryLocked, DirectoryReadOnly, DamagedLog, ConfigError, …"""
+        self._check_forked()
         with self._turn:
             self._start()
 
@@ -99,6 +104,8 @@ class EmbeddedBroker:
 
     def close(self) -> None:
         """Stop in good order; may be called twice. Raises what ended the broker early, if anything did."""
+        if self._forked is not None:
+            return
         with self._turn:
             self._close()
 
@@ -114,6 +121,22 @@ class EmbeddedBroker:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+    def _check_forked(self) -> None:
+        if self._forked is not None:
+            raise ClientForked(
+                "The embedded broker runs in the process that this one was forked from.",
+                advice="Start it after the fork, or let the child be a client: pass it the broker's url.",
+            )
+
+    def forked(self, error: ClientForked) -> None:
+        """See ``_forks``: the thread and the directory are the parent's."""
+        self._forked = error
+        atexit.unregister(self.close)
+        keep(self._thread, self._running)
+        if self._thread is not None and self._running is not None and self._running.broker is not None:
+            self._running.broker.store.forked()
+        self._thread = self._running = None
 
     def __enter__(self: Self) -> Self:
         self.start()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from anyio.abc import ByteStream, SocketAttribute
 
 from tickwheel._calls import Call, RequestCall, SendCall
+from tickwheel._forks import let_go
 from tickwheel.protocol.errors import RemoteProtocolError, TickwheelError
 from tickwheel.protocol.machine import AnswerBody, ClientMachine
 from tickwheel.protocol.requests import OpenTopic, OpenTopicOk
@@ -58,6 +60,8 @@ class Link:
         self.pinged_at = opened_at
         self.scope = anyio.CancelScope()
         """Cancelling it ends the connection."""
+        self.stream: ByteStream | None = None
+        """What it goes over."""
         self._session = session
         self._topic_ids: dict[str, int] = {}
         self._parked: dict[str, list[SendCall]] = {}
@@ -113,6 +117,11 @@ class Link:
         """Remembers the first reason why the connection ended."""
         if self.broken is None:
             self.broken = error
+
+    def let_go(self) -> None:
+        """This process is a child of the one whose connection it is."""
+        if self.stream is not None:
+            let_go(self.stream.extra(SocketAttribute.raw_socket).fileno())
 
     @property
     def refused_for_good(self) -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from anyio.abc import ByteStream, TaskStatus
 
+from tickwheel import _forks
 from tickwheel._backoff import Backoff
 from tickwheel._budget import Budget
 from tickwheel._calls import Call, FlightKey, RequestCall, SendCall, SendFlight
@@ -29,6 +30,7 @@ from tickwheel._url import Address
 from tickwheel.protocol.bodies import Request
 from tickwheel.protocol.errors import (
     ClientClosed,
+    ClientForked,
     FrameTooLarge,
     InternalError,
     NotConnected,
@@ -123,6 +125,7 @@ class Session:
         self._renews_at = math.inf
         self._turned_at = math.inf
         self._watch_s = min(1.0, timeout_s / 4)
+        _forks.tell(self)
 
     # What the client asks ------------------------------------------------------------------------
 
@@ -334,9 +337,30 @@ class Session:
             self.fail(call, _uncertain("The client was closed.") if call.is_uncertain else self._terminal)
         for subscription in list(self.subscriptions):
             subscription.fail(self._terminal)
+            subscription.acks.fail(self._terminal)
         self._outbox.clear()
         self._connected.set()
         self._drained.set()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether it is the parent's of this process."""
+        return isinstance(self._terminal, ClientForked)
+
+    def forked(self, error: ClientForked) -> None:
+        """See ``_forks``. Tasks that wait do so in the parent; what is asked here fails at once."""
+        link, self.link = self.link, None
+        _forks.keep(link, self._budget, self._flights)
+        self._terminal = error
+        self._budget, self._flights = Budget(self._budget.limit), {}
+        self._outbox, self._live, self._leaving = deque(), {}, set()
+        subscriptions, self.subscriptions = self.subscriptions, {}
+        for subscription in subscriptions:
+            subscription.forked(error)
+        if link is not None:
+            for subscription in link.subscriptions.values():
+                subscription.forked(error)
+            link.let_go()
 
     # One connection ------------------------------------------------------------------------------
 
@@ -352,6 +376,7 @@ class Session:
             return
         link = Link(self, anyio.current_time())
         try:
+            link.stream = stream
             async with stream:
                 await self._serve(link, stream)
         except _LINK_ERRORS as error:

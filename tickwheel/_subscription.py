@@ -23,6 +23,7 @@ from tickwheel.protocol.errors import (
     AckRefused,
     BadArgument,
     ClientClosed,
+    ClientForked,
     NotConnected,
     RequestTimeout,
     TickwheelError,
@@ -152,11 +153,17 @@ class Subscription(Generic[M, B]):
             await self._session.wait(call)
         except BaseException:
             # Nobody will leave it, so it is taken back: now if the broker's answer has come, else when it comes.
-            self._leave()
             self._session.see_off(call)
-            self._leave_at_once()
+            self.abandon()
             raise
         return self
+
+    def abandon(self) -> None:
+        """Leaves it without waiting."""
+        self._leave()
+        self._leave_at_once()
+        self.holding.clear()
+        self.acks.close()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -177,7 +184,7 @@ class Subscription(Generic[M, B]):
             )
 
     def __aiter__(self) -> Subscription[M, B]:
-        self._check_open()
+        self.check_open()
         return self
 
     async def __anext__(self) -> M:
@@ -234,8 +241,15 @@ class Subscription(Generic[M, B]):
             self.is_fast = anyio.current_time() - self._begun_at < min(_TURN_S, _FAST_S * self._in_turn)
             self._in_turn = 0
 
-    def _check_open(self) -> None:
-        """Raises ClientClosed before it was entered, and after it was left."""
+    @property
+    def is_left(self) -> bool:
+        """Whether its block has ended."""
+        return self._left and not isinstance(self._error, ClientForked)
+
+    def check_open(self) -> None:
+        """Raises ClientClosed before it was entered, and after it was left; ClientForked."""
+        if isinstance(self._error, ClientForked):
+            raise self._error.copy()
         if self._left:
             raise ClientClosed("The subscription was left.", advice="Call client.subscribe() again.")
         if not self._entered:
@@ -245,7 +259,7 @@ class Subscription(Generic[M, B]):
 
     async def _next_parcel(self) -> Parcel | None:
         if not self._entered:
-            self._check_open()
+            self.check_open()
         await checkpoint()
         while self._left or not self._is_ready():
             if self._error is not None:
@@ -270,7 +284,7 @@ class Subscription(Generic[M, B]):
 
     async def receive(self, timeout: float | None = None) -> M | None:  # noqa: ASYNC109
         """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
-        self._check_open()
+        self.check_open()
         message = self.next_in_hand() if self.is_fast else await self._next_in_turn()
         if message is not None:
             return message
@@ -283,14 +297,14 @@ class Subscription(Generic[M, B]):
 
     async def receive_batch(self, timeout: float | None = None) -> B | None:  # noqa: ASYNC109
         """The next batch; None when none came within ``timeout`` seconds, or when the subscription was left."""
-        self._check_open()
+        self.check_open()
         with anyio.move_on_after(timeout):
             return await self._next_batch()
         return None
 
     def batches(self) -> AsyncIterator[B]:
         """Iterates over batches as they arrive. Do not mix it with iterating over messages."""
-        self._check_open()
+        self.check_open()
         return _Batches(self)
 
     async def flush(self) -> None:
@@ -298,7 +312,7 @@ class Subscription(Generic[M, B]):
 
         Raises AckRefused if one of them did not count.
         """
-        self._check_open()
+        self.check_open()
         with anyio.move_on_after(self._session.timeout_s):
             await self.acks.flush()
             return
@@ -306,7 +320,7 @@ class Subscription(Generic[M, B]):
 
     async def stop(self) -> None:
         """Asks the broker for no more messages. What has come can still be read and acked."""
-        self._check_open()
+        self.check_open()
         if self._number is not None:  # else it is being renewed: that is when it ends
             self._session.subscriptions.pop(self, None)
         try:
@@ -446,6 +460,13 @@ class Subscription(Generic[M, B]):
         if not self._stopped:
             self.acks.suspend()
         self.holding.lost(given_back=given_back)
+
+    def forked(self, error: TickwheelError) -> None:
+        """See ``_forks``: what came is the parent's."""
+        self._error, self._number = error, None
+        self._buffer, self._current = deque(), iter(())
+        self.holding.current, self.is_fast, self._in_turn = None, True, 0
+        self.acks.fail(error)
 
     def fail(self, error: TickwheelError) -> None:
         """The subscription cannot go on: whoever waits for messages gets this error."""

@@ -1,6 +1,7 @@
 """The blocking client: the names of ``tickwheel.Client`` without async.
 
-An event loop in a thread of its own does the work. Any number of threads may use one client::
+An event loop in a thread of its own does the work. Any number of threads may use one client. One that was not closed
+does not keep the program from ending, and is closed then. After a fork a client is the parent's: make another one::
 
     with tickwheel.sync.Client("tickwheel://127.0.0.1:7411") as client:
         client.send("reminders", b"tea is ready", delay=timedelta(minutes=4))
@@ -11,18 +12,19 @@ An event loop in a thread of its own does the work. Any number of threads may us
 
 from __future__ import annotations
 
+import atexit
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
-
 from tickwheel import _client
 from tickwheel._acks import AckFlight, AckQueue
+from tickwheel._blocking import Loop
 from tickwheel._columns import Body
 from tickwheel._groups import MessageInfo
 from tickwheel._holding import DEFAULT_MAX_HOLD_S
@@ -34,7 +36,7 @@ from tickwheel._subscription import Subscription as AsyncSubscription
 from tickwheel._times import Delay, Moment, duration_ms
 from tickwheel._transactions import Transaction as AsyncTransaction
 from tickwheel._transactions import TransactionResult
-from tickwheel.protocol.errors import ClientClosed
+from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -105,8 +107,8 @@ class _AckOutbox:
     waking the loop at every message; none ever waits for a later one.
     """
 
-    def __init__(self, portal: BlockingPortal, acks: AckQueue) -> None:
-        self._portal = portal
+    def __init__(self, loop: Loop, acks: AckQueue) -> None:
+        self._loop = loop
         self._acks = acks
         self._lock = threading.Lock()
         self._single: list[tuple[int, int]] = []
@@ -114,18 +116,20 @@ class _AckOutbox:
         self._announced = False
 
     def add(self, message_id: int, epoch: int) -> None:
-        """Hands over one ack."""
+        """Hands over one ack. Raises ClientClosed."""
+        self._acks.check_open()
         with self._lock:
             self._single.append((message_id, epoch))
             announce, self._announced = not self._announced, True
         if announce:
-            self._portal.start_task_soon(self._carry)
+            self._loop.soon(self._carry)
 
     def add_batch(self, batch: Batch) -> None:
-        """Hands over the acks of a batch, and waits if too many are unanswered."""
+        """Hands over the acks of a batch, and waits if too many are unanswered. Raises ClientClosed."""
+        self._acks.check_open()
         with self._lock:
             self._batches.append(batch)
-        self._portal.call(self._carry_and_make_room)
+        self._loop.call(self._carry_and_make_room)
 
     def confirm(self, add: Callable[[AckQueue], AckFlight]) -> None:
         """Acks and waits for the broker's answer."""
@@ -135,7 +139,7 @@ class _AckOutbox:
             flight = add(self._acks)
             await self._acks.confirm(flight, len(flight.ids) - 1 if flight.ids else None)
 
-        self._portal.call(add_and_confirm)
+        self._loop.call(add_and_confirm)
 
     def call(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Does something with the queue of acks, after those that wait here."""
@@ -144,11 +148,11 @@ class _AckOutbox:
             self._carry()
             return await function(self._acks, *args)
 
-        return self._portal.call(carried)
+        return self._loop.call(carried)
 
     def carry(self) -> None:
         """Hands everything to the loop before it returns."""
-        self._portal.call(self._carry)
+        self._loop.call(self._carry_at_once)
 
     def _carry(self) -> None:
         with self._lock:
@@ -159,6 +163,9 @@ class _AckOutbox:
             self._acks.add(message_id, epoch)
         for batch in batches:
             self._acks.add_batch(batch.ack_columns)
+
+    async def _carry_at_once(self) -> None:
+        self._carry()
 
     async def _carry_and_make_room(self) -> None:
         self._carry()
@@ -171,16 +178,19 @@ class Subscription:
 
     def __init__(
         self,
-        portal: BlockingPortal,
+        loop: Loop,
         subscription: AsyncSubscription[Message, Batch],
         left: Callable[[Subscription], None],
     ) -> None:
         """``left`` is called when it was left."""
-        self._portal = portal
+        self._loop = loop
         self._subscription = subscription
-        self._outbox = subscription.acks.carrier = _AckOutbox(portal, subscription.acks)
-        self._open = ExitStack()
+        self._outbox = subscription.acks.carrier = _AckOutbox(loop, subscription.acks)
         self._left = left
+        self._is_open = False
+        self._messages: deque[Message | None] = deque()
+        self._batches: deque[Batch | None] = deque()
+        """What came just when the call that waited for it was interrupted."""
 
     @property
     def topic(self) -> str:
@@ -208,41 +218,80 @@ class Subscription:
         return self._subscription.ack_wait_ms
 
     def __enter__(self) -> Subscription:
-        self._open.enter_context(self._portal.wrap_async_context_manager(self._subscription))
+        try:
+            self._loop.call(self._subscription.__aenter__)
+            self._is_open = True
+        except BadArgument:
+            raise
+        except BaseException:
+            with suppress(TickwheelError):
+                self._loop.soon(self._subscription.abandon)
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._left(self)
+        if not self._is_open:
+            return
+        self._is_open = False
         self._outbox.carry()
-        self._open.__exit__(kind, error, trace)
+        self._leave(kind, error, trace)
+
+    def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call(self._subscription.__aexit__, kind, error, trace)
 
     def __iter__(self) -> Iterator[Message]:
-        while (message := self.receive()) is not None:
-            yield message
+        self._subscription.check_open()
+        return iter(self._next_message, None)
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
         subscription = self._subscription
+        subscription.check_open()
+        if self._messages:
+            return self._messages.popleft()
         if subscription.is_fast and (message := subscription.next_in_hand()) is not None:
             return message
-        return self._portal.call(subscription.receive, timeout)
+        return self._loop.call(subscription.receive, timeout, regret=self._messages.append)
+
+    def _next_message(self) -> Message | None:
+        subscription = self._subscription
+        if subscription.is_fast and (message := subscription.next_in_hand()) is not None:
+            return message
+        return self._unless_left(self.receive)
+
+    def _unless_left(self, receive: Callable[[], T | None]) -> T | None:
+        """None once the subscription was left while somebody iterated."""
+        try:
+            return receive()
+        except ClientClosed:
+            if self._subscription.is_left:
+                return None
+            raise
 
     def batches(self) -> Iterator[Batch]:
         """Iterates over batches as they arrive. Do not mix it with iterating over messages."""
-        while (batch := self._portal.call(self._subscription.receive_batch)) is not None:
-            yield batch
+        self._subscription.check_open()
+        return iter(lambda: self._unless_left(self._next_batch), None)
+
+    def _next_batch(self) -> Batch | None:
+        if self._batches:
+            return self._batches.popleft()
+        return self._loop.call(self._subscription.receive_batch, regret=self._batches.append)
 
     def stop(self) -> None:
         """See ``tickwheel.Subscription.stop``."""
         self._outbox.carry()
-        self._portal.call(self._subscription.stop)
+        self._loop.call(self._subscription.stop)
 
     def flush(self) -> None:
         """Waits until every ack so far is on the broker's disk. Raises AckRefused if one of them did not count."""
         self._outbox.carry()
-        self._portal.call(self._subscription.flush)
+        self._loop.call(self._subscription.flush)
 
 
 def _blocking(
@@ -262,8 +311,8 @@ class Client:
 
     def __init__(self, url: str | None = None, **options: Any) -> None:
         self._client = _client.Client(url, **options)
-        self._portal: BlockingPortal | None = None
-        self._open = ExitStack()
+        self._loop: Loop | None = None
+        self._leave: Callable[[], None] = _nothing
         self._subscriptions: set[Subscription] = set()
 
     @property
@@ -282,12 +331,17 @@ class Client:
         return self._client.created_topics
 
     def __enter__(self) -> Client:
-        if self._portal is not None:
+        if self._loop is not None:
             return self
-        with ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal())
-            stack.enter_context(portal.wrap_async_context_manager(self._client))
-            self._portal, self._open = portal, stack.pop_all()
+        loop = Loop()
+        try:
+            self._leave = loop.hold(self._client)
+            self._loop = loop
+            atexit.register(self._close_at_exit)
+        except BaseException:
+            self._loop = None
+            loop.stop()
+            raise
         return self
 
     def __exit__(
@@ -296,20 +350,36 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Writes what is on its way and closes. Only needed after ``connect``."""
-        for subscription in list(self._subscriptions):  # which nobody has left
-            subscription.__exit__(None, None, None)
-        self._portal = None
-        self._open.close()
+        """Writes what is on its way and closes. Only needed after ``connect``, and done there when the program ends."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        atexit.unregister(self._close_at_exit)
+        subscriptions, self._subscriptions = self._subscriptions, set()
+        if loop.is_forked:
+            self._client.forget()
+            return
+        try:
+            for subscription in list(subscriptions):  # which nobody has left
+                subscription.__exit__(None, None, None)
+        finally:
+            try:
+                self._leave()
+            finally:
+                loop.stop()
+
+    def _close_at_exit(self) -> None:
+        with suppress(TickwheelError):
+            self.close()
 
     def _call(self, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
         return self._running.call(lambda: function(*args, **kwargs))
 
     @property
-    def _running(self) -> BlockingPortal:
-        if self._portal is None:
+    def _running(self) -> Loop:
+        if self._loop is None:
             raise ClientClosed("The client is not open.")
-        return self._portal
+        return self._loop
 
     def subscribe(
         self,
@@ -490,8 +560,8 @@ class Prepared:
 class Transaction:
     """The blocking twin of ``tickwheel.Transaction``: parts are added in its block, which commits when it ends."""
 
-    def __init__(self, portal: BlockingPortal, transaction: AsyncTransaction) -> None:
-        self._portal = portal
+    def __init__(self, loop: Loop, transaction: AsyncTransaction) -> None:
+        self._loop = loop
         self._transaction = transaction
         self.send = transaction.send
         self.send_many = transaction.send_many
@@ -506,7 +576,7 @@ class Transaction:
 
     def commit(self) -> TransactionResult | None:
         """Commits now; leaving the block does it otherwise."""
-        return self._portal.call(self._transaction.commit)
+        return self._loop.call(self._transaction.commit)
 
     def __enter__(self) -> Transaction:
         return self
@@ -514,7 +584,10 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._portal.call(self._transaction.__aexit__, kind, error, trace)
+        self._loop.call(self._transaction.__aexit__, kind, error, trace)
+
+
+def _nothing() -> None: ...
 
 
 def connect(url: str | None = None, **options: Any) -> Client:

@@ -336,6 +336,12 @@ class Store(TimerServices, Control):
             if self._lock is not None:
                 self._lock.release()
 
+    def forked(self) -> None:
+        """In a child of the process that has it open: the lock is the parent's, who gives it back also while the child
+        lives."""
+        if self._lock is not None:
+            self._lock.release()
+
 
 __all__ = [
     "DueBatch",

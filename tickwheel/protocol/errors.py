@@ -399,6 +399,15 @@ class ClientClosed(NotConnected):
     retryable = False
 
 
+class ClientForked(ClientClosed):
+    """This client was made before the process forked, and belongs to the parent."""
+
+    code = "client_forked"
+    advice = (
+        "Make it after the fork: in gunicorn's post_fork, in Celery's worker_process_init, or at first use."
+    )
+
+
 class RequestTimeout(TickwheelError, TimeoutError):
     """The broker did not answer in time; the request may or may not have been carried out."""
 

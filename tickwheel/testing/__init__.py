@@ -41,6 +41,8 @@ class TestBroker(EmbeddedBroker):
 
     def close(self) -> None:
         """Stop the broker and remove its directory."""
+        if self._forked is not None:
+            return
         try:
             super().close()
         finally:

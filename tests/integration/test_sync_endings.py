@@ -1,0 +1,372 @@
+"""How the blocking client ends: with its program, by Ctrl-C in a call, by another thread, and twice."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import tickwheel
+from tickwheel import sync
+from tickwheel._blocking import Loop
+from tickwheel.errors import BadArgument, ClientClosed, NotConnected, TickwheelError
+from tickwheel.testing import TestBroker, broker
+from timerlog.lock import owner_of
+
+PATIENCE_S = 20
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[TestBroker]:
+    with broker(ack_wait="1h") as one:
+        yield one
+
+
+@pytest.fixture
+def client(shared: TestBroker) -> Iterator[sync.Client]:
+    with shared.sync_client() as one:
+        yield one
+
+
+def group_of(client: sync.Client, topic: str) -> Any:
+    return next(one for one in client.topics() if one.name == topic).groups[0]
+
+
+# -- with the program --
+
+
+def ends(program: str, *arguments: str) -> str:
+    """What a program printed, that ended by itself and complained about nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+NOT_CLOSED = """
+import sys, tickwheel.sync
+client = tickwheel.sync.connect(sys.argv[1], token="")
+client.send("open", b"1")
+client.send("open", b"2")
+subscription = client.subscribe("open").__enter__()
+subscription.receive().ack()
+print("done")
+"""
+
+
+def test_a_client_that_is_not_closed(shared: TestBroker, client: sync.Client) -> None:
+    assert ends(NOT_CLOSED, shared.url) == "done\n"
+    group = group_of(client, "open")
+    assert (group.acked, group.leased, group.subscribers) == (1, 0, 0)
+
+
+NOT_LEFT = """
+import sys, threading, tickwheel.sync
+client = tickwheel.sync.connect(sys.argv[1], token="")
+waits = threading.Event()
+def consume():
+    with client.subscribe("never") as subscription:
+        waits.set()
+        for message in subscription:
+            message.ack()
+threading.Thread(target=consume, daemon=True).start()
+waits.wait()
+"""
+
+
+def test_a_thread_that_still_waits(shared: TestBroker) -> None:
+    assert ends(NOT_LEFT, shared.url) == ""
+
+
+BROKERS = """
+import sys, tickwheel
+from datetime import timedelta
+from tickwheel.testing import broker
+embedded, testing = tickwheel.embedded(sys.argv[1]), broker()
+for one in (embedded, testing):
+    one.start()
+    client = one.sync_client().__enter__()
+    client.send("tea", b"x", delay=timedelta(hours=1))
+print(testing.directory)
+"""
+
+
+def test_brokers_that_are_not_closed(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    of_the_test = ends(BROKERS, str(directory)).strip()
+    assert not Path(of_the_test).exists()
+    assert owner_of(directory) is None
+    with tickwheel.embedded(directory) as one, one.sync_client() as client:
+        assert [found.body for found in client.browse("tea")] == [b"x"]
+
+
+# -- by Ctrl-C --
+
+
+def interrupted(after_s: float, work: Callable[[], object]) -> None:
+    """Does something, which Ctrl-C ends."""
+    main = threading.main_thread().ident
+    assert main is not None
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(after_s, signal.pthread_kill, (main, signal.SIGINT))
+    try:
+        timer.start()
+        work()
+        raise AssertionError("it ended by itself")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
+
+
+def stay_in(block: AbstractContextManager[Any]) -> None:
+    with block:
+        time.sleep(PATIENCE_S)
+
+
+def calls_of(client: sync.Client) -> int:
+    """How many calls are under way: the client itself is one."""
+    loop = client._loop
+    assert loop is not None
+    return len(loop._open)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def test_interrupted_while_it_waits_for_a_message(client: sync.Client) -> None:
+    with client.subscribe("waits") as subscription:
+        for receive in (
+            subscription.receive,
+            lambda: next(iter(subscription)),
+            lambda: next(subscription.batches()),
+        ):
+            interrupted(0.05, receive)
+            assert calls_of(client) == 1
+            client.send("waits", b"x")
+            message = subscription.receive(PATIENCE_S)
+            assert message is not None, "the call that was interrupted took it"
+            message.ack(confirm=True)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_interrupted_while_it_subscribes(client: sync.Client, number: int) -> None:
+    topic = f"enters-{number}"
+    client.send(topic, b"x")
+    interrupted(number * 0.0005, lambda: stay_in(client.subscribe(topic)))
+    wait_until(lambda: not any(one.groups and one.groups[0].subscribers for one in client.topics()))
+    assert calls_of(client) == 1
+    with client.subscribe(topic) as subscription:
+        assert subscription.receive(PATIENCE_S) is not None
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_interrupted_while_it_connects(shared: TestBroker, number: int) -> None:
+    """Whatever it had begun has ended: no thread is left."""
+
+    def threads() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name == "tickwheel-client"]
+
+    before = threads()
+    interrupted(number * 0.001, lambda: stay_in(shared.sync_client()))
+    wait_until(lambda: threads() == before)
+
+
+def test_a_result_that_came_with_the_interruption(client: sync.Client) -> None:
+    """It is given to who can put it back."""
+    loop, regretted = Loop(), []
+
+    async def work() -> str:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.2)
+        return "came"
+
+    interrupted(0.05, lambda: loop.call(work, regret=regretted.append))
+    assert regretted == ["came"]
+    loop.stop()
+    with client.subscribe("regret") as subscription:
+        client.send("regret", b"x")
+        subscription._messages.append(subscription.receive(PATIENCE_S))
+        message = subscription.receive(0)
+        assert message is not None
+        message.ack(confirm=True)
+
+
+# -- closed --
+
+
+def codes(*calls: Callable[[], object]) -> list[str]:
+    said = []
+    for call in calls:
+        try:
+            said.append(repr(call()))
+        except TickwheelError as error:
+            said.append(error.code)
+    return said
+
+
+def test_used_after_its_end(shared: TestBroker) -> None:
+    client = shared.sync_client()
+    assert codes(client.ping, lambda: client.subscribe("x"), client.transaction) == ["client_closed"] * 3
+    client.__enter__()
+    outside = client.subscribe("ended")
+    assert (
+        codes(outside.receive, lambda: iter(outside), outside.batches, outside.flush, outside.stop)
+        == ["client_closed"] * 5
+    )
+    client.send_many("ended", [b"1", b"2"])
+    with client.subscribe("ended", batch=1) as subscription:
+        message = subscription.receive(PATIENCE_S)
+        batch = next(subscription.batches())
+        assert message is not None
+    of_subscription = (
+        subscription.receive,
+        lambda: iter(subscription),
+        subscription.batches,
+        subscription.flush,
+        subscription.stop,
+        message.ack,
+        lambda: message.ack(confirm=True),
+        message.nack,
+        lambda: message.extend(timedelta(seconds=1)),
+        batch.ack,
+        batch.nack,
+    )
+    assert codes(*of_subscription) == ["client_closed"] * len(of_subscription)
+    with pytest.raises(BadArgument, match="entered once"):
+        subscription.__enter__()
+    transaction, other = client.transaction(), client.transaction()
+    with transaction:
+        transaction.send("ended", b"3")
+    prepared = client.prepare("ended", b"4")
+    assert codes(lambda: transaction.send("ended", b"x"), transaction.commit) == ["client_closed"] * 2
+    client.close()
+    client.close()
+    assert codes(
+        *of_subscription,
+        client.ping,
+        lambda: client.send("ended", b"x"),
+        lambda: client.subscribe("ended"),
+        lambda: other.send("ended", b"x"),
+        prepared.commit,
+        prepared.rollback,
+    ) == ["client_closed"] * (len(of_subscription) + 6)
+
+
+def test_closed_by_another_thread(shared: TestBroker) -> None:
+    """Who waits is told, and so is who calls meanwhile."""
+    client = sync.connect(shared.url, token="")
+    subscription = client.subscribe("elsewhere").__enter__()
+    said: list[str] = []
+    waits = threading.Thread(target=lambda: said.extend(codes(subscription.receive)))
+    waits.start()
+
+    def calls() -> None:
+        while True:
+            try:
+                client.ping()
+            except NotConnected as error:
+                said.append(error.code)
+                return
+
+    threads = [waits, *(threading.Thread(target=calls) for _ in range(4))]
+    for thread in threads[1:]:
+        thread.start()
+    wait_until(lambda: calls_of(client) >= 3)
+    client.close()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert sorted(said) == ["None", *["client_closed"] * 4]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_asynchronous_client_after_its_end(shared: TestBroker, backend: str) -> None:
+    async def codes_of(*calls: Callable[[], Any]) -> list[str]:
+        said = []
+        for call in calls:
+            try:
+                with anyio.fail_after(PATIENCE_S):
+                    said.append(repr(await call()))
+            except TickwheelError as error:
+                said.append(error.code)
+        return said
+
+    async def main() -> None:
+        client = shared.client()
+        assert await codes_of(client.ping, lambda: client.send("x", b"x")) == ["client_closed"] * 2
+        async with client:
+            outside = client.subscribe("ended")
+            of_outside = (
+                outside.receive,
+                outside.receive_batch,
+                lambda: anext(outside),
+                outside.flush,
+                outside.stop,
+            )
+            assert await codes_of(*of_outside) == ["client_closed"] * 5
+            await client.send_many("ended", [b"1", b"2"])
+            async with client.subscribe("ended", batch=1) as subscription:
+                message = await subscription.receive(PATIENCE_S)
+                batch = await subscription.receive_batch(PATIENCE_S)
+                assert message is not None
+                assert batch is not None
+            of_subscription = (
+                subscription.receive,
+                subscription.receive_batch,
+                subscription.flush,
+                subscription.stop,
+                message.ack,
+                message.nack,
+                lambda: message.extend(timedelta(seconds=1)),
+                batch.ack,
+                batch.nack,
+            )
+            assert await codes_of(*of_subscription) == ["client_closed"] * len(of_subscription)
+            with pytest.raises(ClientClosed):
+                subscription.batches()
+            with pytest.raises(BadArgument, match="entered once"):
+                await subscription.__aenter__()
+            transaction = client.transaction()
+            transaction.send("ended", b"x")
+            assert await transaction.commit() is not None
+            assert await codes_of(transaction.commit) == ["client_closed"]
+            other, prepared = client.transaction(), await client.prepare("ended", b"x")
+            other.send("ended", b"x")
+        await client.close()
+        after = (client.ping, prepared.commit, prepared.rollback, other.commit, message.ack)
+        assert await codes_of(*after) == ["client_closed"] * 5
+
+    anyio.run(main, backend=backend)
+
+
+def test_a_broker_after_its_end() -> None:
+    one = broker()
+    with one as running:
+        url = running.url
+        with pytest.raises(BadArgument):
+            one.start()
+    one.close()
+    with pytest.raises(NotConnected):
+        _ = one.url
+    assert codes(lambda: tickwheel.sync.connect(url, connect_timeout=0.1)) == ["not_connected"]

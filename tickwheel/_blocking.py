@@ -30,6 +30,8 @@ class Loop:
         self._over: TickwheelError | None = None
         """Why nothing can be called any more."""
         self._has_ended = False
+        self._is_unwanted = False
+        """Who made it was interrupted."""
         self._open: set[_Job[Any]] = set()
         """Whose callers wait."""
         ready: Future[BlockingPortal] = Future()
@@ -39,14 +41,17 @@ class Loop:
             self._portal = ready.result()
             _forks.tell(self)
         except BaseException:
-            ready.add_done_callback(_stop)
+            self._is_unwanted = True
+            if ready.done() and not ready.exception():
+                _stop_portal(ready.result())
             raise
 
     def _run(self, ready: Future[BlockingPortal]) -> None:
         async def main() -> None:
             async with BlockingPortal() as portal:
                 ready.set_result(portal)
-                await portal.sleep_until_stopped()
+                if not self._is_unwanted:
+                    await portal.sleep_until_stopped()
 
         try:
             anyio.run(main)
@@ -207,8 +212,3 @@ class _Job(Generic[T]):
 def _stop_portal(portal: BlockingPortal) -> None:
     with suppress(RuntimeError):
         portal.start_task_soon(portal.stop, True)  # cancelling what is left
-
-
-def _stop(ready: Future[BlockingPortal]) -> None:
-    if ready.exception() is None:
-        _stop_portal(ready.result())

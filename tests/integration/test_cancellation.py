@@ -250,6 +250,11 @@ async def with_topic(place: Place) -> None:
         await place.client.create_topic(place.topic)
 
 
+async def with_group(place: Place) -> None:
+    await with_topic(place)
+    await place.client.create_group(place.topic, "g")
+
+
 async def with_message(place: Place) -> None:
     place.message = await place.client.send(place.topic, b"x", key="k", delay=HOUR)
 
@@ -322,6 +327,15 @@ CASES: dict[str, Case] = {
     "Client.trigger_schedule": Case(
         lambda one: one.client.trigger_schedule(one.name), before=with_schedule, after=without_schedule
     ),
+    "Client.groups": Case(lambda one: one.client.groups()),
+    "Client.group": Case(lambda one: one.client.group(one.topic, "g"), before=with_group),
+    "Client.create_group": Case(lambda one: one.client.create_group(one.topic, "g"), before=with_topic),
+    "Client.delete_group": Case(lambda one: one.client.delete_group(one.topic, "g"), before=with_group),
+    "Client.seek_group": Case(
+        lambda one: one.client.seek_group(one.topic, "g", to="latest"), before=with_group
+    ),
+    "Client.message": Case(lambda one: one.client.message(one.topic, key="k"), before=with_message),
+    "Client.messages": Case(lambda one: one.client.messages(one.topic, keys=["k"]), before=with_message),
     "Client.stats": Case(lambda one: one.client.stats()),
     "Client.topics": Case(lambda one: one.client.topics()),
     "Client.wheel": Case(lambda one: one.client.wheel()),

@@ -458,7 +458,8 @@ class Connection:
                 reason=error.message,
             )
         self._log.info("request refused", code=error.code, reason=error.message)
-        self.outgoing.put(self.broker.counters.refusal(correlation, error))
+        # That something is not there, or is done already, may be what another request has only just changed.
+        self.broker.commit.tell(self.outgoing, self.broker.counters.refusal(correlation, error))
 
     def _take_one_while_draining(self) -> None:
         """During shutdown: acks and the like are still taken, sends are not."""

@@ -26,7 +26,8 @@ from broker.settings import Settings
 from broker.sync import GroupCommit, SyncRunner
 from broker.vitals import Vitals
 from broker.wake import Bell
-from tickwheel.protocol.frames import FrameType, encode_frame
+from tickwheel.protocol.frames import HEADER_BYTES, FrameType, encode_frame
+from tickwheel.protocol.messages import decode_deliver
 from tickwheel.protocol.requests import encode_body
 from tickwheel.protocol.settling import Revoke
 from timerlog.errors import DiskFull
@@ -85,9 +86,11 @@ class Broker:
             sync_interval_s=settings.sync_interval_ms / 1_000,
         )
         self.receive_room = ReceiveRoom(settings.max_receive_bytes)
-        self.queries = Queries(store, clock, settings.max_frame_bytes, self.counters.refusal)
+        self.queries = Queries(
+            store, clock, settings.max_frame_bytes, self.commit.tell, self.counters.refusal
+        )
         self.forecasts = Forecasts(store, clock)
-        self.delivery = Delivery(store, clock, nursery, self._leased)
+        self.delivery = Delivery(store, clock, nursery, self._deliver)
         self.services = Services(
             store,
             clock,
@@ -121,7 +124,7 @@ class Broker:
             subscription = self.delivery.holder_of(revoked.holder)
             if subscription is not None:
                 body = Revoke(subscription.number, revoked.ids, revoked.epochs)
-                subscription.outgoing.put(encode_frame(FrameType.REVOKE, 0, encode_body(body)))
+                self.commit.tell(subscription.outgoing, encode_frame(FrameType.REVOKE, 0, encode_body(body)))
             self.delivery.wake_holder(revoked.holder)
         self.commit.mark_dirty()
 
@@ -130,9 +133,9 @@ class Broker:
         stopping, that they were delivered is no attempt: it is not for the subscriber's sake."""
         self._forget(subscription)
         is_attempt = not self.is_draining
-        released = 0
+        released = self._take_back(subscription)
         try:
-            released = self.store.release_holder(
+            released += self.store.release_holder(
                 subscription.holder, self.clock.now_ms(), is_attempt=is_attempt
             )
         except DiskFull as error:
@@ -145,7 +148,7 @@ class Broker:
         """Like `give_back`, for so many messages that others should have their turn meanwhile: at once nothing more is
         delivered to the subscription; what is returned gives its messages back."""
         self._forget(subscription)
-        holder, released = subscription.holder, 0
+        holder, released = subscription.holder, self._take_back(subscription)
 
         async def work() -> int:
             nonlocal released
@@ -173,11 +176,15 @@ class Broker:
         )
 
     def lose(self, subscription: Subscription) -> None:
-        """The connection is gone: what the subscriber holds stays leased, because it may still be at work."""
+        """The connection is gone: what the subscriber holds stays leased, because it may still be at work. What was to
+        be sent to it, and waited for the disk, goes to others at once."""
         if self.is_draining:
             self.give_back(subscription)
             return
         self._forget(subscription)
+        if self._take_back(subscription):
+            self.delivery.wake_group(subscription.group_id)
+            self.commit.mark_dirty()
         self.store.drop_holder(subscription.holder)
 
     def return_unseen(self, subscription: Subscription, ids: Sequence[int], epochs: Sequence[int]) -> int:
@@ -185,13 +192,32 @@ class Broker:
         many messages."""
         subscription.is_leaving = True
         self.delivery.remove(subscription)
-        if not ids:
-            return 0
-        returned = self.store.return_unseen(
-            subscription.group_id, subscription.holder, ids, epochs, self.clock.now_ms()
-        )
-        self.delivery.wake_group(subscription.group_id)
-        self.commit.mark_dirty()
+        returned = self._take_back(subscription)
+        if ids:
+            returned += self.store.return_unseen(
+                subscription.group_id, subscription.holder, ids, epochs, self.clock.now_ms()
+            )
+        if returned:
+            self.delivery.wake_group(subscription.group_id)
+            self.commit.mark_dirty()
+        return returned
+
+    def _take_back(self, subscription: Subscription) -> int:
+        """What waits for the disk to be sent to a subscription that ends never leaves: it is no attempt, and goes to
+        others. How many messages."""
+        returned = 0
+        for frame in subscription.take_held():
+            delivery = decode_deliver(frame[HEADER_BYTES:])
+            try:
+                returned += self.store.return_unseen(
+                    subscription.group_id,
+                    subscription.holder,
+                    delivery.ids,
+                    delivery.epochs,
+                    self.clock.now_ms(),
+                )
+            except DiskFull as error:
+                self._tell_of_kept(subscription, error)
         return returned
 
     def stats(self) -> dict[str, Any]:
@@ -216,9 +242,10 @@ class Broker:
         self.readers.left(subscription.group_id)
         self.held_subscriptions -= 1
 
-    def _leased(self) -> None:
-        """Messages were given out: the leases must reach the disk some time, and their ends are on the wheel now."""
-        self.commit.mark_dirty()
+    def _deliver(self, subscription: Subscription, frame: bytes) -> None:
+        """Messages were given out: they leave when their leases are durable, whose ends are on the wheel now."""
+        subscription.hold(frame)
+        self.commit.when_durable(self.store.appended_position, subscription.let_go, frame)
         self.services.timers_changed()
 
     def _durable_moved(self) -> None:

@@ -9,7 +9,7 @@ back by way of the wheel.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ class Subscription:
     """One subscription of one connection."""
 
     __slots__ = (
+        "_held",
         "batch",
         "credit",
         "group_id",
@@ -72,6 +73,28 @@ class Subscription:
         self.outgoing = outgoing
         self.is_started = False
         self.is_leaving = False
+        self._held: deque[bytes] = deque()
+
+    def hold(self, frame: bytes) -> None:
+        """A DELIVER frame waits for its leases to be durable."""
+        self._held.append(frame)
+        self.outgoing.hold(frame)
+
+    def let_go(self, frame: bytes) -> None:
+        """They are: send the frame, unless it was taken back meanwhile. Frames come here in the order of `hold`."""
+        if self._held and self._held[0] is frame:
+            self._held.popleft()
+            self.outgoing.let_go(frame)
+
+    def take_held(self) -> Iterator[bytes]:
+        """The frames that have not left: each is taken back, and never will."""
+        while self._held:
+            frame = self._held.popleft()
+            self.outgoing.withdraw(frame)
+            yield frame
+
+
+Deliver = Callable[[Subscription, bytes], None]
 
 
 class Dispatcher:
@@ -82,14 +105,15 @@ class Dispatcher:
         store: Store,
         clock: Clock,
         group_id: int,
-        mark_dirty: Callable[[], None],
+        deliver: Deliver,
         limiter: Callable[[float], RateLimiter],
     ) -> None:
-        """`limiter` gives the bucket, for the rate that holds now, which this group shares with its other shards."""
+        """`deliver` takes each frame; `limiter` gives the bucket, for the rate that holds now, which this group shares
+        with its other shards."""
         self._store = store
         self._clock = clock
         self._group_id = group_id
-        self._mark_dirty = mark_dirty
+        self._deliver = deliver
         self._limiter = limiter
         self._rotation: deque[Subscription] = deque()
         self._bell = Bell()
@@ -167,10 +191,8 @@ class Dispatcher:
                     limits.cache_room -= count
                     if limiter is not None:
                         limiter.spend(count)
-                    subscription.outgoing.put(frame)
+                    self._deliver(subscription, frame)
             self._rotation.rotate(-1)
-        if handed_out:
-            self._mark_dirty()
         return handed_out
 
     def _room(self, subscription: Subscription) -> int:
@@ -199,13 +221,12 @@ class Dispatcher:
 class Delivery:
     """All dispatchers. Each starts with the first subscription of its group and ends after the last."""
 
-    def __init__(
-        self, store: Store, clock: Clock, nursery: trio.Nursery, mark_dirty: Callable[[], None]
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock, nursery: trio.Nursery, deliver: Deliver) -> None:
+        """`deliver` sends a DELIVER frame to a subscription as soon as its leases are durable."""
         self._store = store
         self._clock = clock
         self._nursery = nursery
-        self._mark_dirty = mark_dirty
+        self._deliver = deliver
         self._dispatchers: dict[int, Dispatcher] = {}
         self._limiters: dict[tuple[int, str], RateLimiter] = {}
         self._rate_owners: dict[int, tuple[int, str]] = {}
@@ -237,7 +258,7 @@ class Delivery:
             return
         owner = self._rate_owners[group_id] = self._store.rate_owner(group_id)
         limiter = partial(self._limiter, *owner)
-        dispatcher = Dispatcher(self._store, self._clock, group_id, self._mark_dirty, limiter)
+        dispatcher = Dispatcher(self._store, self._clock, group_id, self._deliver, limiter)
         dispatcher.add(subscription)
         self._dispatchers[group_id] = dispatcher
         if not self._is_stopped:

@@ -190,14 +190,18 @@ class _Figures(Collector):
         )
         yield _histogram("sync_seconds", "How long fdatasync of the log took.", figures.seconds)
         yield _histogram(
-            "group_commit_replies", "Replies that one sync of the log released.", figures.replies
+            "group_commit_replies",
+            "Answers and deliveries that one sync of the log released.",
+            figures.replies,
         )
         running_s = 0.0 if figures.began_s is None else trio.current_time() - figures.began_s
         yield _gauge(
             "sync_running_seconds", "For how long the present sync has been waiting for the disk.", running_s
         )
         yield _gauge(
-            "sync_waiting_replies", "Replies that wait for a sync of the log.", self._broker.commit.waiting
+            "sync_waiting_replies",
+            "Answers and deliveries that wait for a sync of the log.",
+            self._broker.commit.waiting,
         )
 
     def _wheel_families(self) -> Iterator[Metric]:

@@ -37,13 +37,14 @@ class Outgoing:
         self._is_closed = False
         self._on_low: list[Callable[[], None]] = []
         self._promised = 0
+        self._promised_bytes = 0
         self.queued_bytes = 0
         self.stalled_since_s: float | None = None
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be offered for now."""
-        return self.queued_bytes >= self._high_water_bytes
+        """Whether nothing more should be offered for now. What waits for the disk counts, too."""
+        return self.queued_bytes + self._promised_bytes >= self._high_water_bytes
 
     def put(self, frames: bytes) -> None:
         """Queue whole frames. After the end of the connection they are dropped."""
@@ -61,6 +62,24 @@ class Outgoing:
         self._promised -= 1
         self.put(frames)
 
+    def hold(self, frame: bytes) -> None:
+        """A frame that is not small waits for the disk; `let_go` or `withdraw` it later."""
+        self._promised += 1
+        self._promised_bytes += len(frame)
+
+    def let_go(self, frame: bytes) -> None:
+        """Queue a frame that was held."""
+        self._promised -= 1
+        self._promised_bytes -= len(frame)
+        self.put(frame)
+
+    def withdraw(self, frame: bytes) -> None:
+        """A frame that was held will never leave."""
+        self._promised -= 1
+        self._promised_bytes -= len(frame)
+        if self._on_low and not self.is_full:
+            self._tell_low()
+
     @property
     def has_promised_much(self) -> bool:
         """Whether so many answers wait for the disk that the client should wait with more requests."""
@@ -71,20 +90,20 @@ class Outgoing:
         if call not in self._on_low:
             self._on_low.append(call)
 
-    async def wait_below(self, limit_bytes: int) -> None:
-        """Return once fewer than `limit_bytes` are queued, or nothing more will be written."""
-        while self.queued_bytes >= limit_bytes and not self._is_closed:
-            fell = trio.Event()
-            self._on_low.append(fell.set)
-            await fell.wait()
-
     async def wait_not_full(self) -> None:
-        """Return once the queue is below its high-water mark."""
-        await self.wait_below(self._high_water_bytes)
+        """Return once the queue is below its high-water mark, or nothing more will be written."""
+        while self.is_full and not self._is_closed:
+            await self._wait_low()
 
     async def flush(self) -> None:
-        """Return once everything queued was written."""
-        await self.wait_below(1)
+        """Return once everything queued was written, or nothing more will be."""
+        while self.queued_bytes and not self._is_closed:
+            await self._wait_low()
+
+    async def _wait_low(self) -> None:
+        fell = trio.Event()
+        self._on_low.append(fell.set)
+        await fell.wait()
 
     async def run(self) -> None:
         """Write for ever. Raises trio.BrokenResourceError when the other side is gone."""

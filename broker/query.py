@@ -39,9 +39,12 @@ class Queries:
         store: Store,
         clock: Clock,
         max_frame_bytes: int,
+        tell: Callable[[Outgoing, bytes], None],
         refusal: Callable[[int, TickwheelError], bytes] = error_frame,
     ) -> None:
-        """`refusal` counts an error and makes its frame, by correlation."""
+        """`tell` sends an answer as soon as what it may have seen until now is durable; `refusal` counts an error and
+        makes its frame, by correlation."""
+        self._tell = tell
         self._count_refusal = refusal
         self._store, self._clock = store, clock
         self._max_bytes = max_frame_bytes - HEADER_BYTES
@@ -57,7 +60,7 @@ class Queries:
             frame = self._refusal(correlation, from_store(error))
         except TickwheelError as error:
             frame = self._refusal(correlation, error)
-        outgoing.put(frame)
+        self._tell(outgoing, frame)
 
     async def _run(self, correlation: int, request: Query) -> bytes:
         """Its turn comes within its time, or never."""

@@ -1,4 +1,4 @@
-"""How handlers answer: at once, when what they promise is on disk, or when longer work is done."""
+"""How handlers answer: when what they tell of is on disk, or when longer work is done."""
 
 from __future__ import annotations
 
@@ -65,21 +65,15 @@ def frame_of(correlation: int, request: type[Request], payload: bytes) -> bytes:
     return encode_frame(ANSWER_OF[FRAME_TYPE_OF_REQUEST[request]], correlation, payload)
 
 
-def at_once(caller: Caller, correlation: int, request: Request, payload: bytes) -> None:
-    """For answers that promise nothing."""
-    caller.outgoing.put(frame_of(correlation, type(request), payload))
-
-
 def when_durable(caller: Caller, correlation: int, request: Request, body: Answer | bytes) -> None:
-    """For answers that promise what was appended just now."""
-    broker = caller.broker
+    """Answers as soon as everything is durable that the answer can tell of: what it has changed, and what it has only
+    seen. At once if that is so already."""
     payload = body if isinstance(body, bytes) else encode_body(body)
     answering = caller.answerings.get(correlation)
     if answering is not None:
-        remembering.remember(broker, answering, payload)
+        remembering.remember(caller.broker, answering, payload)
         remembering.forget(caller, correlation)
-    frame = frame_of(correlation, type(request), payload)
-    broker.commit.when_durable(broker.store.appended_position, caller.outgoing.promise(), frame)
+    caller.broker.commit.tell(caller.outgoing, frame_of(correlation, type(request), payload))
 
 
 def check_name(name: str, what: str) -> None:

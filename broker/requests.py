@@ -1,6 +1,6 @@
 """The requests that are not bulk traffic: each handler does one and hands its answer to the connection.
 
-Answers that promise something (a topic, a group, a cancellation) wait until it is on disk, as sends do.
+Every answer waits until what it tells of (a topic, a cancellation, a figure) is on disk, as sends do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from broker import (
 )
 from broker.core import RELEASE_STEP
 from broker.delivery import Subscription
-from broker.replying import Caller, at_once, check_name, frame_of, when_durable
+from broker.replying import Caller, check_name, frame_of, when_durable
 from tickwheel.protocol.admin import (
     Browse,
     Decide,
@@ -196,7 +196,7 @@ def _return(caller: Caller, correlation: int, request: Return) -> None:
 
 
 def _stats(caller: Caller, correlation: int, request: GetStats) -> None:
-    at_once(caller, correlation, request, encode_map(caller.broker.stats()))
+    when_durable(caller, correlation, request, encode_map(caller.broker.stats()))
 
 
 def _topics(caller: Caller, correlation: int, request: GetTopics) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import remembering, schedule_plan
-from broker.replying import Caller, at_once, check_name, when_durable
+from broker.replying import Caller, check_name, when_durable
 from broker.schedule_plan import Schedule
 from broker.schedules import HEADER, MOST
 from tickwheel.protocol.errors import BadSchedule, ScheduleExists, TooManySchedules
@@ -35,7 +35,7 @@ def list_schedules(caller: Caller, correlation: int, request: GetSchedules) -> N
     broker, schedules = caller.broker, caller.broker.schedules
     if request.name is not None:
         found = [_described(broker, schedules.get(request.name), request.count)]
-        at_once(caller, correlation, request, encode_map({"schedules": found, "more": False}))
+        when_durable(caller, correlation, request, encode_map({"schedules": found, "more": False}))
         return
     names = sorted(
         name
@@ -51,7 +51,7 @@ def list_schedules(caller: Caller, correlation: int, request: GetSchedules) -> N
             break
         page.append(entry)
     answer = {"schedules": page, "more": len(page) < len(names)}
-    at_once(caller, correlation, request, encode_map(answer))
+    when_durable(caller, correlation, request, encode_map(answer))
 
 
 def _described(broker: Broker, schedule: Schedule, count: int) -> dict[str, Any]:

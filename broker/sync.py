@@ -1,4 +1,4 @@
-"""Group commit: many replies wait for one fdatasync.
+"""Group commit: many replies, deliveries and answers wait for one fdatasync.
 
 While one sync is on the disk, new sends and acks gather; the next sync covers them all. So the number of
 syncs adapts itself to the disk and the load, and nobody tunes it. A failed sync is final: it is reported,
@@ -23,10 +23,11 @@ from broker.wake import Bell
 from timerlog.histogram import Histogram
 
 if TYPE_CHECKING:
+    from broker.outgoing import Outgoing
     from timerlog.store import Store
 
 LAZY_SYNC_S = 0.01
-"""Leases and ticks nobody waits for are synced this late at most; until then they share a sync with others.
+"""Ticks and the like, which nobody waits for, are synced this late at most; until then they share a sync with others.
 """
 
 SYNC_SECONDS = (
@@ -150,7 +151,7 @@ class GroupCommit:
         self._urgent = Bell()
 
     def mark_dirty(self) -> None:
-        """Something was staged that nobody waits for: leases, ticks."""
+        """Something was staged that nobody waits for: ticks."""
         self._dirty.ring()
 
     def when_durable(self, position: int, sink: Sink, reply: bytes) -> None:
@@ -164,6 +165,12 @@ class GroupCommit:
         waiting.append((position, sink, reply))
         self._urgent.ring()
         self._dirty.ring()
+
+    def tell(self, outgoing: Outgoing, frame: bytes) -> None:
+        """Queue a frame that tells of the state as it is now: it leaves once all of that is durable, and behind what
+        was told before."""
+        outgoing.hold(frame)
+        self.when_durable(self._store.telling_position, outgoing.let_go, frame)
 
     async def wait_durable(self, position: int) -> None:
         """Return once the log is durable up to `position`."""
@@ -208,6 +215,8 @@ class GroupCommit:
             if not self._waiting:
                 with trio.move_on_after(LAZY_SYNC_S):
                     await self._urgent.wait()
+            # One turn of patience: what was woken together with this, such as dispatchers, shares the sync.
+            await trio.lowlevel.checkpoint()
             await self.sync_once()
 
     async def sync_once(self) -> None:

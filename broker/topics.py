@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from broker import remembering
-from broker.replying import Caller, at_once, check_name, when_durable
+from broker.replying import Caller, check_name, when_durable
 from tickwheel.protocol.admin import (
     Browse,
     Decide,
@@ -72,7 +72,7 @@ def set_topic(caller: Caller, correlation: int, request: SetTopic) -> None:
 
 def get_topic(caller: Caller, correlation: int, request: GetTopic) -> None:
     """GET_TOPIC."""
-    at_once(caller, correlation, request, encode_map(_description(caller.broker, request.topic)))
+    when_durable(caller, correlation, request, encode_map(_description(caller.broker, request.topic)))
 
 
 def _described(broker: Broker, record: TopicRecord) -> bytes:

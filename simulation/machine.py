@@ -18,12 +18,13 @@ import trio
 
 from broker.core import Broker
 from broker.daemon import Running, serve_broker, store_settings
+from broker.outgoing import Outgoing
 from broker.settings import Settings
 from broker.sync import InPlace, SyncFailed
 from native import lib
 from simulation.disk import NO_LIMIT, Disk, Killed, View
 from simulation.oracle import Violation
-from simulation.tap import tap
+from simulation.tap import tap, tapped_put
 from timerlog import checkpoint as checkpoints
 from timerlog import region
 from timerlog.errors import DamagedLog, DiskFull, StoreError
@@ -49,7 +50,7 @@ class DiskThread(InPlace):
 
     async def run(self, work: Any) -> None:
         """See `SyncRunner`."""
-        writes, leases = self._view.written(), self._machine.world.oracle.unsynced()
+        writes = self._view.written()
         with trio.CancelScope(shield=True), trio.move_on_after(self._machine.sync_delay_s()):
             await self._machine.died.wait()
         if self._view.is_dead:
@@ -59,8 +60,6 @@ class DiskThread(InPlace):
             work()
         finally:
             self._view.sync_limits = None
-        if not self._view.is_dead:
-            self._machine.world.oracle.synced(leases)
 
 
 class FullDiskLib:
@@ -118,6 +117,7 @@ class Machine:
         with ExitStack() as patches:
             patches.enter_context(mock.patch.object(region, "lib", FullDiskLib(lib, self)))
             patches.enter_context(mock.patch.object(checkpoints, "boot_id", self._boot_id))
+            patches.enter_context(mock.patch.object(Outgoing, "put", tapped_put(Outgoing.put, self.world)))
             patches.callback(self._close)
             yield
 
@@ -187,7 +187,6 @@ class Machine:
         store = Store._open(self._tables, view, self.store_settings, self.world.clock.now_ms(), LOG_ID)
         self.world.note("started", **self._recovered(store))
         self._check_state(store)
-        self.world.oracle.synced(self.world.oracle.unsynced())
         return store
 
     @staticmethod
@@ -242,6 +241,7 @@ class Machine:
                     raise Violation(f"stopping failed: {type(error).__name__}: {error}") from error
         view.is_dead = True
         self.view = None
+        self.world.oracle.ended()
         self._settle_tables()
         if not is_clean:
             self.state = None
@@ -255,7 +255,6 @@ class Machine:
     def _lose_power(self) -> None:
         self._boot += 1
         self.disk.lose_power()
-        self.world.oracle.power_lost()
         with self.disk.without_faults():
             found = checkpoints.load(View(self.disk, lambda: None))
         if found is None or not found.clean:

@@ -1,5 +1,6 @@
-"""What must hold, whatever happens. It is told what clients asked for and were answered, and which leases left the
-broker; it knows nothing of the engine. What nobody was answered may have happened or not, until one of them is seen.
+"""What must hold, whatever happens. It is told what clients asked for and were answered, what the broker leases, and
+which deliveries left it; it knows nothing of the engine. What nobody was answered may have happened or not, until one
+of them is seen; a delivery that left has happened, whatever becomes of the machine.
 """
 
 from __future__ import annotations
@@ -7,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-
-from tickwheel.stats import TopicStats
 
 
 class Known(Enum):
@@ -34,7 +33,7 @@ class Held:
     leased_at_ms: int = 0
     holder: tuple[int, int] = (0, 0)
     is_certain: bool = False
-    """The last lease is on the disk."""
+    """The last delivery has left the broker."""
     acked: Known = Known.NO
     acked_epoch: int = 0
     tried_epoch: int = 0
@@ -107,6 +106,16 @@ class Lease:
     holder: tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """One message of a delivery, which may still be in the broker."""
+
+    message: Message
+    held: Held
+    epoch: int
+    """0: it is a dead letter of the message."""
+
+
 class Oracle:
     """All messages of a run. `groups` are those of each topic, which get all of its messages."""
 
@@ -122,8 +131,8 @@ class Oracle:
         self._mortal, self._max_attempts = mortal, max_attempts
         self._by_order: dict[tuple[str, str], list[Message]] = {}
         self._together: dict[int, list[Message]] = {}
-        self._leased_since_sync: list[tuple[Message, Held]] = []
-        self._buried_since_sync: list[Held] = []
+        self._inside: dict[Given, None] = {}
+        """What was leased and has not left the broker, in this order."""
 
     # -- sends --
 
@@ -177,8 +186,8 @@ class Oracle:
 
     # -- leases --
 
-    def leased(self, lease: Lease) -> None:
-        """A message leaves the broker."""
+    def leased(self, lease: Lease) -> Given:
+        """A message is given to a subscriber; it leaves the broker later, or never."""
         self.leases += 1
         message = self.messages.get(lease.token)
         if message is None:
@@ -203,7 +212,16 @@ class Oracle:
         held.until_ms = lease.now_ms + self._ack_wait_ms
         held.leased_at_ms, held.holder = lease.now_ms, lease.holder
         held.is_certain = held.was_redelivered = held.is_dead = held.may_be_dead = False
-        self._leased_since_sync.append((message, held))
+        return self._given(Given(message, held, lease.epoch))
+
+    def _given(self, given: Given) -> Given:
+        self._inside[given] = None
+        return given
+
+    def left(self, given: Given) -> None:
+        """It is on its way to the subscriber: from now on nothing undoes it."""
+        if self._inside.pop(given, False) is None and given.held.epoch == given.epoch:
+            given.held.is_certain = True
 
     def _check_holder(self, message: Message, lease: Lease, held: Held) -> None:
         name = f"{lease.token} (epoch {lease.epoch}, group {lease.group})"
@@ -294,8 +312,8 @@ class Oracle:
         if code in ("not_found", "never_delivered") and held.is_certain and not is_over:
             raise Violation(f"{message.token}: an ack of what {group} was given is refused as {code}")
 
-    def buried(self, token: str, group: str, attempts: int) -> None:
-        """A dead letter came."""
+    def buried(self, token: str, group: str, attempts: int) -> Given:
+        """A dead letter is given to somebody."""
         message = self.messages.get(token)
         if message is None:
             raise Violation(f"a dead letter of {token}, which nobody sent")
@@ -305,7 +323,7 @@ class Oracle:
         if attempts < self._max_attempts:
             raise Violation(f"{token} is a dead letter after {attempts} of {self._max_attempts} attempts")
         held.is_dead = True
-        self._buried_since_sync.append(held)
+        return self._given(Given(message, held, 0))
 
     def extending(self, message: Message, group: str, epoch: int, until_ms: int) -> None:
         """Somebody asks to keep it for so long, which may be shorter than it had it."""
@@ -379,33 +397,20 @@ class Oracle:
 
     # -- what happens to machines --
 
-    def unsynced(self) -> tuple[int, int]:
-        """How many leases and burials wait for a sync."""
-        return len(self._leased_since_sync), len(self._buried_since_sync)
-
-    def synced(self, counts: tuple[int, int]) -> None:
-        """The first so many of those that wait are on the disk."""
-        leases, burials = counts
-        for _, held in self._leased_since_sync[:leases]:
-            held.is_certain = True
-        del self._leased_since_sync[:leases], self._buried_since_sync[:burials]
-
-    def power_lost(self) -> None:
-        """Leases that were not on the disk may never have been."""
-        for message, held in self._leased_since_sync:
-            held.epoch = max(0, held.epoch - 1)
-            held.until_ms = 0
-            held.is_certain = False
-            if message.was_cancel_asked and message.cancelled is Known.NO:
-                message.cancelled = Known.MAYBE
-        for held in self._buried_since_sync:
-            held.is_dead, held.may_be_dead = False, True
-        self._leased_since_sync.clear()
-        self._buried_since_sync.clear()
+    def ended(self) -> None:
+        """The broker has ended, however: leases of what had not left it may never have been."""
+        for given in reversed(self._inside):
+            message, held = given.message, given.held
+            if not given.epoch:
+                held.is_dead, held.may_be_dead = False, True
+            elif held.epoch == given.epoch:
+                held.epoch, held.until_ms = given.epoch - 1, 0
+                if message.was_cancel_asked and message.cancelled is Known.NO:
+                    message.cancelled = Known.MAYBE
+        self._inside.clear()
 
     def stopped_in_order(self) -> None:
         """Leases were given back."""
-        self.synced(self.unsynced())
         for message in self.messages.values():
             for held in message.held.values():
                 held.until_ms = 0
@@ -425,44 +430,6 @@ class Oracle:
         for message in self.messages.values():
             if message.topic == topic and message.is_deleted is not Known.YES:
                 message.is_deleted = known
-
-    # -- aggregates --
-
-    def bounds(self) -> dict[str, int]:
-        """What the broker's counters reach at least."""
-        return {name: low for name, (low, _) in self._counted().items()}
-
-    def check_aggregates(self, topics: Iterable[TopicStats], before: dict[str, int]) -> None:
-        """The broker's counters against what is known now, and was known `before` it was asked."""
-        counted = self._counted()
-        for topic in topics:
-            figures = {f"{topic.name} messages": topic.messages, f"{topic.name} cancelled": topic.cancelled}
-            figures |= {f"{topic.name} acked by {group.name}": group.acked for group in topic.groups}
-            for name, figure in figures.items():
-                low, high = before.get(name, 0), counted.get(name, (0, 1 << 60))[1]
-                if not low <= figure <= high:
-                    raise Violation(f"{name}: the broker counts {figure}, right is {low} to {high}")
-
-    def _counted(self) -> dict[str, tuple[int, int]]:
-        """By the name of a figure: what it is at least, and at most."""
-        counted: dict[str, tuple[int, int]] = {}
-
-        def count(name: str, is_certain: bool, is_possible: bool) -> None:
-            low, high = counted.get(name, (0, 0))
-            counted[name] = (low + is_certain, high + is_possible)
-
-        for message in self.messages.values():
-            topic = message.topic
-            if not self.groups[topic]:
-                continue  # it comes and goes
-            count(f"{topic} messages", message.stored is Known.YES, message.stored is not Known.NO)
-            is_cancelled = message.cancelled is Known.YES and message.stored is Known.YES
-            count(f"{topic} cancelled", is_cancelled, message.was_cancel_asked)
-            for group in self.groups[topic]:
-                held = message.held.get(group)
-                is_acked = held is not None and held.acked is Known.YES
-                count(f"{topic} acked by {group}", is_acked, held is not None and held.tried_epoch > 0)
-        return counted
 
     # -- the end --
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import trio
 
+from simulation import aggregates
 from simulation.consumers import check_error
 from simulation.oracle import Known, Message, Violation
 from simulation.world import MORTAL, ORDERED, PLAIN, SCRATCH, World
@@ -317,9 +318,9 @@ class Producer:
 
     async def _look(self, client: Client) -> None:
         """Aggregates lie between what is certain and what may be."""
-        before = self._world.oracle.bounds()
+        before = aggregates.bounds(self._world.oracle)
         topics = await client.topics()
-        self._world.oracle.check_aggregates(topics, before)
+        aggregates.check(self._world.oracle, topics, before)
         await client.stats()
         await client.wheel()
 

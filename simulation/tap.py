@@ -1,11 +1,12 @@
-"""Where messages leave the broker, the oracle is told: at the moment of the lease, by the broker's clock."""
+"""The oracle is told of messages when they are leased, by the broker's clock, and again when they leave the broker."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from simulation.oracle import Lease
+from broker.outgoing import Outgoing
+from simulation.oracle import Given, Lease
 from tickwheel._acks import AckQueue
 from tickwheel._message import Batch
 from tickwheel.protocol.frames import HEADER_BYTES
@@ -29,7 +30,8 @@ def tap(store: Store, world: World, life: int) -> None:
         if frame and not world.machine.is_dead:
             group = store.tables.groups[group_id].record
             topic = store.tables.topics[group.topic_id].record.name
-            _tell(world, frame, topic, group.name, now_ms, (life, holder))
+            given = _tell(world, frame, topic, group.name, now_ms, (life, holder))
+            world.given[id(frame)] = frame, given
         return frame
 
     def released(holder: int) -> None:
@@ -56,14 +58,33 @@ def tap(store: Store, world: World, life: int) -> None:
     taps.return_unseen = tapped_return
 
 
-def _tell(world: World, frame: bytes, topic: str, group: str, now_ms: int, holder: tuple[int, int]) -> None:
+def tapped_put(put: Callable[[Outgoing, bytes], None], world: World) -> Callable[[Outgoing, bytes], None]:
+    """`Outgoing.put`, which also tells the oracle which messages leave the broker."""
+
+    def tapped(outgoing: Outgoing, frames: bytes) -> None:
+        _, given = world.given.pop(id(frames), (b"", ()))
+        if not world.machine.is_dead:
+            for one in given:
+                world.oracle.left(one)
+        put(outgoing, frames)
+
+    return tapped
+
+
+def _tell(
+    world: World, frame: bytes, topic: str, group: str, now_ms: int, holder: tuple[int, int]
+) -> list[Given]:
     queue: AckQueue | Any = None
+    given = []
     batch = Batch(decode_deliver(frame[HEADER_BYTES:]), topic, queue)
     for message in batch:
         token = world.token_of(message.body)
         world.trace("lease", topic, group, token, message.id, message.epoch, now_ms)
         story = message.headers.get(STORY)
         if story is None:
-            world.oracle.leased(Lease(topic, group, token, message.id, message.epoch, now_ms, holder))
+            given.append(
+                world.oracle.leased(Lease(topic, group, token, message.id, message.epoch, now_ms, holder))
+            )
         else:
-            world.oracle.buried(token, story["group"], story["attempts"])
+            given.append(world.oracle.buried(token, story["group"], story["attempts"]))
+    return given

@@ -15,7 +15,7 @@ from simulation.determinism import stream
 from simulation.disk import NO_LIMIT
 from simulation.machine import NOWHERE, Machine
 from simulation.network import Network, NetworkFaults
-from simulation.oracle import Message, Oracle
+from simulation.oracle import Given, Message, Oracle
 from simulation.profile import Profile
 from tickwheel import Client
 from timerlog.errors import DiskFull, LogFailed, StoreError
@@ -44,6 +44,8 @@ class World:
         self.clock = WallClock(START_MS)
         self.network = Network(self.random("network"), self.profile.network)
         self.oracle = Oracle(GROUPS, self.profile.ack_wait_ms, MORTAL, self.profile.max_attempts)
+        self.given: dict[int, tuple[bytes, list[Given]]] = {}
+        """Frames that have not left the broker, by what identifies the object."""
         self.counts: dict[str, int] = {}
         self.lines: deque[str] = deque(maxlen=_TRACE_LINES)
         self.is_calm = False

@@ -107,6 +107,7 @@ class CommitLog:
     lender: Lender | None = None
     _is_lent: bool = False
     _marked_position: int = 0
+    _ticket_position: int = 0
 
     # -- opening --
 
@@ -134,7 +135,7 @@ class CommitLog:
         self.native.staging_position = position
         self.native.staging_bytes = 0
         self.native.log_readable = position
-        self.durable_position = position
+        self.durable_position = self._ticket_position = position
         self._set_limits()
 
     def create_segment(self, base: int, bytes_needed: int = 0) -> SegmentFile:
@@ -163,6 +164,11 @@ class CommitLog:
     @property
     def appended_position(self) -> int:
         return int(self.native.staging_position + self.native.staging_bytes)
+
+    @property
+    def telling_position(self) -> int:
+        """Who is told of the state as it is now learns of nothing behind this: only marks may follow."""
+        return self.appended_position if self._dirty else self._ticket_position
 
     @property
     def room_bytes(self) -> int:
@@ -301,6 +307,7 @@ class CommitLog:
         before_end()
         self.native.segment_end += RECORD_HEAD_BYTES
         lib.tw_log_append(self.native, RecordType.END, 0, ffi.NULL, 0)
+        self._dirty = True
         self.flush()
         self.native.staging_position = base + self.segment_bytes + SEGMENT_HEADER_BYTES
         self.native.log_readable = self.native.staging_position
@@ -362,6 +369,7 @@ class CommitLog:
             return None
         position = self.flush()
         self._dirty = False
+        self._ticket_position = position
         ticket = SyncTicket(position, int(self.native.next_id), self._unsynced)
         self._unsynced = []
         return ticket

@@ -143,6 +143,10 @@ class Store(TimerServices, Control):
     def appended_position(self) -> int:
         return self.log.appended_position
 
+    @property
+    def telling_position(self) -> int:
+        return self.log.telling_position
+
     def begin_sync(self) -> SyncTicket | None:
         """Hands what is staged to the operating system and says what to sync; None when nothing is new."""
         return self.log.begin_sync()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
+from random import Random
 from typing import Any
 
 import pytest
 
+from broker.core import Broker
 from simulation import run
 from simulation.disk import Inode
+from simulation.profile import Profile
 from timerlog.apply import Applier
 from timerlog.changing import Changing
 from timerlog.control import Control
@@ -55,6 +59,27 @@ def test_a_sync_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(
         "not delivered", "stored", "comes again", "damaged", "not that", "not_found", "broker counts"
     )
+
+
+@pytest.fixture
+def power_fails_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = Profile.draw
+
+    def drawn(rng: Random) -> Profile:
+        return replace(draw(rng), power_losses=1.5, slow_sync=0.3, sync_delay_s=0.05)
+
+    monkeypatch.setattr(Profile, "draw", drawn)
+
+
+@pytest.mark.usefixtures("power_fails_often")
+def test_a_delivery_that_leaves_before_its_lease_is_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_once(broker: Broker, subscription: Any, frame: bytes) -> None:
+        subscription.outgoing.put(frame)
+        broker.commit.mark_dirty()
+        broker.services.timers_changed()
+
+    monkeypatch.setattr(Broker, "_deliver", at_once)
+    assert found("without a higher epoch", "was delivered before", "comes again", "overtakes", "is stale in")
 
 
 def test_a_wheel_that_fires_five_milliseconds_early(monkeypatch: pytest.MonkeyPatch) -> None:

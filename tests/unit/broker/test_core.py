@@ -45,6 +45,7 @@ class Client:
         self.broker = broker
         self.outgoing = Outgoing(Pipe(), 1 << 20)
         self.subscriptions: dict[int, Subscription] = {}
+        self.answerings: dict[int, Any] = {}
 
     def next_subscription_number(self) -> int:
         return len(self.subscriptions) + 1

@@ -19,6 +19,7 @@ import msgspec
 import trio
 
 from broker import logs, remembering
+from broker.disk_room import room_of
 from broker.errors import from_store
 from broker.replying import Caller, check_name, when_durable
 from broker.sync import InPlace, SyncRunner
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 STAGING: Final = "staging"
 KEEP_S: Final = 24 * 3_600.0
 SWEEP_S: Final = 3_600.0
-KEEP_FREE: Final = 0.05
-"""So much of the disk is never given to rows of messages that are only announced."""
-
 _JOBS_KEPT: Final = 100
 _PURGE_S: Final = 0.05
 #: Whoever ends the broker waits for so much of it.
@@ -243,11 +241,11 @@ def reserve_ids(caller: Caller, correlation: int, request: ReserveIds) -> None:
     """RESERVE_IDS. Raises DiskFull, also where there would be too little room left for what is not announced."""
     store = caller.broker.store
     needed_bytes = request.count * store.tables.messages.dtype.itemsize
-    disk = os.statvfs(caller.broker.settings.data_dir)
-    left_bytes = disk.f_bavail * disk.f_frsize - needed_bytes
-    if left_bytes < KEEP_FREE * disk.f_blocks * disk.f_frsize:
+    room = room_of(caller.broker.settings)
+    if room.free_bytes - needed_bytes < room.kept_bytes:
         raise DiskFull(
-            f"The rows of {request.count:,} messages take {needed_bytes:,} bytes; then the disk would be nearly full."
+            f"The rows of {request.count:,} messages take {needed_bytes:,} bytes. Of the disk {room.free_bytes:,} are "
+            f"free, and {room.kept_bytes:,} are kept for other messages; then the disk would be nearly full."
         )
     remembering.expect(caller, correlation, ReserveIdsOk)
     first_id = store.reserve_ids(request.count)

@@ -135,6 +135,8 @@ class _Reading:
 
 def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     """Values that are each fine but not with one another."""
+    if not settings.data_dir:
+        yield f"data_dir ({origins['data_dir']}) is empty: name a directory"
     if not settings.listen_tcp and not settings.unix_socket:
         yield (
             f"listen_tcp is false ({origins['listen_tcp']}) and unix_socket is empty: nothing to listen on"

@@ -263,6 +263,7 @@ class Broker:
                 self.clock_set_back += 1
                 self._turn_back(now_ms, back_ms)
             self.readers.keep(now_ms)
+            self.store.check_directory()
             self.store.housekeeping(now_ms)
             self._tell_of_unburied()
             self.house_rounds += 1

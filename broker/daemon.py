@@ -6,12 +6,13 @@ alone, as `tickwheel.embedded` and `tickwheel.testing` run it in a thread of the
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import trio
@@ -30,8 +31,9 @@ from broker.systemd import ServiceManager
 from broker.tls import Certificates, certificates_of
 from broker.wake import Bell
 from broker.watching import Watching, open_watching
+from native import ffi, lib
 from tickwheel.protocol.errors import TickwheelError
-from timerlog.errors import StoreError
+from timerlog.errors import DirectoryGone, StoreError, TooManyOpenFiles
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -82,22 +84,30 @@ class Running:
 
 
 Ready = Callable[[Running], None]
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(settings: Settings, *, clock: Clock | None = None, ready: Ready | None = None) -> ExitCode:
     """Serve in the main thread until SIGTERM or SIGINT. Errors are logged in one line, with advice; no
     traceback.
     """
+    _fill_standard_streams()
     logs.configure(settings)
     _allow_open_files()
+    _tell_of_bus_errors(settings)
+    stopped_early = _note_signals()
     try:
-        trio.run(_serve_with_signals, settings, clock, ready)
+        trio.run(_serve_with_signals, settings, clock, ready, stopped_early)
     except TickwheelError as error:
         _log.error("stopped", code=error.code, reason=error.message, advice=error.advice)
         return exit_code_for(error.code)
     except Exception:
         _log.exception("stopped by a defect")
         return ExitCode.DEFECT
+    finally:
+        # How it ended is decided: another signal would only hide it.
+        for number in _STOPPING:
+            signal.signal(number, signal.SIG_IGN)
     return ExitCode.OK
 
 
@@ -141,7 +151,7 @@ async def _serve_watched(
             running = Running(_urls(listeners), settings, certificates, access, watching)
             await _serve_store(store, clock, listeners, ready, running)
         except* (SyncFailed, StoreError, OSError) as group:
-            raise _explain(_first(group)) from group
+            raise _explain(store, _first(group)) from group
         is_clean = True
     except BaseExceptionGroup as group:
         raise _first(group) from group
@@ -149,7 +159,9 @@ async def _serve_watched(
         store.close(clean=is_clean)
 
 
-async def _serve_with_signals(settings: Settings, clock: Clock | None, ready: Ready | None) -> None:
+async def _serve_with_signals(
+    settings: Settings, clock: Clock | None, ready: Ready | None, stopped_early: list[int]
+) -> None:
     """Signals are caught from the very start: one that comes before the broker is up stops it once it is."""
     manager = ServiceManager()
     try:
@@ -157,6 +169,8 @@ async def _serve_with_signals(settings: Settings, clock: Clock | None, ready: Re
             async with trio.open_nursery() as nursery:
 
                 def on_ready(running: Running) -> None:
+                    if stopped_early:
+                        running.stop()
                     nursery.start_soon(_obey_signals, signals, running, manager)
                     _spare_collector()
                     if ready is not None:
@@ -190,13 +204,52 @@ def _spare_collector() -> None:
     gc.freeze()
 
 
+def _fill_standard_streams() -> None:
+    """One that is closed must not be given to a file of the store: words would be written into it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
+def _tell_of_bus_errors(settings: Settings) -> None:
+    """Files are mapped into memory: that a page of one cannot be read or written is no error of a call, but SIGBUS."""
+    event = {
+        "event": "stopped",
+        "code": "page_failed",
+        "reason": f"A page of a file in {settings.data_dir} could not be read or written (SIGBUS): the disk is full, "
+        "it failed, or somebody cut a file.",
+        "advice": "Everything acknowledged is in the log. Make room, look for errors of the disk (dmesg), start again.",
+        "level": "error",
+    }
+    words = logs.line(settings, event)
+    lib.tw_words_for_bus_error(ffi.from_buffer("uint8_t[]", words), len(words), ExitCode.DISK_FULL)
+
+
+def _note_signals() -> list[int]:
+    """What came before there is a loop that obeys, and so does not end the process half-way through a start."""
+    came: list[int] = []
+    for number in _STOPPING:
+        signal.signal(number, lambda received, _frame: came.append(received))
+    return came
+
+
 async def _obey_signals(signals: AsyncIterator[int], running: Running, manager: ServiceManager) -> None:
+    is_stopping = False
     async for number in signals:
         if number == signal.SIGHUP:
             manager.reloading()
             running.reload()
             manager.tell(READY=1)
+        elif is_stopping:
+            _log.warning(
+                "stopping already",
+                signal=signal.Signals(number).name,
+                advice="It ends when its clients have left, after drain_timeout at the latest.",
+            )
         else:
+            is_stopping = True
             _log.info("stopping", signal=signal.Signals(number).name)
             manager.tell(STOPPING=1)
             running.stop()
@@ -208,6 +261,10 @@ def _open_store(settings: Settings, clock: Clock) -> Store:
     except StoreError as error:
         raise from_store(error) from error
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise from_store(
+                TooManyOpenFiles(f"cannot open {settings.data_dir}: {error.strerror}")
+            ) from error
         raise LogNotWritten(f"cannot open {settings.data_dir}: {error.strerror or error}") from error
     return store
 
@@ -337,7 +394,12 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
-def _explain(error: BaseException) -> TickwheelError:
+def _explain(store: Store, error: BaseException) -> TickwheelError:
+    with suppress(OSError):
+        try:
+            store.check_directory()
+        except DirectoryGone as gone:
+            error = gone  # whatever failed because of it
     if isinstance(error, StoreError):
         return from_store(error)
     return LogNotWritten(str(error))

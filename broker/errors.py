@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from broker.sync import SyncFailed
-from tickwheel.protocol.errors import TickwheelError, error_class
+from tickwheel.protocol.errors import ServerError, TickwheelError, error_class
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.requests import encode_error
-from timerlog.errors import LogFailed, StoreError
+from timerlog.errors import DirectoryGone, LogFailed, StoreError
 
 
 class AddressInUse(TickwheelError):
@@ -39,7 +39,10 @@ class LogNotWritten(TickwheelError):
 
 def from_store(error: StoreError) -> TickwheelError:
     """The typed error, for clients and callers, of one that the storage engine raised."""
-    typed = error_class(error.code)(str(error) or None, advice=error.advice)
+    cls = error_class(error.code)
+    typed = cls(str(error) or None, advice=error.advice)
+    if cls is ServerError:  # one that clients never see
+        typed.code = error.code
     if isinstance(error, LogFailed):
         typed = LogNotWritten(str(error) or None)
     return typed
@@ -47,7 +50,7 @@ def from_store(error: StoreError) -> TickwheelError:
 
 def ends_the_broker(error: BaseException) -> bool:
     """Whether the log can no longer be trusted to take writes: then nothing more may be acknowledged."""
-    return isinstance(error, SyncFailed | LogFailed | OSError)
+    return isinstance(error, SyncFailed | LogFailed | DirectoryGone | OSError)
 
 
 def error_frame(correlation: int, error: TickwheelError) -> bytes:

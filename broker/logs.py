@@ -33,13 +33,27 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     return cast(structlog.stdlib.BoundLogger, logger)
 
 
-def configure(settings: Settings, stream: TextIO = sys.stderr) -> None:
+def line(settings: Settings, event: structlog.typing.EventDict, stream: TextIO | None = sys.stderr) -> bytes:
+    """An event as `configure` would write it, without a time."""
+    if _is_for_people(settings, stream):
+        return f"{_Logfmt(colour=False)(None, '', event)}\n".encode()
+    return json.dumps(event).encode() + b"\n"
+
+
+def _is_for_people(settings: Settings, stream: TextIO | None) -> bool:
+    is_terminal = stream is not None and stream.isatty()
+    return settings.log_format == "console" or (settings.log_format == "auto" and is_terminal)
+
+
+def configure(settings: Settings, stream: TextIO | None = sys.stderr) -> None:
     """Write the broker's events to `stream`: readable lines on a terminal, JSON otherwise, or as the
     settings say.
     """
-    handler = logging.StreamHandler(stream)
-    as_console = settings.log_format == "console" or (settings.log_format == "auto" and stream.isatty())
-    renderer = _Logfmt(stream.isatty()) if as_console else structlog.processors.JSONRenderer()
+    # Without standard error, nothing is told.
+    handler = logging.StreamHandler(stream) if stream is not None else logging.NullHandler()
+    as_console = _is_for_people(settings, stream)
+    colour = stream is not None and stream.isatty()
+    renderer = _Logfmt(colour) if as_console else structlog.processors.JSONRenderer()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[

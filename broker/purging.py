@@ -6,13 +6,13 @@ keep most of the processor; when the disk is nearly full it only lets others hav
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
 
 from broker import logs
+from broker.disk_room import room_of
 from broker.errors import from_store
 from broker.replying import Caller
 from broker.sync import InPlace, SyncFailed, SyncRunner
@@ -30,7 +30,9 @@ FULL_S: Final = 1.0
 REST: Final = 2.0
 """How long to sleep after a step, in units of the time that it took."""
 
-NEARLY_FULL: Final = 0.05
+NEARLY_FULL: Final = 4
+"""So many times what large requests must leave free."""
+
 _RUNS_KEPT: Final = 100
 
 _log = logs.get_logger("purge")
@@ -94,10 +96,10 @@ class Purging:
 
     def _is_nearly_full(self) -> bool:
         try:
-            disk = os.statvfs(self._broker.settings.data_dir)
+            room = room_of(self._broker.settings)
         except OSError:
             return False
-        return disk.f_bavail < NEARLY_FULL * disk.f_blocks
+        return room.free_bytes < NEARLY_FULL * room.kept_bytes
 
     # -- on request --
 

@@ -78,7 +78,7 @@ def load(path: Path) -> dict[str, Token]:
     """All tokens by id; none if there is no file. Raises TokensUnusable."""
     try:
         data = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise TokensUnusable(

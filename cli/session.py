@@ -153,12 +153,21 @@ _SECURITY = {
 }
 
 
+class _Directory(click.Path):
+    """A directory, and no empty name: that would be the working directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value):
+            self.fail("it is empty: name a directory", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def place_options(command: _Command) -> _Command:
     """`--url` and `--data`, before or after the name of the command."""
     return url_option(
         click.option(
             "--data",
-            type=click.Path(file_okay=False, path_type=Path),
+            type=_Directory(file_okay=False, path_type=Path),
             expose_value=False,
             callback=_remember("data"),
             help="Work on this directory without a daemon.",

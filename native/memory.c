@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <signal.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -114,4 +116,33 @@ int64_t tw_find_holes(int fd, uint64_t *from, uint64_t end, int is_own, uint64_t
     }
     if (*from < end) *from = end;
     return n;
+}
+
+/* What a signal handler may look at: written once, before it is installed. */
+static struct {
+    char   words[2048];
+    size_t bytes;
+    int    exit_code;
+} bus_error;
+
+static void tell_and_exit(int number, siginfo_t *info, void *context) {
+    /* Damaged memory, and one who only sends the signal, are none of ours. */
+    if (info->si_code != BUS_ADRERR && info->si_code != BUS_OBJERR) {
+        signal(number, SIG_DFL);
+        raise(number);
+        return;
+    }
+    ssize_t told = write(2, bus_error.words, bus_error.bytes);
+    _exit(told < 0 ? bus_error.exit_code : bus_error.exit_code);
+}
+
+int tw_words_for_bus_error(const uint8_t *words, uint64_t bytes, int exit_code) {
+    if (bytes == 0) return signal(SIGBUS, SIG_DFL) == SIG_ERR ? -errno : 0;
+    if (bytes > sizeof bus_error.words) bytes = sizeof bus_error.words;
+    memcpy(bus_error.words, words, bytes);
+    bus_error.bytes = bytes;
+    bus_error.exit_code = exit_code;
+    struct sigaction action = {.sa_sigaction = tell_and_exit, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    sigemptyset(&action.sa_mask);
+    return sigaction(SIGBUS, &action, NULL) ? -errno : 0;
 }

@@ -17,6 +17,10 @@ int   tw_allocate(int fd, uint64_t offset, uint64_t bytes);
 int   tw_punch_hole(int fd, uint64_t offset, uint64_t bytes);
 int   tw_sync_map(void *base, uint64_t bytes);
 
+/* From now on, a mapped page that cannot be read or written (SIGBUS) ends the process with an exit code, after these words
+ * on standard error. Without words: as the system does it. */
+int   tw_words_for_bus_error(const uint8_t *words, uint64_t bytes, int exit_code);
+
 /* 1 where reading a hole through a mapping takes a block, so that it raises SIGBUS on a full disk: tmpfs. */
 int tw_reading_fills_holes(int fd);
 /* Puts zeros that belong to no file in the place of a part of a mapped file. */

@@ -427,5 +427,9 @@ class OpenSegment:
         if result:
             raise OSError(-result, os.strerror(-result))
 
+    def is_deleted(self) -> bool:
+        """No one deletes files of the simulated disk."""
+        return False
+
     def close(self) -> None:
         """The content stays."""

@@ -34,6 +34,9 @@ class SegmentFile(Protocol):
     def map_into(self, base: Any, offset: int, span_bytes: int) -> None:
         """Maps the file, now and as it grows to ``span_bytes``, read-only at ``base + offset``."""
 
+    def is_deleted(self) -> bool:
+        """Whether the file has no name any more."""
+
     def close(self) -> None: ...
 
 
@@ -121,6 +124,9 @@ class FileSegment:
         result = lib.tw_map_file(base, offset, self._fd, 0, span_bytes, 0)
         if result:
             raise OSError(-result, f"cannot map {self._path.name}: {os.strerror(-result)}")
+
+    def is_deleted(self) -> bool:
+        return os.fstat(self._fd).st_nlink == 0
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -46,6 +46,35 @@ class BadDirectory(StoreError):
     advice = "Name a directory that this user can create and write to."
 
 
+class DirectoryGone(StoreError):
+    """The data directory, or its log, was deleted, renamed or replaced while the broker used it."""
+
+    code = "directory_gone"
+    advice = (
+        "Nothing is accepted into files that are gone. Put the directory back, or restore a backup, and start again; "
+        "never delete or move a data directory while its broker runs."
+    )
+
+
+class TooManyOpenFiles(StoreError):
+    """The process, or the system, may open no more files; the disk is in order."""
+
+    code = "too_many_open_files"
+    advice = (
+        "Raise the limit of open files (ulimit -n; LimitNOFILE= for systemd), or let fewer clients connect."
+    )
+
+
+class NoAddressSpace(StoreError):
+    """The process may not reserve the addresses into which files are mapped."""
+
+    code = "no_address_space"
+    advice = (
+        "Lift the limit of address space (ulimit -v unlimited; LimitAS=infinity for systemd). Addresses are reserved "
+        "for tables to grow and cost no memory; to limit memory, use a control group (MemoryMax=)."
+    )
+
+
 class NoDataDirectory(BadDirectory):
     """What should be read is not a data directory."""
 

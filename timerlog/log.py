@@ -22,7 +22,7 @@ import numpy as np
 
 from native import Buffer, crc32c, ffi, lib
 from timerlog.disk import Disk, SegmentFile
-from timerlog.errors import BadSettings, DiskFull, LogFailed, StoreError, UnsupportedFormat
+from timerlog.errors import BadSettings, DiskFull, LogFailed, NoAddressSpace, StoreError, UnsupportedFormat
 from timerlog.layout import (
     FORMAT_VERSION,
     MAX_BATCH,
@@ -421,6 +421,10 @@ class CommitLog:
     def disk_bytes(self) -> int:
         return sum(file.size_bytes for file in self._segments.values())
 
+    def is_deleted(self) -> bool:
+        """Whether somebody deleted the segment that is being written."""
+        return bool(self._segments) and self._segments[max(self._segments)].is_deleted()
+
     def close_files(self) -> None:
         for file in self._segments.values():
             file.close()
@@ -434,5 +438,5 @@ class CommitLog:
 def reserve_log_address_space() -> Any:
     base = lib.tw_reserve(ADDRESS_SPACE_BYTES)
     if base == ffi.NULL:
-        raise StoreError(f"cannot reserve address space for the log: {os.strerror(ffi.errno)}")
+        raise NoAddressSpace(f"cannot reserve address space for the log: {os.strerror(ffi.errno)}")
     return base

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from native import ffi, lib
-from timerlog.errors import StoreError
+from timerlog.errors import NoAddressSpace, StoreError
 from timerlog.holes import MOST_PIECES, PAGE_BYTES, find_holes, reading_fills
 from timerlog.layout import FORMAT_VERSION, HEADER_BYTES
 from timerlog.tables import HEADER
@@ -64,7 +64,7 @@ class Mapping:
 def reserved(base: Any, path: Path) -> Any:
     """Raises ``StoreError`` when there is no address space for a file."""
     if base == ffi.NULL:
-        raise StoreError(f"cannot reserve address space for {path.name}")
+        raise NoAddressSpace(f"cannot reserve address space for {path.name}")
     return base
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from native import ffi, lib
-from timerlog.errors import DiskFull, StoreError
+from timerlog.errors import DiskFull, NoAddressSpace, StoreError
 from timerlog.holes import PAGE_BYTES as PAGE_BYTES
 from timerlog.holes import Holes, find_holes, reading_fills
 from timerlog.reserve import Lender, allocate_lent
@@ -48,7 +48,7 @@ class Region:
         self._memory_fd = os.memfd_create("tickwheel-region", os.MFD_CLOEXEC) if path is None else -1
         self._base = lib.tw_reserve(reserve_bytes)
         if self._base == ffi.NULL:
-            raise StoreError(f"cannot reserve {reserve_bytes} bytes of address space for {path}")
+            raise NoAddressSpace(f"cannot reserve {reserve_bytes} bytes of address space for {path}")
         #: None where holes may be read.
         self._holes: Holes | None = None
         try:

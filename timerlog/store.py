@@ -23,7 +23,7 @@ from timerlog.bulk import Plan, TopicPlan
 from timerlog.checkpoint import Checkpoint
 from timerlog.control import Control
 from timerlog.disk import Disk, FileDisk
-from timerlog.errors import DirectoryReadOnly, DiskFull
+from timerlog.errors import DirectoryGone, DirectoryReadOnly, DiskFull
 from timerlog.job import AdoptReport, InThread
 from timerlog.layout import RecordType
 from timerlog.lock import DirectoryLock
@@ -189,6 +189,14 @@ class Store(TimerServices, Control):
                 return  # a start would replay a little more
             self._checkpoint_position, self._checkpoint_ms = self.appended_position, now_ms
             self._table_is_gone = False
+
+    def check_directory(self) -> None:
+        """Raises ``DirectoryGone`` when the directory, or the segment that is written, was deleted or replaced: what
+        is written then is lost at the end of the process. Cheap."""
+        if self._lock is not None:
+            self._lock.check()
+        if self.log.is_deleted():
+            raise DirectoryGone("the segment of the CommitLog that is being written was deleted")
 
     def _base_payload(self) -> bytes:
         return msgspec.msgpack.encode(capture(self.tables, self._applier.tick_ms))

@@ -207,6 +207,21 @@ async def test_numbers_are_refused_when_their_rows_would_fill_the_disk(store: St
         nursery.cancel_scope.cancel()
 
 
+async def test_a_large_disk_keeps_what_is_needed_and_no_share_of_it(store: Store, tmp_path: Path) -> None:
+    """6.5 GB free of 252 GB are enough for a million messages."""
+    row_bytes = store.tables.messages.dtype.itemsize
+    async with trio.open_nursery() as nursery:
+        client = Client(make_broker(store, tmp_path, nursery))
+        disk = SimpleNamespace(f_bavail=6_500_000, f_blocks=252_000_000, f_frsize=1_000)
+        with mock.patch("os.statvfs", return_value=disk):
+            client.ask(ReserveIds(count=1_000_000))
+            with pytest.raises(DiskFull) as refused:
+                client.ask(ReserveIds(count=6_400_000_000 // row_bytes))
+        for figure in ("6,400,000,000", "6,500,000,000", f"{272 << 20:,}"):
+            assert figure[:6] in refused.value.message
+        nursery.cancel_scope.cancel()
+
+
 def test_a_job_of_too_many_files_is_refused(store: Store, tmp_path: Path) -> None:
     staged = tmp_path / "staging" / JOB
     job(store, staged, [("t", columns([NOW_MS]))] * 3, NOW_MS)

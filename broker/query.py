@@ -75,6 +75,7 @@ class Queries:
         return Job(
             description=describe(self._store, self._clock.now_ms()),
             sql=request.sql,
+            parameters=request.parameters,
             limit=request.limit,
             max_bytes=self._max_bytes,
             timeout_s=-(-request.timeout_ms // 1_000),

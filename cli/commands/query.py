@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import re
 import sys
 from base64 import b64encode
 from datetime import datetime, timedelta
@@ -18,11 +20,19 @@ from cli.times import format_moment, moment_to_ms, parse_duration
 from tickwheel import QueryResult
 from tickwheel.protocol.limits import DEFAULT_QUERY_ROWS, MAX_QUERY_ROWS
 
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _NUMBERS = ("INT", "DECIMAL", "DOUBLE", "FLOAT")
 
 
 @click.command()
 @click.argument("sql")
+@click.option(
+    "--param",
+    "given",
+    multiple=True,
+    metavar="[NAME=]VALUE",
+    help="For ? and $1, or with a name for $NAME; JSON, or else text. May be repeated.",
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a heading.")
 @click.option(
     "--limit",
@@ -40,7 +50,7 @@ _NUMBERS = ("INT", "DECIMAL", "DOUBLE", "FLOAT")
     help="How long the broker may work on it.",
 )
 @shared_options
-def query(sql: str, as_csv: bool, limit: int, timeout: timedelta) -> None:
+def query(sql: str, given: tuple[str, ...], as_csv: bool, limit: int, timeout: timedelta) -> None:
     """Ask with SQL what is in the topics.
 
     Each topic is a table of its name, in double quotes where SQL needs them; `messages` is all topics.
@@ -48,6 +58,8 @@ def query(sql: str, as_csv: bool, limit: int, timeout: timedelta) -> None:
     \b
     tickwheel query "select state, count(*), min(time_next) from orders group by state"
     tickwheel query "select id, key, epoch from messages where epoch > 3" --csv
+    tickwheel query "select id, state from orders where key = ? and epoch > ?" --param order-17 --param 3
+    tickwheel query "select id, state from orders where key = $key" --param key=order-17
     tickwheel query "describe messages"
 
     It reads and never changes anything, and delivery goes on meanwhile. The broker needs DuckDB for it:
@@ -57,7 +69,7 @@ def query(sql: str, as_csv: bool, limit: int, timeout: timedelta) -> None:
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
     with current_session().client() as client:
-        result = client.query(sql, limit=limit, timeout=timeout.total_seconds())
+        result = client.query(sql, _parameters(given), limit=limit, timeout=timeout.total_seconds())
     if as_json:
         names = [column.name for column in result.columns]
         print_json([dict(zip(names, map(_json_value, row), strict=True)) for row in result])
@@ -67,6 +79,24 @@ def query(sql: str, as_csv: bool, limit: int, timeout: timedelta) -> None:
         _print_table(result)
     if result.truncated:
         click.echo(f"There are more rows than these {len(result):,}: add LIMIT, WHERE or --limit.", err=True)
+
+
+def _parameters(given: tuple[str, ...]) -> list[Any] | dict[str, Any] | None:
+    named = [_NAMED.match(text) for text in given]
+    if not given:
+        return None
+    if not any(named):
+        return [_value(text) for text in given]
+    if not all(named):
+        raise click.UsageError("either all parameters have a name, or none has")
+    return {match[1]: _value(match[2]) for match in named if match is not None}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _print_table(result: QueryResult) -> None:

@@ -63,10 +63,27 @@ def test_sdk_daemon_and_sync_client(daemon: Daemon) -> None:
         assert client.query("select topic, count(*) from messages group by topic").rows == [["orders", 10]]
 
 
-async def test_async_client(daemon: Daemon) -> None:
+async def test_async_client(daemon: Daemon, tmp_path: Path) -> None:
     async with tickwheel.Client(daemon.unix_url) as client:
         await client.send("t", b"x", key="k")
         assert (await client.query("select key, body_bytes from t")).rows == [["k", 1]]
+        evil = "k' or '1' = '1"
+        asked = "select key from t where key = ?"
+        assert (await client.query(asked, ["k"])).rows == [["k"]]
+        assert (await client.query(asked, [evil])).rows == [], "a parameter is a value, never SQL"
+        moment = datetime(2030, 5, 1, 9, tzinfo=UTC)
+        given = {"n": 7, "b": b"\x00", "t": moment, "none": None, "several": ["k", "l"]}
+        result = await client.query(
+            "select $n + 1, $b, $t, $none, (select key from t where key in (select unnest($several)))", given
+        )
+        assert result.rows == [[8, b"\x00", moment, None, "k"]]
+        for parameters in ([], ["k", "l"], {"key": "k"}):
+            with pytest.raises(BadQuery):
+                await client.query(asked, parameters)
+    shell = Shell(tmp_path, daemon.url)
+    assert shell.json("query", asked, "--param", "k") == [{"key": "k"}]
+    sql = "select key, $n + 1 as n from t where key = $key"
+    assert shell.json("query", sql, "--param", "key=k", "--param", "n=4") == [{"key": "k", "n": 5}]
 
 
 def test_embedded_and_test_broker(tmp_path: Path) -> None:

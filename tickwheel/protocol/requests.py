@@ -29,6 +29,7 @@ from tickwheel.protocol.errors import BadFrame, BadRequest, TickwheelError, erro
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.limits import (
     MAX_HORIZONS,
+    MAX_QUERY_PARAMETERS,
     MAX_QUERY_ROWS,
     MAX_QUERY_TIMEOUT_MS,
     MAX_SQL_CHARACTERS,
@@ -39,6 +40,8 @@ _Sql: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SQL_C
 _Horizons: TypeAlias = Annotated[list[TimeMs], msgspec.Meta(min_length=1, max_length=MAX_HORIZONS)]
 _Token: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
 _RowLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_ROWS)]
+_Positional: TypeAlias = Annotated[list[Any], msgspec.Meta(max_length=MAX_QUERY_PARAMETERS)]
+_Named: TypeAlias = Annotated[dict[str, Any], msgspec.Meta(max_length=MAX_QUERY_PARAMETERS)]
 _QueryTimeoutMs: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_TIMEOUT_MS)]
 
 
@@ -126,11 +129,13 @@ class GetWheel(Request, frozen=True):
 
 
 class Query(Request, frozen=True):
-    """QUERY: one SELECT over the messages; at most ``limit`` rows come back."""
+    """QUERY: one SELECT over the messages; at most ``limit`` rows come back. ``parameters``: values for ``?`` and
+    ``$1``, or for ``$name``."""
 
     sql: _Sql
     limit: _RowLimit
     timeout_ms: _QueryTimeoutMs
+    parameters: _Positional | _Named | None = None
 
 
 class HelloOk(Answer, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import duckdb
 from duckdb.func import FunctionNullHandling, PythonUDFType
@@ -29,6 +29,9 @@ _SELECT_LIST: Final = (
     "time_next, time_acked, time_created, deliver_at, headers_of(id) AS headers, body_of(id) AS body, "
     "body_bytes_of(id) AS body_bytes, shard, dead_reason_of(id) AS dead_reason"
 )
+
+
+Parameters: TypeAlias = list[Any] | dict[str, Any] | None
 
 
 class BadSql(Exception):
@@ -86,14 +89,15 @@ class Engine:
                 shards: list[int | None] = [one.topic_id for one in topics if one.parent == topic.topic_id]
                 yield topic.name, shards or [topic.topic_id]
 
-    def run(self, sql: str) -> tuple[list[tuple[str, str]], Iterator[Any]]:
-        """The columns (name, type) of the result and its Arrow batches, which are made as they are read. Raises
-        ``BadSql``, also while the batches are read."""
+    def run(self, sql: str, parameters: Parameters = None) -> tuple[list[tuple[str, str]], Iterator[Any]]:
+        """The columns (name, type) of the result and its Arrow batches, which are made as they are read. ``parameters``
+        are bound to ``?`` and ``$1``, or to ``$name``: they are values, and never a part of the SQL. Raises ``BadSql``,
+        also while the batches are read."""
         try:
             statements = self._connection.extract_statements(sql)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise BadSql("Only one SELECT statement is possible: a query reads, it changes nothing.")
-            relation = self._connection.sql(sql)
+            relation = self._connection.sql(sql, params=parameters)
             columns = list(zip(relation.columns, map(str, relation.types), strict=True))
             return columns, self._batches(relation)
         except duckdb.Error as error:

@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 from contextlib import closing
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     description: Description
     sql: str
+    parameters: list[Any] | dict[str, Any] | None = None
     limit: int
     max_bytes: int  #: of the answer's payload
     timeout_s: int
@@ -66,7 +68,7 @@ def _answer(job: Job) -> bytes | Failure:
         )
     with closing(Snapshot(job.description)) as snapshot, closing(Engine(snapshot, job.sql)) as engine:
         try:
-            columns, batches = engine.run(job.sql)
+            columns, batches = engine.run(job.sql, job.parameters)
             return pack_result(columns, batches, job.limit, job.max_bytes)
         except (BadSql, NotRepresentable) as error:
             advice = (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +15,7 @@ from broker import remembering
 from broker.replying import Caller, check_name, when_durable
 from tickwheel.protocol.bodies import Answer, Request
 from tickwheel.protocol.errors import BadFrame, TransactionRefused
+from tickwheel.protocol.messages import decode_send
 from tickwheel.protocol.requests import Cancel, CancelOk, Reschedule, RescheduleOk
 from tickwheel.protocol.settling import (
     Change,
@@ -30,6 +32,7 @@ from tickwheel.protocol.settling import (
     TransactionOk,
 )
 from timerlog.core import UInt64Array
+from timerlog.errors import TransactionRefused as PartRefused
 from timerlog.selecting import Filter
 
 if TYPE_CHECKING:
@@ -309,13 +312,9 @@ def transaction(caller: Caller, correlation: int, request: Transaction) -> None:
     now_ms = broker.clock.now_ms()
     parts = broker.store.new_transaction(request.id, now_ms)
     try:
-        for payload in request.sends:
-            parts.send(payload)
-        for ack in request.acks:
-            parts.ack(ack.group_id, ack.ids, ack.epochs)
-        for item in request.changes:
-            _add_change(broker, parts, item, now_ms)
-        stored = parts.commit()
+        _add_parts(broker, parts, request, now_ms)
+        with _naming("send", 0, partial(_key_of_send, request.sends)):
+            stored = parts.commit()
     except ValueError as error:
         raise BadFrame(f"A send of the transaction was not understood: {error}.") from error
     finally:
@@ -326,10 +325,58 @@ def transaction(caller: Caller, correlation: int, request: Transaction) -> None:
     when_durable(caller, correlation, request, TransactionOk(stored))
 
 
+def _add_parts(broker: Broker, parts: Any, request: Transaction, now_ms: int) -> None:
+    """Raises TransactionRefused, which names the part."""
+    sent = acked = changed = 0
+    for payload in request.sends:
+        with _naming("send", sent, partial(_key_of_send, request.sends)):
+            parts.send(payload)
+        sent += int.from_bytes(payload[4:8], "little")
+    for ack in request.acks:
+        with _naming("ack", acked, lambda _: ""):
+            parts.ack(ack.group_id, ack.ids, ack.epochs)
+        acked += len(ack.ids)
+    for item in request.changes:
+        is_cancel = item.deliver_at_ms is None and item.delay_ms is None and item.priority is None
+        key_of = partial(_key_of_change, changed, item.keys)
+        with _naming("cancel" if is_cancel else "reschedule", changed, key_of):
+            _add_change(broker, parts, item, now_ms)
+        changed += len(item.ids if item.ids is not None else item.keys or ())
+
+
+@contextmanager
+def _naming(part: str, before: int, key_of: Callable[[int], str]) -> Iterator[None]:
+    """Says which part of the transaction cannot be done. `before`: messages in earlier parts of its kind."""
+    try:
+        yield
+    except PartRefused as error:
+        index = before + error.index
+        key = key_of(index)
+        named = f" (key {key!r})" if key else ""
+        refused = TransactionRefused(f"{part} {index}{named}: {error}", advice=error.advice)
+        details = {"part": part, "index": index, "id": error.message_id or None, "key": key or None}
+        refused.details = details | {"reason": error.reason}
+        raise refused from error
+
+
+def _key_of_send(payloads: Sequence[bytes], index: int) -> str:
+    for payload in payloads:
+        count = int.from_bytes(payload[4:8], "little")
+        if index < count:
+            keys = decode_send(payload)[1].keys
+            return "" if keys is None else keys[index].decode(errors="replace")
+        index -= count
+    return ""
+
+
+def _key_of_change(before: int, keys: Sequence[str] | None, index: int) -> str:
+    return "" if keys is None else keys[index - before]
+
+
 def _add_change(broker: Broker, parts: Any, item: TransactionChange, now_ms: int) -> None:
     ids = _targets(broker, item)
     if 0 in ids:
-        raise TransactionRefused("A message that the transaction changes does not exist.")
+        raise PartRefused("there is no such message", index=ids.index(0), reason="not_found")
     at_ms = _moment(item.deliver_at_ms, item.delay_ms, now_ms)
     if at_ms is None and item.priority is None:
         parts.cancel(ids)

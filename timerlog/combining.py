@@ -35,8 +35,14 @@ class OpenTransaction:
     def ack(self, group_id: int, ids: Sequence[int], epochs: Sequence[int]) -> None:
         """Receipts. Raises ``UnknownGroup``."""
         # Its group would count it as done twice. The other way round, what was delivered cannot be changed.
-        for message_id in self._changed.intersection(ids):
-            raise TransactionRefused(f"message {message_id} is changed and acked")
+        for index, message_id in enumerate(ids):
+            if message_id in self._changed:
+                raise TransactionRefused(
+                    f"message {message_id} is changed and acked",
+                    index=index,
+                    message_id=message_id,
+                    reason="changed_twice",
+                )
         for part in self._store.mark_acks(group_id, ids, epochs):
             self._marked.append((part.group_id, part.seqs))
             times = np.full(len(part.seqs), self._now_ms, np.int64)
@@ -45,7 +51,12 @@ class OpenTransaction:
         refused = self._store.last_refusals
         if refused:
             message_id, reason = refused[0]
-            raise TransactionRefused(f"message {message_id} cannot be acked: {reason}")
+            raise TransactionRefused(
+                f"message {message_id} cannot be acked: {reason}",
+                index=list(ids).index(message_id),
+                message_id=message_id,
+                reason=reason,
+            )
 
     def cancel(self, ids: Sequence[int]) -> None:
         """Messages that no subscriber was given yet."""
@@ -62,12 +73,13 @@ class OpenTransaction:
         self._controls.append((RecordType.RESCHEDULE, aux, runs.astype(RUN).tobytes()))
 
     def _undelivered(self, ids: Sequence[int], done: str) -> UInt64Array:
-        for message_id, verdict in zip(ids, self._store.verdicts(ids), strict=True):
+        for index, (message_id, verdict) in enumerate(zip(ids, self._store.verdicts(ids), strict=True)):
+            reason = "" if verdict in (SCHEDULED, READY) else self._store.answer_for(verdict)
+            text = f"message {message_id} cannot be {done}: {reason}"
             if message_id in self._changed:
-                raise TransactionRefused(f"message {message_id} is changed twice")
-            if verdict not in (SCHEDULED, READY):
-                answer = self._store.answer_for(verdict)
-                raise TransactionRefused(f"message {message_id} cannot be {done}: {answer}")
+                reason, text = "changed_twice", f"message {message_id} is changed twice"
+            if reason:
+                raise TransactionRefused(text, index=index, message_id=message_id, reason=reason)
             self._changed.add(message_id)
         return np.array(ids, np.uint64)
 

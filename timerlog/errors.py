@@ -208,6 +208,12 @@ class TransactionRefused(StoreError):
     code = "transaction_refused"
     advice = "Correct the part that the message names, then commit a new transaction."
 
+    def __init__(self, text: str = "", *, index: int = 0, message_id: int = 0, reason: str = "") -> None:
+        """``index``: which message of the send, or of those that are acked or changed together; ``message_id``: which
+        one is there already, or is acked or changed; 0: none."""
+        super().__init__(text)
+        self.index, self.message_id, self.reason = index, message_id, reason
+
 
 class TransactionTooLarge(StoreError):
     """A transaction does not fit into one commit record."""

@@ -21,6 +21,7 @@ from timerlog.messages import Outbound, send_payload
 from timerlog.producing import FRAME_HEAD_BYTES, Producing
 
 _SEND: Final = 12
+_FIRST_EXCEPTION: Final = 32  # in a SEND_OK frame
 _CODES: Final = (
     "", "duplicate", "body_too_large", "bad_time", "key_too_long", "headers_too_large", "order_key_too_long"
 )  # fmt: skip
@@ -53,7 +54,12 @@ class Transactions(Producing, Delivering):
             index = int(refused[0])
             reason = _CODES[int(codes[index])]
             which = f" (it is message {int(earlier[index])})" if earlier[index] else ""
-            raise TransactionRefused(f"message {index} of a send cannot be stored: {reason}{which}")
+            raise TransactionRefused(
+                f"message {index} of a send cannot be stored: {reason}{which}",
+                index=index,
+                message_id=int(earlier[index]),
+                reason=reason,
+            )
         return JudgedSend(payload, int(count), int(log_bytes[0]))
 
     def committed(self, transaction_id: bytes) -> list[tuple[int, int]] | None:
@@ -108,7 +114,14 @@ class Transactions(Producing, Delivering):
     def _stage(
         self, sends: Sequence[JudgedSend], controls: Sequence[Control], last: Sequence[Control], now_ms: int
     ) -> list[tuple[int, int]]:
-        stored = [self._stage_send(send, now_ms) for send in sends]
+        stored: list[tuple[int, int]] = []
+        for send in sends:
+            before = sum(count for _, count in stored)
+            try:
+                stored.append(self._stage_send(send, now_ms))
+            except TransactionRefused as error:
+                error.index += before
+                raise
         results = np.array(stored, "<u8").tobytes()
         for control in [*controls, (RecordType.STORED, 0, results), *last]:
             self._add_to_group(*control)
@@ -137,7 +150,10 @@ class Transactions(Producing, Delivering):
         self._ingest_whole(target, len(frame), now_ms)
         count = self.tables.next_id - first_id
         if count != send.count:
-            raise TransactionRefused("two messages of the transaction have the same key")
+            index = int.from_bytes(self._replies[_FIRST_EXCEPTION : _FIRST_EXCEPTION + 4].tobytes(), "little")
+            raise TransactionRefused(
+                "two messages of the transaction have the same key", index=index, reason="duplicate"
+            )
         return first_id, count
 
     def _ingest_whole(self, frame: Any, count: int, now_ms: int) -> None:

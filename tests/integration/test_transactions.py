@@ -189,6 +189,53 @@ async def test_orphans_are_asked_after_until_somebody_knows(daemon: Daemon, topi
             assert await checks.receive(0.8) is None
 
 
+async def test_a_refusal_names_the_part(daemon: Daemon, topic: str) -> None:
+    async with tickwheel.Client(daemon.url) as client:
+        known = await client.send(topic, b"known", key="k", delay=HOUR)
+        gone = await client.send(topic, b"gone", key="gone", delay=HOUR)
+        await client.cancel(id=gone.id)
+        async with client.subscribe(topic, "g") as subscription:
+            await client.send(topic, b"held")
+            held = await get(subscription)
+            await held.ack(confirm=True)
+
+            def sends(tx: tickwheel.Transaction) -> None:
+                tx.send(topic, b"1")
+                tx.send_many(topic, [b"2", b"3"], keys=["new", "k"])
+
+            def twins(tx: tickwheel.Transaction) -> None:
+                tx.send(topic, b"1")
+                tx.send(topic, b"2", key="twin")
+                tx.send(topic, b"3", key="twin")
+
+            def acks(tx: tickwheel.Transaction) -> None:
+                tx.send(topic, b"1")
+                tx.ack(held)
+
+            def cancels(tx: tickwheel.Transaction) -> None:
+                tx.cancel(id=known.id)
+                tx.cancel(ids=[gone.id])
+
+            def by_key(tx: tickwheel.Transaction) -> None:
+                tx.reschedule(topic, keys=["k", "none"], delay=HOUR)
+
+            for fill, part, index, message_id, key, reason in (
+                (sends, "send", 2, known.id, "k", "duplicate"),
+                (twins, "send", 2, None, "twin", "duplicate"),
+                (acks, "ack", 0, held.id, None, "already_acked"),
+                (cancels, "cancel", 1, gone.id, None, "already_cancelled"),
+                (by_key, "reschedule", 1, None, "none", "not_found"),
+            ):
+                with pytest.raises(TransactionRefused) as refused:
+                    async with client.transaction() as tx:
+                        fill(tx)
+                error = refused.value
+                assert (error.part, error.index, error.id) == (part, index, message_id)
+                assert (error.key, error.reason) == (key, reason)
+                assert error.message.startswith(f"{part} {index}")
+        assert [one.body for one in await client.browse(topic, states="scheduled")] == [b"known"]
+
+
 async def test_a_fenced_receipt_is_refused_in_a_transaction(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
         await client.send(topic, b"x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -11,6 +12,9 @@ class TickwheelError(Exception):
     code: str = "internal"
     advice: str = "See the broker's log for the details."
     retryable: bool = False
+
+    details: Mapping[str, Any] = {}
+    """What a program may want to know of it; empty for most."""
 
     def __init__(self, message: str | None = None, *, advice: str | None = None) -> None:
         super().__init__(message or _first_line(type(self)))
@@ -38,9 +42,10 @@ def _first_line(cls: type) -> str:
 
 def to_wire(error: TickwheelError) -> dict[str, Any]:
     """The ERROR body of an exception."""
-    return {
+    body = {
         "code": error.code,
         "message": error.message,
         "advice": error.advice,
         "retryable": error.retryable,
     }
+    return body | {"details": dict(error.details)} if error.details else body

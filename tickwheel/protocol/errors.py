@@ -274,6 +274,34 @@ class TransactionRefused(TickwheelError):
     code = "transaction_refused"
     advice = "Correct the part that the message names, then commit a new transaction."
 
+    @property
+    def part(self) -> str:
+        """send, ack, cancel or reschedule; empty: the broker is too old to say, or it was about a prepared message."""
+        return str(self.details.get("part", ""))
+
+    @property
+    def index(self) -> int | None:
+        """Which message of that part, in the order in which they were added, from 0 on."""
+        index = self.details.get("index")
+        return index if isinstance(index, int) else None
+
+    @property
+    def id(self) -> int | None:
+        """The message that cannot be acked or changed, or the one that has the key already."""
+        message_id = self.details.get("id")
+        return message_id if isinstance(message_id, int) else None
+
+    @property
+    def key(self) -> str | None:
+        """The key that it has, or by which it was named; None: none, or not known."""
+        key = self.details.get("key")
+        return key if isinstance(key, str) else None
+
+    @property
+    def reason(self) -> str:
+        """As in the answers to sends, acks, cancels: ``duplicate``, ``stale_receipt``, ``already_delivered`` …"""
+        return str(self.details.get("reason", ""))
+
 
 class TransactionTooLarge(TickwheelError):
     """The transaction does not fit into one commit record."""
@@ -505,4 +533,6 @@ def error_from_wire(fields: Mapping[str, Any]) -> TickwheelError:
     if cls is ServerError:
         error.code = str(fields["code"])
     error.retryable = bool(fields["retryable"])
+    if fields.get("details"):
+        error.details = dict(fields["details"])
     return error

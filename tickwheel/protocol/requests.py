@@ -207,6 +207,7 @@ class ErrorBody(Answer, frozen=True):
     message: str
     advice: str = ""
     retryable: bool = False
+    details: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 REQUEST_CLASSES: Final[dict[FrameType, type[Request]]] = {

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from tests.support.messages import execute, fast, get, get_many, rows
-from tickwheel.outbox import BadTable, Database, MessageTable
+import tickwheel
+from tests.support.messages import eventually, execute, fast, get, get_many, rows
+from tickwheel.outbox import BadTable, Database, MessageTable, Relay
 from tickwheel.outbox.messages import candidates as pure
 from tickwheel.outbox.messages.backoff import next_epoch
 from tickwheel.protocol.errors import BadArgument
@@ -317,3 +319,45 @@ def test_numbers_that_a_column_cannot_hold_are_refused(database: Database) -> No
             with pytest.raises(BadArgument, match="epoch"):
                 table.reschedule(connection, [id_], epoch=epoch)  # type: ignore[arg-type]
         assert table.reschedule(connection, [id_], epoch=LAST, priority=last) == 1
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_a_relay_passes_over_times_that_are_none(database: Database, tmp_path: Path) -> None:
+    with made(database) as table:
+        execute(
+            table,
+            f"insert into {table.name} (message, time_next) values ('a', 'soon'), ('b', 9e999), ('c', -9e999),"
+            f" ('d', {LAST}), ('e', {-LAST - 1}), ('f', 0)",
+        )
+        async with tickwheel.embedded(tmp_path) as broker, broker.client() as client:
+            relay = Relay(database, table.name, client, "shop")
+            assert await relay.run_once() == 3
+        assert table.stats().acked == 3
+
+
+async def test_a_row_that_cannot_be_deleted_keeps_no_other(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    with made(database, purge_after_ms=0, poller_interval_ms=50) as table:
+        triggers = [one.replace("before update", "before delete") for one in REFUSING[database.kind]]
+        for one in triggers:
+            execute(table, one.format(name=table.name))
+        texts = ["bad", *["good"] * 20, "bad", *["good"] * 5]
+        with database.begin() as connection:
+            table.send_many(connection, [{"message": text} for text in texts])
+            assert table.ack(connection, range(1, 28)) == 27
+        assert table.purge() == 25
+        assert (table.purge(), table.stats().acked) == (0, 2)
+        told = [one.message for one in caplog.records if "cannot be deleted: " in one.message]
+        assert len(told) == 2
+        assert all("not this one" in one for one in told)
+        with database.begin() as connection:
+            table.send_many(connection, [{"message": "later"}] * 3)
+        async with table.hub() as hub, hub.subscribe() as stream:
+            for one in await get_many(stream, 3):
+                await one.ack()
+            await eventually(lambda: hub.stats.purged == 3)
+            assert hub.stats.failures == 0
+        name = table.name
+        execute(table, f"drop trigger stop on {name}" if len(triggers) == 2 else f"drop trigger stop_{name}")
+        assert MessageTable(database, name).purge() == 2

@@ -98,8 +98,8 @@ class PassedOver:
 
 
 class SetAside:
-    """Messages that the database refuses to have claimed, whatever else is claimed with them: a constraint or a trigger
-    of the user's. Each is tried again seldom, and logged once."""
+    """Messages that the database refuses to have claimed (or deleted), whatever else is with them: a constraint or a
+    trigger of the user's. Each is tried again seldom, and logged once."""
 
     def __init__(self) -> None:
         self._until: dict[Hashable, tuple[float, float]] = {}
@@ -129,6 +129,10 @@ class SetAside:
         if self._until:
             for one in ids:
                 self._until.pop(one, None)
+
+    def waiting(self, now_s: float) -> list[Hashable]:
+        """Those that are not to be tried now."""
+        return [one for one, (until_s, _) in self._until.items() if until_s > now_s]
 
     def rest(self, found: Sequence[Candidate], now_s: float) -> Sequence[Candidate]:
         """What is to be tried now."""

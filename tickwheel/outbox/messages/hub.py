@@ -24,6 +24,7 @@ from tickwheel.outbox.messages.acks import AckQueue
 from tickwheel.outbox.messages.candidates import Candidates, PassedOver
 from tickwheel.outbox.messages.claiming import check_times, claim_readable, look, repair
 from tickwheel.outbox.messages.delivered import Batch
+from tickwheel.outbox.messages.purging import purge_some
 from tickwheel.outbox.messages.statements import PURGE_BATCH, Claimed
 from tickwheel.outbox.messages.stream import Stream
 from tickwheel.outbox.schedule import DueTimes
@@ -312,14 +313,14 @@ class Hub:
             return schemas.current_version(self._database, connection, self._table.name)
 
     async def _poll(self) -> None:
-        database, statements = self._database, self._table.statements
+        database = self._database
         async with self._watch.aside("clocks"):
             await database.call(database.compare_clocks)
         await database.call(check_times if self._table.schema.is_strict else repair, self._table)
         purged = PURGE_BATCH
         while purged == PURGE_BATCH:
             async with self._watch.aside("purge"):
-                purged = await database.transaction(lambda one: statements.purge(one, database.now_ns()))
+                purged = await database.call(purge_some, self._table)
             self.stats.purged += purged
         self.ring(None)
 

@@ -333,17 +333,43 @@ class Statements:
         kind = sa.VARCHAR() if type(column.type) is sa.VARCHAR else column.type
         return column == sa.any_(sa.literal(list(ids), postgresql.ARRAY(kind)))
 
-    def purge(self, connection: Connection, now_ns: int, limit: int = PURGE_BATCH) -> int:
+    def purge(
+        self,
+        connection: Connection,
+        now_ns: int,
+        left_out: Sequence[Hashable] = (),
+        limit: int = PURGE_BATCH,
+    ) -> int:
         """Deletes up to ``limit`` messages that were acked ``purge_after`` ago. Returns how many."""
-        t = self._table
-        old = t.c.time_acked < max(now_ns - self._schema.settings.purge_after_ms * NS_A_MS, 0)
-        ids = sa.select(t.c.id).where(old).order_by(t.c.time_acked).limit(limit)
+        t, ids = self._table, self._old(now_ns, left_out, limit)
         if self._kind != "mariadb":
             chosen = ids.with_for_update(skip_locked=True) if self._kind == "postgresql" else ids
             return connection.execute(sa.delete(t).where(t.c.id.in_(chosen))).rowcount
         locked = connection.execute(ids.with_for_update(skip_locked=True)).scalars().all()
         return sum(
             connection.execute(sa.delete(t).where(t.c.id.in_(part))).rowcount for part in in_parts(locked)
+        )
+
+    def purgeable(
+        self, connection: Connection, now_ns: int, left_out: Sequence[Hashable]
+    ) -> Sequence[Hashable]:
+        """The ids of those that ``purge`` would delete."""
+        return connection.execute(self._old(now_ns, left_out, PURGE_BATCH)).scalars().all()
+
+    def _old(self, now_ns: int, left_out: Sequence[Hashable], limit: int) -> sa.Select[Any]:
+        t = self._table
+        old = t.c.time_acked < max(now_ns - self._schema.settings.purge_after_ms * NS_A_MS, 0)
+        ids = sa.select(t.c.id).where(old).order_by(t.c.time_acked).limit(limit)
+        return ids.where(t.c.id.not_in(left_out)) if left_out else ids
+
+    def delete_acked(self, connection: Connection, ids: Sequence[Hashable]) -> int:
+        """Deletes those of these messages that are acked. Returns how many."""
+        t = self._table
+        return sum(
+            connection.execute(
+                sa.delete(t).where(self._is_one_of(part), t.c.time_acked.is_not(None))
+            ).rowcount
+            for part in in_parts(ids)
         )
 
 

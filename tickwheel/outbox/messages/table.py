@@ -21,6 +21,7 @@ from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidates, Set
 from tickwheel.outbox.messages.claiming import claim_readable, look
 from tickwheel.outbox.messages.columns import range_of
 from tickwheel.outbox.messages.delivered import ClaimedBatch
+from tickwheel.outbox.messages.purging import purge_some
 from tickwheel.outbox.messages.settings import MAX_BATCH_SIZE, MessageSettings
 from tickwheel.outbox.messages.statements import Statements
 from tickwheel.outbox.transactions import AnyTransaction, joined
@@ -58,6 +59,7 @@ class MessageTable:
         self.database = open_database(where)
         self.name = name
         self.aside = SetAside()
+        self.kept = SetAside()
         self._loaded: tuple[schemas.Schema, Statements] | None = None
 
     def close(self) -> None:
@@ -303,7 +305,7 @@ class MessageTable:
         itself. Returns how many."""
         total = 0
         while True:
-            count = self.database.run(lambda one: self.statements.purge(one, self.database.now_ns()))
+            count = purge_some(self)
             total += count
             if count == 0:
                 return total

@@ -48,6 +48,7 @@ _BAD_ROWS: Final = (
     BadArgument,
     ValueError,
     TypeError,
+    ArithmeticError,  # an infinity in place of a time
 )
 _REFUSALS: Final = (TransactionRefused, TransactionTooLarge, BodyTooLarge)
 

@@ -6,6 +6,7 @@ had is the parent's business: nothing is written, closed in order or removed by 
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from contextlib import suppress
@@ -13,6 +14,8 @@ from typing import Any, Final, Protocol
 from weakref import WeakSet
 
 from tickwheel.protocol.errors import ClientForked
+
+logger = logging.getLogger("tickwheel")
 
 
 class Forked(Protocol):
@@ -49,8 +52,10 @@ def let_go(descriptor: int) -> None:
 
 def _in_child() -> None:
     for one in list(_known):
-        with suppress(Exception):  # the others must hear of it, too
+        try:
             one.forked(ClientForked())
+        except Exception:  # the others must hear of it, too
+            logger.exception("%r was not told of a fork; this is a defect", one)
     _known.clear()
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
+from tickwheel import _forks
 from tickwheel.outbox.errors import (
     BadDatabase,
     DatabaseBusy,
@@ -26,6 +27,7 @@ from tickwheel.outbox.errors import (
     OutboxError,
     SqlMissing,
 )
+from tickwheel.protocol.errors import ClientForked
 
 try:
     import sqlalchemy as sa
@@ -69,6 +71,7 @@ ATTEMPTS: Final = 8
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.5
 _THREADS: Final = 8
+_THREAD_POLL_S: Final = 0.005
 _TURN_S: Final = 0.25
 _LOCK_PAUSE_S: Final = 0.001
 
@@ -88,12 +91,21 @@ class Database:
         self._owned = owned
         self._offset_ns = 0
         self._writer = threading.Lock()
+        if owned:
+            _forks.tell(self)
         self._limiter: RunVar[anyio.CapacityLimiter] = RunVar("tickwheel.outbox.limiter")
 
     @property
     def name(self) -> str:
         """The URL without its password."""
         return self.engine.url.render_as_string(hide_password=True)
+
+    def forked(self, error: ClientForked) -> None:
+        """See ``_forks``: the connections are the parent's, and this process makes its own. For an engine of the user's
+        that is the user's business, as SQLAlchemy says."""
+        self._writer = threading.Lock()
+        _forks.keep(self.engine.pool)
+        self.engine.dispose(close=False)
 
     @cached_property
     def path(self) -> Path | None:
@@ -171,17 +183,44 @@ class Database:
                 time.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * (0.5 + random.random()))
         raise AssertionError("unreachable")
 
-    async def call(self, work: Callable[..., T], *arguments: Any) -> T:
-        """``work(*arguments)`` in a worker thread. A cancellation waits for its end: nothing is half done."""
+    async def call(
+        self, work: Callable[..., T], *arguments: Any, keep: Callable[[T], object] | None = None
+    ) -> T:
+        """``work(*arguments)`` in a worker thread. A cancellation waits for its end: nothing is half done.
+
+        ``keep`` gets the result when the caller was cancelled meanwhile, and so cannot get it."""
         limiter = self._limiter.get(None)  # a Database may live longer than an event loop
         if limiter is None:
             limiter = anyio.CapacityLimiter(_THREADS)
             self._limiter.set(limiter)
-        return await anyio.to_thread.run_sync(work, *arguments, limiter=limiter)
+        at_work: list[bool] = []
+        results: list[T] = []
 
-    async def transaction(self, work: Callable[[Connection], T]) -> T:
+        def run() -> T:
+            at_work.append(True)
+            try:
+                results.append(work(*arguments))
+                return results[0]
+            finally:
+                at_work.clear()
+
+        try:
+            return await anyio.to_thread.run_sync(run, limiter=limiter)
+        except anyio.get_cancelled_exc_class():
+            # asyncio's own Task.cancel does not know that a thread is at work.
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(_THREAD_POLL_S)  # it may just begin
+                while at_work:  # noqa: ASYNC110 a thread tells it
+                    await anyio.sleep(_THREAD_POLL_S)
+            if results and keep is not None:
+                keep(results[0])
+            raise
+
+    async def transaction(
+        self, work: Callable[[Connection], T], keep: Callable[[T], object] | None = None
+    ) -> T:
         """``run`` in a worker thread."""
-        return await self.call(self.run, work)
+        return await self.call(self.run, work, keep=keep)
 
     @contextmanager
     def translated(self) -> Iterator[None]:

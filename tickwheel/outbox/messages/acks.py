@@ -12,6 +12,7 @@ from tickwheel._backoff import Backoff
 from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable, OutboxError
 from tickwheel.outbox.messages.delivered import ack_alone, lease_lost
 from tickwheel.outbox.messages.statements import Receipt
+from tickwheel.protocol.errors import TickwheelError
 
 if TYPE_CHECKING:
     from tickwheel.outbox.messages.table import MessageTable
@@ -34,7 +35,7 @@ class AckQueue:
         self._waiters: list[_Waiter] = []
         self._under_way: list[_Waiter] = []
         self._arrived = anyio.Event()
-        self._failed: OutboxError | None = None
+        self._failed: TickwheelError | None = None
         self._closed = False
 
     async def add(self, receipts: Sequence[Receipt]) -> None:
@@ -67,6 +68,10 @@ class AckQueue:
         """No ack can be made any more."""
         self._failed = error
         self._end(error)
+
+    def forked(self, error: TickwheelError) -> None:
+        """The parent of this process makes the acks."""
+        self._failed = error
 
     def _end(self, error: OutboxError) -> None:
         for waiter in [*self._under_way, *self._waiters]:

@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 from sqlalchemy.exc import DBAPIError
 
 from tickwheel._backoff import Backoff
+from tickwheel._forks import keep, tell
 from tickwheel.outbox.errors import BadTable, DatabaseBusy, DatabaseUnavailable, OutboxError
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.acks import AckQueue
@@ -29,6 +30,7 @@ from tickwheel.outbox.messages.statements import PURGE_BATCH, Claimed
 from tickwheel.outbox.messages.stream import Stream
 from tickwheel.outbox.schedule import DueTimes
 from tickwheel.outbox.watch import watch_table
+from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
 
 if TYPE_CHECKING:
     from tickwheel.outbox.messages.table import MessageTable
@@ -75,8 +77,10 @@ class Hub:
         self._pause = Backoff(first_s=0.005, max_s=0.1)
         self._look_again_at = 0.0
         self._woken = anyio.Event()
+        self._was_opened = False
         self._group: TaskGroup | None = None
-        self._error: OutboxError | None = None
+        self._error: TickwheelError | None = None
+        tell(self)
 
     # -- subscribers --
 
@@ -85,6 +89,10 @@ class Hub:
         """A subscriber of its own; ``batch_size``: default the table's. What it did not look at is given back."""
         if self._error is not None:
             raise self._error.copy()
+        if self._group is None:
+            raise ClientClosed(
+                "The hub is not open.", advice="Use it inside `async with table.hub() as hub:`."
+            )
         stream = Stream(self._table, self, batch_size)
         self._streams.append(stream)
         self._wake()
@@ -127,7 +135,10 @@ class Hub:
     # -- life --
 
     async def open(self) -> None:
-        """Starts the tasks. Raises what makes the table unusable."""
+        """Starts the tasks; once. Raises what makes the table unusable."""
+        if self._was_opened:
+            raise BadArgument("A hub is opened once.", advice="Call table.hub() again.")
+        self._was_opened = True
         await self._database.call(self._reload)
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
@@ -146,19 +157,34 @@ class Hub:
 
     async def close(self) -> None:
         """Ends the tasks, after the acks that are on their way."""
-        group = self._group
+        group, self._group = self._group, None
         if group is None:
             return
-        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-            await self.acks.flush()
-        unseen = [receipt for stream in self._streams for receipt in stream.close()]
-        await self._give_back(unseen)
-        # The group is ours alone: its end must neither be interrupted by, nor wrap, what happens to the user's block.
-        group.cancel_scope.shield = True
-        group.cancel_scope.cancel()
-        await group.__aexit__(None, None, None)
-        self.acks.close()
-        self._due_times.close()
+        try:
+            with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                await self.acks.flush()
+            unseen = [receipt for stream in self._streams for receipt in stream.close()]
+            await self._give_back(unseen)
+        finally:
+            for stream in self._streams:
+                stream.close()
+            # The group is ours alone: its end must neither be interrupted by, nor wrap, what happens to the user's
+            # block.
+            group.cancel_scope.shield = True
+            group.cancel_scope.cancel()
+            try:
+                await group.__aexit__(None, None, None)
+            finally:
+                self.acks.close()
+                self._due_times.close()
+
+    def forked(self, error: TickwheelError) -> None:
+        """See ``_forks``: what was claimed is the parent's."""
+        keep(self._group)
+        self._error, self._group = error, None
+        for stream in self._streams:
+            stream.forked(error)
+        self.acks.forked(error)
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """A task that fails for good tells all subscribers, and does not end the user's block from outside."""

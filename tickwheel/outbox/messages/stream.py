@@ -12,7 +12,7 @@ from tickwheel.outbox.errors import OutboxError
 from tickwheel.outbox.messages.delivered import Batch, Message, receipts_of
 from tickwheel.outbox.messages.settings import MAX_BATCH_SIZE
 from tickwheel.outbox.messages.statements import Receipt
-from tickwheel.protocol.errors import BadArgument
+from tickwheel.protocol.errors import BadArgument, ClientForked, TickwheelError
 
 if TYPE_CHECKING:
     from tickwheel.outbox.messages.hub import Hub
@@ -33,7 +33,7 @@ class Stream:
         self._arrived = anyio.Event()
         self._waiting: deque[Batch] = deque()
         self._current: deque[Message] = deque()
-        self._error: OutboxError | None = None
+        self._error: TickwheelError | None = None
         self._closed = False
 
     @property
@@ -73,6 +73,8 @@ class Stream:
 
     async def receive_batch(self, timeout: float | None = None) -> Batch | None:  # noqa: ASYNC109
         """The next batch; None when none came within ``timeout`` seconds, or when the hub was closed."""
+        if isinstance(self._error, ClientForked):
+            raise self._error.copy()
         with anyio.move_on_after(timeout):
             return await self.next_batch()
         return None
@@ -102,6 +104,11 @@ class Stream:
         """Hands over a batch."""
         self._waiting.append(batch)
         self._arrived.set()
+
+    def forked(self, error: TickwheelError) -> None:
+        """This process is a child of the one that has the hub."""
+        self._closed, self._error = True, error
+        self._current, self._waiting = deque(), deque()
 
     def close(self, error: OutboxError | None = None) -> list[Receipt]:
         """No more messages come. Returns the receipts of those that nobody has looked at."""

@@ -19,11 +19,12 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from tickwheel._backoff import Backoff
+from tickwheel._forks import tell
 from tickwheel.outbox.queue.holding import Holding, State
 from tickwheel.outbox.queue.messages import AWAY, QueueBatch
 from tickwheel.outbox.queue.sql import Claim, Receipt
 from tickwheel.outbox.watch import watch_table
-from tickwheel.protocol.errors import BadArgument
+from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
 
 if TYPE_CHECKING:
     from tickwheel.outbox.queue.queue import Queue
@@ -62,6 +63,8 @@ class QueueConsumer:
         self._turn = anyio.Lock()
         self._beats = anyio.CapacityLimiter(1)
         """Heartbeats have a thread of their own: those of the database may all be at work for the user."""
+        self._forked: TickwheelError | None = None
+        tell(self)
         self._stopped = False
         self._must_look = True
         self._alarm = math.inf
@@ -97,6 +100,10 @@ class QueueConsumer:
         finally:
             await self._give_back()
 
+    def forked(self, error: TickwheelError) -> None:
+        """See ``_forks``: what was claimed is the parent's."""
+        self._forked = error
+
     def stop(self) -> None:
         """Claims nothing more: the iteration ends. What is held can still be settled."""
         self._stopped = True
@@ -106,6 +113,8 @@ class QueueConsumer:
         return self
 
     async def __anext__(self) -> QueueBatch:
+        if self._forked is not None:
+            raise self._forked.copy()
         if self._in_hand is not None:
             self._in_hand.is_extended = False
         batch = await self._next()
@@ -119,6 +128,12 @@ class QueueConsumer:
 
         The leases of each are extended as long as the program refers to it.
         """
+        if self._forked is not None:
+            raise self._forked.copy()
+        if self._group is None:
+            raise ClientClosed(
+                "The consumer is not open.", advice="Use it inside `async with queue.consume() as consumer:`."
+            )
         with anyio.move_on_after(timeout):
             return await self._next()
         return None
@@ -148,12 +163,17 @@ class QueueConsumer:
     async def _look(self) -> Claim:
         async with self._watch.look() as look:
             now_s = anyio.current_time()
+
+            def keep(claim: Claim) -> None:
+                if claim.rows:
+                    self._hold(claim, now_s)
+
             claim = await self._database.transaction(
-                lambda connection: self._queue.sql.claim(connection, self.batch, self._lease_ns, self.name)
+                lambda connection: self._queue.sql.claim(connection, self.batch, self._lease_ns, self.name),
+                keep,
             )
             look.found = bool(claim.rows)
-            if claim.rows:
-                self._hold(claim, now_s)  # before anything that can be cancelled
+            keep(claim)  # before anything that can be cancelled
         return claim
 
     def _hold(self, claim: Claim, now_s: float) -> None:

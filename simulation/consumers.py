@@ -106,8 +106,9 @@ class Consumer:
 
     async def _nack(self, delivered: Any, message: Message) -> None:
         delay = self._rng.choice((None, timedelta(0), timedelta(seconds=self._rng.random() * 5)))
-        self._world.oracle.may_come_again(message, self._group)
+        calls = self._world.oracle.nacking(message, self._group, delivered.epoch)
         result = await delivered.nack(delay, error="simulated")
+        self._world.oracle.nack_answered(message, self._group, delivered.epoch, calls, result)
         self._world.trace("nacked", self._name, message.token, delivered.epoch, result)
 
     async def _extend(self, delivered: Any, message: Message) -> None:

@@ -14,8 +14,10 @@ import trio
 from anyio.abc import ByteStream
 
 from tickwheel._url import Address
+from tickwheel.protocol.frames import FrameReader, FrameType
 
 PIPE_BYTES = 256 * 1024
+_MAX_FRAME_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class NetworkFaults:
     cut_after_bytes: float
     silent: float
     refused: float
+    lost_answers: float = 0.0
+    """Of the answers: the connection breaks exactly when this one arrives."""
 
 
 class Pipe:
@@ -180,8 +184,10 @@ class Connection:
 class ClientStream(ByteStream):
     """The client's end."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, network: Network) -> None:
         self._connection = connection
+        self._network = network
+        self._reader = FrameReader(_MAX_FRAME_BYTES)
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         try:
@@ -190,7 +196,19 @@ class ClientStream(ByteStream):
             raise anyio.BrokenResourceError from error
         if not data:
             raise anyio.EndOfStream
+        if self._loses_answer(data):
+            self._connection.cut()
+            raise anyio.BrokenResourceError
         return data
+
+    def _loses_answer(self, data: bytes) -> bool:
+        """Whether an answer ends in these bytes, and is to be lost."""
+        self._reader.feed(data)
+        while (frame := self._reader.next_frame()) is not None:
+            is_answer = frame.correlation != 0 and frame.type != FrameType.HELLO_OK
+            if is_answer and self._network.loses_answer(frame.type):
+                return True
+        return False
 
     async def send(self, item: bytes) -> None:
         try:
@@ -243,6 +261,8 @@ class Network:
         self._listener: MemoryListener | None = None
         self._connections: list[Connection] = []
         self.opened = self.cuts = 0
+        self.lost_answers: dict[int, int] = {}
+        """How many answers were lost, by their type."""
 
     def listen(self) -> MemoryListener:
         """A broker begins to listen."""
@@ -265,7 +285,14 @@ class Network:
         self._connections = [one for one in self._connections if not one.is_over]
         self._connections.append(connection)
         listener.connect(connection)
-        return ClientStream(connection)
+        return ClientStream(connection, self)
+
+    def loses_answer(self, frame_type: int) -> bool:
+        """Whether an answer that arrives now is to be lost."""
+        if not self.faults.lost_answers or self._rng.random() >= self.faults.lost_answers:
+            return False
+        self.lost_answers[frame_type] = self.lost_answers.get(frame_type, 0) + 1
+        return True
 
     def cut_one(self) -> bool:
         """Breaks some connection. False: there is none."""

@@ -42,6 +42,8 @@ class Held:
     may_be_dead: bool = False
     """It was a dead letter, and perhaps a power loss has undone that."""
     was_redelivered: bool = False
+    calls: int = 0
+    """How often it was given back or asked for again."""
 
     @property
     def is_done(self) -> bool:
@@ -67,6 +69,8 @@ class Message:
     id: int = 0
     cancelled: Known = Known.NO
     was_cancel_asked: bool = False
+    is_first_cancel: bool = False
+    """The cancel that waits for its answer is the first that anybody asked for."""
     is_stray: bool = False
     """Somebody who asked for a change was not answered: it may still come true, also much later."""
     is_stopped: bool = False
@@ -272,6 +276,7 @@ class Oracle:
             if group is None or name == group:
                 held.until_ms = 0
                 held.was_redelivered = True
+                held.calls += 1
 
     def ids_may_come_again(self, ids: Iterable[int]) -> None:
         """Somebody gave these back."""
@@ -341,6 +346,7 @@ class Oracle:
 
     def cancelling(self, message: Message) -> None:
         """Somebody asks for it to be cancelled."""
+        message.is_first_cancel = not message.was_cancel_asked
         message.was_cancel_asked = True
         if message.cancelled is Known.NO and not message.is_ever_leased:
             message.cancelled = Known.MAYBE
@@ -348,6 +354,8 @@ class Oracle:
     def cancel_answered(self, message: Message, result: str) -> None:
         """What the broker said."""
         certain = any(held.is_certain for held in message.held.values())
+        if message.is_first_cancel:
+            self._check_first_cancel(message, result)
         if result == "cancelled":
             if certain:
                 raise Violation(f"{message.token} is cancelled, but was delivered before")
@@ -360,6 +368,32 @@ class Oracle:
             message.is_stopped = True
         else:
             self._not_changed(message, result)
+
+    def _check_first_cancel(self, message: Message, result: str) -> None:
+        """A request is carried out once, however often its answer is lost: it does not find what it did itself."""
+        if result == "already_cancelled":
+            raise Violation(f"{message.token} is already cancelled, and nobody asked for that before")
+        groups = self.groups.get(message.topic, ())
+        is_there = message.stored is Known.YES and message.is_deleted is Known.NO and bool(groups)
+        if result == "not_found" and is_there and not all(message.group(name).is_done for name in groups):
+            raise Violation(f"{message.token} is accepted, and not_found by the first who cancels it")
+
+    def nacking(self, message: Message, group: str, epoch: int) -> int:
+        """Somebody gives it back. How often that was done when it surely still has it, for `nack_answered`; else -1."""
+        held = message.group(group)
+        surely = held.epoch == epoch and held.is_certain and not held.was_redelivered and not message.is_stray
+        self.may_come_again(message, group)
+        return held.calls if surely and message.topic != self._mortal else -1
+
+    def nack_answered(self, message: Message, group: str, epoch: int, calls: int, result: str) -> None:
+        """What the broker said."""
+        held = message.group(group)
+        is_alone = (held.epoch, held.calls) == (epoch, calls) and not message.is_stray
+        is_over = message.is_stopped or message.is_deleted is not Known.NO
+        if result == "stale_receipt" and is_alone and not is_over:
+            raise Violation(
+                f"{message.token} is given back once by {group}, and its receipt {epoch} is stale"
+            )
 
     def moving(self, message: Message, due_ms: int) -> None:
         """Somebody asks for another time."""

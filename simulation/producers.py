@@ -39,6 +39,7 @@ class Producer:
         self._mine: list[Message] = []
         self.undecided: list[tuple[Message, int]] = []
         self._last_group = 0
+        self._is_delete_open = False
         self._actions: list[tuple[int, Callable[[Client], Awaitable[None]]]] = [
             (10, self._send),
             (5, self._send_many),
@@ -220,10 +221,12 @@ class Producer:
     # -- prepared messages --
 
     async def _prepare(self, client: Client) -> None:
-        message = self._new(self._rng.choice((PLAIN, MORTAL)), keyed=0.0)
+        message = self._new(self._rng.choice((PLAIN, MORTAL)))
         options = self._options(message)
         try:
             prepared = await client.prepare(message.topic, self._world.body_of(message), **options)
+        except TransactionRefused as error:
+            raise Violation(f"{message.token} is prepared once, and refused: {error}") from error
         except TickwheelError as error:
             if not isinstance(error, _UNCERTAIN):
                 self._world.oracle.decided(message, Known.NO)
@@ -244,6 +247,8 @@ class Producer:
             message_id = 0
         self._world.trace(self._name, "decided", message.token, result, message_id)
         self.undecided.pop(0)
+        if not was_asked and result.startswith("already"):
+            raise Violation(f"{message.token} is {result} by the first who decides")
         known = {
             "committed": Known.YES,
             "already_committed": Known.YES,
@@ -362,8 +367,13 @@ class Producer:
         oracle.topic_deleted(SCRATCH, Known.MAYBE)
         try:
             await client.delete_topic(SCRATCH)
-        except UnknownTopic:
+        except UnknownTopic as error:
+            if not self._is_delete_open:
+                raise Violation(f"{SCRATCH} is not there, although only one deletes it: {error}") from error
             self._world.trace(self._name, "nothing to delete")
+        except TickwheelError:
+            self._is_delete_open = True  # it may come true much later
+            raise
         else:
             self._world.trace(self._name, "deleted")
         oracle.topic_deleted(SCRATCH, Known.YES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from simulation.network import NetworkFaults
 
@@ -65,7 +65,7 @@ class Profile:
             refused=_rarely(rng, 0.3),
         )
         ack_wait_ms = rng.choice((300, 2_000, 10_000))
-        return Profile(
+        profile = Profile(
             network=network,
             producers=rng.randint(1, 3),
             consumers_a_group=rng.randint(1, 3),
@@ -97,6 +97,8 @@ class Profile:
             max_attempts=rng.randint(1, 4),
             max_topics=16,
         )
+        # What came later is drawn last, so that the profile of a seed stays what it was.
+        return replace(profile, network=replace(network, lost_answers=_rarely(rng, 0.5)))
 
     def described(self) -> dict[str, object]:
         """For people."""

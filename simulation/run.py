@@ -77,6 +77,7 @@ def _totals(world: World) -> dict[str, int]:
         "starts": world.machine.lives,
         "connections": world.network.opened,
         "cuts": world.network.cuts,
+        "lost answers": sum(world.network.lost_answers.values()),
     }
     return dict(sorted({**world.counts, **disk, **others}.items()))
 

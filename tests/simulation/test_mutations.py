@@ -14,6 +14,7 @@ from broker.core import Broker
 from simulation import run
 from simulation.disk import Inode
 from simulation.profile import Profile
+from timerlog.answers import RememberedAnswers
 from timerlog.apply import Applier
 from timerlog.changing import Changing
 from timerlog.control import Control
@@ -146,3 +147,8 @@ def test_a_replay_that_forgets_something(monkeypatch: pytest.MonkeyPatch) -> Non
 def _is_replaying(applier: Applier) -> bool:
     """While a log is replayed, nothing is staged at any place in it."""
     return int(applier.tables.native.staging_position) >= 1 << 44
+
+
+def test_answers_that_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch, RememberedAnswers, "add", nothing, every=1)
+    assert found("already", "not_found", "stored twice", "is stale", "prepared once", "only one deletes")

@@ -67,7 +67,8 @@ class Answer(msgspec.Struct, array_like=True):
     @property
     def size_bytes(self) -> int:
         """What it counts."""
-        return _ENTRY_BYTES + len(self.content) + sum(32 + len(content) for content, _ in self.parts.values())
+        parts_bytes = sum(32 + len(content) for content, _ in self.parts.values()) if self.parts else 0
+        return _ENTRY_BYTES + len(self.content) + parts_bytes
 
 
 class SessionAnswers(msgspec.Struct, array_like=True):
@@ -121,8 +122,9 @@ class RememberedAnswers:
         self._sessions.move_to_end(record.session)
         if record.unanswered_from > known.unanswered_from:
             known.unanswered_from = record.unanswered_from
-            for number in [number for number in known.answers if number < record.unanswered_from]:
-                self._drop(known, number)
+            # They stand nearly in order; one that does not goes a little later.
+            while (first := next(iter(known.answers), record.number)) < record.unanswered_from:
+                self._drop(known, first)
         answer = known.answers.get(record.number)
         if answer is None:
             answer = known.answers[record.number] = Answer(record.at, parts={})

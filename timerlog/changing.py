@@ -112,10 +112,14 @@ class Changing(Settling):
         """Judges all ids, acts on those with a verdict that ``done`` has a word for, and gives an answer for each."""
         wanted = _as_ids(ids)
         verdicts = self._judge_ids(wanted)
-        chosen = np.isin(verdicts, list(done))
-        _, first = np.unique(wanted, return_index=True)
-        is_first = np.zeros(len(wanted), bool)
-        is_first[first] = True
+        can = np.zeros(len(_ANSWERS), bool)
+        can[list(done)] = True
+        chosen = can[verdicts]
+        is_first = np.ones(len(wanted), bool)
+        if len(wanted) > 1:
+            _, first = np.unique(wanted, return_index=True)
+            is_first[:] = False
+            is_first[first] = True
         results = [_ANSWERS[verdict] or again for verdict in verdicts.tolist()]
         for index in np.flatnonzero(chosen).tolist():
             results[index] = done[int(verdicts[index])] if is_first[index] else again

@@ -114,12 +114,16 @@ class Connection:
         """The other side has missed a deadline: tell it, then close. Who does not read cannot be told, nor can who is
         still in the TLS handshake."""
         if isinstance(error, SendTimeout) or not self._transport.is_established:
-            self.broker.counters.refusals[error.code] += 1
             self._log.warning("connection closed", code=error.code, reason=error.message, advice=error.advice)
-            self._scope.cancel()
+            self.drop(error)
         elif self._overdue is None:
             self._overdue = error
             self._hearing.cancel()
+
+    def drop(self, error: TickwheelError) -> None:
+        """Close at once, without a word to the other side."""
+        self.broker.counters.refusals[error.code] += 1
+        self._scope.cancel()
 
     def go_away(self, reason: str) -> None:
         """Tell the client that the broker is stopping."""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections import Counter
 
 import trio
 
-from broker import logs
+from broker import logs, open_files
 from broker.addresses import ip_network_of
 from broker.connection import Connection
 from broker.core import Broker
 from broker.deadlines import overdue, watch_interval_s
 from broker.listeners import Listener
 from broker.transport import Transport
-from tickwheel.protocol.errors import TickwheelError, TooManyConnections, TooManyConnectionsFromAddress
+from tickwheel.protocol.errors import (
+    HandshakeTimeout,
+    TickwheelError,
+    TooManyConnections,
+    TooManyConnectionsFromAddress,
+)
 from tickwheel.protocol.security_errors import TlsRequired
 
 _log = logs.get_logger("server")
@@ -22,6 +28,10 @@ _log = logs.get_logger("server")
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _GONE_BEFORE_ACCEPT = {errno.ECONNABORTED, errno.EPROTO, errno.EINTR}
 _RETRY_S = 0.1
+_SILENT_S = 2.0
+"""When there is no room, who has not logged in for so long makes some."""
+
+_TELL_AGAIN_S = 60.0
 _TURN_AWAY_S = 1.0
 _MAX_TURNED_AWAY = 64
 _FLUSH_S = 1.0
@@ -36,11 +46,14 @@ class Server:
         """`nursery` takes one task a connection."""
         self._broker = broker
         self._nursery = nursery
-        self._connections: dict[Connection, None] = {}  # in order: a run can be repeated exactly
+        self._connections: dict[
+            Connection, str
+        ] = {}  # with addresses; in order: a run can be repeated exactly
         self._last_number = 0
         self._turned_away = 0
         self._by_address: Counter[str] = Counter()
         self._nobody_left = trio.Event()
+        self._silent_until_s = -math.inf
 
     async def accept(self, listener: Listener) -> None:
         """Accept until cancelled, then close the listener."""
@@ -101,11 +114,8 @@ class Server:
             return await listener.accept()
         except OSError as error:
             if error.errno in _OUT_OF_RESOURCES:
-                _log.error(
-                    "cannot accept",
-                    reason=error.strerror,
-                    advice="Raise the limit of open files (ulimit -n).",
-                )
+                self._tell_of_scarcity(error.strerror)
+                self._drop_silent(0.0)
                 await trio.sleep(_RETRY_S)
             elif error.errno not in _GONE_BEFORE_ACCEPT:
                 raise
@@ -115,13 +125,20 @@ class Server:
         # Those at a Unix socket are not counted: who may open it is decided by the file's permissions.
         address = ip_network_of(transport.peer)
         error = self._refusal_of(address)
+        if error is not None and self._drop_silent(_SILENT_S):
+            error = self._refusal_of(address)
+        if error is None and open_files.are_scarce() and not self._drop_silent(0.0):
+            self._tell_of_scarcity("nearly as many files are open as may be")
+            self._broker.counters.refusal(0, TooManyConnections())
+            transport.close()  # to tell it would take a file for a while
+            return
         if error is None:
             self._last_number += 1
             connection = Connection(self._broker, transport, self._last_number)
-            self._connections[connection] = None
+            self._connections[connection] = address
             self._by_address[address] += 1
             self._broker.counters.connections = len(self._connections)
-            self._nursery.start_soon(self._serve, connection, address)
+            self._nursery.start_soon(self._serve, connection)
             return
         frame = self._broker.counters.refusal(0, error)
         if self._turned_away < _MAX_TURNED_AWAY:
@@ -129,6 +146,29 @@ class Server:
             self._nursery.start_soon(self._turn_away, transport, error, frame)
         else:
             transport.close()
+
+    def _drop_silent(self, age_s: float) -> bool:
+        """Makes room: closes the oldest connection that has not logged in for so long. Whether there was one."""
+        now_s = trio.current_time()
+        for connection in self._connections:  # the oldest first
+            if not connection.is_greeted and now_s - connection.opened_s >= age_s:
+                connection.drop(
+                    HandshakeTimeout("There are too many connections, and this one did not log in.")
+                )
+                self._forget(connection)
+                return True
+        return False
+
+    def _tell_of_scarcity(self, reason: str | None) -> None:
+        """Once in a while: it may go on for long."""
+        now_s = trio.current_time()
+        if now_s >= self._silent_until_s:
+            self._silent_until_s = now_s + _TELL_AGAIN_S
+            _log.error(
+                "cannot accept connections",
+                reason=reason,
+                advice="Raise the limit of open files (ulimit -n; LimitNOFILE= for systemd), or lower max_connections.",
+            )
 
     def _refusal_of(self, address: str) -> TickwheelError | None:
         """Why one more connection from an address cannot be served."""
@@ -139,17 +179,23 @@ class Server:
             return TooManyConnectionsFromAddress()
         return None
 
-    async def _serve(self, connection: Connection, address: str) -> None:
+    async def _serve(self, connection: Connection) -> None:
         try:
             await connection.serve()
         finally:
-            self._connections.pop(connection, None)
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
-                del self._by_address[address]
-            self._broker.counters.connections = len(self._connections)
-            if not self._connections:
-                self._nobody_left.set()
+            self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        """It does not count any more; it may have been forgotten before it was closed."""
+        address = self._connections.pop(connection, None)
+        if address is None:
+            return
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+        self._broker.counters.connections = len(self._connections)
+        if not self._connections:
+            self._nobody_left.set()
 
     async def _turn_away(self, transport: Transport, error: TickwheelError, frame: bytes) -> None:
         """Say why before closing; wait for the client to have read it, but not for long."""

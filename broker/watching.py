@@ -19,7 +19,7 @@ from broker.tls import Certificates
 if TYPE_CHECKING:
     from broker.core import Broker
 
-_BACKLOG = 64
+_BACKLOG = 1_024
 _ADVICE = "Choose another http_host or http_port, or set http_listen = false."
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import ssl
 from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,6 +27,7 @@ from starlette.routing import Route
 
 from broker import logs
 from broker.metrics import Metrics
+from broker.open_files import most_of_http
 from broker.vitals import Disk, look_at_disk
 from broker.watching import Gate
 
@@ -32,7 +35,8 @@ if TYPE_CHECKING:
     from broker.core import Broker
 
 MAX_CONNECTIONS: Final = 64
-"""At a time; others wait to be accepted. Each costs a file and some memory."""
+"""At a time. Each costs a file and some memory; when there are so many, the oldest that asks nothing is closed for the
+next one, so that probes are answered whoever else connects."""
 
 READ_TIMEOUT_S: Final = 3
 """Short: a probe that waits for a place must not take a broker for one that hangs. Probes usually give up at 5 s."""
@@ -104,6 +108,18 @@ class Pages:
         return None
 
 
+@dataclass(eq=False, slots=True)
+class _Place:
+    """One connection."""
+
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    requests: int = 0
+    """That are being answered."""
+
+
+_PLACE: Final[ContextVar[_Place]] = ContextVar("place")
+
+
 class WebServer:
     """Serves the pages on its listeners."""
 
@@ -111,12 +127,17 @@ class WebServer:
         self, broker: Broker, gate: Gate, context: Callable[[], ssl.SSLContext] | None = None
     ) -> None:
         """`context` gives what a TLS handshake that begins now uses; None: no TLS."""
-        app: Any = Pages(broker, gate).app()  # starlette and hypercorn describe ASGI in types of their own
-        self._app = wrap_app(app, 0, "asgi")
+        self._pages: Any = Pages(
+            broker, gate
+        ).app()  # starlette and hypercorn describe ASGI in types of their own
+        answer: Any = self._answer
+        self._app = wrap_app(answer, 0, "asgi")
         self._context = context
         self._config = _config()
         self._worker = WorkerContext(None)
-        self._places = trio.CapacityLimiter(MAX_CONNECTIONS)
+        self._most = most_of_http(MAX_CONNECTIONS)
+        self._places: dict[_Place, None] = {}  # the oldest first
+        self._place_left = trio.lowlevel.ParkingLot()
 
     async def run(self, listeners: list[trio.SocketListener]) -> None:
         """Serve until cancelled; closing the listeners is the caller's business."""
@@ -126,23 +147,46 @@ class WebServer:
 
     async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         while True:
-            place = object()
-            await self._places.acquire_on_behalf_of(place)
             stream = await _accept_one(listener)
+            while len(self._places) >= self._most and not self._close_idle():
+                await self._place_left.park()
+            place = _Place()
+            self._places[place] = None
             nursery.start_soon(self._serve, stream, place)
 
-    async def _serve(self, stream: trio.SocketStream, place: object) -> None:
+    def _close_idle(self) -> bool:
+        """Closes the oldest connection that is not being answered; whether there was one."""
+        for place in self._places:
+            if not place.requests:
+                place.scope.cancel()
+                del self._places[place]
+                return True
+        return False
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        """The application; meanwhile its connection is not idle."""
+        place = _PLACE.get()
+        place.requests += 1
+        try:
+            await self._pages(scope, receive, send)
+        finally:
+            place.requests -= 1
+
+    async def _serve(self, stream: trio.SocketStream, place: _Place) -> None:
+        _PLACE.set(place)
         try:
             over: Any = stream
             if self._context is not None:
                 over = trio.SSLStream(stream, self._context(), server_side=True, https_compatible=True)
-            with trio.move_on_after(CONNECTION_S):
+            place.scope.deadline = trio.current_time() + CONNECTION_S
+            with place.scope:
                 await TCPServer(self._app, self._config, self._worker, ConnectionState({}), over)
         except Exception:
             # One client's connection; the broker goes on.
             _log.exception("an HTTP connection ended by a defect")
         finally:
-            self._places.release_on_behalf_of(place)
+            self._places.pop(place, None)
+            self._place_left.unpark_all()
             await trio.aclose_forcefully(stream)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from native import Buffer, lib
-from timerlog.errors import DiskFull, LogFailed
+from timerlog.errors import DiskFull, LogFailed, TooManyOpenFiles
 
 
 class SegmentFile(Protocol):
@@ -77,11 +77,21 @@ def _raise_allocation(error: int, what: object) -> None:
     raise LogFailed(f"cannot grow {what}: {os.strerror(-error)}")
 
 
+def open_file(path: Path, flags: int, mode: int = 0o640) -> int:
+    """A descriptor, closed on exec. Raises ``TooManyOpenFiles``, ``OSError``."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise TooManyOpenFiles(f"{path.name} cannot be opened: {error.strerror}") from error
+        raise
+
+
 class FileSegment:
     def __init__(self, path: Path, create: bool) -> None:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        flags = os.O_RDWR | (os.O_CREAT if create else 0)
         try:
-            self._fd = os.open(path, flags, 0o640)
+            self._fd = open_file(path, flags)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"the disk is full (creating {path.name})") from error
@@ -159,7 +169,7 @@ class FileDisk:
 
     def sync_directory(self) -> None:
         for path in (self._log_directory, self.directory):
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            fd = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(fd)
             finally:
@@ -175,7 +185,7 @@ class FileDisk:
         temporary = self._new(name)
         try:
             # Not cut before it is written: there may be room in it already.
-            with open(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640), "wb") as file:
+            with open(open_file(temporary, os.O_RDWR | os.O_CREAT), "wb") as file:
                 file.write(data)
                 file.truncate()
                 if durable:

@@ -56,8 +56,9 @@ class DirectoryGone(StoreError):
     )
 
 
-class TooManyOpenFiles(StoreError):
-    """The process, or the system, may open no more files; the disk is in order."""
+class TooManyOpenFiles(DiskFull):
+    """The process, or the system, may open no more files. The disk is in order, but what needs another file waits, or
+    is refused, as on one that is full."""
 
     code = "too_many_open_files"
     advice = (

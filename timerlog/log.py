@@ -153,6 +153,10 @@ class CommitLog:
         try:
             file.sync()
             self.disk.sync_directory()
+        except DiskFull:  # the directory could not be opened
+            file.close()
+            self.disk.remove_segment(base)
+            raise
         except OSError as error:
             self._failed = f"syncing a new segment failed: {error.strerror}"
             raise LogFailed(self._failed) from error

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from native import ffi, lib
+from timerlog.disk import open_file
 from timerlog.errors import DiskFull, NoAddressSpace, StoreError
 from timerlog.holes import PAGE_BYTES as PAGE_BYTES
 from timerlog.holes import Holes, find_holes, reading_fills
@@ -71,7 +72,7 @@ class Region:
         if self.path is None:
             yield self._memory_fd
             return
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = open_file(self.path, os.O_RDWR | os.O_CREAT)
         try:
             yield fd
         finally:
@@ -177,7 +178,7 @@ class Region:
                 self._punch_hole(self._memory_fd, start, end)
             return
         try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            fd = open_file(self.path, os.O_RDWR)
         except FileNotFoundError:
             return  # its topic was deleted
         try:

@@ -23,7 +23,7 @@ from timerlog.bulk import Plan, TopicPlan
 from timerlog.checkpoint import Checkpoint
 from timerlog.control import Control
 from timerlog.disk import Disk, FileDisk
-from timerlog.errors import DirectoryGone, DirectoryReadOnly, DiskFull
+from timerlog.errors import DirectoryGone, DirectoryReadOnly, DiskFull, TooManyOpenFiles
 from timerlog.job import AdoptReport, InThread
 from timerlog.layout import RecordType
 from timerlog.lock import DirectoryLock
@@ -67,6 +67,9 @@ class Store(TimerServices, Control):
         except PermissionError as error:
             lock.release()
             raise DirectoryReadOnly(f"{error.filename} cannot be written") from error
+        except TooManyOpenFiles:
+            lock.release()
+            raise
         except DiskFull as error:
             lock.release()
             free_mib = shutil.disk_usage(directory).free / MIB

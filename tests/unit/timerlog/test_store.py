@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
 from broker.errors import from_store
-from tests.support.driver import NOW_MS, SMALL
+from tests.support.driver import NOW_MS, SMALL, pump
+from tests.support.frames import send
 from timerlog.errors import BadDirectory, BadSettings, DiskFull
 from timerlog.region import PAGE_BYTES
 from timerlog.settings import StoreSettings
@@ -50,3 +55,33 @@ def test_tables_that_cannot_be_opened_give_their_address_space_back(
         Tables(tmp_path, 1, SMALL)
     assert caught.value
     assert address_space_bytes() - before < GIB
+
+
+def test_no_descriptor_for_a_segment_or_a_table_is_no_broken_disk(store: Store, tmp_path: Path) -> None:
+    """Sends are refused as on a full disk, nothing is lost, and it goes on once a file can be opened."""
+    topic = store.open_topic("t", NOW_MS)
+    store.ingest(send(topic, [b"before"], times_ms=[NOW_MS]), NOW_MS)
+    segments = len(store.log.segments)
+    true, kinds = os.open, set()
+
+    def refuse(path: Any, flags: int, mode: int = 0o777, **options: Any) -> int:
+        kinds.add(Path(path).suffix)
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    with mock.patch("os.open", refuse):
+        with pytest.raises(DiskFull, match="Too many open files"):
+            store.log.roll()
+        with pytest.raises(DiskFull, match="Too many open files"):
+            store.tables.ensure_rows(10_000_000)
+        with pytest.raises(DiskFull, match="Too many open files"):
+            store.disk.replace("note", b"x", durable=True)
+        store.housekeeping(NOW_MS + 1_000_000)
+    with mock.patch("os.open", lambda path, *rest, **options: (
+        refuse(path, 0) if Path(path).is_dir() else true(path, *rest, **options)
+    )), pytest.raises(DiskFull):  # fmt: skip
+        store.log.roll()
+    assert kinds >= {".log", ".table", ".new"}
+    assert len(store.log.segments) == segments
+    store.log.roll()
+    store.ingest(send(topic, [b"after"], times_ms=[NOW_MS]), NOW_MS)
+    assert pump(store, NOW_MS + 1) == 2

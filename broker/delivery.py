@@ -69,7 +69,7 @@ class Subscription:
         self.group_ids = group_ids
         self.holder = holder
         self.credit = credit
-        self.batch = min(batch, credit)
+        self.batch = batch
         self.outgoing = outgoing
         self.is_started = False
         self.is_leaving = False

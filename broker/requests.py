@@ -51,6 +51,8 @@ from tickwheel.protocol.requests import (
     Ping,
     Query,
     Reschedule,
+    SetCredit,
+    SetCreditOk,
     Subscribe,
     SubscribeOk,
     Unsubscribe,
@@ -103,10 +105,7 @@ def _topic_id(broker: Broker, name: str, *, create: bool) -> int:
 def _subscribe(caller: Caller, correlation: int, request: Subscribe) -> None:
     broker = caller.broker
     check_name(request.group, "group")
-    if request.credit > broker.settings.max_credit:
-        raise CreditTooLarge(
-            f"A credit of {request.credit:,} is more than max_credit, {broker.settings.max_credit:,}."
-        )
+    _check_credit(broker, request)
     if broker.held_subscriptions >= broker.settings.max_subscriptions:
         raise TooManySubscriptions
     is_new_topic = request.topic not in broker.store.tables.topic_ids
@@ -155,6 +154,23 @@ def _open_group(broker: Broker, topic_id: int, request: Subscribe) -> int:
             "Create it first (`tickwheel groups create`), or set auto_create_groups = true on the broker."
         )
         raise
+
+
+def _check_credit(broker: Broker, request: Subscribe | SetCredit) -> None:
+    if request.credit > broker.settings.max_credit:
+        raise CreditTooLarge(
+            f"A credit of {request.credit:,} is more than max_credit, {broker.settings.max_credit:,}."
+        )
+
+
+def _set_credit(caller: Caller, correlation: int, request: SetCredit) -> None:
+    broker, subscription = caller.broker, caller.subscriptions.get(request.subscription)
+    if subscription is None:
+        raise BadRequest(f"This connection has no subscription {request.subscription}.")
+    _check_credit(broker, request)
+    subscription.credit = request.credit
+    broker.delivery.wake_holder(subscription.holder)
+    when_durable(caller, correlation, request, SetCreditOk(request.credit))
 
 
 def _shard(broker: Broker, request: Subscribe, topic_id: int) -> int:
@@ -237,6 +253,7 @@ _HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
     Subscribe: _subscribe,
     Unsubscribe: _unsubscribe,
     Return: _return,
+    SetCredit: _set_credit,
     Cancel: changes.cancel,
     Reschedule: changes.reschedule,
     Redeliver: changes.redeliver,

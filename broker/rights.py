@@ -37,6 +37,7 @@ from tickwheel.protocol.requests import (
     Ping,
     Query,
     Reschedule,
+    SetCredit,
     Subscribe,
     Unsubscribe,
 )
@@ -256,6 +257,7 @@ TABLE: Final[dict[type[Request], Callable[[Rights, Any], Any]]] = {
     Ping: _free,
     Unsubscribe: _free,  # of this connection
     Return: _free,
+    SetCredit: _free,  # within max_credit
     GetTopics: _free,  # shows those that it may know of
     OpenTopic: _topic(PUBLISH),
     Prepare: _topic(PUBLISH),

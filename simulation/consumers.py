@@ -33,6 +33,7 @@ class Consumer:
         self._topic = topic
         self._group = group
         self._rng: random.Random = world.random(f"consumer/{topic}/{group}/{number}")
+        self._slowness: random.Random = world.random(f"slowness/{topic}/{group}/{number}")
         self._name = f"{topic}/{group}/{number}"
 
     async def run(self) -> None:
@@ -57,13 +58,13 @@ class Consumer:
                 if batch is None:
                     continue
                 for delivered in batch:
-                    await self._handle(delivered)
+                    await self._handle(client, delivered)
             if rng.random() < 0.5:
                 self._world.trace("leave", self._name)
                 raise _Abandon
 
-    async def _handle(self, delivered: Any) -> None:
-        world, rng, profile = self._world, self._rng, self._world.profile
+    async def _handle(self, client: Client, delivered: Any) -> None:
+        world = self._world
         token = world.token_of(delivered.body)
         message = world.oracle.messages.get(token)
         world.trace("got", self._name, token, delivered.epoch)
@@ -74,6 +75,17 @@ class Consumer:
             return
         if message.id != delivered.id:
             raise Violation(f"{token} has the id {message.id}, and came as {delivered.id}")
+        world.claims.begin(client, message, self._group, delivered.epoch)
+        try:
+            await self._work(delivered, message)
+        finally:
+            world.claims.end(message, self._group)
+
+    async def _work(self, delivered: Any, message: Message) -> None:
+        world, rng, profile = self._world, self._rng, self._world.profile
+        if not world.is_calm and self._slowness.random() < profile.slow:
+            world.count("slow handlers")
+            await trio.sleep((0.5 + 2 * self._slowness.random()) * profile.ack_wait_ms / 1_000)
         chance = 1.0 if world.is_calm else rng.random()
         if (chance := chance - profile.silence) < 0:
             return
@@ -89,6 +101,7 @@ class Consumer:
     async def _ack(self, delivered: Any, message: Message) -> None:
         world, epoch = self._world, delivered.epoch
         since_s = trio.current_time()
+        world.claims.end(message, self._group)
         world.oracle.acking(message, self._group, epoch)
         confirm = world.is_calm or self._rng.random() < 0.5
         try:
@@ -107,6 +120,7 @@ class Consumer:
     async def _nack(self, delivered: Any, message: Message) -> None:
         delay = self._rng.choice((None, timedelta(0), timedelta(seconds=self._rng.random() * 5)))
         calls = self._world.oracle.nacking(message, self._group, delivered.epoch)
+        self._world.claims.end(message, self._group)
         result = await delivered.nack(delay, error="simulated")
         self._world.oracle.nack_answered(message, self._group, delivered.epoch, calls, result)
         self._world.trace("nacked", self._name, message.token, delivered.epoch, result)
@@ -114,6 +128,7 @@ class Consumer:
     async def _extend(self, delivered: Any, message: Message) -> None:
         world = self._world
         duration_ms = self._rng.randint(100, 20_000)
+        world.claims.end(message, self._group)  # which may be shorter than it had it
         from_ms, jumps = world.clock.now_ms(), world.clock.jumps
         world.oracle.extending(message, self._group, delivered.epoch, from_ms + duration_ms)
         result = await delivered.extend(timedelta(milliseconds=duration_ms))

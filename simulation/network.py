@@ -264,6 +264,11 @@ class Network:
         self.lost_answers: dict[int, int] = {}
         """How many answers were lost, by their type."""
 
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that were made lately."""
+        return self._connections
+
     def listen(self) -> MemoryListener:
         """A broker begins to listen."""
         self._listener = MemoryListener(self)

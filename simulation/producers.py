@@ -343,6 +343,7 @@ class Producer:
             return
         ack_wait_ms = rng.choice((200, 1_000, 8_000))
         self._world.oracle.settings_changed(ack_wait_ms)
+        self._world.claims.settings += 1
         await client.set_topic(
             rng.choice((PLAIN, ORDERED)),
             ack_wait=timedelta(milliseconds=ack_wait_ms),

@@ -52,6 +52,8 @@ class Profile:
     max_backoff_ms: int
     max_attempts: int
     max_topics: int
+    slow: float
+    """How likely a handler takes longer than a lease."""
 
     @staticmethod
     def draw(rng: random.Random) -> Profile:
@@ -96,6 +98,7 @@ class Profile:
             max_backoff_ms=ack_wait_ms * rng.choice((1, 4)),
             max_attempts=rng.randint(1, 4),
             max_topics=16,
+            slow=_rarely(rng, 0.3),
         )
         # What came later is drawn last, so that the profile of a seed stays what it was.
         return replace(profile, network=replace(network, lost_answers=_rarely(rng, 0.5)))

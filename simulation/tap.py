@@ -82,9 +82,11 @@ def _tell(
         world.trace("lease", topic, group, token, message.id, message.epoch, now_ms)
         story = message.headers.get(STORY)
         if story is None:
-            given.append(
-                world.oracle.leased(Lease(topic, group, token, message.id, message.epoch, now_ms, holder))
-            )
+            lease = Lease(topic, group, token, message.id, message.epoch, now_ms, holder)
+            sent = world.oracle.messages.get(token)
+            if sent is not None:
+                world.claims.leased(lease, sent)
+            given.append(world.oracle.leased(lease))
         else:
             given.append(world.oracle.buried(token, story["group"], story["attempts"]))
     return given

@@ -10,6 +10,7 @@ from typing import Any
 import trio
 
 from broker.settings import Settings
+from simulation.claims import Claims
 from simulation.clock import WallClock
 from simulation.determinism import stream
 from simulation.disk import NO_LIMIT
@@ -46,6 +47,7 @@ class World:
         self.oracle = Oracle(GROUPS, self.profile.ack_wait_ms, MORTAL, self.profile.max_attempts)
         self.given: dict[int, tuple[bytes, list[Given]]] = {}
         """Frames that have not left the broker, by what identifies the object."""
+        self.claims = Claims(self)
         self.counts: dict[str, int] = {}
         self.lines: deque[str] = deque(maxlen=_TRACE_LINES)
         self.is_calm = False

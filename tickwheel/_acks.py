@@ -72,6 +72,11 @@ class AckFlight(Call):
         self._queue = queue
         self._packed = packed
 
+    @property
+    def count(self) -> int:
+        """How many acks are in it."""
+        return len(self.ids) if self._packed is None or self.ids else len(self._packed[1]) // 4
+
     def payload(self, link: Link) -> bytes | None:
         group_id = self._queue.group_id
         if group_id is None:
@@ -117,6 +122,7 @@ class AckQueue:
         self._open: AckFlight | None = None
         self._unanswered: dict[AckFlight, None] = {}
         self._parked: list[AckFlight] = []
+        self._landed = 0
         self._resumed = anyio.Event()
         self._over: TickwheelError | None = None
 
@@ -128,6 +134,11 @@ class AckQueue:
         flight.ids.append(message_id)
         flight.epochs.append(epoch)
         return flight
+
+    @property
+    def count(self) -> int:
+        """How many acks there were so far."""
+        return self._landed + sum(flight.count for flight in self._unanswered)
 
     def add_batch(self, columns: tuple[bytes, bytes]) -> AckFlight:
         """Adds the acks of a whole batch (packed ids and epochs), as a flight of its own."""
@@ -269,7 +280,9 @@ class AckQueue:
 
     def landed(self, flight: AckFlight) -> None:
         """The flight was answered, or failed."""
-        self._unanswered.pop(flight, None)
+        if flight in self._unanswered:
+            del self._unanswered[flight]
+            self._landed += flight.count
         if len(self.refused) < _REFUSED_REMEMBERED_MAX:
             self.refused.update(flight.refused.values())
         if flight.refused and None not in flight.awaited:

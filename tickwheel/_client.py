@@ -413,7 +413,7 @@ class Client(
         topic: str,
         group: str = "default",
         *,
-        credit: int = 1000,
+        credit: int | None = None,
         batch: int = 500,
         start: Start = "earliest",
         shard: str | None = None,
@@ -423,7 +423,8 @@ class Client(
         """Messages of a topic for a group, as they become due: ``async with client.subscribe("t") as sub:
         ...``
 
-        Each message goes to one subscriber of each group. ``credit``: the most messages held un-acked;
+        Each message goes to one subscriber of each group. ``credit``: the most messages held un-acked,
+        by default as many as are handled in about a second, up to 1,000, and 1,000 for who iterates over batches;
         ``batch``: the most that arrive together. ``start``: where a new group begins: at the ``earliest`` message that
         is there, behind the ``latest``, or at the first that was due at a moment or later. ``shard``: only the
         messages of one shard, by its exact key range, such as ``"-80"``. ``ephemeral``: a group that this makes ends

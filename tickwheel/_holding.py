@@ -168,6 +168,8 @@ class Holding:
         self._is_urgent = False
         self._prune_at = 64
         self._last: Parcel | None = None
+        self.given_back = 0
+        """How many messages handlers gave back, or lost."""
         self._outlive = True
         """Messages lived longer than their batch was in turn, so each is looked at by itself."""
         self.current: Parcel | None = None
@@ -232,6 +234,7 @@ class Holding:
 
     def settle(self, ids: Sequence[int], epochs: Sequence[int]) -> None:
         """These are held no longer: they were given back, or are somebody else's."""
+        self.given_back += len(ids)
         if self._lease_s:
             self._settled.update(zip(ids, epochs, strict=True))
 
@@ -380,6 +383,7 @@ class Holding:
             logger.info(
                 "%d messages of %r that waited here are no longer ours: dropped", dropped, self._topic
             )
+        self.given_back += len(in_hand)
         if in_hand:
             (message_id, epoch), result = in_hand[0]
             logger.warning(

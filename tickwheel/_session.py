@@ -142,6 +142,11 @@ class Session:
         return self._limits
 
     @property
+    def has_holds(self) -> bool:
+        """Whether the broker renews leases and changes credits."""
+        return self._limits is not None and self._limits.holds
+
+    @property
     def is_connected(self) -> bool:
         """Whether there is a connection right now."""
         return self.link is not None and self.link.ready

@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 from tickwheel._acks import AckQueue
 from tickwheel._calls import RequestCall
 from tickwheel._columns import check_name
+from tickwheel._credit import FIRST_CREDIT, MOST_CREDIT, Pace
 from tickwheel._holding import DEFAULT_MAX_HOLD_S, Holding, Parcel
 from tickwheel._message import BaseBatch, BaseMessage
 from tickwheel._times import Moment, moment_ms
@@ -24,6 +25,7 @@ from tickwheel.protocol.errors import (
     BadArgument,
     ClientClosed,
     ClientForked,
+    CreditTooLarge,
     NotConnected,
     RequestTimeout,
     TickwheelError,
@@ -31,7 +33,7 @@ from tickwheel.protocol.errors import (
 from tickwheel.protocol.limits import MAX_CREDIT, MAX_IDS_A_REQUEST
 from tickwheel.protocol.machine import AnswerBody
 from tickwheel.protocol.messages import Delivery
-from tickwheel.protocol.requests import Subscribe, SubscribeOk, Unsubscribe
+from tickwheel.protocol.requests import SetCredit, Subscribe, SubscribeOk, Unsubscribe
 from tickwheel.protocol.settling import Return
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ logger = logging.getLogger("tickwheel")
 CLOSE_TIMEOUT_S: Final = 5.0
 _FAST_S: Final = 0.001
 """Handlers that take less are fast: nothing is looked at between their messages."""
+_PAUSE_S: Final = 0.01
+"""After so long the loop turns between two messages."""
 _TURN_S: Final = 0.1
 """A batch of a fast handler that is in turn for longer has met slow messages."""
 
@@ -78,7 +82,8 @@ def max_hold_s(max_hold: timedelta | float) -> float:
 class SubscribeOptions(NamedTuple):
     """What a subscription asks for, besides topic and group; as in SUBSCRIBE."""
 
-    credit: int
+    credit: int | None
+    """None: as many as are handled in about a second, or 1,000 for who takes batches."""
     batch: int
     start: Literal["earliest", "latest"] | int = "earliest"
     shard: str | None = None
@@ -106,16 +111,20 @@ class Subscription(Generic[M, B]):
     ) -> None:
         check_name(topic)
         check_name(group, "group")
-        credit, batch = options.credit, options.batch
-        if not 1 <= batch <= MAX_CREDIT or not 1 <= credit <= MAX_CREDIT:
+        credit, batch = options.credit or FIRST_CREDIT, options.batch
+        if not 1 <= batch <= MAX_CREDIT or options.credit == 0 or not 1 <= credit <= MAX_CREDIT:
             raise BadArgument(
-                f"A credit of {credit} with batches of {batch} is not allowed.",
+                f"A credit of {options.credit} with batches of {batch} is not allowed.",
                 advice=f"Both are 1 to {MAX_CREDIT:,}.",
             )
         self.topic = topic
         self.group = group
         self.credit = credit
-        self.batch = min(batch, credit)
+        """The most un-acked messages at a time."""
+        self.batch = batch if options.credit is None else min(batch, credit)
+        self._pace = Pace() if options.credit is None else None
+        self._largest_credit = credit
+        self._handed_out = 0
         self.start, self.shard = options.start, options.shard
         self.ephemeral_ms = options.ephemeral_ms
         self.created_topic = self.created_group = False
@@ -203,7 +212,7 @@ class Subscription(Generic[M, B]):
         """As ``next_in_hand``, but a handler that blocks gives the loop a turn here, in which its acks go and its
         leases are renewed."""
         now = anyio.current_time()
-        if now - self._turned_at >= _FAST_S:
+        if now - self._turned_at >= _PAUSE_S:
             await checkpoint()
             self._turned_at = now
         current = self.holding.current
@@ -215,6 +224,7 @@ class Subscription(Generic[M, B]):
         """Leases may have ended: what was not handed out waits until the broker was asked."""
         self._in_turn = 0
         rest = self.holding.put_back(current)
+        self._handed_out -= len(rest)
         if len(rest):
             self._buffer.appendleft(rest)
             self._buffered += len(rest)
@@ -235,11 +245,35 @@ class Subscription(Generic[M, B]):
         self._current = self.holding.begin(parcel)
         self._begun_at = self._turned_at = anyio.current_time()
         self._in_turn = len(parcel)
+        self._handed_out += self._in_turn
 
     def _end_turn(self) -> None:
-        if self._in_turn:
-            self.is_fast = anyio.current_time() - self._begun_at < min(_TURN_S, _FAST_S * self._in_turn)
-            self._in_turn = 0
+        count, self._in_turn = self._in_turn, 0
+        if not count:
+            return
+        took_s = anyio.current_time() - self._begun_at
+        self.is_fast = took_s < min(_TURN_S, _FAST_S * count)
+        if self._pace is not None:
+            in_hand = max(0, self._handed_out - self.acks.count - self.holding.given_back)
+            self._ask_for(self._pace.handled(count, took_s, self.ack_wait_ms / 1_000, in_hand))
+
+    def _ask_for(self, credit: int) -> None:
+        """Another credit from now on; a little less is not worth a request."""
+        if self.credit * 3 // 4 < credit <= self.credit or not self._session.has_holds:
+            return
+        before, self.credit = self.credit, credit
+        self._largest_credit = max(credit, self._largest_credit)
+        if self._number is not None and not self._stopped:
+            self._session.submit(_CreditCall(self, self._number, credit, before))
+
+    def credit_refused(self, before: int) -> None:
+        """The broker allows less, so it stays as it was."""
+        self.credit, self._pace = before, None
+
+    @property
+    def asked_credit(self) -> int:
+        """For SUBSCRIBE; where it cannot be changed later, as much as one may need."""
+        return MOST_CREDIT if self._pace is not None and not self._session.has_holds else self.credit
 
     @property
     def is_left(self) -> bool:
@@ -279,6 +313,9 @@ class Subscription(Generic[M, B]):
         return bool(self._buffer) and self.holding.may_hand_out(self._buffer[0])
 
     async def _next_batch(self) -> B | None:
+        if self._pace is not None:
+            self._pace = None
+            self._ask_for(MOST_CREDIT)
         parcel = await self._next_parcel()
         return None if parcel is None else cast("B", parcel.hand_over(anyio.current_time()))
 
@@ -431,7 +468,7 @@ class Subscription(Generic[M, B]):
         self._buffered += delivery.count
         # A connection that was lost leaves what it brought here, and the next one brings as much again. The oldest is
         # the most likely to be somebody else's by now: without this, there would be ever more of it.
-        while self._buffered > 2 * self.credit and len(self._buffer) > 1:
+        while self._buffered > 2 * self._largest_credit and len(self._buffer) > 1:
             dropped = self._buffer.popleft()
             self._buffered -= len(dropped)
             self.holding.forget(dropped)
@@ -490,6 +527,22 @@ class _Batches(Generic[B]):
         return batch
 
 
+class _CreditCall(RequestCall):
+    """CREDIT, of a subscription of this connection."""
+
+    __slots__ = ("_before", "_subscription")
+
+    def __init__(self, subscription: Subscription[Any, Any], number: int, credit: int, before: int) -> None:
+        super().__init__(SetCredit(subscription=number, credit=credit))
+        self.bound = True
+        self._before = before
+        self._subscription = subscription
+
+    def failed(self, error: TickwheelError) -> None:
+        if isinstance(error, CreditTooLarge):
+            self._subscription.credit_refused(self._before)
+
+
 class _SubscribeCall(RequestCall):
     """SUBSCRIBE. Its answer takes effect in the reader, because messages may follow in the very same read."""
 
@@ -499,7 +552,7 @@ class _SubscribeCall(RequestCall):
         request = Subscribe(
             topic=subscription.topic,
             group=subscription.group,
-            credit=subscription.credit,
+            credit=subscription.asked_credit,
             batch=subscription.batch,
             start=subscription.start,
             shard=subscription.shard,

@@ -386,7 +386,7 @@ class Client:
         topic: str,
         group: str = "default",
         *,
-        credit: int = 1000,
+        credit: int | None = None,
         batch: int = 500,
         start: Start = "earliest",
         shard: str | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -14,6 +15,7 @@ from broker.core import Broker
 from simulation import run
 from simulation.disk import Inode
 from simulation.profile import Profile
+from tickwheel._holding import Holding
 from timerlog.answers import RememberedAnswers
 from timerlog.apply import Applier
 from timerlog.changing import Changing
@@ -131,6 +133,11 @@ def test_a_counter_that_is_wrong_by_one(monkeypatch: pytest.MonkeyPatch) -> None
 
     mutate(monkeypatch, Control, "topic_entry", wrong, every=1)
     assert found("broker counts")
+
+
+def test_leases_that_a_client_does_not_renew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Holding, "turn", lambda _holding, _now: math.inf)
+    assert found("while a client that is connected handles it")
 
 
 def test_a_replay_that_forgets_something(monkeypatch: pytest.MonkeyPatch) -> None:

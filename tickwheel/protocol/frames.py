@@ -100,6 +100,8 @@ class FrameType(IntEnum):
     BROWSE_OK = 85
     RETURN = 86
     RETURN_OK = 87
+    CREDIT = 88
+    CREDIT_OK = 89
     PLAN_JOB = 90
     PLAN_JOB_OK = 91
     RESERVE_IDS = 92
@@ -150,6 +152,7 @@ ANSWER_OF: Final[dict[FrameType, FrameType]] = {
     FrameType.DROP: FrameType.DROP_OK,
     FrameType.EXTEND: FrameType.EXTEND_OK,
     FrameType.RETURN: FrameType.RETURN_OK,
+    FrameType.CREDIT: FrameType.CREDIT_OK,
     FrameType.PLAN_JOB: FrameType.PLAN_JOB_OK,
     FrameType.RESERVE_IDS: FrameType.RESERVE_IDS_OK,
     FrameType.ADOPT_JOB: FrameType.ADOPT_JOB_OK,

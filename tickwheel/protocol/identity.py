@@ -46,7 +46,8 @@ IDENTIFIED: Final[frozenset[FrameType]] = frozenset(
 
 - SEND is known again by its keys, and ends in SendUncertain without; ACK by the epochs: the client takes
   ``already_acked`` for an ack that counted;
-- OPEN_TOPIC and SUBSCRIBE open what is there already; SUBSCRIBE, UNSUBSCRIBE and RETURN end with their connection;
+- OPEN_TOPIC and SUBSCRIBE open what is there already; SUBSCRIBE, UNSUBSCRIBE, CREDIT and RETURN end with their
+  connection;
 - EXTEND moves the end of leases that it moved before, and is fenced by epochs, too;
 - PLAN_JOB and ADOPT_JOB name their job, which is taken in once;
 - the rest only look.

@@ -83,6 +83,13 @@ class Unsubscribe(Request, frozen=True):
     subscription: U32
 
 
+class SetCredit(Request, frozen=True):
+    """CREDIT: the subscription holds at most ``credit`` un-acked messages from now on."""
+
+    subscription: U32
+    credit: Credit
+
+
 class Cancel(Request, frozen=True):
     """CANCEL: either ``ids``, or ``topic`` and ``keys``; ``stop``: also end the redelivery of what was delivered."""
 
@@ -188,6 +195,12 @@ class UnsubscribeOk(Answer, frozen=True):
     released: int
 
 
+class SetCreditOk(Answer, frozen=True):
+    """CREDIT_OK: what holds now."""
+
+    credit: int
+
+
 class CancelOk(Answer, frozen=True):
     """CANCEL_OK: one result for each id or key, in order."""
 
@@ -216,6 +229,7 @@ REQUEST_CLASSES: Final[dict[FrameType, type[Request]]] = {
     FrameType.OPEN_TOPIC: OpenTopic,
     FrameType.SUBSCRIBE: Subscribe,
     FrameType.UNSUBSCRIBE: Unsubscribe,
+    FrameType.CREDIT: SetCredit,
     FrameType.CANCEL: Cancel,
     FrameType.RESCHEDULE: Reschedule,
     FrameType.STATS: GetStats,
@@ -234,6 +248,7 @@ ANSWER_CLASSES: Final[dict[FrameType, type[Answer]]] = {
     FrameType.OPEN_TOPIC_OK: OpenTopicOk,
     FrameType.SUBSCRIBE_OK: SubscribeOk,
     FrameType.UNSUBSCRIBE_OK: UnsubscribeOk,
+    FrameType.CREDIT_OK: SetCreditOk,
     FrameType.CANCEL_OK: CancelOk,
     FrameType.RESCHEDULE_OK: RescheduleOk,
     **settling.ANSWERS,

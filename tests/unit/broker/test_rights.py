@@ -45,6 +45,7 @@ from tickwheel.protocol.requests import (
     Ping,
     Query,
     Reschedule,
+    SetCredit,
     Subscribe,
     Unsubscribe,
 )
@@ -139,7 +140,14 @@ EVERYWHERE: list[tuple[str, Request]] = [
     ("publish", ReserveIds(1)),
     ("publish", AdoptJob(JOB)),
 ]
-FREE: list[Request] = [Ping(), Unsubscribe(1), Return(1, [], []), GetTopics(), GetSchedules()]
+FREE: list[Request] = [
+    Ping(),
+    Unsubscribe(1),
+    SetCredit(1, 1),
+    Return(1, [], []),
+    GetTopics(),
+    GetSchedules(),
+]
 BY_ID = {Decide}
 BY_SCHEDULE = {DeleteSchedule, TriggerSchedule}
 

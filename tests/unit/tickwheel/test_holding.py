@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ async def test_what_waits_through_a_long_break_is_confirmed_or_dropped(
             listener, there.network._listener = there.network._listener, None
             there.network._connections[-1].cut()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(handle_all, other, handled, 0.01)
+                nursery.start_soon(partial(handle_all, other, handled, 0.01, credit=COUNT))
                 await trio.sleep(15)
                 there.network._listener = listener
                 assert await subscription.receive(timeout=30) is None
@@ -271,7 +272,7 @@ async def test_a_loop_that_does_not_turn_loses_its_leases(
                 await trio.sleep(0.01)
             autojump_clock.jump(60)  # of which nothing hears before it is over
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(handle_all, other, handled, 0.01)
+                nursery.start_soon(partial(handle_all, other, handled, 0.01, credit=COUNT))
                 while (message := await subscription.receive(timeout=10)) is not None:
                     handled[message.body] += 1
                     await message.ack()
@@ -295,3 +296,68 @@ async def test_refused_acks_do_not_flood_the_log(
                 await trio.sleep(0.01)
             assert caplog.text.count("was refused: stale_receipt") == 1
         assert "49 more acks of 't' in group 'default' were refused" in caplog.text
+
+
+async def test_what_waits_follows_from_how_long_messages_are_handled(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with broker_in_time(tmp_path) as there:
+        await send(there, 4_000)
+        async with there.client() as client, client.subscribe("t") as subscription:
+            slow_s, credits = 0.0, []
+            for count, slow_s in ((3_000, 0.0), (100, 0.25), (500, 0.01)):
+                for _ in range(count):
+                    message = await subscription.receive(timeout=10)
+                    assert message is not None
+                    await trio.sleep(slow_s)
+                    await message.ack()
+                credits.append(subscription.credit)
+                (held,) = there.broker.delivery._holders.values()
+                assert held.credit == subscription.credit
+        fast, slow, middling = credits
+        assert fast > 500
+        assert slow <= 6
+        assert 50 <= middling <= 150
+
+
+async def test_who_collects_messages_is_given_up_to_a_thousand(tmp_path: Path, autojump_clock: Any) -> None:
+    async with broker_in_time(tmp_path) as there:
+        await send(there, 1_200)
+        async with there.client() as client, client.subscribe("t") as subscription:
+            held = [await subscription.receive(timeout=10) for _ in range(1_000)]
+            assert None not in held
+            assert await subscription.receive(timeout=10) is None
+
+
+async def test_batches_have_a_thousand_and_a_given_credit_stays(tmp_path: Path, autojump_clock: Any) -> None:
+    async with broker_in_time(tmp_path, max_credit=1_000) as there:
+        await send(there, 3_000)
+        async with there.client() as client:
+            async with client.subscribe("t", "batches") as subscription:
+                async for batch in subscription.batches():
+                    await batch.ack()
+                    if len(batch) == 500:
+                        break
+                (held,) = there.broker.delivery._holders.values()
+                assert held.credit == 1_000
+            async with client.subscribe("t", "given", credit=7) as subscription:
+                for _ in range(100):
+                    message = await subscription.receive(timeout=10)
+                    assert message is not None
+                    await message.ack()
+                (held,) = there.broker.delivery._holders.values()
+                assert held.credit == 7
+
+
+async def test_a_broker_that_allows_less_keeps_its_limit(tmp_path: Path, autojump_clock: Any) -> None:
+    async with broker_in_time(tmp_path, max_credit=20) as there:
+        await send(there, 100)
+        async with there.client() as client, client.subscribe("t") as subscription:
+            for _ in range(100):
+                message = await subscription.receive(timeout=10)
+                assert message is not None
+                await message.ack()
+            assert subscription.credit <= 20
+            there.network._connections[-1].cut()
+            await client.send("t", b"one more")
+            assert await subscription.receive(timeout=10) is not None

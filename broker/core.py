@@ -90,7 +90,7 @@ class Broker:
             store, clock, settings.max_frame_bytes, self.commit.tell, self.counters.refusal
         )
         self.forecasts = Forecasts(store, clock)
-        self.delivery = Delivery(store, clock, nursery, self._deliver)
+        self.delivery = Delivery(store, clock, nursery, self._deliver, self.commit.be_patient)
         self.services = Services(
             store,
             clock,

@@ -221,8 +221,17 @@ class Dispatcher:
 class Delivery:
     """All dispatchers. Each starts with the first subscription of its group and ends after the last."""
 
-    def __init__(self, store: Store, clock: Clock, nursery: trio.Nursery, deliver: Deliver) -> None:
-        """`deliver` sends a DELIVER frame to a subscription as soon as its leases are durable."""
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        nursery: trio.Nursery,
+        deliver: Deliver,
+        on_wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`deliver` sends a DELIVER frame to a subscription as soon as its leases are durable; `on_wake` is called when
+        a dispatcher may be about to lease something."""
+        self._on_wake = on_wake
         self._store = store
         self._clock = clock
         self._nursery = nursery
@@ -302,6 +311,7 @@ class Delivery:
         for part in self._store.parts_of(group_id):
             dispatcher = self._dispatchers.get(part)
             if dispatcher is not None:
+                self._on_wake()
                 dispatcher.wake()
 
     def wake_holder(self, holder: int) -> None:

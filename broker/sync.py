@@ -149,10 +149,15 @@ class GroupCommit:
         self.figures = SyncFigures()
         self._dirty = Bell()
         self._urgent = Bell()
+        self._has_patience = False
 
     def mark_dirty(self) -> None:
         """Something was staged that nobody waits for: ticks."""
         self._dirty.ring()
+
+    def be_patient(self) -> None:
+        """Somebody was woken who will append something in this turn of the loop: it shares the next sync."""
+        self._has_patience = True
 
     def when_durable(self, position: int, sink: Sink, reply: bytes) -> None:
         """Call `sink(reply)` once the log is durable up to `position`; at once if it is already."""
@@ -215,8 +220,9 @@ class GroupCommit:
             if not self._waiting:
                 with trio.move_on_after(LAZY_SYNC_S):
                     await self._urgent.wait()
-            # One turn of patience: what was woken together with this, such as dispatchers, shares the sync.
-            await trio.lowlevel.checkpoint()
+            if self._has_patience:
+                self._has_patience = False
+                await trio.lowlevel.checkpoint()
             await self.sync_once()
 
     async def sync_once(self) -> None:

@@ -59,6 +59,30 @@ async def test_replies_wait_for_the_disk_and_share_a_sync(store: Store) -> None:
     store.close()
 
 
+async def test_who_was_woken_at_the_same_time_shares_the_sync(store: Store) -> None:
+    runner = GatedRunner()
+    commit = GroupCommit(store, runner, on_durable=lambda: None)
+    replies: list[bytes] = []
+
+    async def lease() -> None:
+        store.open_topic("second", NOW_MS)
+        commit.when_durable(store.appended_position, replies.append, b"2")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        await trio.testing.wait_all_tasks_blocked()
+        store.open_topic("first", NOW_MS)
+        commit.when_durable(store.appended_position, replies.append, b"1")
+        commit.be_patient()
+        nursery.start_soon(lease)
+        await trio.testing.wait_all_tasks_blocked()
+        runner.gate.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (replies, runner.runs) == ([b"1", b"2"], 1)
+        nursery.cancel_scope.cancel()
+    store.close()
+
+
 async def test_a_position_that_is_durable_is_answered_at_once(store: Store) -> None:
     commit = GroupCommit(store, InPlace(), on_durable=lambda: None)
     replies: list[bytes] = []

@@ -13,6 +13,8 @@ import trio
 
 from broker import timerfd
 from broker.wake import Bell
+from tickwheel.protocol.errors import BadTime, NaiveDatetime, TickwheelError
+from tickwheel.protocol.limits import MAX_TIME_MS
 
 _NS_PER_MS = 1_000_000
 _MS_PER_S = 1_000
@@ -154,8 +156,6 @@ class ManualClock:
     """
 
     def __init__(self, start: datetime | None = None) -> None:
-        if start is not None and start.tzinfo is None:
-            raise ValueError("the clock's start has no time zone; use datetime.now(UTC) or add tzinfo")
         self._now_ms = time.time_ns() // _NS_PER_MS if start is None else _to_ms(start)
         self._step_back_ms = 0
         self._lock = threading.Lock()
@@ -170,20 +170,21 @@ class ManualClock:
         return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self._now_ms)
 
     def advance(self, by: timedelta) -> None:
-        """Move forward. What became due is delivered soon after; the caller does not wait for it."""
+        """Move forward. What became due is delivered soon after; the caller does not wait for it. Raises BadTime."""
+        if not isinstance(by, timedelta):
+            raise BadTime(f"The clock is to be advanced by a {type(by).__name__}.", advice="Use a timedelta.")
         if by < timedelta(0):
-            raise ValueError("advance() goes forward; use set() to jump back")
+            raise BadTime("advance() goes forward.", advice="Use set() to jump back.")
         with self._lock:
-            self._now_ms += by // timedelta(milliseconds=1)
+            self._now_ms = _checked_ms(self._now_ms + by // timedelta(milliseconds=1))
         self._wake_all()
 
     def set(self, now: datetime) -> None:
-        """Jump to `now`, forward or back, as when somebody sets the machine's clock."""
-        if now.tzinfo is None:
-            raise ValueError("the time has no time zone; use datetime.now(UTC) or add tzinfo")
+        """Jump to `now`, forward or back, as when somebody sets the machine's clock. Raises BadTime, NaiveDatetime."""
+        now_ms = _to_ms(now)
         with self._lock:
-            self._step_back_ms += max(0, self._now_ms - _to_ms(now))
-            self._now_ms = _to_ms(now)
+            self._step_back_ms += max(0, self._now_ms - now_ms)
+            self._now_ms = now_ms
         self._wake_all()
 
     def alarm(self) -> Alarm:
@@ -248,4 +249,21 @@ class _ManualAlarm:
 
 
 def _to_ms(moment: datetime) -> int:
-    return (moment - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
+    if not isinstance(moment, datetime):
+        raise BadTime(
+            f"The clock is to be set to a {type(moment).__name__}.", advice="Use an aware datetime."
+        )
+    try:
+        if moment.utcoffset() is None:
+            raise NaiveDatetime
+        return _checked_ms((moment - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1))
+    except (TypeError, ValueError, OverflowError) as error:  # NaT of pandas is a datetime
+        if isinstance(error, TickwheelError):
+            raise
+        raise BadTime(f"The clock cannot be set to {moment!r}.", advice="Use an aware datetime.") from None
+
+
+def _checked_ms(time_ms: int) -> int:
+    if not 0 <= time_ms <= MAX_TIME_MS:
+        raise BadTime("The clock would be set to a time outside of the years 1970 to 9999.")
+    return int(time_ms)

@@ -11,9 +11,11 @@ import click
 
 from cli.session import current_session
 from cli.times import parse_duration, parse_moment
+from tickwheel.protocol.limits import MAX_ID
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
+_ID_DIGITS = len(str(MAX_ID))
 _SELECT = (
     "Name the messages by their ids, or name a topic and which of its messages: one or more --key, --all, "
     "or a filter such as --state, --due-until or --priority-min"
@@ -89,6 +91,11 @@ def selection_options(command: _Command) -> _Command:
     return click.argument("names", metavar="[ID]... | TOPIC", nargs=-1)(with_topic)
 
 
+def _is_id(name: str) -> bool:
+    is_number = name.isascii() and name.isdecimal() and len(name.lstrip("0")) <= _ID_DIGITS
+    return is_number and 0 < int(name) <= MAX_ID
+
+
 def selected_messages(names: Sequence[str], topic: str | None, keys: Sequence[str]) -> dict[str, Any]:
     """Keyword arguments of the client: `ids`, or `topic` and `keys`; anything else is a usage error."""
     if keys:
@@ -100,7 +107,7 @@ def selected_messages(names: Sequence[str], topic: str | None, keys: Sequence[st
         return {"topic": topics[0], "keys": list(keys)}
     if topic or not names:
         raise click.UsageError(_SELECT)
-    wrong = [name for name in names if not (name.isascii() and name.isdecimal()) or int(name) == 0]
+    wrong = [name for name in names if not _is_id(name)]
     if wrong:
         raise click.UsageError(f"{wrong[0]!r} is not the id of a message. {_SELECT}")
     return {"ids": [int(name) for name in names]}

@@ -11,6 +11,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from tickwheel._calls import Call, Link
+from tickwheel._checks import text
 from tickwheel._requests import typed
 from tickwheel._results import ReceiptResult
 from tickwheel._times import Delay, duration_ms, wait_ms
@@ -163,7 +164,7 @@ class AckQueue:
                 ids=list(ids),
                 epochs=list(epochs),
                 delay_ms=given_ms,
-                error=error[:_ERROR_CHARS],
+                error=text(error, "error")[:_ERROR_CHARS],
             )
         )
         assert isinstance(body, NackOk)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tickwheel._checks import listed, text, whole
 from tickwheel._requests import Requests
 from tickwheel.protocol.bulk import AdoptJob, AdoptJobOk, PlanJob, PlanJobOk, ReserveIds, ReserveIdsOk
 from tickwheel.protocol.errors import TooManyRejects
@@ -48,7 +49,8 @@ class BulkRequests(Requests):
     async def plan_job(self, topics: Sequence[str], *, job: str | None = None) -> JobPlan:
         """Begins a job of bulk scheduling for these topics; those that are not there are made. ``job``: 32 hexadecimal
         digits, by which the broker knows a job that is handed in twice. Raises BadRequest, TooManyTopics, DiskFull."""
-        name = job or uuid.uuid4().hex
+        name = uuid.uuid4().hex if job is None else text(job, "job")
+        topics = [text(one, "topics") for one in listed(topics, "topics", '["orders"]')]
         found = await self._answer(PlanJob(job=name, topics=list(topics)), PlanJobOk)
         adopted = None if found.adopted is None else AdoptResult(*found.adopted, [], repeated=True)
         return JobPlan(name, found.plan, found.directory, adopted)
@@ -56,12 +58,14 @@ class BulkRequests(Requests):
     async def reserve_ids(self, count: int) -> int:
         """The first of ``count`` message numbers that nobody else is given; up to 16,777,216 at a time. Raises
         DiskFull, BadRequest."""
+        count = whole(count, "count", 1, 1 << 24)
         return (await self._answer(ReserveIds(count=count), ReserveIdsOk)).first_id
 
     async def adopt_job(self, job: str, *, max_rejects: int = 0) -> AdoptResult:
         """Hands a job in whose files are complete, and returns when all its messages are scheduled; if more than
         ``max_rejects`` have a key that another message has, none of them is. Raises JobRefused (with ``result``),
         BadJob, DiskFull."""
+        max_rejects = whole(max_rejects, "max_rejects", 0, 1 << 40)
         found = AdoptJobOk(False, 0, 0, [], False)
         while not found.is_done:
             found = await self._answer(

@@ -12,7 +12,7 @@ import msgspec
 
 from tickwheel._results import Item, SendResults, check_send_ok
 from tickwheel.protocol.bodies import Request
-from tickwheel.protocol.errors import TickwheelError
+from tickwheel.protocol.errors import BadArgument, BadRequest, TickwheelError
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.identity import IDENTIFIED
 from tickwheel.protocol.machine import AnswerBody
@@ -24,10 +24,12 @@ from tickwheel.protocol.messages import (
     pack_column,
     retarget_send,
 )
-from tickwheel.protocol.requests import FRAME_TYPE_OF_REQUEST, encode_body
+from tickwheel.protocol.requests import FRAME_TYPE_OF_REQUEST, decode_request, encode_body
 
 CALL_OVERHEAD_BYTES = 1024
 """What a request counts beside its payload, so that many small ones are bounded too."""
+
+JUDGED_BYTES_MAX = 65_536
 
 FLIGHT_MESSAGES_MAX = 1024
 FLIGHT_BYTES_MAX = 256 * 1024
@@ -104,13 +106,27 @@ class Call:
         """Hears of the end, whatever it was."""
 
 
+def encode_request(request: Request) -> bytes:
+    """The payload of a request, judged as the broker judges it, so that it is not sent in vain; what is long, ids for
+    the most part, was judged when it was taken. Raises BadArgument."""
+    try:
+        payload = encode_body(request)
+        if len(payload) <= JUDGED_BYTES_MAX:
+            decode_request(FRAME_TYPE_OF_REQUEST[type(request)], payload)
+    except BadRequest as error:
+        raise BadArgument(error.message, advice="Correct the argument that the message names.") from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadArgument(f"An argument cannot be sent: {error}.") from None
+    return payload
+
+
 class RequestCall(Call):
     """A request with a MessagePack body."""
 
     __slots__ = ("_payload", "body", "frame_type")
 
     def __init__(self, request: Request, deadline: float = math.inf) -> None:
-        self._payload = encode_body(request)
+        self._payload = encode_request(request)
         super().__init__(len(self._payload), deadline)
         self.frame_type = FRAME_TYPE_OF_REQUEST[type(request)]
         self.body: AnswerBody | None = None

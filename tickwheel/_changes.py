@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, overload
+from functools import partial
+from typing import Any, Final, overload
 
+from tickwheel._checks import listed, shown, whole
 from tickwheel._columns import check_name, check_priority
 from tickwheel._requests import Requests, size_of, targets, typed, when
 from tickwheel._results import CancelResult, ChangeResult, RedeliverResult, RescheduleResult
 from tickwheel._times import Delay, Moment, moment_ms
 from tickwheel.protocol.errors import BadArgument, BadTime
+from tickwheel.protocol.limits import MAX_PRIORITY
 from tickwheel.protocol.requests import Cancel, CancelOk, Reschedule, RescheduleOk
 from tickwheel.protocol.settling import Change, ChangeOk, MessageFilter, Redeliver, RedeliverOk
 
 STATES = ("scheduled", "ready", "leased", "waiting", "acked", "dead")
 _MOMENTS = ("due_from", "due_until", "created_from", "created_until")
+_NUMBERS: Final = {
+    "priority_min": partial(whole, low=0, high=MAX_PRIORITY),
+    "priority_max": partial(whole, low=0, high=MAX_PRIORITY),
+    "epoch_min": partial(whole, low=0, high=0xFFFF_FFFF),
+}
 _FILTERS = ("states", "priority_min", "priority_max", "epoch_min", "group", *_MOMENTS)
 
 
@@ -27,20 +35,20 @@ def message_filter(given: dict[str, Any]) -> MessageFilter:
         if value is None:
             continue
         if name in _MOMENTS:
-            fields[f"{name}_ms"] = moment_ms(value)
+            fields[f"{name}_ms"] = moment_ms(value, name)
         elif name == "states":
             fields[name] = _states(value)
         else:
-            fields[name] = value
+            fields[name] = _NUMBERS[name](value, name) if name in _NUMBERS else value
     return MessageFilter(**fields)
 
 
 def _states(states: str | Iterable[str]) -> list[Any]:
-    listed = [states] if isinstance(states, str) else list(states)
-    for state in listed:
-        if state not in STATES:
-            raise BadArgument(f"{state!r} is no state.", advice=f"Use {', '.join(STATES)}.")
-    return listed
+    wanted = [states] if isinstance(states, str) else listed(states, "states", '["ready"]')
+    for state in wanted:
+        if not isinstance(state, str) or state not in STATES:
+            raise BadArgument(f"{shown(state)} is no state.", advice=f"Use {', '.join(STATES)}.")
+    return wanted
 
 
 class Changes(Requests):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import anyio
 from anyio.abc import TaskGroup
@@ -18,13 +18,16 @@ from tickwheel._backoff import Backoff
 from tickwheel._bulk import BulkRequests
 from tickwheel._calls import BulkSend
 from tickwheel._changes import Changes
+from tickwheel._checks import flag, known, seconds, text, whole
 from tickwheel._columns import Batch as ColumnBatch
 from tickwheel._columns import (
     Body,
     Headers,
     KeyMaker,
+    body_bytes,
     check_name,
     check_priority,
+    checked_bodies,
     encode_one_body,
     encode_one_headers,
     encode_one_key,
@@ -35,6 +38,7 @@ from tickwheel._dropping import DropRequests
 from tickwheel._groups import GroupRequests
 from tickwheel._holding import DEFAULT_MAX_HOLD_S
 from tickwheel._message import BaseBatch, Batch, Message
+from tickwheel._options import ClientOptions
 from tickwheel._prepared import CheckRequests
 from tickwheel._query import QueryRequests
 from tickwheel._results import SendResult, SendResults
@@ -101,11 +105,11 @@ class Client(
         keepalive: float = 30.0,
         max_pending_bytes: int = 64 * 1024 * 1024,
         auto_key: bool = True,
-        ca_file: str | None = None,
-        certificate: str | None = None,
-        key: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
         token: str | None = None,
-        token_file: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
         plain_token: bool = False,
         tracing: bool | TracerProvider = False,
         dial: Dial | None = None,
@@ -117,15 +121,15 @@ class Client(
             key=key,
             token=token,
             token_file=token_file,
-            plain_token=plain_token,
+            plain_token=flag(plain_token, "plain_token"),
         )
         self._security.check(self._address)
-        self._name = name or f"python/{socket.gethostname()}/{os.getpid()}"
-        self._timeout_s = timeout
-        self._connect_timeout_s = connect_timeout
-        self._keepalive_s = keepalive
-        self._max_pending_bytes = max_pending_bytes
-        self._auto_key = auto_key
+        self._name = text(name, "name") if name else f"python/{socket.gethostname()}/{os.getpid()}"
+        self._timeout_s = seconds(timeout, "timeout")
+        self._connect_timeout_s = seconds(connect_timeout, "connect_timeout")
+        self._keepalive_s = seconds(keepalive, "keepalive")
+        self._max_pending_bytes = whole(max_pending_bytes, "max_pending_bytes", 1, 1 << 62)
+        self._auto_key = flag(auto_key, "auto_key")
         self._dial = dial or partial(default_dial, security=self._security)
         self._keys = KeyMaker()
         self._producing = self._make_producing(tracing) if tracing else None
@@ -262,6 +266,8 @@ class Client(
         Sends from several tasks share frames: for many messages at once use tasks, or better ``send_many``.
         """
         if self._producing is not None:
+            check_name(topic)
+            body = body_bytes(body)
             with self._producing.sending(topic, size_bytes=len(body)) as sending:
                 result = await self._untraced().send(
                     topic,
@@ -279,7 +285,7 @@ class Client(
                 return result
         session = self._session
         limits = session.limits
-        if not session.knows_topic(topic):
+        if type(topic) is not str or not session.knows_topic(topic):
             check_name(topic)
         if delay_level is not None:
             delay_ms = level_delay(delay_level, limits, deliver_at, delay, delay_ms)
@@ -289,7 +295,7 @@ class Client(
             topic,
             encode_one_body(body, limits),
             (self._keys.one() if auto_key else b"") if key is None else encode_one_key(key, limits),
-            encode_one_headers(headers, limits) if headers else b"",
+            b"" if headers is None else encode_one_headers(headers, limits),
             b"" if order_key is None else encode_one_order_key(order_key, limits),
             time_ms,
             None if priority is None else check_priority(priority),
@@ -319,16 +325,22 @@ class Client(
         """Sends many messages, and returns when they are safe on the broker's disk, with a result for each.
 
         Every option is one value for all, or one for each body; ``deliver_at`` and ``delay_ms`` also take an
-        array of int64 milliseconds (``array.array`` or numpy), ``delay`` one of timedelta64. A refused message does
-        not touch the others: its result is the error. Only when nothing at all was stored because the request as a
-        whole failed, its error is raised.
+        array of int64 milliseconds (``array.array`` or numpy), ``delay`` one of timedelta64.
+
+        What is not of the right kind (a text as body, a datetime without zone, NaN, half a surrogate pair, lists of
+        different lengths) refuses the call: its error is raised, and nothing is sent. What is of the right kind and
+        beyond a limit (a body, key or headers that are too large, a time outside of the years 1970 to 9999) refuses its
+        own message: its result is the error, and the others are stored. Otherwise an error is raised only when nothing
+        at all was stored because the request as a whole failed.
 
         Retry: messages with keys are sent again when the connection breaks before the broker confirmed.
         Without keys they are not, and the error is SendUncertain; ``auto_key=True`` gives each a unique
         key. It is not set by default because keys cost time and disk, which a bulk load may not want to
         pay.
         """
+        auto_key = flag(auto_key, "auto_key")
         if self._producing is not None:
+            check_name(topic)
             times = {
                 "deliver_at": deliver_at,
                 "delay": delay,
@@ -337,7 +349,7 @@ class Client(
             }
             options = {"keys": keys, "priority": priority, "order_keys": order_keys, "auto_key": auto_key}
             return await self._send_many_traced(
-                self._producing, topic, list(bodies), headers, **times, **options
+                self._producing, topic, checked_bodies(bodies), headers, **times, **options
             )
         session = self._session
         check_name(topic)
@@ -355,25 +367,14 @@ class Client(
             key_maker=self._keys if auto_key else None,
             limits=session.limits,
         )
-        results = SendResults(batch.count)
-        for index, error in batch.refused.items():
-            results.add_error((index,), error)
         calls = await self._send_parts(session, topic, batch, auto_key=auto_key and keys is None)
-        failed = [call.error for call in calls if call.error is not None]
-        if failed and len(failed) == len(calls):
-            raise failed[0].copy()
-        for call in calls:
-            if call.answer is not None:
-                results.add_answer(call.indexes, call.answer, auto_key=call.auto_key)
-            elif call.error is not None:
-                results.add_error(call.indexes, call.error)
-        return results
+        return _results_of(batch, calls)
 
     async def _send_many_traced(
         self,
         producing: Producing,
         topic: str,
-        bodies: list[Body],
+        bodies: Sequence[Body],
         headers: Headers | Sequence[Headers | None] | None,
         **options: Any,
     ) -> SendResults:
@@ -458,10 +459,27 @@ class Client(
         return anyio.current_time() - asked
 
 
-async def connect(url: str | None = None, **options: Any) -> Client:
+def _results_of(batch: ColumnBatch, calls: Sequence[BulkSend]) -> SendResults:
+    """Raises the error of a request that failed as a whole."""
+    failed = [call.error for call in calls if call.error is not None]
+    if failed and len(failed) == len(calls):
+        raise failed[0].copy()
+    results = SendResults(batch.count)
+    for index, error in batch.refused.items():
+        results.add_error((index,), error)
+    for call in calls:
+        if call.answer is not None:
+            results.add_answer(call.indexes, call.answer, auto_key=call.auto_key)
+        elif call.error is not None:
+            results.add_error(call.indexes, call.error)
+    return results
+
+
+async def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> Client:
     """An open client for code that has no block to put it in; ``await client.close()`` in the same task
     ends it.
 
     ``async with Client(url)`` is the better way wherever there is a block. ``options`` are those of Client.
     """
+    known(options, ClientOptions.__annotations__, "connect")
     return await Client(url, **options).__aenter__()

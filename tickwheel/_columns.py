@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
 from operator import add
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
+from tickwheel._checks import encoded, listed, shown, whole_or_none
 from tickwheel._times import Delays, Milliseconds, Moments, many_times
 from tickwheel.protocol.errors import (
     BadArgument,
@@ -57,12 +58,12 @@ class KeyMaker:
 def check_name(name: str, what: str = "topic") -> None:
     """Raises BadTopicName."""
     if not isinstance(name, str) or not is_valid_name(name):
-        raise BadTopicName(f"{name!r} cannot be the name of a {what}.")
+        raise BadTopicName(f"{shown(name)} cannot be the name of a {what}.")
 
 
 def encode_one_body(body: Body, limits: HelloOk) -> bytes:
     """Raises BodyTooLarge; BadArgument for what is not bytes."""
-    encoded = body if type(body) is bytes else _to_bytes(body)
+    encoded = body if type(body) is bytes else body_bytes(body)
     if len(encoded) > limits.max_body_bytes:
         raise body_too_large(len(encoded), limits)
     return encoded
@@ -74,29 +75,29 @@ def body_too_large(size_bytes: int, limits: HelloOk) -> BodyTooLarge:
 
 
 def encode_one_key(key: str, limits: HelloOk) -> bytes:
-    """Raises KeyTooLong; BadArgument for an empty key."""
+    """Raises KeyTooLong; BadArgument for an empty key, and for what is no text."""
     if not isinstance(key, str) or not key:
         raise BadArgument(
-            f"{key!r} cannot be a key.", advice="Use a text that is not empty, or None for no key."
+            f"{shown(key)} cannot be a key.", advice="Use a text that is not empty, or None for no key."
         )
-    encoded = key.encode()
-    if len(encoded) > limits.max_key_bytes:
-        raise KeyTooLong(f"The key has {len(encoded):,} bytes; {limits.max_key_bytes:,} are allowed.")
-    return encoded
+    in_utf8 = encoded(key, "key")
+    if len(in_utf8) > limits.max_key_bytes:
+        raise KeyTooLong(f"The key has {len(in_utf8):,} bytes; {limits.max_key_bytes:,} are allowed.")
+    return in_utf8
 
 
 def encode_one_order_key(key: str, limits: HelloOk) -> bytes:
-    """Raises OrderKeyTooLong; BadArgument for an empty key."""
+    """Raises OrderKeyTooLong; BadArgument for an empty key, and for what is no text."""
     if not isinstance(key, str) or not key:
         raise BadArgument(
-            f"{key!r} cannot be an ordering key.", advice="Use a text that is not empty, or None."
+            f"{shown(key)} cannot be an ordering key.", advice="Use a text that is not empty, or None."
         )
-    encoded = key.encode()
-    if len(encoded) > limits.max_key_bytes:
+    in_utf8 = encoded(key, "order_key")
+    if len(in_utf8) > limits.max_key_bytes:
         raise OrderKeyTooLong(
-            f"The ordering key has {len(encoded):,} bytes; {limits.max_key_bytes:,} are allowed."
+            f"The ordering key has {len(in_utf8):,} bytes; {limits.max_key_bytes:,} are allowed."
         )
-    return encoded
+    return in_utf8
 
 
 def level_delay(delay_level: int, limits: HelloOk, *others: Any) -> int:
@@ -105,13 +106,10 @@ def level_delay(delay_level: int, limits: HelloOk, *others: Any) -> int:
     if any(other is not None for other in others):
         raise BadTime("A delay_level was given, and another time.", advice="Give one of them.")
     levels = limits.delay_levels_ms
-    if (
-        isinstance(delay_level, bool)
-        or not isinstance(delay_level, int)
-        or not 1 <= delay_level <= len(levels)
-    ):
-        raise BadArgument(f"There is no delay level {delay_level!r}.", advice=f"Use 1 to {len(levels)}.")
-    return levels[delay_level - 1]
+    level = whole_or_none(delay_level)
+    if level is None or not 1 <= level <= len(levels):
+        raise BadArgument(f"There is no delay level {shown(delay_level)}.", advice=f"Use 1 to {len(levels)}.")
+    return levels[level - 1]
 
 
 def encode_one_headers(headers: Headers, limits: HelloOk) -> bytes:
@@ -126,26 +124,36 @@ def encode_one_headers(headers: Headers, limits: HelloOk) -> bytes:
 
 def check_priority(priority: int) -> int:
     """Raises BadArgument unless it is 0 to 255."""
-    if not isinstance(priority, int) or not 0 <= priority <= MAX_PRIORITY:
-        raise BadArgument(
-            f"The priority {priority!r} is not allowed.", advice="Use 0 (first) to 255 (last); 50 is usual."
-        )
-    return priority
+    number = whole_or_none(priority)
+    if number is None or not 0 <= number <= MAX_PRIORITY:
+        raise BadArgument(f"The priority {shown(priority)} is not allowed.", advice=_PRIORITY_ADVICE)
+    return number
 
 
-def _to_bytes(body: Any) -> bytes:
+_PRIORITY_ADVICE: Final = "Use 0 (first) to 255 (last); 50 is usual."
+
+
+def body_bytes(body: Any) -> bytes:
+    """A body as bytes. Raises BadArgument."""
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
-    raise BadArgument(
-        f"The body is a {type(body).__name__}.", advice="A body is bytes: encode text first, body.encode()."
-    )
+    advice = "A body is bytes: encode text first, body.encode()."
+    raise BadArgument(f"The body is a {type(body).__name__}.", advice=advice)
+
+
+def checked_headers(headers: Headers) -> dict[str, Any]:
+    """Headers that MessagePack can express. Raises BadArgument."""
+    _encode_headers(headers)
+    return dict(headers)
 
 
 def _encode_headers(headers: Headers | None) -> bytes:
-    if not headers:
+    if headers is None:
         return b""
     if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
         raise BadArgument("Headers are not a mapping of text to values.", advice="Use a dict with str keys.")
+    if not headers:
+        return b""
     try:
         return msgspec.msgpack.encode(dict(headers))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -181,28 +189,28 @@ class Batch:
         limits: HelloOk,
     ) -> None:
         self._limits = limits
-        encoded = _encode_bodies(bodies)
-        self.count = len(encoded)
-        time_ms, relative = many_times(deliver_at, delay, delay_ms, self.count)
+        encoded_bodies = checked_bodies(bodies)
+        self.count = len(encoded_bodies)
+        times = many_times(deliver_at, delay, delay_ms, self.count)
         encoded_keys = None if keys is None else _encode_keys(keys, self.count)
         if key_maker is not None:
             encoded_keys = key_maker.fill(encoded_keys or [b""] * self.count)
         self._columns = SendColumns(
-            bodies=encoded,
-            deliver_at_ms=time_ms,
-            relative=relative,
+            bodies=encoded_bodies,
+            deliver_at_ms=times.time_ms,
+            relative=times.relative,
             priority=_encode_priority(priority, self.count),
             keys=encoded_keys,
             headers=_encode_many_headers(headers, self.count),
             order_keys=_encode_order_keys(order_keys, self.count),
         )
         self._indexes: Sequence[int] = range(self.count)
-        self.refused = self._check_sizes()
+        self.refused = self._check_sizes(times.refused)
         if self.refused:
             self._indexes = [index for index in range(self.count) if index not in self.refused]
             self._columns = _select(self._columns, self._indexes)
 
-    def _check_sizes(self) -> dict[int, TickwheelError]:
+    def _check_sizes(self, bad_times: Mapping[int, BadTime]) -> dict[int, TickwheelError]:
         """Each message is judged by itself, as in the broker.
 
         Only a batch that has a bad one is looked at one by one.
@@ -219,6 +227,7 @@ class Batch:
             refused[index] = OrderKeyTooLong(
                 f"The ordering key has {size:,} bytes; {limits.max_key_bytes:,} are allowed."
             )
+        refused.update(bad_times)
         for index, size in _too_large(columns.bodies, limits.max_body_bytes):
             refused[index] = body_too_large(size, limits)
         return refused
@@ -291,57 +300,83 @@ def _select(columns: SendColumns, indexes: Sequence[int]) -> SendColumns:
     )
 
 
-def _encode_bodies(bodies: Iterable[Body]) -> list[bytes]:
+def checked_bodies(bodies: Iterable[Body]) -> list[bytes]:
+    """Many bodies as bytes. Raises BadArgument."""
     if isinstance(bodies, bytes | bytearray | memoryview | str):
         raise BadArgument("send_many was given one body.", advice="Give a list of bodies, or use send.")
-    listed = bodies if isinstance(bodies, list) else list(bodies)
-    if set(map(type, listed)) <= {bytes}:
-        return cast("list[bytes]", listed)
-    return [body if type(body) is bytes else _to_bytes(body) for body in listed]
+    values = bodies if isinstance(bodies, list) else listed(bodies, "bodies", '[b"one", b"two"]')
+    if set(map(type, values)) <= {bytes}:
+        return cast("list[bytes]", values)
+    return [body if type(body) is bytes else body_bytes(body) for body in values]
+
+
+def _of_each(values: Any, what: str, name: str, example: str, total: int) -> list[Any]:
+    """The values of an option, one for each body. Raises BadArgument."""
+    found = values if isinstance(values, list) else listed(values, name, example)
+    if len(found) != total:
+        raise BadArgument(f"There are {len(found):,} {what} for {total:,} bodies.")
+    return found
 
 
 def _encode_keys(keys: Sequence[str | None], total: int) -> list[bytes]:
-    if isinstance(keys, str) or len(keys) != total:
-        raise BadArgument(f"There are {len(keys):,} keys for {total:,} bodies.")
-    if "" in keys:
-        raise BadArgument("An empty text cannot be a key.", advice="Use None for no key.")
-    return [b"" if key is None else key.encode() for key in keys]
+    return _encode_texts(_of_each(keys, "keys", "keys", '["a", "b"]', total), "a key", "keys")
 
 
 def _encode_order_keys(keys: Sequence[str | None] | str | None, total: int) -> list[bytes] | None:
     if keys is None:
         return None
     if isinstance(keys, str):
-        keys = [keys] * total
-    if len(keys) != total:
-        raise BadArgument(f"There are {len(keys):,} ordering keys for {total:,} bodies.")
-    if "" in keys:
-        raise BadArgument("An empty text cannot be an ordering key.", advice="Use None for none.")
-    return [b"" if key is None else key.encode() for key in keys]
+        return _encode_texts([keys], "an ordering key", "order_keys") * total
+    values = _of_each(keys, "ordering keys", "order_keys", '["a", "b"]', total)
+    return _encode_texts(values, "an ordering key", "order_keys")
+
+
+def _encode_texts(values: list[Any], what: str, name: str) -> list[bytes]:
+    try:
+        if set(map(type, values)) <= _TEXTS and "" not in values:
+            return [b"" if value is None else value.encode() for value in values]
+    except UnicodeEncodeError:
+        pass
+    return [_encode_text(value, what, f"{name}[{index}]") for index, value in enumerate(values)]
+
+
+_TEXTS: Final = frozenset({str, type(None)})
+
+
+def _encode_text(value: Any, what: str, name: str) -> bytes:
+    if value is None:
+        return b""
+    if not isinstance(value, str):
+        raise BadArgument(f"{name} is {shown(value)}, which cannot be {what}.", advice="Use a text, or None.")
+    if not value:
+        raise BadArgument(f"An empty text cannot be {what}.", advice="Use None for none.")
+    return encoded(value, name)
 
 
 def _encode_priority(priority: int | Sequence[int] | None, total: int) -> int | bytes:
     if priority is None:
         return TOPIC_PRIORITY
-    if isinstance(priority, int):
-        return check_priority(priority)
-    if len(priority) != total:
-        raise BadArgument(f"There are {len(priority):,} priorities for {total:,} bodies.")
-    try:
-        return bytes(priority)
-    except (ValueError, TypeError):
-        raise BadArgument(
-            "A priority is not allowed.", advice="Use 0 (first) to 255 (last); 50 is usual."
-        ) from None
+    if isinstance(priority, int) or whole_or_none(priority) is not None:
+        return check_priority(cast("int", priority))
+    if not isinstance(priority, str | Mapping) and not hasattr(priority, "__len__"):
+        return check_priority(cast("int", priority))  # neither one nor many
+    given = list(priority) if isinstance(priority, bytes) else priority
+    values = _of_each(given, "priorities", "priority", "[10, 50]", total)
+    if set(map(type, values)) <= {int} and values and min(values) >= 0 and max(values) <= MAX_PRIORITY:
+        return bytes(values)
+    return bytes(check_priority(one) for one in values)
 
 
 def _encode_many_headers(
     headers: Headers | Sequence[Headers | None] | None, total: int
 ) -> list[bytes] | None:
-    if not headers:
+    if headers is None:
         return None
     if isinstance(headers, Mapping):
-        return [_encode_headers(headers)] * total
-    if len(headers) != total:
-        raise BadArgument(f"There are {len(headers):,} headers for {total:,} bodies.")
-    return [_encode_headers(item) for item in headers]
+        return [_encode_headers(headers)] * total if headers else None
+    values = headers if isinstance(headers, list) else listed(headers, "headers", "[{}, {}]")
+    return (
+        [_encode_headers(item) for item in _of_each(values, "headers", "headers", "", total)]
+        if values
+        else None
+    )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tickwheel._checks import listed, one_id, shown, whole
 from tickwheel._requests import Requests
 from tickwheel._times import Moment, moment_ms
 from tickwheel.protocol.admin import Drop, DropOk
@@ -29,6 +30,18 @@ class DropResult(msgspec.Struct, frozen=True):
     kept: list[tuple[int, int]]
 
 
+def _checked_runs(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    found = []
+    for index, run in enumerate(listed(runs, "runs", "[(17, 3)]")):
+        if not isinstance(run, tuple | list) or len(run) != 2:
+            raise BadArgument(
+                f"runs[{index}] is {shown(run)}.", advice="Give a first id and a count: (17, 3)."
+            )
+        name = f"runs[{index}]"
+        found.append((one_id(run[0], name), whole(run[1], name, 1, MAX_IDS_A_REQUEST)))
+    return found
+
+
 class DropRequests(Requests):
     async def log_place(self) -> LogPlace:
         """Which log the broker has, and where."""
@@ -40,10 +53,11 @@ class DropRequests(Requests):
         are gone for everybody at once, and the next purge gives their space back. ``runs``: first id and count, at most
         100,000 ids together. ``log_id``: of the log that they are in; another broker refuses them. Asking again changes
         nothing. Raises OtherLog, BadArgument, DiskFull."""
+        runs = _checked_runs(runs)
         if sum(count for _, count in runs) > MAX_IDS_A_REQUEST:
             raise BadArgument(
                 f"More than {MAX_IDS_A_REQUEST:,} messages at once.", advice="Drop them in parts."
             )
-        request = Drop(log_id=log_id, runs=list(runs), done_before_ms=moment_ms(done_before))
+        request = Drop(log_id=log_id, runs=list(runs), done_before_ms=moment_ms(done_before, "done_before"))
         found = await self._answer(request, DropOk)
         return DropResult(found.dropped, found.gone, found.kept)

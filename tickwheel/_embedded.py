@@ -12,7 +12,7 @@ import tempfile
 import threading
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 import anyio.to_thread
 import trio
@@ -22,12 +22,14 @@ from broker.config import MAX_UNIX_PATH_BYTES, from_arguments
 from broker.daemon import Running, serve
 from broker.settings import Settings
 from tickwheel import sync
+from tickwheel._checks import known, shown
 from tickwheel._client import Client
 from tickwheel._forks import keep, tell
+from tickwheel._options import ClientOptions
 from tickwheel.protocol.errors import BadArgument, ClientForked, NotConnected
 
 _DEFAULTS: dict[str, Any] = {"listen_tcp": False, "drain_timeout": "500ms"}
-_LOCAL: dict[str, Any] = {"token": ""}
+_NO_TOKEN: Final = ""
 """A token of the environment is for another broker."""
 
 _SOCKET_NAME = "broker.sock"
@@ -45,7 +47,7 @@ class EmbeddedBroker:
     def __init__(
         self, directory: str | os.PathLike[str], clock: Clock | None, settings: dict[str, Any]
     ) -> None:
-        self._directory = os.fspath(directory)
+        self._directory = _path(directory)
         self._clock = clock
         self._arguments = settings
         self._forked: ClientForked | None = None
@@ -70,13 +72,17 @@ class EmbeddedBroker:
             raise NotConnected("The embedded broker does not run.", advice="Use it inside its `with` block.")
         return self._running.urls[0]
 
-    def client(self, **options: Any) -> Client:
+    def client(self, **options: Unpack[ClientOptions]) -> Client:
         """A `tickwheel.Client` for this broker, not yet connected; `options` are those of the client."""
-        return Client(self.url, **_LOCAL | options)
+        known(options, ClientOptions.__annotations__, "client")
+        options.setdefault("token", _NO_TOKEN)
+        return Client(self.url, **options)
 
-    def sync_client(self, **options: Any) -> sync.Client:
+    def sync_client(self, **options: Unpack[ClientOptions]) -> sync.Client:
         """A `tickwheel.sync.Client` for this broker, not yet connected."""
-        return sync.Client(self.url, **_LOCAL | options)
+        known(options, ClientOptions.__annotations__, "sync_client")
+        options.setdefault("token", _NO_TOKEN)
+        return sync.Client(self.url, **options)
 
     def start(self) -> None:
         """Open the directory and serve it. Raises DirectoryLocked, DirectoryReadOnly, DamagedLog, ConfigError, …"""
@@ -191,6 +197,16 @@ class EmbeddedBroker:
         if self._socket_directory:
             shutil.rmtree(self._socket_directory, ignore_errors=True)
             self._socket_directory = ""
+
+
+def _path(directory: str | os.PathLike[str]) -> str:
+    try:
+        path = os.fspath(directory)
+    except TypeError:
+        path = ""
+    if isinstance(path, str) and path and "\0" not in path:
+        return path
+    raise BadArgument(f"{shown(directory)} is no directory.", advice="Give its path as a text or a Path.")
 
 
 def embedded(directory: str | os.PathLike[str], **settings: Any) -> EmbeddedBroker:

@@ -8,6 +8,7 @@ from typing import Any, overload
 
 import msgspec
 
+from tickwheel._checks import many_ids, many_keys, one_id, one_key
 from tickwheel._columns import check_name
 from tickwheel._requests import Requests
 from tickwheel._subscription import Start, start_of_group
@@ -172,10 +173,9 @@ class GroupRequests(Requests):
         if (id is None) == (key is None):
             raise BadArgument("The message meant is not clear.", advice="Give id=, or a topic with key=.")
         if key is None:
-            ids = [] if id is None else [id]
-            found = await self.messages(topic, ids=ids, max_body_bytes=max_body_bytes)
+            found = await self.messages(topic, ids=[one_id(id)], max_body_bytes=max_body_bytes)
         else:
-            found = await self.messages(topic, keys=[key], max_body_bytes=max_body_bytes)
+            found = await self.messages(topic, keys=[one_key(key)], max_body_bytes=max_body_bytes)
         return found[0]
 
     async def messages(
@@ -191,7 +191,9 @@ class GroupRequests(Requests):
         if (ids is None) == (keys is None) or (topic is None) != (keys is None):
             raise BadArgument("The messages meant are not clear.", advice="Give ids=, or a topic with keys=.")
         found: list[MessageInfo | None] = []
-        wanted: Sequence[Any] = list(ids if keys is None else keys)  # type: ignore[arg-type]
+        wanted: Sequence[Any] = many_ids(ids) if keys is None else many_keys(keys)
+        if topic is not None:
+            check_name(topic)
         for start in range(0, len(wanted), MAX_MESSAGES_A_REQUEST):
             part = wanted[start : start + MAX_MESSAGES_A_REQUEST]
             which: dict[str, Any] = {"ids": part} if keys is None else {"topic": topic, "keys": part}

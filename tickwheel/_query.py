@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from tickwheel._checks import seconds, text, whole
 from tickwheel._requests import Requests
 from tickwheel.protocol.errors import BadArgument, NaiveDatetime
 from tickwheel.protocol.limits import (
@@ -57,10 +58,11 @@ Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
 
 def query_request(sql: str, parameters: Parameters, limit: int, timeout_s: float) -> tuple[Query, float]:
     """The request, and the seconds that it may take. Raises BadArgument."""
+    text(sql, "sql")
+    limit = whole(limit, "limit", 1, MAX_QUERY_ROWS)
+    timeout_s = seconds(timeout_s, "timeout")
     if not 1 <= len(sql) <= MAX_SQL_CHARACTERS:
         raise BadArgument(f"A query has 1 to {MAX_SQL_CHARACTERS:,} characters, this one {len(sql):,}.")
-    if not 1 <= limit <= MAX_QUERY_ROWS:
-        raise BadArgument(f"limit is {limit}; it must be from 1 to {MAX_QUERY_ROWS:,}.")
     if not 0 < timeout_s <= MAX_QUERY_TIMEOUT_MS / 1_000:
         raise BadArgument(f"timeout is {timeout_s:g} s; it must be above 0 and at most an hour.")
     return Query(sql, limit, ceil(timeout_s * 1_000), _checked(parameters)), timeout_s

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from tickwheel._checks import many_ids, many_keys, one_id, one_key
 from tickwheel._columns import check_name
 from tickwheel._times import Delay, Moment, one_time
 from tickwheel.protocol.bodies import Answer, Request
@@ -63,7 +64,8 @@ def targets(
     key: str | None,
     keys: Sequence[str] | None,
 ) -> list[dict[str, Any]]:
-    """The target fields of one request or several, each within the limit. Raises BadArgument."""
+    """The target fields of one request or several, each within the limit. All of them are checked before the first is
+    sent. Raises BadArgument, BadTopicName, KeyTooLong."""
     given = [value for value in (id, ids, key, keys) if value is not None]
     by_key = key is not None or keys is not None
     if len(given) != 1 or by_key != (topic is not None):
@@ -72,10 +74,9 @@ def targets(
         )
     if topic is not None:
         check_name(topic)
-        values: Sequence[Any] = [key] if key is not None else list(keys or ())
-        return [{"topic": topic, "keys": chunk} for chunk in _chunks(values)]
-    values = [id] if id is not None else list(ids or ())
-    return [{"ids": chunk} for chunk in _chunks(values)]
+        by_name = [one_key(key)] if key is not None else many_keys(keys)
+        return [{"topic": topic, "keys": chunk} for chunk in _chunks(by_name)]
+    return [{"ids": chunk} for chunk in _chunks([one_id(id)] if id is not None else many_ids(ids))]
 
 
 def _chunks(values: Sequence[Any]) -> list[Sequence[Any]]:

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tickwheel._columns import Body, Headers, check_name, check_priority
+from tickwheel._checks import listed, shown, text, whole
+from tickwheel._columns import Body, Headers, body_bytes, check_name, check_priority, checked_headers
 from tickwheel._requests import Requests
 from tickwheel._times import Delay, Moment, duration_ms, moment_ms
 from tickwheel.protocol.errors import BadSchedule
@@ -71,10 +72,11 @@ def _rhythm_fields(
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if cron is not None or every is not None:
-        fields |= {"cron": cron or "", "every_ms": 0 if every is None else duration_ms(every, "every")}
-    fields |= {"tz": tz} if tz is not None else {}
-    fields |= {"start_ms": moment_ms(start)} if start is not None else {}
-    fields |= {"until_ms": moment_ms(until)} if until is not None else {}
+        fields["cron"] = "" if cron is None else text(cron, "cron")
+        fields["every_ms"] = 0 if every is None else duration_ms(every, "every")
+    fields |= {"tz": text(tz, "tz")} if tz is not None else {}
+    fields |= {"start_ms": moment_ms(start, "start")} if start is not None else {}
+    fields |= {"until_ms": moment_ms(until, "until")} if until is not None else {}
     return fields
 
 
@@ -87,20 +89,20 @@ def _message_fields(
     window: Delay | None,
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    fields |= {"body": bytes(body)} if body is not None else {}
-    fields |= {"headers": dict(headers)} if headers is not None else {}
+    fields |= {"body": body_bytes(body)} if body is not None else {}
+    fields |= {"headers": checked_headers(headers)} if headers is not None else {}
     fields |= {"priority": check_priority(priority)} if priority is not None else {}
-    fields |= {"overlap": overlap} if overlap is not None else {}
-    fields |= {"catch_up": catch_up} if catch_up is not None else {}
+    fields |= {"overlap": text(overlap, "overlap")} if overlap is not None else {}
+    fields |= {"catch_up": text(catch_up, "catch_up")} if catch_up is not None else {}
     fields |= {"window_ms": duration_ms(window, "window")} if window is not None else {}
     return fields
 
 
 def _unset_fields(unset: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    for name in unset:
-        if name not in _UNSET:
-            raise BadSchedule(f"{name!r} cannot be unset.", advice=f"Use {', '.join(_UNSET)}.")
+    for name in listed(unset, "unset", '["until"]'):
+        if not isinstance(name, str) or name not in _UNSET:
+            raise BadSchedule(f"{shown(name)} cannot be unset.", advice=f"Use {', '.join(_UNSET)}.")
         fields |= _UNSET[name]
     both = fields.keys() & given.keys()
     if both:
@@ -181,10 +183,12 @@ class ScheduleRequests(Requests):
     async def pause_schedule(self, name: str) -> Schedule:
         """Sends nothing until ``resume_schedule``; messages that wait for their slot or in their window are called
         back."""
+        check_name(name, "schedule")
         return await self._ask(SetSchedule(name=name, fields={"paused": True}), Schedule)
 
     async def resume_schedule(self, name: str) -> Schedule:
         """Goes on with the next slot; those in between are not caught up."""
+        check_name(name, "schedule")
         return await self._ask(SetSchedule(name=name, fields={"paused": False}), Schedule)
 
     async def schedules(self) -> list[Schedule]:
@@ -200,14 +204,18 @@ class ScheduleRequests(Requests):
 
     async def schedule(self, name: str, *, count: int = 5) -> Schedule:
         """One schedule, with its next ``count`` slots (up to 1,000). Raises UnknownSchedule."""
+        check_name(name, "schedule")
+        count = whole(count, "count", 0, 1_000)
         return (await self._ask(GetSchedules(name=name, count=count), _Schedules)).schedules[0]
 
     async def delete_schedule(self, name: str) -> None:
         """Ends a schedule; messages that wait for their slot or in their window are called back. Raises
         UnknownSchedule."""
+        check_name(name, "schedule")
         await self._answer(DeleteSchedule(name=name), DeleteScheduleOk)
 
     async def trigger_schedule(self, name: str) -> int:
         """Sends its message now, beside the rhythm, once also if the connection breaks meanwhile; the message's id.
         Raises UnknownSchedule."""
+        check_name(name, "schedule")
         return (await self._answer(TriggerSchedule(name=name, token=token_hex(16)), TriggerScheduleOk)).id

@@ -7,13 +7,15 @@ import os
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import anyio
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSStream
 
+from tickwheel._checks import shown, text
 from tickwheel._url import Address, TcpAddress, UnixAddress
-from tickwheel.protocol.errors import ConfigError
+from tickwheel.protocol.errors import BadArgument, ConfigError
 from tickwheel.protocol.security_errors import BadCertificate, TlsFailed, TokenNeedsTls
 
 TOKEN_VARIABLE = "TICKWHEEL_TOKEN"
@@ -89,19 +91,33 @@ class Security:
         return context
 
 
+_Path: TypeAlias = str | os.PathLike[str]
+
+
+def _path(path: _Path, name: str) -> str:
+    try:
+        return text(os.fspath(path), name)
+    except TypeError:
+        raise BadArgument(f"{name} is {shown(path)}.", advice="Use the path of a file.") from None
+
+
 def security_of(
-    *, ca_file: str | None, certificate: str | None, key: str | None, token: str | None, token_file: str | None,
+    *, ca_file: _Path | None, certificate: _Path | None, key: _Path | None, token: str | None, token_file: _Path | None,
     plain_token: bool,
 ) -> Security:  # fmt: skip
     """What is given; what is None, from the environment. A token that is given hides those of the environment."""
     environment = os.environ.get
     is_given = token is not None or token_file is not None
     return Security(
-        ca_file=environment(CA_VARIABLE, "") if ca_file is None else os.fspath(ca_file),
-        certificate=environment(CERTIFICATE_VARIABLE, "") if certificate is None else os.fspath(certificate),
-        key=environment(KEY_VARIABLE, "") if key is None else os.fspath(key),
-        token=(token or "" if is_given else environment(TOKEN_VARIABLE, "")).strip(),
-        token_file=os.fspath(token_file or "") if is_given else environment(TOKEN_FILE_VARIABLE, ""),
+        ca_file=environment(CA_VARIABLE, "") if ca_file is None else _path(ca_file, "ca_file"),
+        certificate=environment(CERTIFICATE_VARIABLE, "")
+        if certificate is None
+        else _path(certificate, "certificate"),
+        key=environment(KEY_VARIABLE, "") if key is None else _path(key, "key"),
+        token=(text(token or "", "token") if is_given else environment(TOKEN_VARIABLE, "")).strip(),
+        token_file=_path(token_file or "", "token_file")
+        if is_given
+        else environment(TOKEN_FILE_VARIABLE, ""),
         plain_token=plain_token or environment(PLAIN_TOKEN_VARIABLE, "") == "1",
     )
 

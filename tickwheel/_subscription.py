@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from tickwheel._acks import AckQueue
 from tickwheel._calls import RequestCall
+from tickwheel._checks import seconds, seconds_or_none, shown, text, whole
 from tickwheel._columns import check_name
 from tickwheel._credit import FIRST_CREDIT, MOST_CREDIT, Pace
 from tickwheel._holding import DEFAULT_MAX_HOLD_S, Holding, Parcel
@@ -65,18 +66,19 @@ def start_of_group(start: Start) -> Literal["earliest", "latest"] | int:
                 f"A group cannot start at {start!r}.", advice="Use earliest, latest, or a moment."
             )
         return start
-    return moment_ms(start)
+    return moment_ms(start, "start")
 
 
 def max_hold_s(max_hold: timedelta | float) -> float:
     """In seconds. Raises BadArgument."""
-    seconds: object = max_hold.total_seconds() if isinstance(max_hold, timedelta) else max_hold
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+    given = max_hold.total_seconds() if isinstance(max_hold, timedelta) else max_hold
+    try:
+        return seconds(given, "max_hold")
+    except BadArgument:
         raise BadArgument(
-            f"max_hold cannot be {max_hold!r}.",
+            f"max_hold cannot be {shown(max_hold)}.",
             advice="Use a timedelta or seconds; 0: leases are not renewed.",
-        )
-    return float(seconds)
+        ) from None
 
 
 class SubscribeOptions(NamedTuple):
@@ -111,21 +113,18 @@ class Subscription(Generic[M, B]):
     ) -> None:
         check_name(topic)
         check_name(group, "group")
-        credit, batch = options.credit or FIRST_CREDIT, options.batch
-        if not 1 <= batch <= MAX_CREDIT or options.credit == 0 or not 1 <= credit <= MAX_CREDIT:
-            raise BadArgument(
-                f"A credit of {options.credit} with batches of {batch} is not allowed.",
-                advice=f"Both are 1 to {MAX_CREDIT:,}.",
-            )
+        given = None if options.credit is None else whole(options.credit, "credit", 1, MAX_CREDIT)
+        credit, batch = given or FIRST_CREDIT, whole(options.batch, "batch", 1, MAX_CREDIT)
         self.topic = topic
         self.group = group
         self.credit = credit
         """The most un-acked messages at a time."""
-        self.batch = batch if options.credit is None else min(batch, credit)
-        self._pace = Pace() if options.credit is None else None
+        self.batch = batch if given is None else min(batch, credit)
+        self._pace = Pace() if given is None else None
         self._largest_credit = credit
         self._handed_out = 0
-        self.start, self.shard = options.start, options.shard
+        self.start = options.start
+        self.shard = None if options.shard is None else text(options.shard, "shard")
         self.ephemeral_ms = options.ephemeral_ms
         self.created_topic = self.created_group = False
         """Whether subscribing made the topic, the group."""
@@ -325,7 +324,7 @@ class Subscription(Generic[M, B]):
         message = self.next_in_hand() if self.is_fast else await self._next_in_turn()
         if message is not None:
             return message
-        with anyio.move_on_after(timeout):
+        with anyio.move_on_after(seconds_or_none(timeout, "timeout")):
             try:
                 return await self._next_message()
             except StopAsyncIteration:
@@ -335,7 +334,7 @@ class Subscription(Generic[M, B]):
     async def receive_batch(self, timeout: float | None = None) -> B | None:  # noqa: ASYNC109
         """The next batch; None when none came within ``timeout`` seconds, or when the subscription was left."""
         self.check_open()
-        with anyio.move_on_after(timeout):
+        with anyio.move_on_after(seconds_or_none(timeout, "timeout")):
             return await self._next_batch()
         return None
 

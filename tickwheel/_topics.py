@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 
 from tickwheel._changes import _states
+from tickwheel._checks import flag, listed, many_ids, shown, text, whole_or_none
 from tickwheel._columns import check_name
 from tickwheel._requests import Requests
 from tickwheel._times import duration_ms, whole_ms
@@ -25,7 +26,7 @@ from tickwheel.protocol.admin import (
     SetTopic,
 )
 from tickwheel.protocol.errors import BadArgument, BadTopicSettings, RemoteProtocolError
-from tickwheel.protocol.limits import MAX_HORIZONS
+from tickwheel.protocol.limits import MAX_HORIZONS, MAX_ID
 from tickwheel.protocol.requests import GetStats, GetTopics, GetWheel
 from tickwheel.stats import PurgeResult, Stats, TopicInfo, Topics, TopicStats, Wheel
 
@@ -74,15 +75,23 @@ def wire_settings(settings: dict[str, Any]) -> dict[str, Any]:
         elif name.removesuffix("_ms") in DURATIONS:
             found[name] = whole_ms(value, name)
         elif name in NUMBERS:
-            found[name] = value
+            found[name] = _number(value, name)
         else:
             known = ", ".join((*DURATIONS, *NUMBERS))
             raise BadTopicSettings(f"A topic has no setting {name!r}.", advice=f"Use {known}.")
     return found
 
 
-def _wire_name(name: str) -> str:
-    return f"{name}_ms" if name in DURATIONS else name
+def _number(value: Any, name: str) -> int | float:
+    number = value if type(value) is float else whole_or_none(value)
+    if number is None or not abs(number) <= MAX_ID:  # NaN is not
+        raise BadTopicSettings(f"{name} is {shown(value)}.", advice="Use a number.")
+    return number
+
+
+def _wire_names(unset: Sequence[str]) -> list[str]:
+    names = [text(name, "unset") for name in listed(unset, "unset", '["rate"]')]
+    return [f"{name}_ms" if name in DURATIONS else name for name in names]
 
 
 class TopicRequests(Requests):
@@ -115,7 +124,7 @@ class TopicRequests(Requests):
 
         Raises UnknownTopic, BadTopicSettings.
         """
-        return await self._set(name, vitess, settings, unset=[_wire_name(one) for one in unset])
+        return await self._set(name, vitess, settings, unset=_wire_names(unset))
 
     async def pause_topic(self, name: str) -> TopicInfo:
         """Delivers nothing of the topic until ``resume_topic``; messages still come in and become due."""
@@ -134,11 +143,13 @@ class TopicRequests(Requests):
 
     async def topic(self, name: str) -> TopicInfo:
         """A topic's settings, its own and those that hold. Raises UnknownTopic."""
+        check_name(name)
         return await self._ask(GetTopic(topic=name), TopicInfo)
 
     async def delete_topic(self, name: str) -> int:
         """Deletes a topic with all its messages and groups; how many messages it had. Raises UnknownTopic,
         TopicInUse."""
+        check_name(name)
         return (await self._answer(DeleteTopic(topic=name), DeleteTopicOk)).messages
 
     async def browse(
@@ -152,6 +163,7 @@ class TopicRequests(Requests):
     ) -> list[BrowsedMessage]:
         """Messages of a topic in order of their ids, without taking them; fewer than ``limit``: there are no more.
         Bodies are cut to ``max_body_bytes``."""
+        check_name(topic)
         wanted = None if states is None else _states(states)
         request = Browse(
             topic=topic, states=wanted, after_id=after_id, limit=limit, max_body_bytes=max_body_bytes
@@ -166,14 +178,15 @@ class TopicRequests(Requests):
         it again, or is done with it: only the letter goes), ``ended`` (it was cancelled or has expired: the letter
         stays) and ``not_found``.
         """
-        chosen = None if ids is None else list(ids)
+        check_name(topic)
+        chosen = None if ids is None else many_ids(ids)
         return (await self._answer(ReplayDead(topic=topic, ids=chosen, limit=limit), ReplayDeadOk)).results
 
     async def purge(self, *, dry_run: bool = False, wait: bool = True) -> PurgeResult:
         """Gives the disk space of messages that are done back now: acked or dead in every group for ``purge_after``,
         cancelled, expired, or of deleted topics. The broker does it by itself when it is worth it. ``dry_run``: only
         says what would be purged. Without ``wait`` it goes on after the answer. Raises DiskFull."""
-        wait_ms = _PURGE_WAIT_MS if wait or dry_run else 0
+        wait_ms = _PURGE_WAIT_MS if flag(wait, "wait") or flag(dry_run, "dry_run") else 0
         found = await self._answer(Purge(dry_run=dry_run, wait_ms=wait_ms), PurgeOk)
         while wait_ms and not found.is_done:
             found = await self._answer(Purge(run=found.run, wait_ms=wait_ms), PurgeOk)
@@ -197,9 +210,8 @@ class TopicRequests(Requests):
 
 def horizons_ms(horizons: Sequence[timedelta]) -> list[int]:
     """As they go on the wire. Raises BadArgument, BadTime."""
-    if isinstance(horizons, timedelta) or not isinstance(horizons, Iterable):
-        raise BadArgument("horizons is no list.", advice="Give a list: horizons=[timedelta(hours=24)].")
-    found = [duration_ms(one, "a horizon") for one in horizons]
+    given = listed(horizons, "horizons", "[timedelta(hours=24)]")
+    found = [duration_ms(one, f"horizons[{index}]") for index, one in enumerate(given)]
     if not 1 <= len(found) <= MAX_HORIZONS:
         raise BadArgument(f"There are {len(found):,} horizons.", advice=f"Give 1 to {MAX_HORIZONS}.")
     return found

@@ -7,16 +7,22 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from tickwheel._checks import many_ids, shown
 from tickwheel._columns import (
     Batch as ColumnBatch,
 )
 from tickwheel._columns import (
     Body,
     Headers,
+    body_bytes,
     check_name,
+    check_priority,
+    checked_bodies,
     encode_one_key,
     level_delay,
 )
+from tickwheel._message import BaseBatch, BaseMessage
+from tickwheel._prepared import decided
 from tickwheel._requests import Requests, targets, when
 from tickwheel._times import Delay, Delays, Milliseconds, Moment, Moments
 from tickwheel.protocol.admin import Decide, DecideOk, Prepare, PrepareOk
@@ -27,16 +33,15 @@ from tickwheel.protocol.errors import (
     NotConnected,
     RequestTimeout,
     TickwheelError,
-    TransactionRefused,
     TransactionTooLarge,
 )
+from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
 from tickwheel.protocol.messages import encode_send, retarget_send
 from tickwheel.protocol.requests import OpenTopic, OpenTopicOk
 from tickwheel.protocol.settling import Transaction as TransactionRequest
 from tickwheel.protocol.settling import TransactionAck, TransactionChange, TransactionOk
 
 if TYPE_CHECKING:
-    from tickwheel._message import BaseBatch, BaseMessage
     from tickwheel._session import Session
     from tickwheel.tracing import Producing
 
@@ -135,7 +140,7 @@ class Transaction:
         if delay_level is not None:
             delay_ms = level_delay(delay_level, self._session.limits, deliver_at, delay, delay_ms)
         if self._producing is not None:
-            bodies = list(bodies)
+            bodies = checked_bodies(bodies)
             with self._producing.sending(topic, "create", count=len(bodies)) as creating:
                 headers = creating.headers(headers)
         batch = ColumnBatch(
@@ -157,6 +162,10 @@ class Transaction:
     def ack(self, delivered: BaseMessage | BaseBatch[Any]) -> None:
         """Acks a message, or a batch."""
         self._check_open()
+        if not isinstance(delivered, BaseMessage | BaseBatch):
+            raise BadArgument(
+                f"{shown(delivered)} cannot be acked.", advice="Give a message or a batch that came."
+            )
         acks = delivered.acks
         ids, epochs = self._acks.setdefault(acks, ([], []))
         ids.extend(delivered.receipts[0])
@@ -179,7 +188,7 @@ class Transaction:
         """Gives messages that are not delivered yet another time, another priority, or both."""
         change: dict[str, Any] = when(deliver_at, delay, delay_ms)
         if priority is not None:
-            change["priority"] = priority
+            change["priority"] = check_priority(priority)
         if not change:
             raise BadTime("No new time was given.", advice="Give deliver_at or delay, or a priority.")
         self._change(topic, which, change)
@@ -255,23 +264,12 @@ class Prepared:
         """Lets it be delivered at its time; the id of the message that it becomes, 0 when that one is gone already.
         Raises TransactionRefused when it was rolled back, or nobody decided about it for too long."""
         ((result, message_id),) = await self._requests.commit_prepared([self.id])
-        if result not in ("committed", "already_committed"):
-            raise _undecidable(self.id, "committed", result)
-        return message_id
+        return decided(self.id, result, message_id, commit=True)
 
     async def rollback(self) -> None:
         """Drops it. Raises TransactionRefused when it was committed, or nobody decided about it for too long."""
         (result,) = await self._requests.rollback_prepared([self.id])
-        if result not in ("rolled_back", "already_rolled_back"):
-            raise _undecidable(self.id, "rolled back", result)
-
-
-def _undecidable(message_id: int, what: str, result: str) -> TransactionRefused:
-    advice = {
-        "already_committed": "It was committed before: whoever did that knows why.",
-        "already_rolled_back": "It was rolled back before; send the message anew if it is wanted.",
-    }.get(result, "It was never there, or is a dead letter since the last check-back; send the message anew.")
-    return TransactionRefused(f"Prepared message {message_id} cannot be {what}: {result}.", advice=advice)
+        decided(self.id, result, 0, commit=False)
 
 
 class TransactionRequests(Requests):
@@ -301,6 +299,8 @@ class TransactionRequests(Requests):
         With a ``key`` preparing it again gives TransactionRefused (duplicate) while it waits.
         """
         if self._producing is not None:
+            check_name(topic)
+            body = body_bytes(body)
             with self._producing.sending(topic, "prepare", size_bytes=len(body)) as sending:
                 return await self._untraced().prepare(
                     topic,
@@ -334,10 +334,18 @@ class TransactionRequests(Requests):
         return Prepared(self, answer.ids[0])
 
     async def commit_prepared(self, ids: Sequence[int]) -> list[tuple[str, int]]:
-        """(``committed``, ``already_committed``, ``already_rolled_back`` or ``not_found``; id of the message) each."""
-        answer = await self._answer(Decide(commit=True, ids=list(ids)), DecideOk)
-        return list(zip(answer.results, answer.ids, strict=True))
+        """Each gets its own answer, and none stands in the way of the others: (``committed``, ``already_committed``,
+        ``already_rolled_back`` or ``not_found``; the id of the message that it became, else 0)."""
+        return [one for answer in await self._decide(ids, commit=True) for one in answer]
 
     async def rollback_prepared(self, ids: Sequence[int]) -> list[str]:
         """``rolled_back``, ``already_rolled_back``, ``already_committed`` or ``not_found`` for each."""
-        return (await self._answer(Decide(commit=False, ids=list(ids)), DecideOk)).results
+        return [result for answer in await self._decide(ids, commit=False) for result, _ in answer]
+
+    async def _decide(self, ids: Sequence[int], *, commit: bool) -> list[list[tuple[str, int]]]:
+        chosen, answers = many_ids(ids), []
+        for start in range(0, len(chosen), MAX_IDS_A_REQUEST):
+            some = chosen[start : start + MAX_IDS_A_REQUEST]
+            answer = await self._answer(Decide(commit=commit, ids=some), DecideOk)
+            answers.append(list(zip(answer.results, answer.ids, strict=True)))
+        return answers

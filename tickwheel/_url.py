@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from tickwheel._checks import shown
 from tickwheel.protocol.errors import ConfigError
 from tickwheel.protocol.limits import DEFAULT_PORT
 
@@ -47,6 +48,8 @@ def default_url() -> str:
 
 def parse_url(url: str) -> Address:
     """The address in a URL. Raises ConfigError."""
+    if not isinstance(url, str):
+        raise ConfigError(f"The address of a broker is {shown(url)}.", advice=_FORMS)
     try:
         parts = urlsplit(url)
     except ValueError:  # brackets that do not match, and the like

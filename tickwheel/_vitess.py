@@ -45,6 +45,8 @@ def parse_vitess(comment: str) -> dict[str, Any]:
 
 def parse_pairs(comment: str, heads: tuple[str, ...]) -> dict[str, str]:
     """The keys and values of a comment that begins with one of ``heads``. Raises BadTopicSettings."""
+    if not isinstance(comment, str):
+        raise BadTopicSettings(f"The comment is a {type(comment).__name__}.", advice="Use a text. " + _ADVICE)
     head, *pairs = [part.strip() for part in comment.split(",")]
     if head not in heads:
         raise BadTopicSettings(f"The comment does not begin with '{heads[0]},'.", advice=_ADVICE)

@@ -20,16 +20,18 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from tickwheel import _client
 from tickwheel._acks import AckFlight, AckQueue
 from tickwheel._blocking import Loop
-from tickwheel._columns import Body
+from tickwheel._checks import known
+from tickwheel._columns import Body, Headers, check_name
 from tickwheel._groups import MessageInfo
 from tickwheel._holding import DEFAULT_MAX_HOLD_S
 from tickwheel._message import BaseBatch, BaseMessage
-from tickwheel._prepared import CHECKS_GROUP, PREPARED_SUFFIX
+from tickwheel._options import ClientOptions
+from tickwheel._prepared import CHECKS_GROUP, PREPARED_SUFFIX, decided
 from tickwheel._results import CancelResult, ReceiptResult, RescheduleResult
 from tickwheel._subscription import Start, SubscribeOptions, max_hold_s, start_of_group
 from tickwheel._subscription import Subscription as AsyncSubscription
@@ -309,7 +311,8 @@ def _blocking(
 class Client:
     """The blocking twin of ``tickwheel.Client``: same arguments, same methods, same errors."""
 
-    def __init__(self, url: str | None = None, **options: Any) -> None:
+    def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        known(options, ClientOptions.__annotations__, "Client")
         self._client = _client.Client(url, **options)
         self._loop: Loop | None = None
         self._leave: Callable[[], None] = _nothing
@@ -418,10 +421,11 @@ class Client:
 
         return Transaction(self._running, self._call(make))
 
-    def check_prepared(self, topic: str, **options: Any) -> Subscription:
+    def check_prepared(self, topic: str, *, credit: int = 100, batch: int = 10) -> Subscription:
         """Prepared messages of ``topic`` that nobody decided about: decide with ``commit_prepared([message.id])`` or
         ``rollback_prepared([message.id])``."""
-        return self.subscribe(topic + PREPARED_SUFFIX, CHECKS_GROUP, **options)
+        check_name(topic)
+        return self.subscribe(topic + PREPARED_SUFFIX, CHECKS_GROUP, credit=credit, batch=batch)
 
     @overload
     def cancel(self, topic: str, *, key: str, stop: bool = False) -> CancelResult: ...
@@ -536,9 +540,33 @@ class Client:
     wheel = _blocking(_client.Client.wheel)
     ping = _blocking(_client.Client.ping)
 
-    def prepare(self, topic: str, body: Body, **options: Any) -> Prepared:
+    def prepare(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        key: str | None = None,
+        deliver_at: Moment | None = None,
+        delay: Delay | None = None,
+        delay_ms: int | None = None,
+        priority: int | None = None,
+        order_key: str | None = None,
+        headers: Headers | None = None,
+    ) -> Prepared:
         """See ``tickwheel.Client.prepare``."""
-        return Prepared(self, self._call(self._client.prepare, topic, body, **options).id)
+        prepared = self._call(
+            self._client.prepare,
+            topic,
+            body,
+            key=key,
+            deliver_at=deliver_at,
+            delay=delay,
+            delay_ms=delay_ms,
+            priority=priority,
+            order_key=order_key,
+            headers=headers,
+        )
+        return Prepared(self, prepared.id)
 
 
 class Prepared:
@@ -549,12 +577,14 @@ class Prepared:
         self.id = message_id
 
     def commit(self) -> int:
-        """Lets it be delivered at its time; the id of the message that it becomes."""
-        return self._client.commit_prepared([self.id])[0][1]
+        """See ``tickwheel.Prepared.commit``."""
+        ((result, message_id),) = self._client.commit_prepared([self.id])
+        return decided(self.id, result, message_id, commit=True)
 
     def rollback(self) -> None:
-        """Drops it."""
-        self._client.rollback_prepared([self.id])
+        """See ``tickwheel.Prepared.rollback``."""
+        (result,) = self._client.rollback_prepared([self.id])
+        decided(self.id, result, 0, commit=False)
 
 
 class Transaction:
@@ -590,6 +620,6 @@ class Transaction:
 def _nothing() -> None: ...
 
 
-def connect(url: str | None = None, **options: Any) -> Client:
+def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> Client:
     """An open client for code that has no block to put it in; ``client.close()`` ends it."""
     return Client(url, **options).__enter__()

@@ -101,7 +101,7 @@ def test_mistakes_are_explained(shell: Shell, tmp_path: Path) -> None:
     assert not (tmp_path / "app.db").exists()
     shell.run("outbox", "init", "mails", "--column", "size:integer")
     assert shell.error("outbox", "stream", "other", code=FAILED)["code"] == "table_missing"
-    assert shell.error("outbox", "send", "mails", "colour=red", code=FAILED)["code"] == "bad_argument"
+    assert shell.error("outbox", "send", "mails", "colour=red", code=USAGE)["code"] == "bad_argument"
     assert b"is no value for size" in shell.run("outbox", "send", "mails", "size=big", code=USAGE).stderr
     assert b"COLUMN=VALUE" in shell.run("outbox", "send", "mails", "hello", code=USAGE).stderr
     assert b"NAME:TYPE" in shell.run("outbox", "init", "x", "--column", "a", code=USAGE).stderr

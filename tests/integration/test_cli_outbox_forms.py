@@ -70,7 +70,7 @@ def test_a_relay_between_a_named_database_and_a_named_broker(shell: Shell, tmp_p
         "--data",
         "d",
         *database,
-        code=FAILED,
+        code=USAGE,
     )
     assert own["code"] == "bad_argument"
 

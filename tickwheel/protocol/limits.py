@@ -25,6 +25,9 @@ MAX_PRIORITY: Final = 255
 MAX_CREDIT: Final = 1_000_000
 """The most messages that one subscription may hold un-acked."""
 
+MAX_ID: Final = 0x7FFF_FFFF_FFFF_FFFF
+"""The largest id that a request can name."""
+
 MAX_IDS_A_REQUEST: Final = 100_000
 """The most ids or keys in one CANCEL or RESCHEDULE."""
 

@@ -13,6 +13,7 @@ import trio
 from broker.clock import TrioClock
 from broker.connection import Connection
 from broker.core import Broker
+from broker.grants import Identity
 from broker.settings import Settings
 from broker.sync import InPlace
 from tests.support.driver import NOW_MS, SMALL
@@ -59,8 +60,9 @@ class Asking(Wire):
         return (await self.wait_answers(1))[0]
 
     async def serve(self, broker: Broker) -> None:
+        self.connection = Connection(broker, self, 1)
         with self.scope:
-            await Connection(broker, self, 1).serve()
+            await self.connection.serve()
 
 
 @asynccontextmanager
@@ -216,6 +218,17 @@ async def test_an_identity_that_is_that_of_another_request(store: Store) -> None
         await first.answer()
         second.ask(CHANGE, identity(since=store.durable_position))
         assert code_of(await second.answer()) == "bad_request"
+    store.close(clean=False)
+
+
+async def test_a_right_is_asked_for_before_the_memory(store: Store) -> None:
+    request = Cancel(topic="t", keys=["k"])
+    async with connected(store) as (first, second):
+        first.ask(request, identity())
+        assert (await first.answer()).type == FrameType.CANCEL_OK
+        second.connection._become(Identity("id", "stranger", frozenset()))
+        second.ask(request, identity(since=store.durable_position))
+        assert code_of(await second.answer()) == "forbidden"
     store.close(clean=False)
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.driver import MIB, NOW_MS, pump
+from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import send
+from tests.support.purging import LATER_MS, mixed
 from timerlog.answers import WHOLE, AnsweredRecord, Answering, AnswersBase, RememberedAnswers, RequestName
+from timerlog.backup import back_up, restore
 from timerlog.layout import RecordType
 from timerlog.messages import Outbound, send_payload
 from timerlog.store import Store, StoreSettings
@@ -281,3 +283,24 @@ def test_a_base_record_says_them(store: Store) -> None:
     other.load(msgspec.convert(payload["answers"], AnswersBase, strict=False))
     assert other.find(7, 1) is not None
     assert RecordType.ANSWERED == 27
+
+
+def test_they_outlive_a_purge_and_are_in_a_backup(tmp_path: Path) -> None:
+    store = mixed(tmp_path / "data")
+    asked = answering(store)
+    store.remember(asked, b"told")
+    assert store.purge(LATER_MS).segments
+    store.sync()
+    state = store.state_hash()
+    back_up(tmp_path / "data", tmp_path / "copy", LATER_MS)
+    store.close(clean=False)
+    remove_derived_files(tmp_path / "data")
+    restore(tmp_path / "copy", tmp_path / "new", 77)
+    for name in ("data", "new"):
+        again = Store.open(tmp_path / name, SMALL, LATER_MS)
+        found = again.tables.answers.find(7, 1)
+        assert found is not None
+        assert found.payload == b"told"
+        if name == "data":
+            assert again.state_hash() == state
+        again.close(clean=False)

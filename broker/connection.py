@@ -311,6 +311,7 @@ class Connection:
             max_headers_bytes=MAX_HEADERS_BYTES,
             delay_levels_ms=delay_levels_ms(broker.settings.delay_levels),
             answers_remembered=MAX_ANSWERS,
+            tells_differences=True,
             log_position=broker.store.durable_position,
             holds=True,
         )

@@ -4,8 +4,9 @@
 
 enum { FRAME_HEAD = 16, SEND_HEAD = 24, REPLY_HEAD = 16, FRAME_SEND = 12, FRAME_SEND_OK = 13 };
 enum { COLUMN_TIMES = 1, COLUMN_PRIORITY = 2, COLUMN_KEYS = 4, COLUMN_HEADERS = 8, TIMES_ARE_DELAYS = 16 };
-enum { COLUMN_ORDERS = 32, ALL_COLUMNS = 63 };
-enum { DUPLICATE = 1, BODY_TOO_LARGE = 2, BAD_TIME = 3, KEY_TOO_LONG = 4, HEADERS_TOO_LARGE = 5 };
+enum { COLUMN_ORDERS = 32, TELL_DIFFERENCES = 64, ALL_COLUMNS = 127 };
+enum { DUPLICATE = 1, DUPLICATE_DIFFERS = 7 };
+enum { BODY_TOO_LARGE = 2, BAD_TIME = 3, KEY_TOO_LONG = 4, HEADERS_TOO_LARGE = 5 };
 enum { ORDER_KEY_TOO_LONG = 6 };
 
 /* Where each column of a SEND payload starts; NULL for a column that is not there. */
@@ -230,13 +231,28 @@ static void store_message(tw_store *store, const send_t *send, const item_t *ite
     if (item->key_hash) tw_keys_insert(store, message.id, item->key_hash);
 }
 
+/* Whether the message that has the key already has another body, other headers, another ordering key, or, if one was
+ * given, another time. */
+static int differs(const tw_store *store, const send_t *send, const item_t *item, uint64_t earlier) {
+    const tw_row  *row = &store->rows[earlier];
+    const uint8_t *record = tw_at(store, row->position);
+    uint64_t       order = tw_load16(record + 10), key = tw_load16(record + 40), headers = tw_load16(record + 42);
+    uint64_t       body = tw_load32(record + 44), at = sizeof(tw_message) + key;
+    if (at + headers + order + body != row->record_bytes) return 0; /* damaged: nothing is known of it */
+    if (item->time && !(send->columns & TIMES_ARE_DELAYS) && item->due_ms != row->deliver_at_ms) return 1;
+    if (headers != item->headers_bytes || order != item->order_bytes || body != item->body_bytes) return 1;
+    return memcmp(record + at, item->headers, headers) || memcmp(record + at + headers, item->order, order) ||
+           memcmp(record + at + headers + order, item->body, body);
+}
+
 /* Why a message cannot be stored; 0 when it can. *earlier: the message that has its key. */
 static uint32_t refusal(const tw_store *store, const send_t *send, const item_t *item, uint64_t *earlier) {
     *earlier = 0;
     uint32_t code = judge(store, &store->topics[send->topic_id], item);
     if (code || !item->key_hash) return code;
     *earlier = tw_keys_find_hashed(store, send->topic_id, item->key_hash, item->key, item->key_bytes);
-    return *earlier ? DUPLICATE : 0;
+    if (!*earlier) return 0;
+    return (send->columns & TELL_DIFFERENCES) && differs(store, send, item, *earlier) ? DUPLICATE_DIFFERS : DUPLICATE;
 }
 
 /* Stores a frame's messages; `needs` has made sure that all fit. Writes the SEND_OK frame; returns its bytes. */

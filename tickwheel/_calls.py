@@ -41,6 +41,10 @@ class Link(Protocol):
     def topic_id(self, call: SendCall) -> int | None:
         """The number of the call's topic; None: the call waits until it is known."""
 
+    @property
+    def tells_differences(self) -> bool:
+        """Whether the server can tell that a duplicate is another message under the same key."""
+
 
 class Call:
     """One request.
@@ -178,7 +182,7 @@ class BulkSend(SendCall):
         topic_id = link.topic_id(self)
         if topic_id is None:
             return None
-        self._payload = retarget_send(self._payload, topic_id)
+        self._payload = retarget_send(self._payload, topic_id, tell_differences=link.tells_differences)
         return self._payload
 
     def answered(self, body: AnswerBody) -> None:
@@ -281,7 +285,7 @@ class SendFlight(SendCall):
             return None
         if self._payload is None:
             self._payload = encode_send(topic_id, self._close())
-        self._payload = retarget_send(self._payload, topic_id)
+        self._payload = retarget_send(self._payload, topic_id, tell_differences=link.tells_differences)
         return self._payload
 
     def _close(self) -> SendColumns:

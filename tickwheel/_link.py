@@ -70,6 +70,11 @@ class Link:
         """Whether sends to the topic can be written at once."""
         return topic in self._topic_ids
 
+    @property
+    def tells_differences(self) -> bool:
+        """Whether the server can tell that a duplicate is another message under the same key."""
+        return self._session.limits.tells_differences
+
     def topic_id(self, call: SendCall) -> int | None:
         """The number of the call's topic. None: the call was parked until the server has told."""
         topic_id = self._topic_ids.get(call.topic)

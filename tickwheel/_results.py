@@ -24,11 +24,13 @@ from tickwheel.protocol.messages import SendCode, SendOk
 class SendResult(NamedTuple):
     """A stored message.
 
-    ``duplicate``: its topic and key were sent before, and ``id`` is that first message's.
+    ``duplicate``: its topic and key were sent before, and ``id`` is that first message's. ``differs``: besides, that
+    one has another body, other headers, another ordering key, or another time than was given as ``deliver_at``.
     """
 
     id: int
     duplicate: bool = False
+    differs: bool = False
 
 
 class CancelResult(StrEnum):
@@ -106,8 +108,9 @@ def item_of_exception(code: int, message_id: int, *, auto_key: bool) -> Item:
     The duplicate of an automatic key is our own retry of a message that had arrived: for the user, no
     duplicate.
     """
-    if code == SendCode.DUPLICATE:
-        return SendResult(message_id, duplicate=not auto_key)
+    if code in (SendCode.DUPLICATE, SendCode.DUPLICATE_DIFFERS):
+        differs = code == SendCode.DUPLICATE_DIFFERS and not auto_key
+        return SendResult(message_id, duplicate=not auto_key, differs=differs)
     cls = _ERROR_OF_CODE.get(code)
     return cls() if cls is not None else ServerError(f"The broker refused the message with code {code}.")
 

@@ -23,7 +23,8 @@ from timerlog.producing import FRAME_HEAD_BYTES, Producing
 _SEND: Final = 12
 _FIRST_EXCEPTION: Final = 32  # in a SEND_OK frame
 _CODES: Final = (
-    "", "duplicate", "body_too_large", "bad_time", "key_too_long", "headers_too_large", "order_key_too_long"
+    "", "duplicate", "body_too_large", "bad_time", "key_too_long", "headers_too_large", "order_key_too_long",
+    "duplicate",
 )  # fmt: skip
 
 

@@ -115,10 +115,13 @@ def _read_body(body: str | None, body_file: BinaryIO | None) -> bytes:
 
 def _report_one(topic: str, result: Any) -> None:
     if current_session().json:
-        print_json({"topic": topic, "id": result.id, "duplicate": result.duplicate})
+        told = {"topic": topic, "id": result.id, "duplicate": result.duplicate, "differs": result.differs}
+        print_json(told)
         return
     click.echo(str(result.id))
-    if result.duplicate:
+    if result.differs:
+        click.echo("Nothing was stored: there is another message with this topic and key.", err=True)
+    elif result.duplicate:
         click.echo("It was there already: same topic and key.", err=True)
 
 

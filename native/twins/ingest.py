@@ -25,6 +25,7 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 MAX_KEY_BYTES: Final = 255
 MAX_HEADERS_BYTES: Final = 16_384
 DUPLICATE, BODY_TOO_LARGE, BAD_TIME, KEY_TOO_LONG, HEADERS_TOO_LARGE, ORDER_KEY_TOO_LONG = range(1, 7)
+DUPLICATE_DIFFERS: Final = 7
 _SEND_HEAD: Final = struct.Struct("<IIIIq")
 
 
@@ -81,6 +82,7 @@ class Send:
     topic_id: int
     are_delays: bool
     messages: list[Message]
+    tells_differences: bool = False
 
 
 def frame(frame_type: int, correlation: int, payload: bytes) -> bytes:
@@ -115,7 +117,7 @@ def parse_send(payload: bytes) -> Send | None:
     """None when the columns do not add up to exactly the payload."""
     try:
         topic_id, count, columns, priority, time = _SEND_HEAD.unpack_from(payload)
-        if not 1 <= count <= MAX_BATCH or columns >= 64 or priority > TOPIC_PRIORITY:
+        if not 1 <= count <= MAX_BATCH or columns >= 128 or priority > TOPIC_PRIORITY:
             return None
         at = _Columns(payload, _SEND_HEAD.size)
         times = at.numbers(bool(columns & 1), "q", count, time)
@@ -130,7 +132,7 @@ def parse_send(payload: bytes) -> Send | None:
         return None
     blobs = [at.slices(lengths) for lengths in (key_bytes, headers_bytes, order_bytes, body_bytes)]
     messages = [Message(*fields) for fields in zip(times, priorities, *blobs, strict=True)]
-    return Send(topic_id, bool(columns & 16), messages)
+    return Send(topic_id, bool(columns & 16), messages, bool(columns & 64))
 
 
 def _due_ms(send: Send, time: int, now_ms: int) -> int:
@@ -207,11 +209,27 @@ def _store_message(store: TwinStore, send: Send, message: Message, due_ms: int, 
         insert(store, message_id, entry_hash)
 
 
-def _judge(store: TwinStore, topic_id: int, message: Message, due_ms: int) -> tuple[int, int]:
+def _judge(store: TwinStore, send: Send, message: Message, due_ms: int) -> tuple[int, int]:
     """(why a message cannot be stored or 0, the message that has its key or 0)."""
-    code = _refusal(store, topic_id, message, due_ms)
-    earlier = find(store, topic_id, message.key) if message.key and not code else 0
+    code = _refusal(store, send.topic_id, message, due_ms)
+    earlier = find(store, send.topic_id, message.key) if message.key and not code else 0
+    if earlier and send.tells_differences and _differs(store, send, message, due_ms, earlier):
+        return DUPLICATE_DIFFERS, earlier
     return (DUPLICATE if earlier else code), earlier
+
+
+def _differs(store: TwinStore, send: Send, message: Message, due_ms: int, earlier: int) -> bool:
+    row = store.rows[earlier]
+    record = store.record(row)
+    if message.time and not send.are_delays and due_ms != row["deliver_at_ms"]:
+        return True
+    lengths = len(message.key), len(message.headers), len(message.order), len(message.body)
+    order_bytes, (key_bytes, headers_bytes, body_bytes) = (
+        int.from_bytes(record[10:12], "little"),
+        struct.unpack_from("<HHI", record, 40),
+    )
+    same_lengths = lengths == (key_bytes, headers_bytes, order_bytes, body_bytes)
+    return not same_lengths or record[MESSAGE_HEAD_BYTES:] != message.content
 
 
 def send_check(store: TwinStore, payload: bytes, now_ms: int) -> tuple[int, list[int], list[int], int]:
@@ -221,10 +239,7 @@ def send_check(store: TwinStore, payload: bytes, now_ms: int) -> tuple[int, list
         return -1, [], [], 0
     if not store.is_open_topic(send.topic_id):
         return -2, [], [], 0
-    judged = [
-        _judge(store, send.topic_id, message, _due_ms(send, message.time, now_ms))
-        for message in send.messages
-    ]
+    judged = [_judge(store, send, message, _due_ms(send, message.time, now_ms)) for message in send.messages]
     log_bytes = sum(message.record_bytes + 7 for message in send.messages)
     return len(judged), [code for code, _ in judged], [earlier for _, earlier in judged], log_bytes
 
@@ -247,7 +262,7 @@ def _store_frame(store: TwinStore, send: Send, now_ms: int) -> bytes:
     first_id, exceptions = store.next_id, []
     for index, message in enumerate(send.messages):
         due_ms = _due_ms(send, message.time, now_ms)
-        code, earlier = _judge(store, send.topic_id, message, due_ms)
+        code, earlier = _judge(store, send, message, due_ms)
         if code:
             exceptions.append(struct.pack("<IIQ", index, code, earlier))
         else:

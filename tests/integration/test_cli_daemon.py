@@ -31,7 +31,7 @@ def shell(serving: Serve, tmp_path: Path) -> Shell:
 
 def test_send_and_receive_in_the_order_of_their_times(shell: Shell) -> None:
     later = shell.json("send", "tea", "ready", "--in", "3s", "--key", "pot-1")
-    assert later == {"topic": "tea", "id": later["id"], "duplicate": False}
+    assert later == {"topic": "tea", "id": later["id"], "duplicate": False, "differs": False}
     assert shell.json("send", "tea", "ready", "--key", "pot-1") == {**later, "duplicate": True}
     assert int(shell.text("send", "tea", "boil it")) == later["id"] + 1
     lines = shell.text("receive", "tea", "--count", "2", "--timeout", "10s").splitlines()

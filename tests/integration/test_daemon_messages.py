@@ -137,9 +137,19 @@ async def test_a_resend_with_the_same_key_is_stored_once(daemon: Daemon, topic: 
     async with tickwheel.Client(daemon.url) as client:
         first = await client.send(topic, b"1", key="order-17")
         again = await client.send(topic, b"2", key="order-17")
-        assert (again.id, again.duplicate) == (first.id, True)
+        assert (again.id, again.duplicate, again.differs) == (first.id, True, True)
+        assert await client.send(topic, b"1", key="order-17") == (first.id, True, False)
         many = await client.send_many(topic, [b"3", b"4", b"5"], keys=["order-17", None, "order-18"])
         assert [result.duplicate for result in many] == [True, False, False]
+        assert [result.differs for result in many] == [True, False, False]
+        late = datetime.now(UTC) + timedelta(hours=1)
+        timed = await client.send(topic, b"t", key="timed", deliver_at=late)
+        for time, differs in (
+            ({"deliver_at": late}, False),
+            ({"deliver_at": late + timedelta(seconds=1)}, True),
+        ):
+            assert await client.send(topic, b"t", key="timed", **time) == (timed.id, True, differs)
+        assert await client.cancel(id=timed.id) == "cancelled"
         async with client.subscribe(topic) as subscription:
             assert [message.body for message in await take(subscription, 3)] == [b"1", b"4", b"5"]
 

@@ -45,6 +45,11 @@ class Column(IntFlag):
     ALL = 63
 
 
+_COLUMNS_AT: Final = 8
+_TELL_DIFFERENCES: Final = 64
+"""A bit among those of the columns."""
+
+
 class SendCode(IntEnum):
     """Why a message of a SEND was not stored as a new one."""
 
@@ -54,6 +59,8 @@ class SendCode(IntEnum):
     KEY_TOO_LONG = 4
     HEADERS_TOO_LARGE = 5
     ORDER_KEY_TOO_LONG = 6
+    DUPLICATE_DIFFERS = 7
+    """As DUPLICATE, and what is there has another body, other headers, or another time or ordering key."""
 
 
 class AckCode(IntEnum):
@@ -145,10 +152,15 @@ def encode_send(topic_id: int, columns: SendColumns) -> bytes:
     return b"".join(parts)
 
 
-def retarget_send(payload: bytes, topic_id: int) -> bytes:
-    """The same SEND for another ``topic_id``: after a reconnect the topic may have another one."""
-    head = _U32.pack(topic_id)
-    return payload if payload.startswith(head) else head + payload[4:]
+def retarget_send(payload: bytes, topic_id: int, *, tell_differences: bool = False) -> bytes:
+    """The same SEND for another ``topic_id``: after a reconnect the topic may have another one. ``tell_differences``:
+    duplicates that differ are to be told apart, by a broker that can."""
+    head, columns = _U32.pack(topic_id), payload[_COLUMNS_AT]
+    wanted = columns | _TELL_DIFFERENCES if tell_differences else columns & ~_TELL_DIFFERENCES
+    if wanted == columns and payload.startswith(head):
+        return payload
+    with memoryview(payload) as view, view[4:_COLUMNS_AT] as count, view[_COLUMNS_AT + 1 :] as rest:
+        return b"".join((head, count, bytes((wanted,)), rest))
 
 
 class _Cursor:

@@ -156,6 +156,7 @@ class HelloOk(Answer, frozen=True):
     max_key_bytes: U32
     max_headers_bytes: U32
     delay_levels_ms: list[int] = msgspec.field(default_factory=list)
+    tells_differences: bool = False  #: bit 6 of a SEND's columns is known
     answers_remembered: int = 0  #: of so many requests with an identity; 0: it knows no identities
     log_position: int = 0  #: up to which the log is durable
     holds: bool = False  #: it knows `only_longer` of EXTEND, and CREDIT

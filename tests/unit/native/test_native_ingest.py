@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from native.twins.ingest import (
     BAD_TIME,
     BODY_TOO_LARGE,
     DUPLICATE,
+    DUPLICATE_DIFFERS,
     HEADERS_TOO_LARGE,
     KEY_TOO_LONG,
     SEND,
@@ -26,6 +28,7 @@ from tests.support.native_frames import (
     HEADERS,
     KEYS,
     MAX_TIME_MS,
+    ORDERS,
     PRIORITY,
     TIMES,
     Item,
@@ -36,6 +39,7 @@ from tests.support.native_frames import (
 )
 from tests.support.native_pair import EMPTY_INDEX_BYTES, REPLIES_BYTES, Pair, Sizes
 
+TELL_DIFFERENCES = 64
 ROOMY = Sizes(log_bytes=1 << 18, staging_bytes=1 << 18, rows=256, max_frame_bytes=1 << 17)
 
 
@@ -161,6 +165,33 @@ def test_each_message_is_judged_by_itself() -> None:
         (5, DUPLICATE, 1),
     ]
     assert pair.twin.next_id == 3
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_duplicate_that_differs_is_told_apart_if_that_is_asked(is_written: bool) -> None:
+    pair = Pair(ROOMY)
+    first = Item(b"body", key=b"k", headers=b"h", order=b"o", time=50_000)
+    columns = TIMES | KEYS | HEADERS | ORDERS
+    pair.ingest(SendFrame(items=[first], columns=columns).encode())
+    if is_written:
+        pair.flush()
+    items = [
+        first,
+        replace(first, body=b"bodY"),
+        replace(first, body=b"body2"),
+        replace(first, headers=b""),
+        replace(first, order=b"p"),
+        replace(first, time=50_001),
+        replace(first, time=0),
+    ]
+    plain = pair.ingest(SendFrame(items=items, columns=columns).encode())
+    assert [code for _, code, _ in exceptions(plain.replies)] == [DUPLICATE] * 7
+    told = pair.ingest(SendFrame(items=items, columns=columns | TELL_DIFFERENCES).encode())
+    assert exceptions(told.replies) == [
+        (index, DUPLICATE_DIFFERS if 0 < index < 6 else DUPLICATE, 1) for index in range(7)
+    ]
+    delays = pair.ingest(SendFrame(items=items[5:], columns=columns | DELAYS | TELL_DIFFERENCES).encode())
+    assert [code for _, code, _ in exceptions(delays.replies)] == [DUPLICATE] * 2, "a delay names no time"
 
 
 def test_a_key_belongs_to_its_topic() -> None:

@@ -24,7 +24,8 @@ from tickwheel.protocol.admin import (
     ReplayDeadOk,
     SetTopic,
 )
-from tickwheel.protocol.errors import BadArgument, TopicInUse
+from tickwheel.protocol.errors import BadArgument, BadTime, TopicInUse
+from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.protocol.messages import SendColumns, decode_send, encode_send, pack_column
 from tickwheel.protocol.requests import DECODE_ERRORS, encode_map
 from timerlog.dead_letters import dead_topic
@@ -223,6 +224,8 @@ def _as_prepared(columns: SendColumns, topic: str, now_ms: int, check_after_ms: 
     times = columns.deliver_at_ms
     each = memoryview(times).cast("q").tolist() if isinstance(times, bytes) else [times] * count
     due = [now_ms + time if columns.relative and time else time for time in each]
+    if not all(0 <= time <= MAX_TIME_MS for time in due):
+        raise BadTime("The message could not be committed: its time is outside of the years 1970 to 9999.")
     headers = [
         _with_time(columns.headers[i] if columns.headers is not None else b"", topic, due[i])
         for i in range(count)

@@ -14,6 +14,7 @@ from tickwheel._results import ReceiptResult
 from tickwheel._times import EPOCH, Delay
 from tickwheel.protocol.errors import RemoteProtocolError
 from tickwheel.protocol.messages import Delivery, pack_column
+from tickwheel.stats import datetime_of
 
 _HEADERS: Final = msgspec.msgpack.Decoder(dict[str, Any])
 
@@ -188,6 +189,16 @@ class BaseBatch(Generic[M]):
         if self._created_ms is None:
             self._created_ms = self.delivery.created_ms
         return self._created_ms
+
+    @property
+    def deliver_at(self) -> list[datetime]:
+        """When each message was due, in UTC."""
+        return [datetime_of(time_ms) for time_ms in self.deliver_at_ms]
+
+    @property
+    def created(self) -> list[datetime]:
+        """When the broker received each message, in UTC."""
+        return [datetime_of(time_ms) for time_ms in self.created_ms]
 
     @property
     def ends(self) -> list[int]:

@@ -23,6 +23,7 @@ def decided(message_id: int, result: str, made_id: int, *, commit: bool) -> int:
     advice = {
         "already_committed": "It was committed before: whoever did that knows why.",
         "already_rolled_back": "It was rolled back before; send the message anew if it is wanted.",
+        "refused": "Its topic was deleted, or its time or size is not allowed any more: send the message anew.",
     }.get(result, "It was never there, or is a dead letter since the last check-back; send the message anew.")
     raise TransactionRefused(f"Prepared message {message_id} cannot be {verb}: {result}.", advice=advice)
 

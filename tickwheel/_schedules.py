@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from secrets import token_hex
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from tickwheel.protocol.schedules import (
     TriggerSchedule,
     TriggerScheduleOk,
 )
+from tickwheel.stats import datetime_of
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -51,6 +53,36 @@ class Schedule(msgspec.Struct, frozen=True):
     """The next slots, five unless more were asked for; none when it is paused."""
     trouble: str = ""
     """Why what is due cannot be sent; it is tried again until it can."""
+
+    @property
+    def every(self) -> timedelta:
+        """``every_ms`` as a timedelta; zero: it has a ``cron``."""
+        return timedelta(milliseconds=self.every_ms)
+
+    @property
+    def start(self) -> datetime:
+        """``start_ms`` as a datetime."""
+        return datetime_of(self.start_ms)
+
+    @property
+    def until(self) -> datetime:
+        """``until_ms`` as a datetime; the end of the year 9999: it has no end."""
+        return datetime_of(self.until_ms)
+
+    @property
+    def window(self) -> timedelta:
+        """``window_ms`` as a timedelta."""
+        return timedelta(milliseconds=self.window_ms)
+
+    @property
+    def last_slot(self) -> datetime | None:
+        """``last_slot_ms`` as a datetime; None: there was none yet."""
+        return datetime_of(self.last_slot_ms) if self.last_slot_ms else None
+
+    @property
+    def next(self) -> list[datetime]:
+        """``next_ms`` as datetimes."""
+        return [datetime_of(time_ms) for time_ms in self.next_ms]
 
 
 class _Schedules(msgspec.Struct, frozen=True):

@@ -149,6 +149,11 @@ class Subscription(Generic[M, B]):
         self._left = False
         self._stopped = False
 
+    @property
+    def ack_wait(self) -> timedelta:
+        """``ack_wait_ms`` as a timedelta."""
+        return timedelta(milliseconds=self.ack_wait_ms)
+
     # The user's side -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Subscription[M, B]:

@@ -18,7 +18,6 @@ from tickwheel.protocol.messages import pack_column
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 Moment: TypeAlias = datetime | int
 """An aware datetime, or epoch milliseconds."""
@@ -62,14 +61,6 @@ def wait_ms(delay: Delay | None, delay_ms: int | None) -> int | None:
 def whole_ms(value_ms: int, name: str = "delay_ms") -> int:
     """The argument ``name``, whose unit is milliseconds. Raises BadTime."""
     return _in_range(_whole_ms(value_ms, name), name)
-
-
-def datetime_of(time_ms: int) -> datetime:
-    """Epoch milliseconds as an aware datetime in UTC; what lies beyond the year 9999 is its last microsecond."""
-    try:
-        return EPOCH + timedelta(milliseconds=time_ms)
-    except OverflowError:
-        return _LAST
 
 
 def _moment(moment: Any, name: str) -> int:

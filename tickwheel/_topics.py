@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +28,7 @@ from tickwheel.protocol.admin import (
 from tickwheel.protocol.errors import BadArgument, BadTopicSettings, RemoteProtocolError
 from tickwheel.protocol.limits import MAX_HORIZONS, MAX_ID
 from tickwheel.protocol.requests import GetStats, GetTopics, GetWheel
-from tickwheel.stats import PurgeResult, Stats, TopicInfo, Topics, TopicStats, Wheel
+from tickwheel.stats import PurgeResult, Stats, TopicInfo, Topics, TopicStats, Wheel, datetime_of
 
 DURATIONS: Final = ("ack_wait", "min_backoff", "max_backoff", "purge_after", "retention", "spread")
 _PURGE_WAIT_MS: Final = 2_000
@@ -50,6 +50,16 @@ class BrowsedMessage(msgspec.Struct, frozen=True):
     headers_bytes: bytes = msgspec.field(name="headers")
     body: bytes = b""
     body_bytes: int = 0
+
+    @property
+    def deliver_at(self) -> datetime:
+        """When it is, or was, due."""
+        return datetime_of(self.deliver_at_ms)
+
+    @property
+    def created(self) -> datetime:
+        """When the broker stored it."""
+        return datetime_of(self.created_ms)
 
     @property
     def headers(self) -> dict[str, Any]:

@@ -335,7 +335,8 @@ class TransactionRequests(Requests):
 
     async def commit_prepared(self, ids: Sequence[int]) -> list[tuple[str, int]]:
         """Each gets its own answer, and none stands in the way of the others: (``committed``, ``already_committed``,
-        ``already_rolled_back`` or ``not_found``; the id of the message that it became, else 0)."""
+        ``already_rolled_back``, ``not_found``, or ``refused`` when its topic is gone; the id of the message that it
+        became, else 0)."""
         return [one for answer in await self._decide(ids, commit=True) for one in answer]
 
     async def rollback_prepared(self, ids: Sequence[int]) -> list[str]:

@@ -13,6 +13,14 @@ import msgspec
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def datetime_of(time_ms: int) -> datetime:
+    """Epoch milliseconds as an aware datetime in UTC; what lies beyond the year 9999 is its last microsecond."""
+    try:
+        return _EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
+
+
 class Stats(msgspec.Struct, frozen=True):
     """The state of a broker at ``now_ms``, its own clock.
 
@@ -49,6 +57,21 @@ class Stats(msgspec.Struct, frozen=True):
     refusals: dict[str, int] = msgspec.field(default_factory=dict)
     """By error code: what was refused to clients since the broker started."""
 
+    @property
+    def now(self) -> datetime:
+        """``now_ms`` as a datetime."""
+        return datetime_of(self.now_ms)
+
+    @property
+    def tick(self) -> datetime:
+        """``tick_ms`` as a datetime."""
+        return datetime_of(self.tick_ms)
+
+    @property
+    def uptime(self) -> timedelta:
+        """``uptime_ms`` as a timedelta."""
+        return timedelta(milliseconds=self.uptime_ms)
+
 
 class GroupStats(msgspec.Struct, frozen=True):
     """One consumer group of a topic."""
@@ -73,12 +96,17 @@ class GroupStats(msgspec.Struct, frozen=True):
     @property
     def created(self) -> datetime:
         """``created_ms`` as a datetime."""
-        return _EPOCH + timedelta(milliseconds=self.created_ms)
+        return datetime_of(self.created_ms)
 
     @property
     def last_read(self) -> datetime | None:
         """``last_read_ms`` as a datetime."""
-        return _EPOCH + timedelta(milliseconds=self.last_read_ms) if self.last_read_ms else None
+        return datetime_of(self.last_read_ms) if self.last_read_ms else None
+
+    @property
+    def ephemeral(self) -> timedelta:
+        """``ephemeral_ms`` as a timedelta."""
+        return timedelta(milliseconds=self.ephemeral_ms)
 
 
 class GroupInfo(GroupStats, frozen=True, kw_only=True):
@@ -122,6 +150,11 @@ class TopicInfo(msgspec.Struct, frozen=True):
     ready: int
     """As in ``TopicStats``."""
 
+    @property
+    def created(self) -> datetime:
+        """``created_ms`` as a datetime."""
+        return datetime_of(self.created_ms)
+
 
 class PurgeResult(msgspec.Struct, frozen=True):
     """What a purge has done, or would do."""
@@ -156,6 +189,11 @@ class WheelLevel(msgspec.Struct, frozen=True):
     timers: int
     heat: list[int]
 
+    @property
+    def slot(self) -> timedelta:
+        """``slot_ms`` as a timedelta."""
+        return timedelta(milliseconds=self.slot_ms)
+
 
 class Forecast(msgspec.Struct, frozen=True):
     """What is due at ``until_ms`` or before, exactly: what is in earlier rows is in it, too."""
@@ -169,6 +207,11 @@ class Forecast(msgspec.Struct, frozen=True):
     leases: int | None = None
     """Deliveries whose lease ends if nobody acks or extends it, and waits for redelivery that end."""
 
+    @property
+    def until(self) -> datetime:
+        """``until_ms`` as a datetime."""
+        return datetime_of(self.until_ms)
+
 
 class Wheel(msgspec.Struct, frozen=True):
     """A picture of the wheel, as it was when the broker began to count. ``levels`` has all timers; also those of
@@ -181,3 +224,13 @@ class Wheel(msgspec.Struct, frozen=True):
     forecast: list[Forecast]
     gone: int = 0
     """How many timers will do nothing."""
+
+    @property
+    def tick(self) -> datetime:
+        """``tick_ms`` as a datetime."""
+        return datetime_of(self.tick_ms)
+
+    @property
+    def now(self) -> datetime:
+        """``now_ms`` as a datetime."""
+        return datetime_of(self.now_ms)

@@ -219,6 +219,11 @@ class Subscription:
         """How long the first lease of a message lasts."""
         return self._subscription.ack_wait_ms
 
+    @property
+    def ack_wait(self) -> timedelta:
+        """``ack_wait_ms`` as a timedelta."""
+        return self._subscription.ack_wait
+
     def __enter__(self) -> Subscription:
         try:
             self._loop.call(self._subscription.__aenter__)

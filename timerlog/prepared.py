@@ -15,7 +15,7 @@ import numpy as np
 
 from timerlog.changing import CANCELLED, DELIVERED, EXPIRED, READY, SCHEDULED, Changing
 from timerlog.core import INTERNAL
-from timerlog.errors import DECODE_ERRORS, UnknownTopic
+from timerlog.errors import DECODE_ERRORS, TransactionRefused
 from timerlog.layout import MessageState, RecordType
 from timerlog.messages import MessageView, Outbound, send_payload
 
@@ -35,8 +35,9 @@ class Prepared(Changing):
 
     def decide(self, ids: Sequence[int], *, commit: bool, now_ms: int) -> tuple[list[str], list[int]]:
         """Commits or rolls back prepared messages, each by itself: a result for each (``committed``,
-        ``already_committed``, ``rolled_back``, ``already_rolled_back``, ``not_found``) and the id of the message that
-        it became, or 0. Raises ``DiskFull``, ``TransactionRefused``; what was decided before that stands."""
+        ``already_committed``, ``rolled_back``, ``already_rolled_back``, ``not_found``, ``refused``: the topic or the
+        time of its message cannot be any more) and the id of the message that it became, or 0. Raises ``DiskFull``;
+        what was decided before that stands."""
         results, became = [], []
         for message_id in ids:
             result, new_id = self.decide_one(message_id, commit=commit, now_ms=now_ms)
@@ -73,7 +74,7 @@ class Prepared(Changing):
         ids = np.array([message_id], np.uint64)
         topic_id = self.tables.topic_ids.get(topic)
         if topic_id is None:
-            raise UnknownTopic(f"the topic {topic!r} of a prepared message was deleted")
+            return "refused", 0  # the topic was deleted
         earlier = self._find(topic_id, key)
         if earlier:  # a message of this key was sent in the meantime: it counts once, as it would with send
             revoked = self._holders_of_messages(ids)
@@ -88,7 +89,10 @@ class Prepared(Changing):
             return "not_found", 0  # it was sent to this topic, not prepared: producers write headers
         headers = msgspec.msgpack.encode(fields) if fields else b""
         message = Outbound(view.body, key, headers, view.order, view.priority)
-        send = self.judge_send(send_payload(topic_id, [message], deliver_at_ms), now_ms)
+        try:
+            send = self.judge_send(send_payload(topic_id, [message], deliver_at_ms), now_ms)
+        except TransactionRefused:
+            return "refused", 0  # its time or its size is not allowed
         ending = (RecordType.EXPIRED, 0, ids.tobytes())
         revoked = self._holders_of_messages(ids)
         self.decided(("committed", self.tables.next_id))

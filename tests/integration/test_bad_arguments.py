@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tickwheel import Client, sync, testing
-from tickwheel.errors import BadArgument, BadTime, NaiveDatetime, TickwheelError
+from tickwheel.errors import BadArgument, BadTime, NaiveDatetime, TickwheelError, TransactionRefused
 
 NOW = datetime(2031, 5, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -493,3 +493,27 @@ def test_the_command_line_ends_with_the_code_of_usage(broker: testing.TestBroker
         failed = shell.run("--json", *arguments, code=2)
         assert b"Traceback" not in failed.stderr, arguments
         assert b'"message"' in failed.stderr, arguments
+
+
+def test_what_cannot_be_committed_is_not_prepared_and_each_decision_has_its_own_answer(
+    broker: testing.TestBroker,
+) -> None:
+    with broker.sync_client() as client:
+        for late in (timedelta(days=365 * 7_980), timedelta(milliseconds=253_402_300_799_999)):
+            with pytest.raises(BadTime):
+                client.prepare("late", b"x", delay=late)
+        gone, rolled, good = (client.prepare(name, b"x") for name in ("gone", "good", "good"))
+        client.delete_topic("gone")
+        rolled.rollback()
+        answers = client.commit_prepared([gone.id, rolled.id, 1 << 40, good.id, good.id])
+        assert [result for result, _ in answers] == [
+            "refused",
+            "already_rolled_back",
+            "not_found",
+            "committed",
+            "already_committed",
+        ]
+        for prepared in (gone, rolled):
+            with pytest.raises(TransactionRefused):
+                prepared.commit()
+        assert good.commit() == answers[3][1]

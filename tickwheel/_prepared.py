@@ -69,6 +69,6 @@ class CheckRequests(Requests):
                 await (message.commit() if was_paid(message.body) else message.rollback())
         """
         check_name(topic)
-        options = SubscribeOptions(credit=credit, batch=batch)
+        options = SubscribeOptions(credit=credit, batch=batch, max_hold_s=0.0)  # who looks on is asked again
         name: Any = topic + PREPARED_SUFFIX
         return Subscription(self._session, name, CHECKS_GROUP, options, CheckedBatch)

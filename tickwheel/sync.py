@@ -430,7 +430,7 @@ class Client:
         """Prepared messages of ``topic`` that nobody decided about: decide with ``commit_prepared([message.id])`` or
         ``rollback_prepared([message.id])``."""
         check_name(topic)
-        return self.subscribe(topic + PREPARED_SUFFIX, CHECKS_GROUP, credit=credit, batch=batch)
+        return self.subscribe(topic + PREPARED_SUFFIX, CHECKS_GROUP, credit=credit, batch=batch, max_hold=0)
 
     @overload
     def cancel(self, topic: str, *, key: str, stop: bool = False) -> CancelResult: ...

@@ -1,6 +1,6 @@
 """Who is handling what: while a client lives and stays connected, a message that it handles is given to no other.
 
-That is so as long as the network is not too slow for renewals. Whatever else may end a lease excuses it:
+That is so as long as network and disk are not too slow for renewals. Whatever else may end a lease excuses it:
 another connection or broker, a clock that was set, a full disk, other settings, somebody who asked for it.
 """
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tickwheel import Client
 
 _SLOW_PIECE_S = 2.0
+_SLOW_SYNC_S = 3.0
+_SYNCS = 2
+"""A delivery waits for the sync that is on its way, and for its own; its lease runs meanwhile."""
 _PART_OF_LEASE = 0.4
 
 
@@ -57,7 +60,9 @@ class Claims:
         """Whether every renewal arrives before its lease ends."""
         profile, faults = self._world.profile, self._world.network.faults
         one_way_s = faults.delay_s + (_SLOW_PIECE_S if faults.slow_piece else 0.0)
-        return 2 * one_way_s + profile.sync_delay_s < _PART_OF_LEASE * profile.ack_wait_ms / 1_000
+        is_slow = profile.slow_sync and not self._world.is_calm
+        syncs_s = _SYNCS * (_SLOW_SYNC_S if is_slow else profile.sync_delay_s)
+        return 2 * one_way_s + syncs_s < _PART_OF_LEASE * profile.ack_wait_ms / 1_000
 
     def begin(self, client: Client, message: Message, group: str, epoch: int) -> None:
         """A handler has it."""

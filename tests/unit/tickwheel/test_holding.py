@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections import Counter
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import trio
 
+import tickwheel
 from tests.support.in_time import InTime, broker_in_time
 from tickwheel import Client, Message
 from tickwheel.errors import BadArgument
 
+ROOT = Path(__file__).resolve().parents[3]
 COUNT = 60
 SHORT = {"ack_wait": "2s", "max_backoff": "4s"}
 
@@ -302,10 +307,10 @@ async def test_what_waits_follows_from_how_long_messages_are_handled(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
     async with broker_in_time(tmp_path) as there:
-        await send(there, 4_000)
+        await send(there, 2_300)
         async with there.client() as client, client.subscribe("t") as subscription:
             slow_s, credits = 0.0, []
-            for count, slow_s in ((3_000, 0.0), (100, 0.25), (500, 0.01)):
+            for count, slow_s in ((2_000, 0.0), (40, 0.25), (250, 0.01)):
                 for _ in range(count):
                     message = await subscription.receive(timeout=10)
                     assert message is not None
@@ -361,3 +366,59 @@ async def test_a_broker_that_allows_less_keeps_its_limit(tmp_path: Path, autojum
             there.network._connections[-1].cut()
             await client.send("t", b"one more")
             assert await subscription.receive(timeout=10) is not None
+
+
+async def test_the_loop_on_the_first_page_handles_each_once_when_it_is_slow(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    page = (ROOT / "README.md").read_text()
+    source = page.partition("```python\n")[2].partition("\ntrio.run(main)")[0]
+    for old, new in (
+        ('tickwheel.Client("tickwheel://127.0.0.1:7411")', "there.client()"),
+        ("print(message.body.decode())", "await handle(message)"),
+        ("                break\n", ""),
+    ):
+        assert old in source
+        source = source.replace(old, new)
+    handled: Counter[bytes] = Counter()
+
+    async def handle(message: Message) -> None:
+        await trio.sleep(5)
+        handled[message.body] += 1
+
+    async with broker_in_time(tmp_path, **SHORT) as there:
+        async with there.client() as client:
+            await client.send_many("reminders", [b"%d" % number for number in range(20)])
+        names: dict[str, Any] = {"there": there, "handle": handle}
+        exec(source, names)
+        with trio.move_on_after(200):
+            await names["main"]()
+    assert (len(handled), handled.total()) == (21, 21)
+
+
+def test_each_is_handled_once_on_asyncio_and_by_a_client_that_blocks(tmp_path: Path) -> None:
+    """In real time: leases of 1.5 s, and 2.4 s of work that come at once."""
+    handled: Counter[bytes] = Counter()
+
+    async def on_asyncio() -> None:
+        async with broker.client() as client, client.subscribe("t", "asyncio", credit=6) as subscription:
+            while (message := await subscription.receive(timeout=1)) is not None:
+                await anyio.sleep(0.4)
+                handled[b"asyncio " + message.body] += 1
+                await message.ack()
+
+    def blocking() -> None:
+        with broker.sync_client() as client, client.subscribe("t", "blocking", credit=6) as subscription:
+            while (message := subscription.receive(timeout=1)) is not None:
+                time.sleep(0.4)
+                handled[b"blocking " + message.body] += 1
+                message.ack()
+
+    with tickwheel.embedded(tmp_path / "data", ack_wait="1500ms", max_backoff="3s") as broker:
+        with broker.sync_client() as client:
+            client.send_many("t", [b"%d" % number for number in range(6)])
+        thread = threading.Thread(target=blocking)
+        thread.start()
+        anyio.run(on_asyncio, backend="asyncio")
+        thread.join()
+    assert (len(handled), handled.total()) == (12, 12)

@@ -135,6 +135,7 @@ class Subscription(Generic[M, B]):
         self.acks = AckQueue(session, group, topic)
         self.holding = Holding(session, topic, self.acks, options.max_hold_s, self._holding_changed)
         self.acks.holding = self.holding
+        self._revoked = self.holding.revoked
         self.is_fast = False
         """Whether messages are handled so quickly that the loop need not turn between them."""
         self._number: int | None = None
@@ -201,12 +202,15 @@ class Subscription(Generic[M, B]):
         return self
 
     async def __anext__(self) -> M:
+        if self.is_fast and not self._revoked:
+            for one in self._current:  # as next_in_hand, without the call
+                return one
         message = self.next_in_hand() if self.is_fast else await self._next_in_turn()
         return message if message is not None else await self._next_message()
 
     def next_in_hand(self) -> M | None:
         """The next message of the batch that was begun. Also for the blocking client, in its own thread."""
-        revoked = self.holding.revoked
+        revoked = self._revoked
         for message in self._current:
             if not revoked or (message.id, message.epoch) not in revoked:
                 return message

@@ -181,7 +181,7 @@ async def test_a_batch_has_no_more_links_than_a_span_can_hold(
         async with trio.open_nursery() as nursery:
             for _ in range(MAX_LINKS + 20):
                 nursery.start_soon(client.send, topic, b"x")
-        async with client.subscribe(topic, batch=500) as subscription:
+        async with client.subscribe(topic, credit=500) as subscription:
             with trio.fail_after(PATIENCE_S):
                 batch = await subscription.receive_batch()
             assert batch is not None

@@ -30,8 +30,8 @@ class Consumer:
 
     def __init__(self, world: World, topic: str, group: str, number: int) -> None:
         self._world = world
-        self._topic = topic
-        self._group = group
+        self.topic = self._topic = topic
+        self.group = self._group = group
         self._rng: random.Random = world.random(f"consumer/{topic}/{group}/{number}")
         self._slowness: random.Random = world.random(f"slowness/{topic}/{group}/{number}")
         self._name = f"{topic}/{group}/{number}"
@@ -42,10 +42,23 @@ class Consumer:
             since_s = trio.current_time()
             try:
                 async with self._world.client(self._rng) as client:
+                    while self._world.profile.cancels and self._rng.random() < 0.5:
+                        await self._change_mind(client)
                     await self._subscribe(client)
             except TickwheelError as error:
                 check_error(self._world, error, since_s)
                 await trio.sleep(self._rng.random() * 2)
+
+    async def _change_mind(self, client: Client) -> None:
+        """Somebody subscribes and leaves, and is cancelled on the way."""
+
+        async def come_and_go() -> None:
+            async with client.subscribe(self._topic, self._group):
+                pass
+
+        if await self._world.cancels.run(self._rng, come_and_go):
+            self._world.trace("cancelled", self._name)
+            self._world.count("cancelled calls")
 
     async def _subscribe(self, client: Client) -> None:
         rng, profile = self._rng, self._world.profile

@@ -24,7 +24,7 @@ from tickwheel.errors import (
     UnknownTopic,
 )
 
-_UNCERTAIN = (NotConnected, ClientClosed, RequestTimeout, SendUncertain)
+_UNCERTAIN = (NotConnected, ClientClosed, RequestTimeout, SendUncertain, trio.Cancelled)
 _KEPT = 60
 
 
@@ -66,12 +66,20 @@ class Producer:
                 async with self._world.client(rng) as client:
                     while rng.random() > 0.02:
                         since_s = trio.current_time()
-                        await rng.choices(self._actions, weights)[0][1](client)
+                        await self._act(client, rng.choices(self._actions, weights)[0][1])
                         await trio.sleep(rng.expovariate(1 / self._world.profile.pause_s))
             except TickwheelError as error:
                 check_error(self._world, error, since_s)
                 self._world.trace(self._name, "error", error.code)
                 await trio.sleep(rng.random())
+
+    async def _act(self, client: Client, action: Callable[[Client], Awaitable[None]]) -> None:
+        world, rng = self._world, self._rng
+        if not world.profile.cancels or rng.random() >= world.profile.cancels:
+            await action(client)
+        elif await world.cancels.run(rng, lambda: action(client)):
+            world.trace(self._name, "cancelled", action.__name__)
+            world.count("cancelled calls")
 
     # -- what is sent --
 
@@ -120,8 +128,8 @@ class Producer:
         else:
             self._refuse(message, result)
 
-    def _refuse(self, message: Message, error: TickwheelError) -> None:
-        self._world.trace(self._name, "not accepted", message.token, error.code)
+    def _refuse(self, message: Message, error: TickwheelError | trio.Cancelled) -> None:
+        self._world.trace(self._name, "not accepted", message.token, getattr(error, "code", "cancelled"))
         if isinstance(error, _UNCERTAIN):
             self._world.oracle.unanswered(message)
         else:
@@ -136,7 +144,7 @@ class Producer:
         message = self._new()
         try:
             result = await client.send(message.topic, self._world.body_of(message), **self._options(message))
-        except TickwheelError as error:
+        except (TickwheelError, trio.Cancelled) as error:
             self._refuse(message, error)
             raise
         self._accept(message, result)
@@ -157,7 +165,7 @@ class Producer:
                 order_keys=[message.order_key or "" for message in messages] if topic == ORDERED else None,
                 auto_key=auto_key,
             )
-        except TickwheelError as error:
+        except (TickwheelError, trio.Cancelled) as error:
             for message in messages:
                 self._refuse(message, error)
             raise
@@ -176,7 +184,7 @@ class Producer:
         except BaseException as error:
             # It may have been stored, if the first one was done or cancelled: then the key is its own.
             first.is_key_free = again.is_key_free = True
-            if isinstance(error, TickwheelError):
+            if isinstance(error, TickwheelError | trio.Cancelled):
                 self._refuse(again, error)
             raise
         if result.duplicate:
@@ -206,7 +214,7 @@ class Producer:
             for message in messages:
                 self._refuse(message, error)
             return
-        except TickwheelError as error:
+        except (TickwheelError, trio.Cancelled) as error:
             for message in messages:
                 self._refuse(message, error)
             if cancelled is not None:
@@ -227,7 +235,7 @@ class Producer:
             prepared = await client.prepare(message.topic, self._world.body_of(message), **options)
         except TransactionRefused as error:
             raise Violation(f"{message.token} is prepared once, and refused: {error}") from error
-        except TickwheelError as error:
+        except (TickwheelError, trio.Cancelled) as error:
             if not isinstance(error, _UNCERTAIN):
                 self._world.oracle.decided(message, Known.NO)
             raise
@@ -286,7 +294,7 @@ class Producer:
                 result = await client.cancel(message.topic, key=message.key, stop=stop)
             else:
                 result = await client.cancel(id=message.id, stop=stop)
-        except TickwheelError:
+        except (TickwheelError, trio.Cancelled):
             message.is_stray = True
             raise
         self._world.trace(self._name, "cancel", message.token, result)
@@ -301,7 +309,7 @@ class Producer:
         jumps = self._world.clock.jumps
         try:
             result = await client.reschedule(id=message.id, deliver_at=due_ms)
-        except TickwheelError:
+        except (TickwheelError, trio.Cancelled):
             message.is_stray = True
             raise
         self._world.trace(self._name, "reschedule", message.token, due_ms, result)
@@ -360,7 +368,7 @@ class Producer:
                 message,
                 await client.send(SCRATCH, self._world.body_of(message), **self._options(message)),
             )
-        except TickwheelError as error:
+        except (TickwheelError, trio.Cancelled) as error:
             self._refuse(message, error)
             raise
         if self._rng.random() < 0.5:
@@ -372,7 +380,7 @@ class Producer:
             if not self._is_delete_open:
                 raise Violation(f"{SCRATCH} is not there, although only one deletes it: {error}") from error
             self._world.trace(self._name, "nothing to delete")
-        except TickwheelError:
+        except (TickwheelError, trio.Cancelled):
             self._is_delete_open = True  # it may come true much later
             raise
         else:

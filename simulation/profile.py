@@ -54,6 +54,7 @@ class Profile:
     max_topics: int
     slow: float
     """How likely a handler takes longer than a lease."""
+    cancels: float = 0.0
 
     @staticmethod
     def draw(rng: random.Random) -> Profile:
@@ -101,7 +102,8 @@ class Profile:
             slow=_rarely(rng, 0.3),
         )
         # What came later is drawn last, so that the profile of a seed stays what it was.
-        return replace(profile, network=replace(network, lost_answers=_rarely(rng, 0.5)))
+        network = replace(network, lost_answers=_rarely(rng, 0.5))
+        return replace(profile, network=network, cancels=_rarely(rng, 0.3))
 
     def described(self) -> dict[str, object]:
         """For people."""

@@ -59,7 +59,8 @@ def run_seed(seed: int, hours: float, *, replays: float = 0.3) -> Report:
         report.profile = world.profile.described()
         try:
             with world.machine.installed():
-                trio.run(_Run(world, hours, report).main, clock=MockClock(autojump_threshold=0))
+                clock = MockClock(autojump_threshold=0)
+                trio.run(_Run(world, hours, report).main, clock=clock, instruments=[world.cancels])
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -181,6 +182,7 @@ class _Run:
             for consumer in all_consumers(world, 1):
                 nursery.start_soon(consumer.run)
             await self._wait_until_done()
+            await self._check_readers()
             nursery.cancel_scope.cancel()
         oracle.check_together()
         await self._check_counts()
@@ -207,6 +209,20 @@ class _Run:
         raise Violation(
             f"not delivered and acked in {HEAL_S:.0f} s without faults: {waiting[:5]} ({len(waiting)})"
         )
+
+    async def _check_readers(self) -> None:
+        """Each group has one reader now: whatever else is subscribed was left behind by a call that was cancelled."""
+        groups = [(one.topic, one.group) for one in all_consumers(self._world, 1)]
+        with trio.move_on_after(PATIENT.total_seconds()):
+            while True:
+                async with self._patient_client() as client:
+                    topics = await client.topics()
+                found = {(one.name, group.name): group.subscribers for one in topics for group in one.groups}
+                wrong = {name: found.get(name, 0) for name in groups if found.get(name) != 1}
+                if not wrong:
+                    return
+                await trio.sleep(1)
+        raise Violation(f"subscriptions without a reader, or readers without one: {wrong}")
 
     async def _is_quiet(self) -> bool:
         """Whether no group has anything to do. What was prepared, and nobody knows of, waits for ever."""

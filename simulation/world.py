@@ -10,6 +10,7 @@ from typing import Any
 import trio
 
 from broker.settings import Settings
+from simulation.cancelling import Cancels
 from simulation.claims import Claims
 from simulation.clock import WallClock
 from simulation.determinism import stream
@@ -43,6 +44,7 @@ class World:
         self.replays = replays
         self.profile = Profile.draw(stream(seed, "profile"))
         self.clock = WallClock(START_MS)
+        self.cancels = Cancels()
         self.network = Network(self.random("network"), self.profile.network)
         self.oracle = Oracle(GROUPS, self.profile.ack_wait_ms, MORTAL, self.profile.max_attempts)
         self.given: dict[int, tuple[bytes, list[Given]]] = {}

@@ -15,6 +15,7 @@ from broker.core import Broker
 from simulation import run
 from simulation.disk import Inode
 from simulation.profile import Profile
+from tickwheel import Subscription
 from tickwheel._holding import Holding
 from timerlog.answers import RememberedAnswers
 from timerlog.apply import Applier
@@ -138,6 +139,12 @@ def test_a_counter_that_is_wrong_by_one(monkeypatch: pytest.MonkeyPatch) -> None
 def test_leases_that_a_client_does_not_renew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Holding, "turn", lambda _holding, _now: math.inf)
     assert found("while a client that is connected handles it")
+
+
+def test_a_subscription_that_is_cancelled_and_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "HEAL_S", 300.0)
+    monkeypatch.setattr(Subscription, "_leave_at_once", nothing)
+    assert found("without a reader", "not delivered and acked")
 
 
 def test_a_replay_that_forgets_something(monkeypatch: pytest.MonkeyPatch) -> None:

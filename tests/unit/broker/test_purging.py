@@ -148,7 +148,7 @@ async def purge_until_the_end(directory: Path) -> None:
         await trio.sleep_forever()
 
 
-@pytest.mark.parametrize("broken", [(FileDisk, "remove_segment"), (Region, "free")])
+@pytest.mark.parametrize("broken", [(FileDisk, "remove_segment"), (Region, "punch")])
 async def test_a_disk_that_fails_ends_the_broker(tmp_path: Path, broken: tuple[type, str]) -> None:
     with (
         mock.patch.object(*broken, side_effect=OSError(5, "broken")),

@@ -84,9 +84,12 @@ class Parcel:
         assert batch is not None
         return batch
 
-    def begin(self) -> Iterator[Any]:
-        """Its messages, to be handed out one by one."""
+    def begin(self, *, exactly: bool) -> Iterator[Any]:
+        """Its messages, to be handed out one by one. ``exactly``: each will be looked at by itself."""
         assert self.waits is not None
+        if not exactly:
+            self.rest = iter(self.waits)
+            return self.rest
         # Made at once, so that which of them were handed out can be seen by the place of the iterator.
         self._turn, self._known, self._seen = list(self.waits), {}, 0
         self.rest = iter(self._turn)
@@ -99,7 +102,7 @@ class Parcel:
     def finish(self, now: float, *, exactly: bool) -> None:
         """All of it was handed out. ``exactly``: from now on each message is held as long as its own object lives, not
         as long as that of any message of its batch."""
-        if exactly or self._known:
+        if self._known is not None and (exactly or self._known):
             self._look(now)
         else:
             self._known, self.handed = None, now
@@ -203,12 +206,13 @@ class Holding:
             self._session.leases_changed(parcel.until - self._lease_s * (1 - _RENEWED_AT))
         return parcel
 
-    def begin(self, parcel: Parcel) -> Iterator[Any]:
-        """Its messages are the next ones; those of the one before were all handed out."""
+    def begin(self, parcel: Parcel, *, is_fast: bool) -> Iterator[Any]:
+        """Its messages are the next ones; those of the one before were all handed out. ``is_fast``: this will not last,
+        so that all of it is held until it is over."""
         self.end_turn()
         self.revoked.clear()
         self.current = parcel
-        return parcel.begin()
+        return parcel.begin(exactly=self._outlive or not is_fast)
 
     def end_turn(self) -> None:
         """All of the current parcel was handed out."""

@@ -250,7 +250,7 @@ class Subscription(Generic[M, B]):
 
     def begin(self, parcel: Parcel) -> None:
         """Its messages are the next ones."""
-        self._current = self.holding.begin(parcel)
+        self._current = self.holding.begin(parcel, is_fast=self.is_fast)
         self._begun_at = self._turned_at = anyio.current_time()
         self._in_turn = len(parcel)
         self._handed_out += self._in_turn

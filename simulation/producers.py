@@ -187,11 +187,12 @@ class Producer:
             if isinstance(error, TickwheelError | trio.Cancelled):
                 self._refuse(again, error)
             raise
-        if result.duplicate:
+        if result.duplicate and result.differs:
             if result.id != first.id and not first.is_key_free:
                 raise Violation(f"the key of {first.token} ({first.id}) belongs to {result.id}")
             self._world.oracle.refused(again)
             return
+        # What has its own body under this key is itself: the answer to its first try was lost.
         if not first.is_key_free and first.cancelled is Known.NO and not self._world.oracle.is_done(first):
             raise Violation(f"{again.token} was stored although {first.token} has its key and is not done")
         first.is_key_free = again.is_key_free = True

@@ -106,7 +106,8 @@ class Parcel:
             self._look(now)
         else:
             self._known, self.handed = None, now
-        self._turn, self.waits = [], None
+        # The iterator of a batch refers to it.
+        self._turn, self.waits, self.rest = [], None, iter(())
 
     @property
     def receipts(self) -> list[Receipt]:

@@ -325,6 +325,20 @@ async def test_what_waits_follows_from_how_long_messages_are_handled(
         assert 50 <= middling <= 150
 
 
+async def test_what_a_quick_handler_is_done_with_is_forgotten(tmp_path: Path, autojump_clock: Any) -> None:
+    async with broker_in_time(tmp_path) as there:
+        await send(there, 3_000)
+        async with there.client() as client, client.subscribe("t", credit=500, batch=100) as subscription:
+            for _ in range(3_000):
+                message = await subscription.receive(timeout=10)
+                assert message is not None
+                await message.ack()
+            assert subscription.is_fast
+            assert await subscription.receive(timeout=1) is None
+            alive = [parcel for parcel in subscription.holding._parcels if parcel.is_alive]
+            assert len(alive) <= 1, "that of the last message, which is still at hand"
+
+
 async def test_who_collects_messages_is_given_up_to_a_thousand(tmp_path: Path, autojump_clock: Any) -> None:
     async with broker_in_time(tmp_path) as there:
         await send(there, 1_200)

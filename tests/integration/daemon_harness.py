@@ -14,8 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
-from tickwheel.protocol.requests import Request, encode_body, hello
+from tickwheel.protocol.requests import OpenTopic, OpenTopicOk, Request, encode_body, hello
 
 PATIENCE_S = 20.0
 """How long anything may take before a test gives up; far more than it needs, because machines are busy."""
@@ -160,6 +162,12 @@ class RawConnection:
     def request(self, frame_type: FrameType, request: Request) -> Frame:
         """Like `ask`, for a request with a body."""
         return self.ask(frame_type, encode_body(request))
+
+    def open_topic(self, name: str = "t") -> int:
+        """The number of a topic, which is made if there is none of that name."""
+        answer = self.request(FrameType.OPEN_TOPIC, OpenTopic(name, True))
+        assert answer.type == FrameType.OPEN_TOPIC_OK
+        return msgspec.msgpack.decode(answer.payload, type=OpenTopicOk).topic_id
 
     def receive(self) -> Frame:
         """The next frame."""

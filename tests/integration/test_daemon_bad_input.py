@@ -73,12 +73,6 @@ def works(raw: RawConnection) -> bool:
     return raw.ask(FrameType.PING).type == FrameType.PONG
 
 
-def open_topic(raw: RawConnection, name: str = "t") -> int:
-    answer = raw.request(FrameType.OPEN_TOPIC, OpenTopic(name, True))
-    assert answer.type == FrameType.OPEN_TOPIC_OK
-    return answer.payload[-1]
-
-
 # -- the connection is closed ------------------------------------------------------------------------------------
 
 
@@ -105,7 +99,7 @@ def test_a_stranger_is_told_and_closed(raw: RawConnection, data: bytes, code: st
 
 def test_a_flipped_bit_closes_the_connection_after_the_answers_before_it(raw: RawConnection) -> None:
     raw.greet()
-    topic_id = open_topic(raw)
+    topic_id = raw.open_topic()
     good = encode_frame(FrameType.SEND, 71, send_payload(topic_id, [b"good"]))
     bad = bytearray(encode_frame(FrameType.SEND, 72, send_payload(topic_id, [b"bad"])))
     bad[-1] ^= 1
@@ -175,7 +169,7 @@ def test_pings_keep_a_connection(raw: RawConnection) -> None:
 
 def test_half_open_gets_its_answers(raw: RawConnection) -> None:
     raw.greet()
-    topic_id = open_topic(raw)
+    topic_id = raw.open_topic()
     raw.send(encode_frame(FrameType.SEND, 5, send_payload(topic_id, [b"last words"])))
     raw.socket.shutdown(socket.SHUT_WR)
     assert raw.receive().type == FrameType.SEND_OK
@@ -237,7 +231,7 @@ def malformed_sends() -> list[bytes]:
 @pytest.mark.parametrize("payload", malformed_sends())
 def test_malformed_sends_store_nothing(raw: RawConnection, payload: bytes) -> None:
     raw.greet()
-    open_topic(raw)
+    raw.open_topic()
     assert code_of(raw.ask(FrameType.SEND, payload)) in {"bad_frame", "unknown_topic"}
     assert works(raw)
 
@@ -303,7 +297,7 @@ def test_bad_names(raw: RawConnection, name: str) -> None:
 @pytest.mark.parametrize("columns", [0, 16])
 def test_absurd_times_are_refused_one_by_one(raw: RawConnection, due_ms: int, columns: int) -> None:
     raw.greet()
-    payload = send_payload(open_topic(raw), [b"x"], columns=columns, due=due_ms)
+    payload = send_payload(raw.open_topic(), [b"x"], columns=columns, due=due_ms)
     answer = raw.ask(FrameType.SEND, payload)
     assert answer.type == FrameType.SEND_OK
     _, stored, exceptions, index, code, _ = struct.unpack("<QIIIIQ", answer.payload)
@@ -312,7 +306,7 @@ def test_absurd_times_are_refused_one_by_one(raw: RawConnection, due_ms: int, co
 
 def test_one_body_too_large_does_not_touch_the_others(raw: RawConnection) -> None:
     raw.greet()
-    payload = send_payload(open_topic(raw), [b"good", bytes(65_537), b"good"])
+    payload = send_payload(raw.open_topic(), [b"good", bytes(65_537), b"good"])
     answer = raw.ask(FrameType.SEND, payload)
     _, stored, exceptions, index, code, _ = struct.unpack("<QIIIIQ", answer.payload)
     assert (stored, exceptions, index, code) == (2, 1, 1, 2)
@@ -341,7 +335,7 @@ def test_limits_of_topics_groups_and_subscriptions(raw: RawConnection) -> None:
 def test_many_frames_cut_anywhere(raw: RawConnection) -> None:
     """The same requests, whole and in every possible two pieces, get the same answers."""
     raw.greet()
-    topic_id = open_topic(raw)
+    topic_id = raw.open_topic()
     stream = encode_frame(FrameType.PING, 1) + encode_frame(FrameType.SEND, 2, send_payload(topic_id, [b"a"]))
     stream += encode_frame(99, 3) + encode_frame(FrameType.SEND, 4, send_payload(topic_id, [b"b"] * 3))
     for cut in range(len(stream)):

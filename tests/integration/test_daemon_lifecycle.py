@@ -142,7 +142,7 @@ def test_shutdown_says_goodbye_and_gives_leases_back(tmp_path: Path) -> None:
     settings = {"ack_wait": "1h", "max_backoff": "2h", "drain_timeout": "300ms"}
     with Daemon(tmp_path / "data", **settings) as daemon, RawConnection(daemon.url) as raw:
         raw.greet()
-        topic_id = raw.request(FrameType.OPEN_TOPIC, OpenTopic("t", True)).payload[-1]
+        topic_id = raw.open_topic()
         raw.request(FrameType.SUBSCRIBE, Subscribe("t", "g", 10, 10))
         raw.send(one_send(topic_id, b"precious"))
         frames = {raw.receive().type, raw.receive().type}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection
-from tests.integration.test_daemon_bad_input import code_of, error_of, open_topic, send_payload, works
+from tests.integration.test_daemon_bad_input import code_of, error_of, send_payload, works
 from tests.support.frames import COLUMN_KEYS
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.limits import MAX_IDS_A_REQUEST, MAX_QUERY_ROWS
@@ -84,7 +84,7 @@ def columns_payload(topic_id: int, column: int, size: int) -> bytes:
 def test_keys_and_headers(
     daemon: Daemon, raw: RawConnection, column: int, most_bytes: int, wire_code: int, code: str
 ) -> None:
-    topic_id = open_topic(raw)
+    topic_id = raw.open_topic()
     before = refusals(daemon).get(code, 0)
     fits = raw.ask(FrameType.SEND, columns_payload(topic_id, column, most_bytes))
     assert struct.unpack_from("<QII", fits.payload)[1:] == (1, 0)
@@ -95,7 +95,7 @@ def test_keys_and_headers(
 
 
 def test_bodies(daemon: Daemon, raw: RawConnection) -> None:
-    topic_id = open_topic(raw)
+    topic_id = raw.open_topic()
     raw.ask(FrameType.SEND, send_payload(topic_id, [bytes(65_536), bytes(65_537), bytes(65_537)]))
     assert refusals(daemon)["body_too_large"] == 2
 
@@ -153,7 +153,7 @@ def test_a_frame_that_trickles_in(daemon: Daemon, raw: RawConnection) -> None:
 
 def test_whole_frames_are_not_hurried(raw: RawConnection) -> None:
     """Each frame in two pieces, the second with the begin of the next one: something has always begun."""
-    topic_id = open_topic(raw)
+    topic_id = raw.open_topic()
     stream = encode_frame(FrameType.SEND, 7, send_payload(topic_id, [b"x" * 100])) * 60
     began_s = time.monotonic()
     for start in range(0, len(stream), 160):
@@ -191,7 +191,7 @@ def test_credit(daemon: Daemon, raw: RawConnection) -> None:
 
 
 def test_a_subscription_never_holds_more_than_its_credit(raw: RawConnection) -> None:
-    topic_id = open_topic(raw, "credited")
+    topic_id = raw.open_topic("credited")
     raw.ask(FrameType.SEND, send_payload(topic_id, [b"x"] * 50))
     raw.request(FrameType.SUBSCRIBE, Subscribe("credited", "g", 10, 10))
     held = 0
@@ -251,7 +251,7 @@ def test_others_have_their_turn_while_many_ids_are_looked_at(raw: RawConnection)
 
 def test_requests_that_take_long_are_limited_by_waiting(raw: RawConnection) -> None:
     """More of them than are worked on at a time are all answered, some later."""
-    open_topic(raw, "many")
+    raw.open_topic("many")
     change = encode_body(Change("cancel", "many", MessageFilter()))
     raw.send(b"".join(encode_frame(FrameType.CHANGE, n, change) for n in range(1, 101)))
     assert {raw.receive().correlation for _ in range(100)} == set(range(1, 101))

@@ -210,7 +210,7 @@ async def test_a_restart_keeps_nacks_dead_letters_and_attempts(tmp_path: Path, t
             await client.create_topic(topic, max_attempts=2, ack_wait_ms=60_000)
             await client.send(topic, b"x")
             async with client.subscribe(topic) as subscription:
-                await (await get(subscription)).nack(timedelta(milliseconds=50), error="first")
+                await (await get(subscription)).nack(timedelta(seconds=1), error="first")
         daemon.kill()
         daemon.start()
         async with tickwheel.Client(daemon.url) as client:

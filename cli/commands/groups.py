@@ -157,7 +157,7 @@ def seek(topic: str, name: str, where: Any, yes: bool) -> None:
     if current_session().json:
         print_json({"topic": topic, "group": name, "backlog": backlog})
     else:
-        click.echo(f"group {name} of {topic} has {counted(backlog, 'message')} before it")
+        click.echo(f"moved group {name} of {topic}; its backlog is {counted(backlog, 'message')}")
 
 
 def last_read(group: Any) -> str:

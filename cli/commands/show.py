@@ -8,7 +8,7 @@ import click
 
 from broker.exit_codes import ExitCode
 from cli.failures import CommandFailed
-from cli.output import body_fields, print_json, printable
+from cli.output import body_fields, counted, print_json, printable
 from cli.session import current_session, shared_options
 from cli.tables import print_table
 from cli.times import format_moment
@@ -68,7 +68,9 @@ def _print(message: MessageInfo) -> None:
             click.echo(f"  {name:<9}{printable(value.encode())}")
     for name, value in message.headers.items():
         click.echo(f"  header   {printable(f'{name}={value}'.encode())}")
-    click.echo(f"  body     {message.body_bytes:,} bytes: {printable(message.body, _BODY_CHARACTERS)}")
+    click.echo(
+        f"  body     {counted(message.body_bytes, 'byte')}: {printable(message.body, _BODY_CHARACTERS)}"
+    )
     if message.groups:
         print_table(_COLUMNS, [_cells(one) for one in message.groups])
 

@@ -186,7 +186,9 @@ class UnknownGroup(TickwheelError):
     """There is no such group."""
 
     code = "unknown_group"
-    advice = "`tickwheel topics` lists the groups of each topic; the first subscription creates one."
+    advice = (
+        "`tickwheel groups` lists them all; the first subscription makes one, or `tickwheel groups create`."
+    )
 
 
 class UnknownShard(TickwheelError):

@@ -13,7 +13,6 @@ import anyio
 import pytest
 
 from cli.failures import report_failure
-from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.losing import Losing, LosingProxy, Twin
 from tickwheel import Client, sync
@@ -319,18 +318,6 @@ async def test_the_same_is_told_by_the_synchronous_client(daemon: Daemon) -> Non
                 before = proxy.lost
                 assert await act(Twin(client), f"{name}.sync-lost", arm) == expected, name
                 assert proxy.lost == before + 1, name
-
-
-def test_the_same_is_told_by_the_command_line(daemon: Daemon, tmp_path: Path) -> None:
-    with LosingProxy(daemon.url) as proxy:
-        shell = Shell(tmp_path, proxy.url)
-        shell.run("send", "cli", "body", "--key", "k", "--in", "1h")
-        proxy.lose = FrameType.CANCEL_OK
-        assert "cancelled" in shell.text("cancel", "cli", "--key", "k")
-        shell.run("send", "cli", "body", "--in", "1h")
-        proxy.lose = FrameType.DELETE_TOPIC_OK
-        shell.run("topics", "delete", "cli", "--yes")
-        assert proxy.lost == 2
 
 
 def test_the_command_line_says_what_is_uncertain(capsys: pytest.CaptureFixture[str]) -> None:

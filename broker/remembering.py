@@ -72,15 +72,19 @@ def carry_out(
     if running is not None:
         caller.answer_after(running, correlation, request, identity)
         return False
-    if known is None and identity.since is not None:
-        _check_undone(broker, identity, identity.since)
+    if known is None:
+        _check_undone(broker, identity)
     _begin(caller, correlation, request, _answering(identity, answer_type, known), handle)
     return True
 
 
-def _check_undone(broker: Broker, identity: RequestIdentity, since: int) -> None:
-    answers = broker.store.tables.answers
-    if not answers.is_surely_undone(identity.session, identity.number, since):
+def _check_undone(broker: Broker, identity: RequestIdentity) -> None:
+    answers, since = broker.store.tables.answers, identity.since
+    # A first try, too: it may come late, over a connection that its client has given up, behind its repetition.
+    is_late = answers.is_over(identity.session, identity.number)
+    if is_late or (
+        since is not None and not answers.is_surely_undone(identity.session, identity.number, since)
+    ):
         raise RequestUncertain(
             "The broker does not remember any more whether it carried this request out before."
         )

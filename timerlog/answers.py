@@ -105,13 +105,18 @@ class RememberedAnswers:
         known = self._sessions.get(session)
         return None if known is None else known.answers.get(number)
 
+    def is_over(self, session: int, number: int) -> bool:
+        """Whether the client has said that it does not wait for this request any more."""
+        known = self._sessions.get(session)
+        return known is not None and number < known.unanswered_from
+
     def is_surely_undone(self, session: int, number: int, since: int) -> bool:
         """Whether a repeated request of which nothing is known was never carried out. ``since``: a position at which
         the log was when it was made first."""
         known = self._sessions.get(session)
         if known is None:
             return since > self.forgotten_position
-        return number >= known.unanswered_from and since > known.forgotten_position
+        return not self.is_over(session, number) and since > known.forgotten_position
 
     def add(self, record: AnsweredRecord) -> None:
         """It was answered."""

@@ -200,6 +200,24 @@ async def test_what_was_forgotten_is_uncertain(store: Store) -> None:
     store.close(clean=False)
 
 
+async def test_a_first_try_that_comes_behind_its_repetition_does_nothing(store: Store) -> None:
+    """A connection that its client has given up may still bring what was written to it."""
+    topic, later_ms = store.open_topic("t", NOW_MS), [NOW_MS + 3_600_000]
+    store.ingest(send(topic, [b"old"], keys=[b"k"], times_ms=later_ms), NOW_MS)
+    store.sync()
+    cancel, since = Cancel(topic="t", keys=["k"]), store.durable_position
+    async with connected(store, 3) as (given_up, other, again):
+        again.ask(cancel, identity(since=since))
+        assert (await again.answer()).payload == encode_body(CancelOk(["cancelled"]))
+        store.ingest(send(topic, [b"new"], keys=[b"k"], times_ms=later_ms), NOW_MS)
+        other.ask(Cancel(ids=[99]), RequestIdentity(SESSION, 2, 2))
+        await other.answer()
+        given_up.ask(cancel, identity())
+        assert code_of(await given_up.answer()) == "request_uncertain"
+    assert store.find("t", ["k"]) != [0]
+    store.close(clean=False)
+
+
 async def test_an_error_that_stays_one_is_told_again(store: Store) -> None:
     request = Change(action="cancel", topic="unknown", filter=MessageFilter())
     async with connected(store) as (first, second):

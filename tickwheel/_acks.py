@@ -113,6 +113,7 @@ class AckQueue:
         self._next_warning = -math.inf
         self.group_id: int | None = None
         """Under which number acks are written; None while there is no connection: they are parked."""
+        self._last_group_id: int | None = None
         self.refused: dict[int, type[AckRefused]] = {}
         """Acks that did not count, and that nobody was told about."""
         self.holding: Holding | None = None
@@ -126,6 +127,8 @@ class AckQueue:
         self._landed = 0
         self._resumed = anyio.Event()
         self._over: TickwheelError | None = None
+        self._lost: TickwheelError | None = None
+        """Why acks were not made."""
 
     def add(self, message_id: int, epoch: int) -> AckFlight:
         """Adds an ack to the flight of this loop turn."""
@@ -199,6 +202,7 @@ class AckQueue:
         with anyio.move_on_after(self._session.timeout_s):
             while self.group_id is None:
                 await self._resumed.wait()
+                self.check_open()
             return self.group_id
         raise NotConnected("There is no connection over which to give messages back.")
 
@@ -218,8 +222,18 @@ class AckQueue:
             )
 
     def fail(self, error: TickwheelError) -> None:
-        """Nothing can be acked any more."""
+        """Nothing can be acked any more, and what waits for the subscription to be renewed waits in vain."""
         self._over, self._open = error, None
+        parked, self._parked = self._parked, []
+        if parked:
+            self._lost = error
+            count = sum(flight.count for flight in parked)
+            logger.warning(
+                "%d acks of %r in group %r were not made: %s", count, self._topic, self.group_name, error
+            )
+        for flight in parked:
+            self._session.fail(flight, error)
+        self._resumed.set()
 
     def _launch(self, flight: AckFlight) -> AckFlight:
         self.check_open()
@@ -260,6 +274,8 @@ class AckQueue:
             await flight.done.wait()
             if flight.error is not None:
                 raise flight.error.copy()
+        if self._lost is not None:
+            raise self._lost.copy()
         refused, self.refused = self.refused, {}
         _raise_refused(refused)
 
@@ -269,10 +285,15 @@ class AckQueue:
 
     def resume(self, group_id: int) -> None:
         """The subscription is back: what was parked goes."""
-        self.group_id = group_id
+        self.group_id = self._last_group_id = group_id
         self._resumed.set()
         parked, self._parked = self._parked, []
         self._session.requeue(parked)
+
+    def release(self) -> None:
+        """The subscription is not renewed any more: what was acked under it goes all the same."""
+        if self.group_id is None and self._last_group_id is not None:
+            self.resume(self._last_group_id)
 
     def suspend(self) -> None:
         """The connection is lost."""
@@ -283,11 +304,18 @@ class AckQueue:
         """The flight was answered, or failed."""
         if flight in self._unanswered:
             del self._unanswered[flight]
-            self._landed += flight.count
+            self._landed += flight.count - self._settled_before(flight)
         if len(self.refused) < _REFUSED_REMEMBERED_MAX:
             self.refused.update(flight.refused.values())
         if flight.refused and None not in flight.awaited:
             self._warn([one for place, one in flight.refused.items() if place not in flight.awaited])
+
+    def _settled_before(self, flight: AckFlight) -> int:
+        """How many acks were refused of messages that were known to be lost: they count among those."""
+        if self.holding is None or not flight.ids:
+            return 0
+        held = self.holding
+        return sum(held.is_settled((flight.ids[at], flight.epochs[at])) for at in flight.refused)
 
     def _warn(self, refused: Sequence[tuple[int, type[AckRefused]]]) -> None:
         """Nobody waits for these acks, so the log tells; of those that follow shortly only how many they are."""

@@ -237,11 +237,17 @@ class Holding:
         self._parcels[rest] = None
         return rest
 
-    def settle(self, ids: Sequence[int], epochs: Sequence[int]) -> None:
-        """These are held no longer: they were given back, or are somebody else's."""
-        self.given_back += len(ids)
+    def settle(self, ids: Sequence[int], epochs: Sequence[int], waited: int = 0) -> None:
+        """These are held no longer: they were given back, or are somebody else's. ``waited``: so many of them were
+        not handed out."""
+        settled = set(zip(ids, epochs, strict=True)) - self._settled
+        self.given_back += max(0, len(settled) - waited)
         if self._lease_s:
-            self._settled.update(zip(ids, epochs, strict=True))
+            self._settled |= settled
+
+    def is_settled(self, receipt: Receipt) -> bool:
+        """Whether it is known that this one is held no longer."""
+        return receipt in self._settled
 
     def forget(self, parcel: Parcel) -> None:
         """A parcel was dropped."""

@@ -262,8 +262,10 @@ class Subscription(Generic[M, B]):
         took_s = anyio.current_time() - self._begun_at
         self.is_fast = took_s < min(_TURN_S, _FAST_S * count)
         if self._pace is not None:
-            in_hand = max(0, self._handed_out - self.acks.count - self.holding.given_back)
-            self._ask_for(self._pace.handled(count, took_s, self.ack_wait_ms / 1_000, in_hand))
+            in_hand = self._handed_out - self.acks.count - self.holding.given_back
+            if in_hand < 0:  # some were acked twice; it must not be missing when messages are collected
+                self._handed_out -= in_hand
+            self._ask_for(self._pace.handled(count, took_s, self.ack_wait_ms / 1_000, max(0, in_hand)))
 
     def _ask_for(self, credit: int) -> None:
         """Another credit from now on; a little less is not worth a request."""
@@ -379,6 +381,7 @@ class Subscription(Generic[M, B]):
     def _leave(self) -> None:
         self._left = True
         self._session.subscriptions.pop(self, None)
+        self.acks.release()
         self._arrived.set()
 
     async def _leave_in_order(self) -> None:
@@ -488,10 +491,10 @@ class Subscription(Generic[M, B]):
     def revoked(self, ids: Sequence[int], epochs: Sequence[int]) -> None:
         """Messages were stopped or called back: those that wait here are not handed to the user any more."""
         gone = set(zip(ids, epochs, strict=True))
-        self.holding.settle(ids, epochs)
         self.holding.revoked |= gone
-        for parcel in self._buffer:
-            self._buffered -= parcel.drop(gone)
+        waited = sum(parcel.drop(gone) for parcel in self._buffer)
+        self._buffered -= waited
+        self.holding.settle(ids, epochs, waited)
 
     def _holding_changed(self, dropped: int) -> None:
         """Leases were renewed, or so many messages that waited were dropped."""
@@ -502,8 +505,8 @@ class Subscription(Generic[M, B]):
         """The connection broke; the session will subscribe again on the next one. ``given_back``: the broker was
         stopping, and then gives all messages back."""
         self._number = None
-        if not self._stopped:
-            self.acks.suspend()
+        if self in self._session.subscriptions:
+            self.acks.suspend()  # else it is ending, and what was acked goes over the next connection
         self.holding.lost(given_back=given_back)
 
     def forked(self, error: TickwheelError) -> None:
@@ -518,6 +521,7 @@ class Subscription(Generic[M, B]):
         self._error = error
         self._session.subscriptions.pop(self, None)
         self.holding.clear()
+        self.acks.fail(error)
         self._arrived.set()
 
 

@@ -227,6 +227,8 @@ class Transaction:
             self._is_committing = False
             raise
         self._is_committing = False
+        for acks, (ids, epochs) in self._acks.items():
+            acks.let_go(ids, epochs)
         return self.result
 
     async def _commit(self) -> TransactionResult:

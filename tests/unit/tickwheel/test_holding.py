@@ -14,11 +14,12 @@ from typing import Any
 import anyio
 import pytest
 import trio
+import trio.testing
 
 import tickwheel
 from tests.support.in_time import InTime, broker_in_time
 from tickwheel import Client, Message
-from tickwheel.errors import BadArgument
+from tickwheel.errors import BadArgument, UnknownGroup
 
 ROOT = Path(__file__).resolve().parents[3]
 COUNT = 60
@@ -348,6 +349,48 @@ async def test_who_collects_messages_is_given_up_to_a_thousand(tmp_path: Path, a
             assert await subscription.receive(timeout=10) is None
 
 
+async def test_who_collects_messages_slowly_gets_more_whatever_was_stopped_lost_or_acked_twice(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with (
+        broker_in_time(tmp_path) as there,
+        there.client() as client,
+        client.subscribe("t") as subscription,
+    ):
+        for _ in range(4):
+            waiting = await client.send_many("t", [b"x"] * 16)
+            await trio.sleep(1)
+            await client.cancel(ids=list(waiting.ids()), stop=True)
+        await trio.sleep(1)
+        await client.send_many("t", [b"x"] * 16)
+        for _ in range(16):
+            message = await subscription.receive(timeout=10)
+            assert message is not None
+            await message.ack(confirm=True)
+            await message.ack()
+        await send(there, 40)
+        held = []
+        while len(held) < 40:
+            held.append(await subscription.receive(timeout=10))
+            assert held[-1] is not None, f"{len(held) - 1} are held, and no more come"
+            await trio.sleep(0.5)
+
+
+async def test_what_is_acked_in_transactions_is_not_counted_as_held(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with broker_in_time(tmp_path) as there:
+        await send(there, COUNT)
+        async with there.client() as client, client.subscribe("t") as subscription:
+            for _ in range(COUNT):
+                message = await subscription.receive(timeout=10)
+                assert message is not None
+                async with client.transaction() as transaction:
+                    transaction.ack(message)
+                await trio.sleep(0.5)
+            assert subscription.credit <= 6
+
+
 async def test_batches_have_a_thousand_and_a_given_credit_stays(tmp_path: Path, autojump_clock: Any) -> None:
     async with broker_in_time(tmp_path, max_credit=1_000) as there:
         await send(there, 3_000)
@@ -436,3 +479,60 @@ def test_each_is_handled_once_on_asyncio_and_by_a_client_that_blocks(tmp_path: P
         anyio.run(on_asyncio, backend="asyncio")
         thread.join()
     assert (len(handled), handled.total()) == (12, 12)
+
+
+@pytest.mark.parametrize("leave", ["stop", "block", "block without a connection"])
+async def test_acks_go_over_the_next_connection_when_one_breaks_while_a_subscription_ends(
+    tmp_path: Path, autojump_clock: Any, leave: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_in_time(tmp_path) as there:
+        await send(there, 2)
+        async with there.client() as client, trio.open_nursery() as nursery:
+
+            def cut() -> None:
+                there.network._connections[-1].cut()
+
+            async with client.subscribe("t") as subscription:
+                messages = [await subscription.receive(timeout=10) for _ in range(2)]
+                assert None not in messages
+                if leave == "stop":
+                    nursery.start_soon(subscription.stop)
+                    await trio.testing.wait_all_tasks_blocked()
+                    cut()
+                    with trio.fail_after(20):
+                        for message in messages:
+                            assert message is not None
+                            await message.ack(confirm=True)
+                else:
+                    if "without" in leave:
+                        cut()
+                        await trio.testing.wait_all_tasks_blocked()
+                    for message in messages:
+                        assert message is not None
+                        await message.ack()
+                    cut()
+            assert (await client.group("t", "default")).acked == 2
+    assert "without the broker's confirmation" not in caplog.text
+
+
+async def test_acks_say_when_the_subscription_could_not_be_renewed(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with broker_in_time(tmp_path, auto_create_groups=False) as there:
+        await send(there, 2)
+        async with there.client() as client, there.client() as other:
+            await client.create_group("t", "g")
+            async with client.subscribe("t", "g") as subscription:
+                first, second = [await subscription.receive(timeout=10) for _ in range(2)]
+                assert first is not None
+                assert second is not None
+                there.network._connections[0].cut()
+                await first.ack()
+                await trio.testing.wait_all_tasks_blocked()
+                await other.delete_group("t", "g")
+                with trio.fail_after(60), pytest.raises(UnknownGroup):
+                    await subscription.receive()
+                with trio.fail_after(60), pytest.raises(UnknownGroup):
+                    await subscription.flush()
+                with trio.fail_after(60), pytest.raises(UnknownGroup):
+                    await second.ack(confirm=True)

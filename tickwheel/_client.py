@@ -46,8 +46,15 @@ from tickwheel._schedules import ScheduleRequests
 from tickwheel._security import dial as default_dial
 from tickwheel._security import security_of
 from tickwheel._session import Dial, Session
-from tickwheel._subscription import Start, SubscribeOptions, Subscription, max_hold_s, start_of_group
-from tickwheel._times import Delay, Delays, Milliseconds, Moment, Moments, duration_ms, one_time
+from tickwheel._subscription import (
+    Start,
+    SubscribeOptions,
+    Subscription,
+    ephemeral_ms,
+    max_hold_s,
+    start_of_group,
+)
+from tickwheel._times import Delay, Delays, Milliseconds, Moment, Moments, one_time
 from tickwheel._topics import TopicRequests
 from tickwheel._transactions import TransactionRequests
 from tickwheel._url import default_url, parse_url
@@ -440,7 +447,7 @@ class Client(
             start_of_group(start),
             shard,
             max_hold_s(max_hold),
-            0 if ephemeral is None else duration_ms(ephemeral, "ephemeral"),
+            ephemeral_ms(ephemeral),
         )
         return self.subscribe_as(Batch, topic, group, options)
 

@@ -11,8 +11,8 @@ import msgspec
 from tickwheel._checks import many_ids, many_keys, one_id, one_key
 from tickwheel._columns import check_name
 from tickwheel._requests import Requests
-from tickwheel._subscription import Start, start_of_group
-from tickwheel._times import EPOCH, Delay, duration_ms
+from tickwheel._subscription import Start, ephemeral_ms, start_of_group
+from tickwheel._times import EPOCH, Delay
 from tickwheel.protocol.errors import BadArgument, RemoteProtocolError, UnknownGroup
 from tickwheel.protocol.groups import (
     MAX_MESSAGES_A_REQUEST,
@@ -136,8 +136,9 @@ class GroupRequests(Requests):
         left. Raises UnknownTopic, BadTopicName, TooManyGroups.
         """
         check_name(name, "group")
-        ephemeral_ms = 0 if ephemeral is None else duration_ms(ephemeral, "ephemeral")
-        request = CreateGroup(topic=topic, group=name, start=start_of_group(start), ephemeral_ms=ephemeral_ms)
+        request = CreateGroup(
+            topic=topic, group=name, start=start_of_group(start), ephemeral_ms=ephemeral_ms(ephemeral)
+        )
         return (await self._answer(request, CreateGroupOk)).created
 
     async def delete_group(self, topic: str, name: str) -> int:

@@ -20,7 +20,7 @@ from tickwheel._columns import check_name
 from tickwheel._credit import FIRST_CREDIT, MOST_CREDIT, Pace
 from tickwheel._holding import DEFAULT_MAX_HOLD_S, Holding, Parcel
 from tickwheel._message import BaseBatch, BaseMessage
-from tickwheel._times import Moment, moment_ms
+from tickwheel._times import Delay, Moment, duration_ms, moment_ms
 from tickwheel.protocol.errors import (
     AckRefused,
     BadArgument,
@@ -67,6 +67,11 @@ def start_of_group(start: Start) -> Literal["earliest", "latest"] | int:
             )
         return start
     return moment_ms(start, "start")
+
+
+def ephemeral_ms(ephemeral: Delay | None) -> int:
+    """As it goes on the wire, where 0 is a group that stays: no time at all is a millisecond. Raises BadTime."""
+    return 0 if ephemeral is None else max(1, duration_ms(ephemeral, "ephemeral"))
 
 
 def max_hold_s(max_hold: timedelta | float) -> float:

@@ -114,8 +114,9 @@ class TopicRequests(Requests):
 
         To create a topic that is there with exactly these settings succeeds and changes nothing.
 
-        Durations (a timedelta, or ms): ack_wait, min_backoff, max_backoff, purge_after, retention, spread. Numbers:
-        max_attempts, batch_size, cache_size, priority, rate (deliveries a second to each group), max_body_bytes.
+        Durations (a timedelta, or with _ms behind the name an int): ack_wait, min_backoff, max_backoff, purge_after,
+        retention, spread. Numbers: max_attempts, batch_size, cache_size, priority, rate (deliveries a second to each
+        group), max_body_bytes.
         ``vitess``: the comment of a Vitess message table; settings that are given as well have precedence.
         ``shards``: 2 to 256 parts by the hash of the key; it cannot be changed later.
         """

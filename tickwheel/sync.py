@@ -33,9 +33,9 @@ from tickwheel._message import BaseBatch, BaseMessage
 from tickwheel._options import ClientOptions
 from tickwheel._prepared import CHECKS_GROUP, PREPARED_SUFFIX, decided
 from tickwheel._results import CancelResult, ReceiptResult, RescheduleResult
-from tickwheel._subscription import Start, SubscribeOptions, max_hold_s, start_of_group
+from tickwheel._subscription import Start, SubscribeOptions, ephemeral_ms, max_hold_s, start_of_group
 from tickwheel._subscription import Subscription as AsyncSubscription
-from tickwheel._times import Delay, Moment, duration_ms
+from tickwheel._times import Delay, Moment
 from tickwheel._transactions import Transaction as AsyncTransaction
 from tickwheel._transactions import TransactionResult
 from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
@@ -408,7 +408,7 @@ class Client:
             start_of_group(start),
             shard,
             max_hold_s(max_hold),
-            0 if ephemeral is None else duration_ms(ephemeral, "ephemeral"),
+            ephemeral_ms(ephemeral),
         )
 
         async def make() -> AsyncSubscription[Message, Batch]:

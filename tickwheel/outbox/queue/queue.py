@@ -92,7 +92,7 @@ class Queue:
     ) -> ClaimedBatch:
         """Leases up to ``limit`` messages, first put first, in a transaction of its own. Blocks, but waits for none.
 
-        ``lease``: a timedelta or ms; afterwards others may claim them. ``name``: shown as ``owner`` in the table.
+        ``lease``: a timedelta; afterwards others may claim them. ``name``: shown as ``owner`` in the table.
         """
         lease_ns, owner = _lease_ns(lease), _owner(name)
         _check_limit(limit)

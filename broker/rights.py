@@ -71,7 +71,7 @@ class Rights:
         self.schedules = broker.schedules
         self.identity = identity
         self.sending = SendRights(self._tables.native.topics_capacity, self.may_send)
-        self._groups: set[int] = set()
+        self._groups: dict[int, int] = {}  # of groups that it may consume: their topics
 
     def need(self, permission: str, topic: str) -> None:
         """The permission for a topic."""
@@ -85,12 +85,12 @@ class Rights:
 
     def need_of_group(self, group_id: int) -> None:
         """To consume the topic of a group. Whether there is such a group is not told."""
-        if group_id in self._groups:
-            return
         group = self._tables.groups.get(group_id)
+        if group is not None and self._groups.get(group_id) == group.record.topic_id:
+            return
         if group is None or not self.identity.may(CONSUME, self.topic_name(group.record.topic_id)):
             raise Forbidden(f"{self._who} may not consume in group {group_id}.")
-        self._groups.add(group_id)  # its number is never that of another one
+        self._groups[group_id] = group.record.topic_id  # another group may get its number, but no other topic
 
     def need_of_topic_id(self, topic_id: int) -> None:
         """To publish to the topic of this number. Whether there is one is not told."""

@@ -8,6 +8,7 @@ static uint32_t judge_receipt(const tw_store *store, const tw_group *group, uint
     if (id == 0 || id >= store->next_id) return NOT_FOUND;
     const tw_row *row = &store->rows[id];
     if (row->topic_id != group->topic_id || row->state == TW_NONE) return NOT_FOUND;
+    if (epoch && epoch <= group->fence) return STALE_RECEIPT; /* of a group that is gone and had this number */
     const tw_delivery *delivery = tw_delivery_at(group, row->topic_seq);
     if (row->state == TW_SCHEDULED || !delivery) return NEVER_DELIVERED;
     if (delivery->state == TW_UNTOUCHED) return epoch && epoch <= delivery->epoch ? STALE_RECEIPT : NEVER_DELIVERED;

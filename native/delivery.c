@@ -39,8 +39,9 @@ uint64_t tw_count_lateness(const tw_store *store, uint32_t group_id, const uint6
                            int64_t *sum_ms) {
     const tw_topic *topic = group_id ? &store->topics[store->groups[group_id].topic_id] : NULL;
     uint64_t        counted = 0;
+    uint32_t        first_epoch = group_id ? store->groups[group_id].fence + 1 : 1;
     for (uint64_t i = 0; i < n; i++) {
-        if (epochs && epochs[i] != 1) continue;
+        if (epochs && epochs[i] != first_epoch) continue;
         if (topic && values[i] >= topic->count) continue;
         uint64_t id = topic ? topic->arrivals[values[i]].id : values[i];
         if (id == 0 || id >= store->next_id) continue;
@@ -330,9 +331,10 @@ int64_t tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t l
         tw_delivery *row = &group->rows[at - 1];
         row->flags |= TW_TAKEN;
         seqs[n] = at - 1;
-        epochs[n] = row->epoch + 1;
+        uint32_t base = row->base_epoch > group->fence ? row->base_epoch : group->fence;
+        epochs[n] = (row->epoch > group->fence ? row->epoch : group->fence) + 1;
         until_ms[n] = now_ms + tw_backoff_ms(group->ack_wait_ms, group->min_backoff_ms, group->max_backoff_ms, id,
-                                             epochs[n] - row->base_epoch);
+                                             epochs[n] - base);
         bytes += DELIVER_COLUMNS + body_offset_bytes(&store->rows[id]);
         group->turn++;
         n++;
@@ -367,6 +369,7 @@ int tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw
                 group->touched++;
                 row->base_epoch = runs[r].epoch - 1;
             }
+            if (row->base_epoch < group->fence) row->base_epoch = group->fence; /* given up before, without a delivery */
             row->flags &= (uint8_t)~(TW_TAKEN | TW_CALLED);
             row->state = TW_LEASED;
             row->epoch = runs[r].epoch;
@@ -374,6 +377,7 @@ int tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw
             row->holder = (uint16_t)holder;
         }
         if (end > group->high_seq) group->high_seq = end;
+        if (runs[r].epoch > group->highest_epoch) group->highest_epoch = runs[r].epoch;
         group->leased += leased;
         group->deliveries += leased;
         store->outstanding[holder] += (uint32_t)leased;

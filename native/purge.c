@@ -262,7 +262,7 @@ void tw_purge_count(const tw_store *store, const uint64_t *ids, uint64_t n, uint
             if (!delivery) continue;
             of_groups[3 * g] += delivery->state == TW_ACKED;
             of_groups[3 * g + 1] += delivery->state == TW_DEAD;
-            of_groups[3 * g + 2] += delivery->epoch;
+            of_groups[3 * g + 2] += tw_times_delivered(&store->groups[g], delivery);
         }
     }
 }

@@ -107,7 +107,8 @@ static void count_delivery(tw_store *store, tw_group *group, uint64_t seq, int *
     if (is_ordered && !is_before && tw_is_open(store, group, seq)) *held = 1;
     if (row->state == TW_UNTOUCHED && !row->epoch) return;
     group->high_seq = seq + 1;
-    group->deliveries += row->epoch;
+    group->deliveries += tw_times_delivered(group, row);
+    if (row->epoch > group->highest_epoch) group->highest_epoch = row->epoch;
     if (row->state == TW_UNTOUCHED) return;
     group->touched++;
     group->acked += row->state == TW_ACKED;

@@ -93,7 +93,7 @@ typedef struct {
 typedef struct {
     int64_t  time_ms;    /* leased: the lease's end; acked: when */
     uint64_t retry_next; /* chain of messages that wait for redelivery (topic_seq + 1; 0: last) */
-    uint32_t epoch;      /* deliveries so far; fences receipts */
+    uint32_t epoch;      /* deliveries so far, counted from the group's fence; fences receipts; 0: none */
     uint32_t base_epoch; /* of its deliveries, those that do not count as attempts (any more) */
     uint32_t order_hash; /* of the ordering key; 0: none, or not looked at yet */
     uint16_t holder; /* number of the subscription that holds the lease; 0: none */
@@ -180,6 +180,8 @@ typedef struct {
     uint32_t     orders_capacity; /* a power of two */
     uint32_t     orders_count;
     uint64_t     rows_from; /* no row below was ever used: at most start_seq */
+    uint32_t     fence;     /* epochs up to it were given out by groups that had its number before: its own are higher */
+    uint32_t     highest_epoch; /* that it has given out of what is not purged; at least fence */
 } tw_group;
 
 typedef struct {
@@ -368,7 +370,7 @@ int      tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, co
 int64_t  tw_due_ms(const tw_store *store, const tw_row *row, uint64_t id);
 void     tw_due_times(const tw_store *store, const uint64_t *ids, uint64_t n, int64_t *due_ms);
 /* Adds to a histogram how long it is past the time of messages, or past their coming if that was later. values: ids, or
- * with a group_id numbers in its topic. With epochs, only those of epoch 1. counts has one place for each bound, which
+ * with a group_id numbers in its topic. With epochs, only those of the group's first one. counts has one place for each bound, which
  * rise and are inclusive, and one for what is above. Returns how many messages were counted. */
 uint64_t tw_count_lateness(const tw_store *store, uint32_t group_id, const uint64_t *values, const uint32_t *epochs,
                            uint64_t n, int64_t now_ms, const int64_t *bounds, uint64_t bounds_count, int64_t *counts,
@@ -381,6 +383,10 @@ int64_t  tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_
 const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t seq);
 /* A group's row of a message; NULL: it has none. */
 const tw_delivery *tw_delivery_at(const tw_group *group, uint64_t seq);
+/* How often a group was given the message of a row. */
+static inline uint32_t tw_times_delivered(const tw_group *group, const tw_delivery *row) {
+    return row->epoch > group->fence ? row->epoch - group->fence : 0;
+}
 /* 1 when nothing is known of a number of the group's topic: what was there is gone. */
 int      tw_is_gone(const tw_store *store, const tw_group *group, uint64_t seq);
 /* 1 when the message of that number is in its topic now (and not cancelled, or rescheduled and there under another). */

@@ -294,6 +294,7 @@ class Applier:
         tables.answers.load(base.answers)
         tables.last_topic_id = max(tables.last_topic_id, base.last_topic_id)
         tables.last_group_id = max(tables.last_group_id, base.last_group_id)
+        tables.load_free_groups(base.free_groups)
         self.tick_ms = max(self.tick_ms, base.tick_ms)
 
     def purged(self, purged: Purged) -> None:
@@ -319,7 +320,7 @@ class Applier:
     def group_changed(self, record: GroupRecord) -> None:
         """It is gone, or begins anew at another message."""
         if record.deleted:
-            self.tables.remove_group(record.group_id)
+            self.tables.remove_group(record.group_id, record.fence)
         else:
             self.tables.move_group(record)
 

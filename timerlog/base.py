@@ -45,6 +45,8 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     failures: list[tuple[int, int, list[Failure]]]
     transactions: list[tuple[bytes, list[tuple[int, int]]]]
     answers: AnswersBase = AnswersBase()
+    #: (number, fence) of groups that are gone; None: it is from before their numbers were used again.
+    free_groups: list[tuple[int, int]] | None = None
 
 
 class Purged(msgspec.Struct, frozen=True, array_like=True):
@@ -72,6 +74,7 @@ def capture(tables: Tables, tick_ms: int) -> Base:
         failures=tables.failures.dump(),
         transactions=tables.transactions.dump(),
         answers=tables.answers.dump(),
+        free_groups=list(tables.free_groups.items()),
     )
 
 

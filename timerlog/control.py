@@ -139,6 +139,7 @@ class Control(Prepared, Reviving, Selecting, Dropping, Groups):
             digest.update(ids.data)
         for group_id in sorted(self.tables.groups):
             self._hash_group(digest, group_id)
+        digest.update(repr(list(self.tables.free_groups.items())).encode())
         return digest.hexdigest()
 
     def _arrivals(

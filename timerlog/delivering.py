@@ -105,25 +105,27 @@ class Delivering(Topics):
         create: bool = True,
         ephemeral_ms: int = 0,
     ) -> int:
-        """The group's permanent number. ``start`` says where a new one begins: at the topic's ``earliest`` message,
-        behind its ``latest`` one, or at the first that was due at an epoch ms or later. ``ephemeral_ms``: it ends so
-        long after its last subscriber has left. Raises ``UnknownGroup``, ``BadName``, ``TooManyGroups``,
-        ``DiskFull``."""
+        """The group's number, which is its own as long as it is there. ``start`` says where a new one begins: at the
+        topic's ``earliest`` message, behind its ``latest`` one, or at the first that was due at an epoch ms or later.
+        ``ephemeral_ms``: it ends so long after its last subscriber has left. Raises ``UnknownGroup``, ``BadName``,
+        ``TooManyGroups``, ``DiskFull``."""
         known = self.tables.topics[topic_id].groups.get(name)
         if known is not None:
             return known
         check_name(name)
         if not create:
             raise UnknownGroup(f"{self.tables.topics[topic_id].record.name!r} has no group {name!r}")
-        group_id = self.tables.last_group_id + 1
-        if group_id > self.settings.max_groups:
-            raise TooManyGroups(f"there are {self.settings.max_groups} groups already")
-        topics = [topic_id, *self.shards_of(topic_id)] if self._is_sharded(topic_id) else [topic_id]
-        if group_id + len(topics) - 1 > self.settings.max_groups:
-            raise TooManyGroups(f"there is no room for {len(topics)} groups more")
+        topics = self._topics_of_group(topic_id)
+        group_id, fence = self._numbers_for(topics)
         records = [
             GroupRecord(
-                group_id + i, part, name, self._start_seq(part, start), now_ms, ephemeral_ms=ephemeral_ms
+                group_id + i,
+                part,
+                name,
+                self._start_seq(part, start),
+                now_ms,
+                ephemeral_ms=ephemeral_ms,
+                fence=fence or None,
             )
             for i, part in enumerate(topics)
         ]
@@ -131,7 +133,27 @@ class Delivering(Topics):
         self._write_together(
             [(RecordType.GROUP, record.group_id, msgspec.msgpack.encode(record)) for record in records]
         )
+        for record in records:
+            self.redelivered.pop(record.group_id, None)  # of a group that is gone
         return group_id
+
+    def _topics_of_group(self, topic_id: int) -> list[int]:
+        """Those that a group of a topic needs a number for: the topic, then its shards."""
+        return [topic_id, *self.shards_of(topic_id)] if self._is_sharded(topic_id) else [topic_id]
+
+    def _number_for(self, topic_id: int) -> int:
+        """That of the group that is made next, of this topic. Raises ``TooManyGroups``."""
+        return self._numbers_for(self._topics_of_group(topic_id))[0]
+
+    def _numbers_for(self, topics: Sequence[int]) -> tuple[int, int]:
+        """The first of the numbers that a new group of these topics gets, and their fence. Raises
+        ``TooManyGroups``."""
+        found = self.tables.numbers_for_groups(len(topics))
+        if found is None:
+            known, most = len(self.tables.groups), self.settings.max_groups
+            missing = f", and no {len(topics)} consecutive numbers are free" if len(topics) > 1 else ""
+            raise TooManyGroups(f"there are {known} groups of {most}{missing}")
+        return found
 
     def _promise_groups(self, records: Sequence[GroupRecord]) -> None:
         """Makes room for what groups will need. That of a topic's first one was promised with the messages. Raises

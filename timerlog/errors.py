@@ -167,7 +167,7 @@ class TooManyGroups(StoreError):
     """The limit of consumer groups is reached."""
 
     code = "too_many_groups"
-    advice = "Raise max_groups, or share a group."
+    advice = "Raise max_groups, delete groups that are not needed any more, or share a group."
 
 
 class TooManySubscriptions(StoreError):

@@ -15,6 +15,7 @@ from timerlog.core import Control
 from timerlog.delivering import Start
 from timerlog.errors import DiskFull, UnknownGroup
 from timerlog.layout import DeliveryState, GroupRecord, MessageState, RecordType
+from timerlog.topics import check_name
 
 _CHUNK: Final = 65_536
 
@@ -69,7 +70,9 @@ class Groups(Changing):
         ``DiskFull``."""
         topic_id = self.topic(topic).topic_id
         known = self.tables.topics[topic_id].groups.get(name)
-        made = (self.tables.last_group_id + 1, True) if known is None else (known, False)
+        if known is None:
+            check_name(name)
+        made = (self._number_for(topic_id), True) if known is None else (known, False)
         self.decided(made)
         self.open_group(topic_id, name, now_ms, start, ephemeral_ms=ephemeral_ms)
         return made
@@ -80,7 +83,8 @@ class Groups(Changing):
         parts = self._parts_of(topic, name)
         backlog = sum(int(self._native.groups[part].pending) for part in self.parts_of(parts[0]))
         self.decided(backlog)
-        self._write_groups(self._changed(part, deleted=True) for part in parts)
+        fence = max(int(self._native.groups[part].highest_epoch) for part in parts)
+        self._write_groups(self._changed(part, deleted=True, fence=fence) for part in parts)
         self._table_is_gone = True
         return backlog
 

@@ -158,6 +158,9 @@ class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     deleted: bool = False
     ephemeral_ms: int = 0  #: it ends so long after its last subscriber has left; 0: it stays
     first_row: int | None = None  #: of a group that was moved: the lowest number at which it ever began
+    #: Receipts with its number and an epoch up to this one are of groups that are gone. Of a deleted one: no receipt
+    #: with its number has a higher epoch; None in logs from before numbers were used again.
+    fence: int | None = None
 
     @property
     def rows_from(self) -> int:

@@ -88,8 +88,8 @@ class Selecting(Topics):
         return matches
 
     def _match_group(self, group_id: int, seqs: UInt64Array, wanted: Filter, now_ms: int) -> Mask:
-        names, epochs = delivery_states(self, group_id, seqs, now_ms)
-        known: Mask = (epochs >= wanted.epoch_min) & (seqs >= self.tables.groups[group_id].record.start_seq)
+        names, times = delivery_states(self, group_id, seqs, now_ms)
+        known: Mask = (times >= wanted.epoch_min) & (seqs >= self.tables.groups[group_id].record.start_seq)
         if wanted.states is not None:
             known &= np.isin(names, [STATES.index(name) for name in wanted.states if name in STATES])
         return known
@@ -107,8 +107,8 @@ class Selecting(Topics):
         seqs = np.array([row["topic_seq"]], np.uint64)
         groups = []
         for name, group_id in self.tables.topics[view.topic_id].groups.items() if in_topic else ():
-            states, epochs = delivery_states(self, group_id, seqs, now_ms)
-            groups.append({"group": name, "state": STATES[states[0]], "epoch": int(epochs[0])})
+            states, times = delivery_states(self, group_id, seqs, now_ms)
+            groups.append({"group": name, "state": STATES[states[0]], "epoch": int(times[0])})
         return {
             "id": message_id,
             "key": view.key.decode(errors="replace"),
@@ -171,10 +171,12 @@ STATES: Final = ("ready", "leased", "acked", "waiting", "dead")  # by DeliverySt
 def delivery_states(
     core: Core, group_id: int, seqs: UInt64Array, now_ms: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
-    """(index in STATES, epoch) of messages in a group; a lease that has ended counts as waiting."""
+    """(index in STATES, how often they were delivered) of messages in a group; a lease that has ended counts
+    as waiting."""
     reached = seqs < int(core.tables.native.groups[group_id].allocated)
     rows = core.tables.groups[group_id].deliveries.items[np.where(reached, seqs, 0)]
     states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED).astype(np.uint8)
     ended = (states == DeliveryState.LEASED) & ((rows["time_ms"] <= now_ms) | (rows["flags"] & IN_RETRY != 0))
     states[ended] = DeliveryState.WAITING
-    return states, np.where(reached, rows["epoch"], 0).astype(np.uint32)
+    fence = np.uint32(core.tables.native.groups[group_id].fence)
+    return states, np.where(reached & (rows["epoch"] > fence), rows["epoch"] - fence, 0).astype(np.uint32)

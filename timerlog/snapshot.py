@@ -112,8 +112,12 @@ class Snapshot:
     def __init__(self, description: Description) -> None:
         self.description = description
         self.groups_of: dict[int, list[GroupRecord]] = {topic.topic_id: [] for topic in description.topics}
+        self._fences = np.zeros(
+            max((group.group_id for group in description.groups), default=0) + 1, np.int64
+        )
         for group in description.groups:
             self.groups_of.setdefault(group.topic_id, []).append(group)
+            self._fences[group.group_id] = group.fence or 0
         self._directory = Path(description.directory)
         self._mappings: list[Mapping] = []
         self._tables: dict[str, Array] = {}
@@ -248,6 +252,12 @@ class Snapshot:
         inside = (seqs >= 0) & (seqs < len(arrivals))
         is_there = arrivals["id"][np.where(inside, seqs, 0)].astype(np.int64) == ids
         return np.where(inside & is_there, seqs, -1)
+
+    def times_delivered(self, groups: npt.NDArray[Any], deliveries: Array) -> Int64Array:
+        """How often messages were given to groups, by what these know of them."""
+        epochs: Int64Array = deliveries["epoch"].astype(np.int64)
+        times: Int64Array = np.maximum(epochs - self._fences[groups], 0)
+        return times
 
     def _deliveries(self, group: GroupRecord, seqs: Int64Array) -> Array:
         known = self._table(f"topics/{group.topic_id}-{group.group_id}.deliveries", DELIVERY, b"TWDELIVR")

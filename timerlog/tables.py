@@ -50,6 +50,9 @@ KEYS_MAGIC: Final = b"TWKEYS01"
 DEAD_SUFFIX: Final = ".dead"
 HEADER: Final = struct.Struct("<8sIIQ")  # magic, format, item_bytes, log_id
 _SCAN: Final = 1 << 20
+#: Above any epoch that a group gave out whose log does not say what its highest one was: a message was not delivered
+#: a thousand million times.
+OLD_FENCE: Final = 1 << 30
 
 
 def shard_bytes(shard: int, shards: int) -> tuple[int, int]:
@@ -162,8 +165,10 @@ class Tables:
         self.transactions = RecentTransactions()
         self.answers = RememberedAnswers()
         self._order_tables: dict[int, Any] = {}
-        # Numbers start at 1, so that 0 can mean "none"; that of a deleted topic or group is not used again.
+        # Numbers start at 1, so that 0 can mean "none"; that of a deleted topic is not used again.
         self.last_topic_id = self.last_group_id = 0
+        #: Numbers of groups that are gone, in the order in which they went, and their fences.
+        self.free_groups: dict[int, int] = {}
         self.ephemeral: set[int] = set()  #: groups that end some time after their last subscriber has left
         self._topic_structs = ffi.new("tw_topic[]", max_topics + 1)
         self._group_structs = ffi.new("tw_group[]", max_groups + 1)
@@ -340,13 +345,14 @@ class Tables:
             return
         self.topic_ids.pop(topic.record.name, None)
         for group_id in topic.groups.values():
-            self._remove_group(group_id)
+            # What it gave out names messages of a topic that no other group will have: topics keep their numbers.
+            self._remove_group(group_id, self.groups[group_id].record.fence or 0)
         _clear(ffi.addressof(self._topic_structs, topic_id))
         topic.arrivals.region.delete()
 
-    def remove_group(self, group_id: int) -> None:
-        """Closes and deletes a group's table; its number is not used again, and its topic's messages wait for it no
-        more. Removing it again changes nothing."""
+    def remove_group(self, group_id: int, fence: int | None) -> None:
+        """Closes and deletes a group's table; its topic's messages wait for it no more. Another group may have its
+        number then, whose epochs are above ``fence``. Removing it again changes nothing."""
         group = self.groups.get(group_id)
         if group is None:
             return
@@ -359,10 +365,11 @@ class Tables:
             while self.native.groups[before].next_group != group_id:
                 before = int(self.native.groups[before].next_group)
             self.native.groups[before].next_group = following
-        self._remove_group(group_id)
+        self._remove_group(group_id, OLD_FENCE if fence is None else fence)
 
-    def _remove_group(self, group_id: int) -> None:
+    def _remove_group(self, group_id: int, fence: int) -> None:
         group = self.groups.pop(group_id)
+        self.free_groups[group_id] = fence
         self.ephemeral.discard(group_id)
         self._give_credit_back(group_id, group.deliveries)
         self.failures.forget_group(group_id)
@@ -391,6 +398,7 @@ class Tables:
         if record.group_id in self.groups:
             return
         self.last_group_id = max(self.last_group_id, record.group_id)
+        self.free_groups.pop(record.group_id, None)
         path = self._path(f"topics/{record.topic_id}-{record.group_id}.deliveries")
         table = Table(path, DELIVERIES_MAGIC, DELIVERY, self.log_id, self._deliveries_reserve, self._lender)
         table.start_at(max(record.rows_from, int(self.native.topics[record.topic_id].first_seq)))
@@ -402,11 +410,46 @@ class Tables:
         struct_.topic_id = record.topic_id
         struct_.start_seq = struct_.floor_seq = struct_.high_seq = record.start_seq
         struct_.rows_from = record.rows_from
+        struct_.fence = struct_.highest_epoch = record.fence or 0
         struct_.next_group, topic.first_group = topic.first_group, record.group_id
         self._configure_group(record.group_id)
         if record.ephemeral_ms:
             self.ephemeral.add(record.group_id)
         struct_.exists = 1
+
+    def load_free_groups(self, known: list[tuple[int, int]] | None) -> None:
+        """Takes what a BASE says; None: it is from before numbers were used again."""
+        if known is not None:
+            self.free_groups = dict(known)
+            return
+        for group_id in range(1, self.last_group_id + 1):
+            if group_id not in self.groups:
+                self.free_groups.setdefault(group_id, OLD_FENCE)
+
+    def numbers_for_groups(self, count: int) -> tuple[int, int] | None:
+        """Consecutive numbers for so many new groups: the first one, and the fence of all. Fresh numbers, if there are
+        any left; otherwise those of groups that are gone the longest. None: too few are free.
+
+        A number is free at once, since a receipt of the group that had it cannot count for the next one: that
+        begins with an epoch above every epoch that receipts with the number may have. A receipt names the number of the
+        whole topic's group also where the group of a shard gave it out, so all parts of a group have one fence.
+        """
+        most = self.settings.max_groups
+        if self.last_group_id + count <= most:
+            return self.last_group_id + 1, 0
+        if count > most:
+            return None
+        # When each number became free: 0 for fresh ones.
+        freed = np.full(most, most + 1, np.int64)
+        freed[self.last_group_id :] = 0
+        numbers = np.fromiter(self.free_groups, np.int64, len(self.free_groups))
+        places, is_allowed = np.arange(1, len(numbers) + 1), numbers <= most
+        freed[numbers[is_allowed] - 1] = places[is_allowed]
+        latest = np.lib.stride_tricks.sliding_window_view(freed, count).max(axis=1)
+        first = int(latest.argmin())
+        if latest[first] > most:
+            return None
+        return first + 1, max(self.free_groups.get(first + 1 + i, 0) for i in range(count))
 
     def move_group(self, record: GroupRecord) -> None:
         """A group begins anew, and what it was given counts as new."""

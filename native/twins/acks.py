@@ -57,6 +57,8 @@ def _judge_receipt(store: TwinStore, group_id: int, message_id: int, epoch: int)
     message = store.rows[message_id]
     if message["topic_id"] != group["topic_id"] or message["state"] == NONE:
         return NOT_FOUND
+    if 0 < epoch <= group["fence"]:
+        return STALE_RECEIPT
     has_row = group["rows_from"] <= message["topic_seq"] < group["allocated"]
     if message["state"] == SCHEDULED or not has_row:
         return NEVER_DELIVERED

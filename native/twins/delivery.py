@@ -83,8 +83,9 @@ def count_lateness(
 ) -> tuple[int, list[int], int]:
     """(messages counted, a histogram of how late they are, the sum in ms)."""
     counts, sum_ms = [0] * (len(bounds) + 1), 0
+    first_epoch = int(store.groups[group_id]["fence"]) + 1 if group_id else 1
     for index, value in enumerate(values):
-        if epochs is not None and epochs[index] != 1:
+        if epochs is not None and epochs[index] != first_epoch:
             continue
         message_id = value
         if group_id:
@@ -294,8 +295,9 @@ class Selection:
 
     def lease(self, seq: int, now_ms: int) -> tuple[int, int, int, int]:
         """(topic_seq, epoch, lease's end, bytes in the frame) of a message that was taken."""
-        message_id, epoch = int(self.arrivals[seq]["id"]), int(self.rows[seq]["epoch"]) + 1
-        attempt = epoch - int(self.rows[seq]["base_epoch"])
+        message_id, fence = int(self.arrivals[seq]["id"]), int(self.group["fence"])
+        epoch = max(int(self.rows[seq]["epoch"]), fence) + 1
+        attempt = epoch - max(int(self.rows[seq]["base_epoch"]), fence)
         least, middle, most = self.group[["ack_wait_ms", "min_backoff_ms", "max_backoff_ms"]].tolist()
         content = int(self.store.rows[message_id]["record_bytes"]) - MESSAGE_HEAD_BYTES
         return (
@@ -353,11 +355,13 @@ def apply_lease(store: TwinStore, group_id: int, holder: int, of: Array) -> int:
     for seq, epoch, time_ms in expanded(of):
         row = rows[seq]
         group["high_seq"] = max(int(group["high_seq"]), seq + 1)
+        group["highest_epoch"] = max(int(group["highest_epoch"]), epoch)
         if store.is_gone(group_id, seq):
             continue
         if row["state"] == UNTOUCHED:
             group["touched"] += 1
             row["base_epoch"] = epoch - 1
+        row["base_epoch"] = max(int(row["base_epoch"]), int(group["fence"]))
         row["flags"] &= ~np.uint8(TAKEN | CALLED)
         row["state"], row["epoch"], row["time_ms"], row["holder"] = LEASED, epoch, time_ms, holder
         group["leased"] += 1

@@ -298,7 +298,7 @@ def purge_count(store: TwinStore, ids: Sequence[int]) -> tuple[list[list[int]], 
             if delivery is not None:
                 groups[group_id][0] += delivery["state"] == ACKED
                 groups[group_id][1] += delivery["state"] == DEAD
-                groups[group_id][2] += int(delivery["epoch"])
+                groups[group_id][2] += store.times_delivered(store.groups[group_id], delivery)
     return topics, groups
 
 

@@ -155,7 +155,8 @@ def _count_delivery(store: TwinStore, group_id: int, seq: int, is_held: bool) ->
     if row["state"] == UNTOUCHED and not row["epoch"]:
         return is_held
     group["high_seq"] = seq + 1
-    group["deliveries"] += row["epoch"]
+    group["deliveries"] += store.times_delivered(group, row)
+    group["highest_epoch"] = max(int(group["highest_epoch"]), int(row["epoch"]))
     if row["state"] == UNTOUCHED:
         return is_held
     group["touched"] += 1

@@ -132,6 +132,10 @@ class TwinStore:
         """The row of a message by its number in the group's topic."""
         return self.rows[self.arrivals[int(self.groups[group_id]["topic_id"])][seq]["id"]]
 
+    def times_delivered(self, group: Any, row: Any) -> int:
+        """How often a group was given the message of a row."""
+        return max(0, int(row["epoch"]) - int(group["fence"]))
+
     def is_gone(self, group_id: int, seq: int) -> bool:
         """Whether nothing is known of a number of the group's topic: what was there was purged."""
         topic_id = int(self.groups[group_id]["topic_id"])

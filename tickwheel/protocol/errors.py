@@ -112,7 +112,7 @@ class TooManyGroups(TickwheelError):
     """The broker has as many groups, of all topics together, as it allows."""
 
     code = "too_many_groups"
-    advice = "Use an existing group, or raise max_groups on the broker."
+    advice = "Use an existing group, delete groups that are not needed any more, or raise max_groups on the broker."
 
 
 class GroupInUse(TickwheelError):

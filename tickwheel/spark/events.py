@@ -186,10 +186,16 @@ class _EventScan:
         }
         self._groups = {group.group_id: group.name for group in description.groups}
         self._topic_of_group = {group.group_id: group.topic_id for group in description.groups}
+        self._fences = {group.group_id: group.fence for group in description.groups if group.fence}
         self._log = LogColumns(snapshot)
         self._needed = {*columns, *(one.column for one in predicates)}
 
     def batch(self, events: Events) -> Iterator[Any]:
+        for group_id, fence in self._fences.items():
+            mine = np.flatnonzero((events.group_ids == group_id) & (events.epochs > 0))
+            is_own = events.epochs[mine] > fence
+            events.epochs[mine[is_own]] -= fence
+            events.group_ids[mine[~is_own]] = 0  # of groups that are gone and had this number
         self._complete(events)
         made = {name: self._column(name, events) for name in EVENT_COLUMNS if name in self._needed}
         passed = np.ones(len(events), bool)

@@ -103,7 +103,7 @@ class TableColumns:
             "topic": self._topic,
             "group": self._group,
             "priority": lambda chunk: pa.array(chunk.rows["priority"].astype(np.int32)),
-            "epoch": lambda chunk: pa.array(chunk.deliveries["epoch"].astype(np.int64)),
+            "epoch": lambda chunk: pa.array(snapshot.times_delivered(chunk.groups, chunk.deliveries)),
             "attempts": _attempts,
             "state": self._state,
             "time_next": self._time_next,

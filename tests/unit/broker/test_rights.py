@@ -268,6 +268,18 @@ async def test_groups_and_topics_that_are_not_there_look_like_those_of_others(wo
     )
 
 
+async def test_the_number_of_a_deleted_group_brings_no_right_to_the_next_group_that_has_it(
+    world: World,
+) -> None:
+    rights, store, number = world.rights("all:mine"), world.broker.store, world.group_ids["mine"]
+    admit(rights, Nack(number, [1], [1]))
+    store.tables.settings = msgspec.structs.replace(store.settings, max_groups=store.tables.last_group_id)
+    store.delete_group("mine", store.group_record(number).name)
+    assert store.open_group(world.topic_ids["theirs"], "other", NOW_MS) == number
+    with pytest.raises(Forbidden):
+        admit(rights, Nack(number, [1], [1]))
+
+
 async def test_schedules_of_other_topics_are_not_there(world: World) -> None:
     schedules = world.broker.schedules.schedules
     for name in ("mine", "theirs"):

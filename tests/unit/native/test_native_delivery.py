@@ -241,6 +241,24 @@ def test_groups_are_independent() -> None:
     assert ack(pair, [(1, 1)], group_id=3) == [NOT_FOUND]
 
 
+def test_a_group_whose_number_another_one_had_begins_above_its_epochs() -> None:
+    pair = topic_with(4)
+    for side in pair.sides:
+        side.groups[2]["fence"] = side.groups[2]["highest_epoch"] = 3
+    assert ack(pair, [(1, 1), (2, 3), (3, 4)], group_id=2) == [STALE_RECEIPT, STALE_RECEIPT, NEVER_DELIVERED]
+    taken, _, _ = pair.call("select", 2, 2, 1 << 20, NOW_MS)
+    assert taken == [(0, 4, NOW_MS + 1_000), (1, 4, NOW_MS + 1_000)], "the wait of a first attempt"
+    assert pair.call("apply_lease", 2, 5, array(run(0, 2, 4))) == 0
+    assert [int(pair.twin.deliveries[2][seq]["base_epoch"]) for seq in (0, 1)] == [3, 3]
+    assert ack(pair, [(1, 1), (1, 3), (1, 4)], group_id=2) == [STALE_RECEIPT, STALE_RECEIPT, 0]
+    assert pair.call("apply_dead", 2, array(run(2, 1))) == 0
+    pair.call("rebuild_topics")
+    pair.call("rebuild_group", 2)
+    group = pair.twin.groups[2]
+    assert [int(group[name]) for name in ("deliveries", "highest_epoch", "touched")] == [2, 4, 3]
+    assert pair.call("purge_count", [1, 2, 3])[1][2][2] == 2
+
+
 def test_held_by_passes_over_what_is_done() -> None:
     pair = topic_with(6)
     lease(pair, 3, holder=5)

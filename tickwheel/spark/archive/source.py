@@ -262,7 +262,7 @@ class _Rows:
             [
                 pa.array([self._groups[number] for number in chosen.groups.tolist()], pa.string()),
                 pa.array([names[state] for state in deliveries["state"].tolist()], pa.string()),
-                pa.array(epochs),
+                pa.array(self._snapshot.times_delivered(chosen.groups, deliveries)),
                 pa.array(epochs - deliveries["base_epoch"]),
                 _times(deliveries["time_ms"]),
             ],

@@ -302,6 +302,8 @@ def open_database(where: str | URL | Engine | Database) -> Database:
     """
     if isinstance(where, Database):
         return where
+    if isinstance(where, str | URL):
+        _check_text(str(where))
     if not isinstance(where, str | URL | Engine) or getattr(where, "sync_engine", None) is not None:
         raise _no_sync_engine(f"{type(where).__name__} is")
     owned = not isinstance(where, Engine)
@@ -319,6 +321,11 @@ def open_database(where: str | URL | Engine | Database) -> Database:
     _check_version(database)
     database.compare_clocks()
     return database
+
+
+def _check_text(url: str) -> None:
+    if "\0" in url or any("\ud800" <= one <= "\udfff" for one in url):
+        raise BadDatabase(f"{url!a} is no database URL: it has characters that no name has.")
 
 
 def _engine(where: str | URL) -> Engine:

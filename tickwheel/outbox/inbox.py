@@ -26,8 +26,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from tickwheel import sync
+from tickwheel._checks import encoded, shown
 from tickwheel._columns import check_name
 from tickwheel._message import Message
+from tickwheel._times import duration_ms
 from tickwheel.outbox.database import (
     Database,
     Kind,
@@ -53,6 +55,7 @@ T = TypeVar("T")
 Identity: TypeAlias = Literal["id", "key"]
 TABLE_NAME: Final = "tickwheel_inbox"
 _PURGED_AT_ONCE: Final = 1_000
+_OLDEST_NS: Final = 200 * 365 * 86_400 * 10**9
 _DUPLICATE_MARIADB: Final = 1062
 _PAUSES_S: Final = (0.005, 0.02, 0.05, 0.1, 0.2)
 _KINDS: Final[dict[str, Kind]] = {
@@ -78,8 +81,13 @@ class Inbox:
         *,
         by: Identity = "id",
     ) -> None:
-        if by not in ("id", "key"):
-            raise BadArgument(f"by is {by!r}; it must be 'id' or 'key'.")
+        if not isinstance(by, str) or by not in ("id", "key"):
+            raise BadArgument(f"by is {shown(by)}.", advice="Use 'id' or 'key'.")
+        if not isinstance(table_name, str) or not table_name or table_name.endswith("."):
+            raise BadArgument(
+                f"{shown(table_name)} cannot name a table.", advice="Inbox(database, 'tickwheel_inbox')"
+            )
+        encoded(table_name, "The name of the table")
         self._where = where
         self._by = by
         schema, _, name = table_name.rpartition(".")
@@ -109,8 +117,11 @@ class Inbox:
         counts again: keep marks longer than a consumer may ever be down."""
         if not isinstance(older_than, timedelta):
             raise BadArgument("older_than is no timedelta.", advice="inbox.purge(timedelta(days=30))")
+        age_ns = duration_ms(older_than, "older_than") * 1_000_000
+        if age_ns > _OLDEST_NS:
+            return 0  # marks are not that old
         database, removed = self._database(), 0
-        before = now_ns(database.kind) - int(older_than.total_seconds() * 1_000_000_000)
+        before = now_ns(database.kind) - age_ns
         while True:
             found = database.run(partial(self._purge_some, before))
             removed += found
@@ -147,6 +158,7 @@ class Inbox:
         Raises AlreadyInTransaction: then use ``mark``, commit, and ack the message yourself. Raises NotInTransaction
         if the connection commits each statement by itself.
         """
+        _check_arguments(message, Message, connection)
         _check_idle(connection.in_transaction())
         origin = await _origin(message.acks)
         run = _runner(connection)
@@ -165,6 +177,7 @@ class Inbox:
         self, message: sync.Message, connection: Connection, *, group: str | None = None
     ) -> Iterator[bool]:
         """``process`` for messages of ``tickwheel.sync``."""
+        _check_arguments(message, sync.Message, connection)
         _check_idle(connection.in_transaction())
         origin = _origin_sync(message)
         transaction, first = self._begin(connection, message, group, origin)
@@ -177,12 +190,14 @@ class Inbox:
     ) -> bool:
         """Marks a message as processed in the transaction that is open; whether that is the first time. Commit, and
         then ack the message. Raises NotInTransaction."""
+        _check_arguments(message, Message, connection)
         _check_begun(connection.in_transaction())
         origin = await _origin(message.acks)
         return bool(await _runner(connection)(self._insert, message, group, origin))
 
     def mark_sync(self, message: sync.Message, connection: Connection, *, group: str | None = None) -> bool:
         """``mark`` for messages of ``tickwheel.sync``."""
+        _check_arguments(message, sync.Message, connection)
         _check_begun(connection.in_transaction())
         return self._insert(connection, message, group, _origin_sync(message))
 
@@ -261,6 +276,19 @@ def _runner(connection: Connection | AsyncConnection) -> _Run:
         return await anyio.to_thread.run_sync(work, connection, *arguments)
 
     return run
+
+
+def _check_arguments(message: object, cls: type, connection: object) -> None:
+    if not isinstance(message, cls):
+        raise BadArgument(
+            f"{shown(message)} is no {cls.__module__.removesuffix('._message')}.{cls.__name__}.",
+            advice="Pass the message that a subscription gave; process and mark have sisters that end in _sync.",
+        )
+    if not isinstance(connection, sa.Connection) and not hasattr(connection, "run_sync"):
+        raise BadArgument(
+            f"The connection is a {type(connection).__name__}.",
+            advice="Pass SQLAlchemy's Connection or AsyncConnection.",
+        )
 
 
 def _check_idle(is_in_transaction: bool) -> None:

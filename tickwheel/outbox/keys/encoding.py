@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
+from tickwheel._checks import many_ids, shown, whole_or_none
 from tickwheel.outbox.keys.errors import BadKey, BadLimit, BadValue, CounterOverflow, NotAnInteger
 
 Key: TypeAlias = bytes | str
@@ -35,7 +36,12 @@ def key_bytes(key: Key) -> bytes:
 def bound_bytes(key: Key) -> bytes:
     """Where a range of keys begins or ends: a key, or ``b""``, which is before all keys. Raises BadKey."""
     if isinstance(key, str):
-        raw = key.encode()
+        try:
+            raw = key.encode()
+        except UnicodeEncodeError:
+            raise BadKey(
+                f"The key {shown(key)} has half a surrogate pair and so no UTF-8.", advice="Pass it as bytes."
+            ) from None
     elif isinstance(key, bytes | bytearray | memoryview):
         raw = bytes(key)
     else:
@@ -62,11 +68,12 @@ def value_bytes(value: bytes) -> bytes:
 
 def int64(number: int) -> int:
     """The number, if it is an integer of 64 bits. Raises NotAnInteger, CounterOverflow."""
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise NotAnInteger(f"{number!r} is no integer.")
-    if not _MIN <= number <= _MAX:
-        raise CounterOverflow(f"{number} has more than 64 bits.")
-    return number
+    found = whole_or_none(number)
+    if found is None:
+        raise NotAnInteger(f"{shown(number)} is no integer.", advice="Use an int.")
+    if not _MIN <= found <= _MAX:
+        raise CounterOverflow(f"{shown(number)} has more than 64 bits.")
+    return found
 
 
 def decode_integer(key: bytes, value: bytes) -> int:
@@ -91,10 +98,16 @@ def added(key: bytes, number: int, by: int) -> int:
 
 
 def limit_of(limit: int, name: str) -> int:
-    """A number of results. Raises BadLimit unless it is an integer greater than 0."""
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
-        raise BadLimit(f"{name} is {limit!r}, not an integer greater than 0.")
-    return limit
+    """A number of results. Raises BadLimit unless it is an integer from 1 to 2^63 - 1."""
+    found = whole_or_none(limit)
+    if found is None or not 0 < found <= _MAX:
+        raise BadLimit(f"{name} is {shown(limit)}, not an integer greater than 0 of 63 bits.")
+    return found
+
+
+def sequences_of(sequences: object) -> list[int] | None:
+    """The numbers of failed operations; None: all. Raises BadArgument."""
+    return None if sequences is None else many_ids(sequences, "sequences")
 
 
 def prefix_range(prefix: Key) -> tuple[bytes, bytes | None]:
@@ -107,5 +120,7 @@ def prefix_range(prefix: Key) -> tuple[bytes, bytes | None]:
 def prefixes_of(key: Key, separator: bytes = b"/") -> Sequence[bytes]:
     """The successive prefixes of a key: of ``a/b/c`` they are ``a/`` and ``a/b/``."""
     raw = key_bytes(key)
+    if not isinstance(separator, bytes) or not separator:
+        raise BadKey(f"The separator is {shown(separator)}.", advice="Use bytes: b'/'")
     parts = raw.split(separator)[:-1]
     return [separator.join(parts[: count + 1]) + separator for count in range(len(parts))]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from tickwheel._checks import shown
 from tickwheel.outbox.keys.encoding import (
     Key,
     bound_bytes,
@@ -83,7 +84,7 @@ def columns_of(operation: Operation) -> dict[str, Any]:
         case Account(prefix, count, size_bytes):
             row |= {"key": bound_bytes(prefix), "amount": int64(count), "amount_bytes": int64(size_bytes)}
         case _:
-            raise BadOperation(f"{operation!r} is no operation.")
+            raise BadOperation(f"{shown(operation)} is no operation.")
     return row | {"operation": _NAMES[type(operation)]}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
 import socket
@@ -15,6 +14,7 @@ import anyio
 from sqlalchemy.exc import DBAPIError
 
 from tickwheel._backoff import Backoff
+from tickwheel._checks import seconds, shown
 from tickwheel.outbox.database import is_denied
 from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable, LeaseLost, OutboxError
 from tickwheel.outbox.keys import leases, steps
@@ -24,6 +24,7 @@ from tickwheel.outbox.keys.leases import Range, Worker
 from tickwheel.outbox.keys.steps import Done
 from tickwheel.outbox.keys.tables import Service, Tables, check_tables
 from tickwheel.outbox.watch import watch_table
+from tickwheel.protocol.errors import BadArgument
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -36,8 +37,20 @@ POLL_INTERVAL_S: Final = 30.0
 LEASE_S: Final = 15.0
 _log: Final = logging.getLogger("tickwheel.outbox")
 _BEATS_A_LEASE: Final = 3
+_LONGEST_S: Final = 100 * 365 * 86_400
 _AFTER_REFUSAL: Final = 100
 """Operations that are executed one by one after the database refused a batch, to find out which it was."""
+
+
+def _seconds(value: object, name: str) -> float:
+    """Raises BadLimit for what is no time, none at all, or too long for ns in 64 bits."""
+    try:
+        number = seconds(value, name)
+    except BadArgument as error:
+        raise BadLimit(error.message, advice=error.advice) from None
+    if not 0 < number <= _LONGEST_S:
+        raise BadLimit(f"{name} is {shown(value)}.", advice=f"Use seconds above 0, up to {_LONGEST_S:,}.")
+    return number
 
 
 class KeyService:
@@ -53,8 +66,8 @@ class KeyService:
         poll_interval_s: float,
         lease_s: float,
     ) -> None:
-        if not (0 < poll_interval_s < math.inf and 0 < lease_s < math.inf):
-            raise BadLimit("poll_interval_s and lease_s must be greater than 0.")
+        poll_interval_s = _seconds(poll_interval_s, "poll_interval_s")
+        lease_s = _seconds(lease_s, "lease_s")
         self.processed = 0
         """Messages moved, or operations taken out of the outbox, by this worker."""
         self.failed = 0

@@ -24,6 +24,7 @@ from tickwheel.outbox.keys.encoding import (
     limit_of,
     prefix_range,
     prefixes_of,
+    sequences_of,
     value_bytes,
 )
 from tickwheel.outbox.keys.operations import Operation, columns_of
@@ -181,12 +182,12 @@ class KeySpace:
     def retry_failed(self, connection: Transaction, sequences: Sequence[int] | None = None) -> int:
         """Puts failed operations (None: all) back at the end of their outboxes, and returns how many."""
         connection = require_transaction(connection)
-        return queues.retry_failed(connection, self._tables, sequences)
+        return queues.retry_failed(connection, self._tables, sequences_of(sequences))
 
     def drop_failed(self, connection: Transaction, sequences: Sequence[int] | None = None) -> int:
         """Forgets failed operations (None: all), and returns how many."""
         connection = require_transaction(connection)
-        return queues.drop_failed(connection, self._tables, sequences)
+        return queues.drop_failed(connection, self._tables, sequences_of(sequences))
 
     # -- accounting --
 

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
+from tickwheel._checks import shown
 from tickwheel.outbox.database import Database, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.keys.encoding import MAX_KEY_BYTES
@@ -51,9 +52,9 @@ class Tables:
     """The tables of one key space, and the SQL that differs between databases."""
 
     def __init__(self, database: Database, name: str) -> None:
-        if _NAME.fullmatch(name) is None:
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise BadTable(
-                f"{name!r} cannot name a key space.",
+                f"{shown(name)} cannot name a key space.",
                 advice="Use at most 40 letters, digits and underscores, and no digit first.",
             )
         self.name = name

@@ -23,7 +23,10 @@ def due_ns(start_ns: int, after_ms: int) -> int:
     """A time in ns, as a column of 64 bits can hold it. Raises BadTime."""
     due = start_ns + after_ms * NS_A_MS
     if due > LATEST_NS:
-        raise BadTime("Nanoseconds since 1970 fit a column of 64 bits until the year 2262 only.", advice="")
+        raise BadTime(
+            "Nanoseconds since 1970 fit a column of 64 bits until the year 2262 only.",
+            advice="Use an earlier time.",
+        )
     return due
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tickwheel._checks import encoded, shown
 from tickwheel._vitess import parse_pairs, settings_of
 from tickwheel.outbox.errors import BadTable
 from tickwheel.protocol.errors import BadTopicSettings
@@ -58,8 +59,15 @@ class MessageSettings:
                 continue
             if not _is_number(value) or not lowest <= value <= highest:
                 raise BadTable(
-                    f"{name} is {value!r}.", advice=f"Use a whole number from {lowest} to {highest:,}."
+                    f"{name} is {shown(value)}.", advice=f"Use a whole number from {lowest} to {highest:,}."
                 )
+        columns = self.columns
+        if not isinstance(columns, list | tuple) or not all(isinstance(name, str) for name in columns):
+            raise BadTable(
+                f"columns is {shown(columns)}.", advice='Use a list of names: columns=["id", "message"]'
+            )
+        for name in columns:
+            encoded(name, "The name of a column")
         if self.columns and self.columns[0] != "id":
             raise BadTable(
                 "vt_message_cols does not start with id.", advice="Write id first: vt_message_cols=id|message"

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from tickwheel._checks import whole
 from tickwheel.outbox.errors import OutboxError
 from tickwheel.outbox.messages.delivered import Batch, Message, receipts_of
 from tickwheel.outbox.messages.settings import MAX_BATCH_SIZE
 from tickwheel.outbox.messages.statements import Receipt
-from tickwheel.protocol.errors import BadArgument, ClientForked, TickwheelError
+from tickwheel.protocol.errors import ClientForked, TickwheelError
 
 if TYPE_CHECKING:
     from tickwheel.outbox.messages.hub import Hub
@@ -23,10 +24,8 @@ class Stream:
     """The messages that one subscriber gets. Iterating ends when the hub is closed."""
 
     def __init__(self, table: MessageTable, hub: Hub, batch_size: int | None) -> None:
-        if batch_size is not None and (
-            not isinstance(batch_size, int) or not 1 <= batch_size <= MAX_BATCH_SIZE
-        ):
-            raise BadArgument(f"batch_size is {batch_size!r}.", advice=f"Use 1 to {MAX_BATCH_SIZE:,}.")
+        if batch_size is not None:
+            batch_size = whole(batch_size, "batch_size", 1, MAX_BATCH_SIZE)
         self._table = table
         self._hub = hub
         self._batch_size = batch_size

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine
 
+from tickwheel._checks import encoded, listed, shown, whole
 from tickwheel._times import Delay, Moment, moment_ms, wait_ms
-from tickwheel.outbox.database import Database, now_ns, open_database
+from tickwheel.outbox.database import Database, now_ns, open_database, savepoint
 from tickwheel.outbox.errors import BadTable
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
 from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidates, SetAside
 from tickwheel.outbox.messages.claiming import claim_readable, look
-from tickwheel.outbox.messages.columns import range_of
 from tickwheel.outbox.messages.delivered import ClaimedBatch
 from tickwheel.outbox.messages.purging import purge_some
 from tickwheel.outbox.messages.settings import MAX_BATCH_SIZE, MessageSettings
 from tickwheel.outbox.messages.statements import Statements
+from tickwheel.outbox.messages.values import Values, values_refused
 from tickwheel.outbox.transactions import AnyTransaction, joined
 from tickwheel.protocol.errors import BadArgument, BadTime
 
@@ -56,11 +56,12 @@ class MessageTable:
 
     def __init__(self, where: str | URL | Engine | Database, name: str) -> None:
         self._owns_database = not isinstance(where, Database)
+        check_name(name)
         self.database = open_database(where)
         self.name = name
         self.aside = SetAside()
         self.kept = SetAside()
-        self._loaded: tuple[schemas.Schema, Statements] | None = None
+        self._loaded: tuple[schemas.Schema, Statements, Values] | None = None
 
     def close(self) -> None:
         """Closes the connections, unless they are an engine's or a Database's of the caller."""
@@ -84,12 +85,18 @@ class MessageTable:
 
         A column named ``id`` replaces the default one, which counts up. Raises BadTable.
         """
+        columns = (
+            None
+            if columns is None
+            else listed(columns, "columns", "[sqlalchemy.Column('message', sqlalchemy.Text)]")
+        )
         wrong = [one for one in columns or () if not isinstance(one, sa.Column)]
         if wrong:
             raise BadArgument(
-                f"{wrong[0]!r} is no column.",
+                f"{shown(wrong[0])} is no column.",
                 advice="columns=[sqlalchemy.Column('message', sqlalchemy.Text)]",
             )
+        _check_settings(settings)
         made = schemas.definition(self.database.kind, self.name, settings or MessageSettings(), columns)
         self.database.run(lambda connection: schemas.create(self.database, connection, made))
         self.reload()
@@ -104,6 +111,7 @@ class MessageTable:
     def adopt(self, settings: MessageSettings | None = None) -> MessageTable:
         """Takes a table that is there: with ``settings`` they become its comment, without them it must have one that
         begins with ``vitess_message,`` or ``tickwheel_message,``. Raises TableMissing, BadTable."""
+        _check_settings(settings)
         self.database.run(lambda connection: schemas.adopt(self.database, connection, self.name, settings))
         self.reload()
         return self
@@ -129,7 +137,7 @@ class MessageTable:
         """Reads the table's form and settings again. Raises TableMissing, BadTable."""
         with self.database.reading() as connection:
             schema = schemas.load(self.database, connection, self.name)
-        self._loaded = (schema, Statements(self.database, schema))
+        self._loaded = (schema, Statements(self.database, schema), Values(self.database.kind, schema.table))
         return schema
 
     @property
@@ -160,6 +168,13 @@ class MessageTable:
         assert self._loaded is not None
         return self._loaded[1]
 
+    @property
+    def _values(self) -> Values:
+        if self._loaded is None:
+            self.reload()
+        assert self._loaded is not None
+        return self._loaded[2]
+
     # -- sending --
 
     def send(
@@ -180,9 +195,9 @@ class MessageTable:
         """
         row = self._row(values, priority)
         row.setdefault("time_next", self._due(deliver_at, delay, delay_ms))
-        with joined(connection, self.database) as one:
+        with joined(connection, self.database) as one, values_refused(self.name):
             made = one.execute(sa.insert(self.table).values(row)).inserted_primary_key
-        if "id" in values:
+        if values.get("id") is not None:
             return values["id"]
         return None if made is None else made._mapping.get("id")
 
@@ -197,62 +212,42 @@ class MessageTable:
         priority: int | None = None,
     ) -> int:
         """Inserts many messages in the caller's transaction: a mapping of columns each, which may hold ``time_next``
-        (epoch ns) and ``priority`` of their own. Returns how many."""
+        (epoch ns) and ``priority`` of their own. All or, with an error, none of them. Returns how many."""
         due = self._due(deliver_at, delay, delay_ms)
         groups: dict[frozenset[str], list[dict[str, Any]]] = {}
-        for given in rows:
+        for given in listed(rows, "rows", '[{"message": "..."}]'):
             if not isinstance(given, Mapping):
                 raise BadArgument(
-                    f"{given!r} is no row.", advice='Each row is a mapping of columns: {"message": "..."}'
+                    f"{shown(given)} is no row.",
+                    advice='Each row is a mapping of columns: {"message": "..."}',
                 )
             row = self._row(dict(given), priority)
             groups.setdefault(frozenset(row), []).append(row)
-        insert = sa.insert(self.table)
-        with joined(connection, self.database) as one:
+        insert, count = sa.insert(self.table), sum(map(len, groups.values()))
+        with (
+            joined(connection, self.database) as one,
+            values_refused(self.name),
+            savepoint(one) if count > 1 else nullcontext(),
+        ):
             for names, made in groups.items():
                 one.execute(insert if "time_next" in names else insert.values(time_next=due), made)
-        return sum(map(len, groups.values()))
+        return count
 
     def _row(self, values: dict[str, Any], priority: int | None) -> dict[str, Any]:
-        unknown = [name for name in values if name not in self.table.c or name in ("epoch", "time_acked")]
+        unknown = [
+            name
+            for name in values
+            if not isinstance(name, str) or name not in self.table.c or name in ("epoch", "time_acked")
+        ]
         if unknown:
             raise BadArgument(
-                f"{self.name} has no column {', '.join(unknown)} for you to fill.",
+                f"{self.name} has no column {', '.join(map(str, unknown))} for you to fill.",
                 advice=f"Its columns are {', '.join(self.columns)}.",
             )
-        if values.get("time_next", 0) is None:
-            raise BadTime(
-                "time_next is NULL: such a message would never be delivered.", advice="Leave it out for now."
-            )
-        row = {name: self._storable(name, value) for name, value in values.items()}
+        row = self._values.stored(values)
         if priority is not None:
-            row.setdefault("priority", priority)
-        if row.get("priority") is not None:
-            row["priority"] = self._fitting("priority", row["priority"])
+            row.setdefault("priority", self._values.number("priority", priority))
         return row
-
-    def _fitting(self, name: str, value: Any) -> Any:
-        """A number that the column can hold, or SQL: what is written here must not stop the table."""
-        first, last = range_of(self.database.kind, self.table.c[name])
-        first = max(first, 0) if name == "epoch" else first
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if not isinstance(value, sa.ClauseElement) and not (is_number and first <= value <= last):
-            raise BadArgument(
-                f"{name} is {value!r}.", advice=f"Use a whole number from {first:,} to {last:,}."
-            )
-        return value
-
-    def _storable(self, column: str, value: Any) -> Any:
-        """SQLite tells of a column of UUIDs only that it is one of texts."""
-        kind = self.table.c[column].type
-        if isinstance(value, UUID) and isinstance(kind, sa.String):
-            return value.hex if kind.length == 32 else str(value)
-        return value
-
-    def _some(self, ids: Iterable[Hashable]) -> list[Hashable]:
-        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-            raise BadArgument("ids is no list.", advice="Pass a list of ids.")
-        return [self._storable("id", one) for one in ids]
 
     def _due(self, deliver_at: Moment | None, delay: Delay | None, delay_ms: int | None) -> Any:
         given_ms = wait_ms(delay, delay_ms)
@@ -270,8 +265,8 @@ class MessageTable:
 
     def ack(self, connection: AnyTransaction, ids: Iterable[Hashable]) -> int:
         """Acks messages by id in the caller's transaction, whoever holds them. Returns how many were not acked yet."""
-        statements, some = self.statements, self._some(ids)
-        with joined(connection, self.database) as one:
+        statements, some = self.statements, self._values.ids(ids)
+        with joined(connection, self.database) as one, values_refused(self.name):
             return statements.ack(one, some, self.database.now_sql())
 
     def reschedule(
@@ -288,16 +283,18 @@ class MessageTable:
         """Gives messages that are not acked another time (default: now), and with them a priority or an epoch. Returns
         how many. A delivery that is on its way is not called back, but its ack does not count if ``epoch`` changed."""
         numbers = {"priority": priority, "epoch": epoch}
-        values = {name: self._fitting(name, value) for name, value in numbers.items() if value is not None}
+        values = {
+            name: self._values.number(name, value) for name, value in numbers.items() if value is not None
+        }
         values["time_next"] = self._due(deliver_at, delay, delay_ms)
-        statements, some = self.statements, self._some(ids)
-        with joined(connection, self.database) as one:
+        statements, some = self.statements, self._values.ids(ids)
+        with joined(connection, self.database) as one, values_refused(self.name):
             return statements.reschedule(one, some, values)
 
     def cancel(self, connection: AnyTransaction, ids: Iterable[Hashable]) -> int:
         """Deletes messages that are not acked, in the caller's transaction. Returns how many."""
-        statements, some = self.statements, self._some(ids)
-        with joined(connection, self.database) as one:
+        statements, some = self.statements, self._values.ids(ids)
+        with joined(connection, self.database) as one, values_refused(self.name):
             return statements.cancel(one, some)
 
     def purge(self) -> int:
@@ -331,8 +328,7 @@ class MessageTable:
         """Up to ``limit`` (default: the table's ``batch_size``) messages that are due now, for code without an event
         loop; an empty batch when there are none: it does not wait. Raises BadArgument."""
         wanted = self.settings.batch_size if limit is None else limit
-        if not isinstance(wanted, int) or not 1 <= wanted <= MAX_CLAIM:
-            raise BadArgument(f"limit is {wanted!r}.", advice=f"Use 1 to {MAX_CLAIM:,}.")
+        wanted = whole(wanted, "limit", 1, MAX_CLAIM)
         # Each call begins elsewhere in the turns, or claims of one message each would never come to the reserved one.
         chosen = Candidates(random.randrange(RESERVED_SHARE))
         found = look(self, wanted, asks_clock=True)
@@ -351,3 +347,18 @@ class MessageTable:
         with self.database.reading() as connection:
             row = connection.execute(sa.select(*counts, sa.func.count(t.c.time_acked), *firsts)).one()
         return TableStats(row[0], row[1], row[2], row[3], row[4])
+
+
+def check_name(name: object) -> None:
+    """Raises BadTable for what cannot name a table; how long a name may be, the database says."""
+    if isinstance(name, str) and name and "\0" not in name:
+        encoded(name, "The name of the table")
+        return
+    raise BadTable(f"{shown(name)} cannot name a table.", advice="Use a text that is not empty.")
+
+
+def _check_settings(settings: object) -> None:
+    if not isinstance(settings, MessageSettings | None):
+        raise BadArgument(
+            f"settings is {shown(settings)}.", advice="settings=outbox.MessageSettings(ack_wait_ms=30_000)"
+        )

@@ -14,10 +14,20 @@ from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable
 from tickwheel.outbox.queue.holding import Holding
 from tickwheel.outbox.queue.sql import Row
 from tickwheel.outbox.transactions import Transaction
+from tickwheel.protocol.errors import BadTime
 
 AWAY: Final = (DatabaseUnavailable, DatabaseBusy)
 """What can be waited out."""
 _NS_A_MS: Final = 1_000_000
+_LONGEST_NS: Final = 200 * 365 * 86_400 * 10**9
+
+
+def fitting_ns(duration_ms: int) -> int:
+    """A length of time in ns whose end a column of 64 bits can hold. Raises BadTime."""
+    duration_ns = duration_ms * _NS_A_MS
+    if duration_ns > _LONGEST_NS:
+        raise BadTime(f"{duration_ms:,} ms from now are after the year 2262, where the queue's times end.")
+    return duration_ns
 
 
 class BaseQueueMessage:
@@ -114,7 +124,7 @@ class ClaimedMessage(BaseQueueMessage):
 
     def nack(self, delay: Delay | None = None, *, delay_ms: int | None = None) -> None:
         """Gives it back, to be claimed after ``delay`` (a timedelta) or ``delay_ms``, in its old place."""
-        self._batch.holding.release((self.id,), (wait_ms(delay, delay_ms) or 0) * _NS_A_MS)
+        self._batch.holding.release((self.id,), fitting_ns(wait_ms(delay, delay_ms) or 0))
 
 
 class ClaimedBatch(BaseQueueBatch[ClaimedMessage]):
@@ -132,11 +142,11 @@ class ClaimedBatch(BaseQueueBatch[ClaimedMessage]):
 
     def nack(self, delay: Delay | None = None, *, delay_ms: int | None = None) -> None:
         """Gives all that is left of the batch back."""
-        self.holding.release(self.ids, (wait_ms(delay, delay_ms) or 0) * _NS_A_MS)
+        self.holding.release(self.ids, fitting_ns(wait_ms(delay, delay_ms) or 0))
 
     def extend(self, lease: Delay) -> None:
         """Leases what is left of the batch for ``lease`` from now on. Raises LeaseLost."""
-        self.holding.extend(self.ids, duration_ms(lease, "lease") * _NS_A_MS)
+        self.holding.extend(self.ids, fitting_ns(duration_ms(lease, "lease")))
 
 
 class QueueMessage(BaseQueueMessage):
@@ -150,7 +160,7 @@ class QueueMessage(BaseQueueMessage):
 
     async def nack(self, delay: Delay | None = None, *, delay_ms: int | None = None) -> None:
         """Gives it back, to be claimed after ``delay`` (a timedelta) or ``delay_ms``, in its old place."""
-        await give_back(self._batch.holding, (self.id,), wait_ms(delay, delay_ms) or 0)
+        await give_back(self._batch.holding, (self.id,), fitting_ns(wait_ms(delay, delay_ms) or 0))
 
 
 class QueueBatch(BaseQueueBatch[QueueMessage]):
@@ -171,7 +181,7 @@ class QueueBatch(BaseQueueBatch[QueueMessage]):
 
     async def nack(self, delay: Delay | None = None, *, delay_ms: int | None = None) -> None:
         """Gives all that is left of the batch back, in the old places; otherwise as ``QueueMessage.nack``."""
-        await give_back(self.holding, self.ids, wait_ms(delay, delay_ms) or 0)
+        await give_back(self.holding, self.ids, fitting_ns(wait_ms(delay, delay_ms) or 0))
 
     async def wait_lost(self) -> tuple[int, ...]:
         """Returns when somebody else has taken over messages of the batch; their ids."""
@@ -193,9 +203,8 @@ async def finish(holding: Holding, ids: Sequence[int], *, is_batch: bool) -> Non
             await anyio.sleep(backoff.next_s())
 
 
-async def give_back(holding: Holding, ids: Sequence[int], delay_ms: int) -> None:
+async def give_back(holding: Holding, ids: Sequence[int], delay_ns: int) -> None:
     """``Holding.release`` in a worker thread, again and again while the database is away."""
-    delay_ns = delay_ms * _NS_A_MS
     backoff = Backoff(max_s=2.0)
     while True:
         try:

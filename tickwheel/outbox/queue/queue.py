@@ -28,12 +28,13 @@ from typing import Final
 
 from sqlalchemy.engine import URL, Engine
 
+from tickwheel._checks import encoded, shown, whole_or_none
 from tickwheel._times import Delay, duration_ms
 from tickwheel.outbox.database import Database, open_database
 from tickwheel.outbox.queue import table as queue_table
 from tickwheel.outbox.queue.consumer import QueueConsumer
 from tickwheel.outbox.queue.holding import Holding
-from tickwheel.outbox.queue.messages import ClaimedBatch
+from tickwheel.outbox.queue.messages import ClaimedBatch, fitting_ns
 from tickwheel.outbox.queue.sql import Body, QueueSql, QueueStats
 from tickwheel.outbox.queue.table import MAX_OWNER_CHARACTERS
 from tickwheel.outbox.transactions import Transaction
@@ -120,23 +121,26 @@ class Queue:
 
 
 def _check_limit(limit: int) -> None:
-    if not isinstance(limit, int) or not 1 <= limit <= MAX_CLAIM:
-        raise BadArgument(f"A batch of {limit!r} messages is not allowed.", advice=f"Use 1 to {MAX_CLAIM:,}.")
+    if not 1 <= (whole_or_none(limit) or 0) <= MAX_CLAIM:
+        raise BadArgument(
+            f"A batch of {shown(limit)} messages is not allowed.", advice=f"Use 1 to {MAX_CLAIM:,}."
+        )
 
 
 def _lease_ns(lease: Delay) -> int:
     lease_ms = duration_ms(lease, "lease")
     if not lease_ms:
         raise BadArgument("A lease of no time is none.", advice="Use a timedelta.")
-    return lease_ms * 1_000_000
+    return fitting_ns(lease_ms)
 
 
 def _owner(name: str | None) -> str:
     if name is not None:
-        if not isinstance(name, str) or not 1 <= len(name) <= MAX_OWNER_CHARACTERS:
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_OWNER_CHARACTERS or "\0" in name:
             raise BadArgument(
-                f"{name!r} cannot be a consumer's name.",
+                f"{shown(name)} cannot be a consumer's name.",
                 advice=f"Use 1 to {MAX_OWNER_CHARACTERS} characters.",
             )
+        encoded(name, "The name of a consumer")
         return name
     return f"{socket.gethostname()[:200]}:{os.getpid()}:{secrets.token_hex(3)}"

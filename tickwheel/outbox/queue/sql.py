@@ -20,6 +20,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
+from tickwheel._checks import encoded, listed
 from tickwheel.outbox.database import Database, error_code, now_ns
 from tickwheel.outbox.queue.table import lease_index, missing, queue_table
 from tickwheel.outbox.transactions import Transaction, require_transaction
@@ -81,7 +82,7 @@ class QueueStats:
 def body_bytes(body: Body) -> bytes:
     """What is stored. Raises BadArgument."""
     if isinstance(body, str):
-        return body.encode()
+        return encoded(body, "A body")
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     raise BadArgument(
@@ -122,7 +123,7 @@ class QueueSql:
     def put(self, connection: Transaction, bodies: Iterable[Body]) -> list[int]:
         """Adds messages, and returns their ids in the same order."""
         connection = require_transaction(connection)
-        values = [body_bytes(body) for body in bodies]
+        values = [body_bytes(body) for body in listed(bodies, "bodies", '["a", "b"]')]
         insert = sa.insert(self.table).values(enqueued_ns=self.now)
         returning = connection.dialect.insert_executemany_returning_sort_by_parameter_order
         ids: list[int] = []

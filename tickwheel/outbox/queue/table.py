@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection
 
+from tickwheel._checks import shown
 from tickwheel.outbox.database import Database
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.watch import notify_statements
@@ -44,9 +45,9 @@ _KINDS: Final[dict[str, tuple[type, str]]] = {
 
 def queue_table(name: str, kind: str) -> sa.Table:
     """The table as SQLAlchemy sees it. Raises BadArgument for a name that cannot be one."""
-    if not isinstance(name, str) or len(name.encode()) > MAX_NAME_BYTES or not re.fullmatch(r"\w+", name):
+    if not isinstance(name, str) or not re.fullmatch(r"\w+", name) or len(name.encode()) > MAX_NAME_BYTES:
         raise BadArgument(
-            f"{name!r} cannot be the name of a queue.",
+            f"{shown(name)} cannot be the name of a queue.",
             advice=f"Use 1 to {MAX_NAME_BYTES} bytes of letters, digits and underscores.",
         )
     table = sa.Table(

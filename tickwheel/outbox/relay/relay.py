@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
 from tickwheel._backoff import Backoff
+from tickwheel._checks import listed, seconds, seconds_or_none, text, whole
 from tickwheel._client import Client
 from tickwheel._columns import check_name
 from tickwheel.outbox.database import Database, open_database
@@ -40,6 +41,16 @@ _BATCH_MAX: Final = 10_000
 _SEND_TIMEOUT_S: Final = 30.0
 _SEND_TIMEOUT_SQLITE_S: Final = 2.0
 """On SQLite nobody else can write while the broker is asked."""
+
+
+def _names(names: object, option: str) -> list[str] | None:
+    """Raises BadArgument for what are no names of columns."""
+    if names is None:
+        return None
+    return [
+        text(one, f"{option}[{index}]")
+        for index, one in enumerate(listed(names, option, '["id", "message"]'))
+    ]
 
 
 class Relay:
@@ -88,10 +99,14 @@ class Relay:
                 f"The relay of a {type(table).__name__} to a {type(broker).__name__} is not possible.",
                 advice="table: a name, a MessageTable or a sqlalchemy.Table; broker: a URL or a tickwheel.Client.",
             )
-        if not 1 <= batch <= _BATCH_MAX:
-            raise BadArgument(f"batch is {batch}; it must be from 1 to {_BATCH_MAX:,}.")
-        if poll_s <= 0 or (send_timeout_s is not None and send_timeout_s <= 0):
-            raise BadArgument("poll_s and send_timeout_s must be above 0.")
+        batch = whole(batch, "batch", 1, _BATCH_MAX)
+        poll_s, send_timeout_s = seconds(poll_s, "poll_s"), seconds_or_none(send_timeout_s, "send_timeout_s")
+        if poll_s == 0 or send_timeout_s == 0:
+            raise BadArgument("poll_s and send_timeout_s must be above 0.", advice="Use seconds: 5.0")
+        for option, name in (("body", body), ("order_key", order_key)):
+            if name is not None:
+                text(name, option, "Use the name of a column.")
+        columns, headers = _names(columns, "columns"), _names(headers, "headers")
         self._where = where
         self._table: str | sa.Table = table
         self._broker = broker

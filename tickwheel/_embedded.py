@@ -25,7 +25,7 @@ from tickwheel import sync
 from tickwheel._checks import known, shown
 from tickwheel._client import Client
 from tickwheel._forks import keep, tell
-from tickwheel._options import ClientOptions
+from tickwheel._options import BrokerSettings, ClientOptions
 from tickwheel.protocol.errors import BadArgument, ClientForked, NotConnected
 
 _DEFAULTS: dict[str, Any] = {"listen_tcp": False, "drain_timeout": "500ms"}
@@ -45,7 +45,7 @@ class EmbeddedBroker:
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], clock: Clock | None, settings: dict[str, Any]
+        self, directory: str | os.PathLike[str], clock: Clock | None, settings: BrokerSettings
     ) -> None:
         self._directory = _path(directory)
         self._clock = clock
@@ -171,7 +171,7 @@ class EmbeddedBroker:
             await anyio.to_thread.run_sync(self.close)
 
     def _settings(self) -> Settings:
-        arguments = _DEFAULTS | self._arguments | {"data_dir": self._directory}
+        arguments: dict[str, Any] = {**_DEFAULTS, **self._arguments} | {"data_dir": self._directory}
         if "unix_socket" not in arguments:
             self._socket_directory = _private_directory()
             arguments["unix_socket"] = os.path.join(self._socket_directory, _SOCKET_NAME)
@@ -209,7 +209,7 @@ def _path(directory: str | os.PathLike[str]) -> str:
     raise BadArgument(f"{shown(directory)} is no directory.", advice="Give its path as a text or a Path.")
 
 
-def embedded(directory: str | os.PathLike[str], **settings: Any) -> EmbeddedBroker:
+def embedded(directory: str | os.PathLike[str], **settings: Unpack[BrokerSettings]) -> EmbeddedBroker:
     """The broker in this process, on `directory` (created if it is missing)::
 
         with tickwheel.embedded("reminders") as broker, broker.sync_client() as client:

@@ -19,10 +19,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 from datetime import datetime
-from typing import Any
+from typing import Unpack
 
 from broker.clock import ManualClock
 from tickwheel._embedded import EmbeddedBroker
+from tickwheel._options import BrokerSettings
 
 __all__ = ["ManualClock", "TestBroker", "broker"]
 
@@ -35,7 +36,7 @@ class TestBroker(EmbeddedBroker):
 
     clock: ManualClock
 
-    def __init__(self, start: datetime | None, settings: dict[str, Any]) -> None:
+    def __init__(self, start: datetime | None, settings: BrokerSettings) -> None:
         self.clock = ManualClock(start)
         super().__init__(tempfile.mkdtemp(prefix="tickwheel-test-"), self.clock, settings)
 
@@ -49,7 +50,7 @@ class TestBroker(EmbeddedBroker):
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def broker(*, start: datetime | None = None, **settings: Any) -> TestBroker:
+def broker(*, start: datetime | None = None, **settings: Unpack[BrokerSettings]) -> TestBroker:
     """A broker on a temporary directory whose clock begins at `start` (default: now) and stands still.
 
     A context manager for `with` and `async with`. `settings` are those of the configuration file, for example

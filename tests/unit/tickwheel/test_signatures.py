@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import os
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 import pytest
 
 import tickwheel
-from tickwheel import Client, _groups, _options, stats, sync
+from broker.settings import FIELDS
+from tickwheel import Client, _groups, _options, stats, sync, testing
 from tickwheel._subscription import SubscribeOptions
 from tickwheel.errors import BadArgument
 from tickwheel.protocol.bodies import Request
@@ -41,6 +43,27 @@ def test_the_blocking_client_takes_the_same_arguments(name: str) -> None:
 def test_the_options_of_a_client_are_those_of_its_class() -> None:
     given = set(parameters(Client.__init__)) - {"self", "url"}
     assert given == set(_options.ClientOptions.__annotations__)
+
+
+def test_the_settings_of_a_broker_in_this_process_are_those_of_the_configuration_file() -> None:
+    kinds: dict[str, Any] = {"duration": str, "size": int | str, "count": int}
+    typed = get_type_hints(_options.BrokerSettings)
+    assert list(typed) == [name for name in FIELDS if name != "data_dir"]  # which is given by itself
+    for name, hint in typed.items():
+        field = FIELDS[name]
+        wanted = (str, str | os.PathLike[str])
+        if field.choices:
+            wanted = (Literal[field.choices],)
+        elif field.unit != "plain":
+            wanted = (kinds[field.unit],)
+        elif field.is_switch:
+            wanted = (bool,)
+        assert hint in wanted, name
+    for function in (tickwheel.embedded, testing.broker):
+        (settings,) = [
+            one for one in inspect.signature(function).parameters.values() if one.kind is one.VAR_KEYWORD
+        ]
+        assert "BrokerSettings" in str(settings.annotation)
 
 
 def test_an_option_that_is_misspelt_names_the_one_that_was_meant() -> None:

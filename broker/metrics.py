@@ -209,7 +209,7 @@ class _Figures(Collector):
         backlog, late_ms = self._broker.services.overdue(now_ms)
         yield _gauge(
             "due_backlog",
-            "Messages, and ends of leases, that are due and not where they belong yet.",
+            "Messages, and ends of leases, that are due and not where they belong; while the wheel is behind, about.",
             backlog,
         )
         yield _gauge("oldest_overdue_seconds", "By how much the oldest of them is late.", late_ms / _MS_PER_S)

@@ -139,7 +139,8 @@ class Services:
         return self._store.pending_enqueue > self._max_backlog_messages
 
     def overdue(self, now_ms: int) -> tuple[int, int]:
-        """(messages and ends of leases that are due and not where they belong, by how many ms the oldest is late)."""
+        """(about how many messages and ends of leases are due and not where they belong, see ``about_due``; by how many
+        ms the oldest is late)."""
         wheel, store = self._store.wheel, self._store
         count, late_ms = wheel.about_due(now_ms), now_ms - (wheel.oldest_due_ms(now_ms) or now_ms)
         for batch in (*self.pending.batches, *self.due.batches):

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-import anyio.to_thread
+import anyio
 from anyio.lowlevel import RunVar
 
 from tickwheel import _forks
@@ -27,6 +27,7 @@ from tickwheel.outbox.errors import (
     OutboxError,
     SqlMissing,
 )
+from tickwheel.outbox.threads import finish_in_thread
 from tickwheel.protocol.errors import ClientForked
 
 try:
@@ -71,7 +72,6 @@ ATTEMPTS: Final = 8
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.5
 _THREADS: Final = 8
-_THREAD_POLL_S: Final = 0.005
 _TURN_S: Final = 0.25
 _LOCK_PAUSE_S: Final = 0.001
 
@@ -193,28 +193,7 @@ class Database:
         if limiter is None:
             limiter = anyio.CapacityLimiter(_THREADS)
             self._limiter.set(limiter)
-        at_work: list[bool] = []
-        results: list[T] = []
-
-        def run() -> T:
-            at_work.append(True)
-            try:
-                results.append(work(*arguments))
-                return results[0]
-            finally:
-                at_work.clear()
-
-        try:
-            return await anyio.to_thread.run_sync(run, limiter=limiter)
-        except anyio.get_cancelled_exc_class():
-            # asyncio's own Task.cancel does not know that a thread is at work.
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(_THREAD_POLL_S)  # it may just begin
-                while at_work:  # noqa: ASYNC110 a thread tells it
-                    await anyio.sleep(_THREAD_POLL_S)
-            if results and keep is not None:
-                keep(results[0])
-            raise
+        return await finish_in_thread(work, *arguments, limiter=limiter, keep=keep)
 
     async def transaction(
         self, work: Callable[[Connection], T], keep: Callable[[T], object] | None = None

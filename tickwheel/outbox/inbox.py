@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-import anyio
-import anyio.to_thread
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -40,6 +38,7 @@ from tickwheel.outbox.database import (
     open_database,
 )
 from tickwheel.outbox.errors import AlreadyInTransaction, NotInTransaction, TableMissing
+from tickwheel.outbox.threads import clean_up, finish_in_thread
 from tickwheel.protocol.admin import Drop, DropOk
 from tickwheel.protocol.errors import BadArgument
 
@@ -162,13 +161,18 @@ class Inbox:
         _check_idle(connection.in_transaction())
         origin = await _origin(message.acks)
         run = _runner(connection)
-        transaction, first = await run(self._begin, message, group, origin)
+        begun: list[sa.RootTransaction] = []  # also when the caller is cancelled, and is not told
+
+        def begin(connection: Connection) -> bool:
+            transaction, first = self._begin(connection, message, group, origin)
+            begun.append(transaction)
+            return first
+
         try:
-            yield first
-            await run(lambda _: transaction.commit())
+            yield await run(begin)
+            await run(lambda _: begun[0].commit())
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await run(lambda _: transaction.rollback())
+            await clean_up(run, _roll_back, begun)
             raise
         await message.ack()
 
@@ -181,8 +185,13 @@ class Inbox:
         _check_idle(connection.in_transaction())
         origin = _origin_sync(message)
         transaction, first = self._begin(connection, message, group, origin)
-        with transaction:
+        try:
             yield first
+            if transaction.is_active:
+                transaction.commit()
+        except BaseException:
+            _roll_back(connection, [transaction])
+            raise
         message.ack()
 
     async def mark(
@@ -254,6 +263,18 @@ class Inbox:
             ) from error
 
 
+def _roll_back(connection: Connection, begun: Sequence[sa.RootTransaction]) -> None:
+    """Rolls back what has begun, unless it has ended."""
+    if not begun or connection.get_transaction() is not begun[0]:
+        return
+    has_failed = not begun[
+        0
+    ].is_active  # SQLAlchemy takes a failed commit for an end; SQLite goes on with the transaction
+    begun[0].rollback()
+    if has_failed and not connection.invalidated:
+        connection.connection.rollback()
+
+
 def _added(connection: Connection, statement: sa.Insert) -> bool:
     try:
         connection.execute(statement)
@@ -268,12 +289,13 @@ _Run: TypeAlias = Callable[..., Any]
 
 
 def _runner(connection: Connection | AsyncConnection) -> _Run:
-    """How a function of a connection is called without stopping the event loop."""
+    """How a function of a connection is called without stopping the event loop. A cancellation waits for its end: who
+    rolls back meanwhile would use the connection in two threads at once."""
     if not isinstance(connection, sa.Connection):
         return connection.run_sync
 
     async def run(work: Callable[..., T], *arguments: Any) -> T:
-        return await anyio.to_thread.run_sync(work, connection, *arguments)
+        return await finish_in_thread(work, connection, *arguments)
 
     return run
 

@@ -158,7 +158,7 @@ class NotifyWatch(_QuietWatch):
         backoff = Backoff(first_s=0.05, max_s=2.0)
         while True:
             try:
-                connection = await self._database.call(self._listen)
+                connection = await self._database.call(self._listen, keep=lambda one: one.close())
             except DatabaseUnavailable:
                 await anyio.sleep(backoff.next_s())
                 continue

@@ -23,6 +23,7 @@ from tickwheel.outbox.keys.errors import BadLimit
 from tickwheel.outbox.keys.leases import Range, Worker
 from tickwheel.outbox.keys.steps import Done
 from tickwheel.outbox.keys.tables import Service, Tables, check_tables
+from tickwheel.outbox.threads import clean_up
 from tickwheel.outbox.watch import watch_table
 from tickwheel.protocol.errors import BadArgument
 
@@ -118,8 +119,7 @@ class KeyService:
                     with anyio.move_on_after(self._poll_interval_s):
                         await self._bell.wait()
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._give_up()
+            await clean_up(self._database.call, self._give_up)
 
     # -- batches --
 
@@ -203,12 +203,10 @@ class KeyService:
             except (DatabaseUnavailable, DatabaseBusy):
                 await anyio.sleep(backoff.next_s())
 
-    async def _give_up(self) -> None:
+    def _give_up(self) -> None:
         """If the database is away, the leases run out by themselves."""
         try:
-            await self._database.transaction(
-                lambda connection: leases.give_up(connection, self._tables, self.worker)
-            )
+            self._database.run(lambda connection: leases.give_up(connection, self._tables, self.worker))
         except (OutboxError, DBAPIError) as error:
             _log.info("The %s ends, and its leases run out: %s", self.worker.service, error)
 

@@ -31,6 +31,7 @@ from tickwheel.outbox.relay.ledger import Ledger
 from tickwheel.outbox.relay.log import log
 from tickwheel.outbox.relay.rows import RowReader
 from tickwheel.outbox.relay.store import RelayStore
+from tickwheel.outbox.threads import finish_in_thread
 from tickwheel.outbox.watch import Watch, watch_table
 from tickwheel.protocol.errors import BadArgument, TickwheelError
 
@@ -207,7 +208,7 @@ class Relay:
 
     async def _prepare(self, client: Client) -> BatchMover:
         """Opens the database and reads the table's columns. Raises TableMissing, BadTable, DatabaseUnavailable."""
-        store, ledger = await anyio.to_thread.run_sync(self._open_table)
+        store, ledger = await finish_in_thread(self._open_table)
         default_s = _SEND_TIMEOUT_SQLITE_S if store.database.kind == "sqlite" else _SEND_TIMEOUT_S
         timeout_s = default_s if self._send_timeout_s is None else self._send_timeout_s
         mover = self._mover_class(client, store, ledger, self._topic, batch=self._batch, timeout_s=timeout_s)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import anyio
 import sqlalchemy as sa
 
 from tickwheel.outbox.database import Database, in_parts, now_ns
 from tickwheel.outbox.relay.rows import RowReader
+from tickwheel.outbox.threads import clean_up
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -33,9 +34,17 @@ class HeldTransaction:
         self._connection: Connection | None = None
 
     async def __aenter__(self) -> HeldTransaction:
-        self._manager = self._database.begin()
-        self._connection = await self._database.call(self._manager.__enter__)
+        try:
+            await self._database.call(self._begin)
+        except BaseException:
+            if self._connection is not None:  # it began, and only its caller was cancelled
+                await self.__aexit__(*sys.exc_info())
+            raise
         return self
+
+    def _begin(self) -> None:
+        self._manager = self._database.begin()
+        self._connection = self._manager.__enter__()
 
     async def call(self, work: Callable[..., T], *arguments: Any) -> T:
         """``work(connection, *arguments)`` in a worker thread."""
@@ -45,8 +54,7 @@ class HeldTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._database.call(self._end, error is None)
+        await clean_up(self._database.call, self._end, error is None)
 
     def _end(self, commit: bool) -> None:
         assert self._manager is not None

@@ -65,8 +65,8 @@ def give_back(client: tickwheel.sync.Client, topic: str, count: int, times: int,
 def test_a_spread_over_what_is_meant(
     spark: SparkSession, daemon: Daemon, client: tickwheel.sync.Client
 ) -> None:
-    ids = list(client.send_many("orders", [b"x"] * 40, delay=HOUR_MS).ids())
-    others = list(client.send_many("others", [b"x"] * 5, delay=HOUR_MS).ids())
+    ids = list(client.send_many("orders", [b"x"] * 40, delay_ms=HOUR_MS).ids())
+    others = list(client.send_many("others", [b"x"] * 5, delay_ms=HOUR_MS).ids())
     before = times_of(client, "others")
     where = f"topic = 'orders' and id > {ids[9]}"
     planned = run(spark, daemon, where, spread=timedelta(hours=2), dry_run=True)
@@ -117,7 +117,7 @@ def test_only_the_groups_that_are_meant(
 def test_columns_are_named_in_any_case(
     spark: SparkSession, daemon: Daemon, client: tickwheel.sync.Client
 ) -> None:
-    client.send_many("orders", [b"x"] * 3, keys=["a", "b", "c"], delay=HOUR_MS)
+    client.send_many("orders", [b"x"] * 3, keys=["a", "b", "c"], delay_ms=HOUR_MS)
     assert counts(run(spark, daemon, "TOPIC = 'orders' and Key > 'a'")) == (2, 2, 0, 0, 0, 0)
 
 
@@ -130,7 +130,7 @@ def test_races_are_counted(
     """Between the selection and the change one message each is delivered, acked, cancelled and purged."""
     client.create_topic("fast", purge_after=0)
     ids = list(client.send_many("fast", [b"x"] * 3).ids())
-    ids += list(client.send_many("slow", [b"x"] * 3, delay=HOUR_MS).ids())
+    ids += list(client.send_many("slow", [b"x"] * 3, delay_ms=HOUR_MS).ids())
     reschedule, held = tickwheel.sync.Client.reschedule, []
 
     def late(self: tickwheel.sync.Client, *args: Any, **options: Any) -> Any:
@@ -165,7 +165,7 @@ def test_what_a_subscriber_holds_stays_with_it(
 def test_nothing_is_changed_by_what_is_not_understood(
     spark: SparkSession, daemon: Daemon, client: tickwheel.sync.Client, tmp_path: Path
 ) -> None:
-    client.send("orders", b"x", delay=HOUR_MS)
+    client.send("orders", b"x", delay_ms=HOUR_MS)
     before = times_of(client, "orders")
     for where, reason in {
         "epoch >": "Syntax error",
@@ -188,7 +188,7 @@ def test_nothing_is_changed_by_what_is_not_understood(
 def test_a_condition_over_bodies_and_a_subquery(
     spark: SparkSession, daemon: Daemon, client: tickwheel.sync.Client
 ) -> None:
-    ids = list(client.send_many("orders", [b"a", b"b", b"c"], delay=HOUR_MS).ids())
+    ids = list(client.send_many("orders", [b"a", b"b", b"c"], delay_ms=HOUR_MS).ids())
     spark.createDataFrame([(ids[1],)], "wanted bigint").createOrReplaceTempView("chosen_ones")
     assert run(spark, daemon, "body = cast('c' as binary)").done == 1
     assert run(spark, daemon, "id in (select wanted from chosen_ones)").done == 1

@@ -106,7 +106,7 @@ SAYS = {
     "ordering.py": ["ada: created, paid, shipped", "bob: created, paid, shipped"],
     "transactions.py": [
         "invoices: 1",
-        "refused: message 0 of a send cannot be stored: duplicate (it is message 2)",
+        "refused: send 0 (key 'invoice-17'): message 0 of a send cannot be stored: duplicate (it is message 2)",
         "reminders still planned: 1",
         "shipped: order 17",
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -29,7 +29,7 @@ from broker.wake import Bell
 from tickwheel.protocol.frames import HEADER_BYTES, FrameType, encode_frame
 from tickwheel.protocol.messages import decode_deliver
 from tickwheel.protocol.requests import encode_body
-from tickwheel.protocol.settling import Revoke
+from tickwheel.protocol.settling import LeaseTime, Revoke
 from timerlog.errors import DiskFull
 from timerlog.store import Store
 
@@ -201,6 +201,15 @@ class Broker:
             self.delivery.wake_group(subscription.group_id)
             self.commit.mark_dirty()
         return returned
+
+    def tell_of_leases(self, subscriptions: Iterable[Subscription]) -> None:
+        """Other settings may hold: a client that renews leases must know how long they last before it is given one."""
+        for subscription in subscriptions:
+            ack_wait_ms = self.store.ack_wait_ms(subscription.group_id)
+            if subscription.lease_told_ms not in (0, ack_wait_ms):
+                subscription.lease_told_ms = ack_wait_ms
+                body = LeaseTime(subscription.number, ack_wait_ms)
+                self.commit.tell(subscription.outgoing, encode_frame(FrameType.LEASE, 0, encode_body(body)))
 
     def _take_back(self, subscription: Subscription) -> int:
         """What waits for the disk to be sent to a subscription that ends never leaves: it is no attempt, and goes to

@@ -46,6 +46,7 @@ class Subscription:
         "holder",
         "is_leaving",
         "is_started",
+        "lease_told_ms",
         "number",
         "outgoing",
     )
@@ -73,6 +74,8 @@ class Subscription:
         self.outgoing = outgoing
         self.is_started = False
         self.is_leaving = False
+        self.lease_told_ms = 0
+        """Which `ack_wait` the client counts with; 0: it is not told of another one."""
         self._held: deque[bytes] = deque()
 
     def hold(self, frame: bytes) -> None:
@@ -247,6 +250,11 @@ class Delivery:
         """How many subscriptions a group has."""
         parts = self._store.parts_of(group_id)
         return max(self._dispatchers[part].subscribers if part in self._dispatchers else 0 for part in parts)
+
+    @property
+    def subscriptions(self) -> Iterable[Subscription]:
+        """All that are delivered to."""
+        return self._holders.values()
 
     def holder_of(self, holder: int) -> Subscription | None:
         """The subscription that holds messages under this number."""

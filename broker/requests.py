@@ -126,6 +126,7 @@ def _subscribe(caller: Caller, correlation: int, request: Subscribe) -> None:
     broker.held_subscriptions += 1
     broker.readers.joined(group_id)
     ack_wait_ms = broker.store.ack_wait_ms(group_id)
+    subscription.lease_told_ms = ack_wait_ms if request.holds else 0
     body = SubscribeOk(subscription.number, group_id, topic_id, ack_wait_ms, is_new_topic, is_new_group)
     frame = frame_of(correlation, Subscribe, encode_body(body))
 
@@ -134,6 +135,7 @@ def _subscribe(caller: Caller, correlation: int, request: Subscribe) -> None:
         if caller.subscriptions.get(subscription.number) is subscription:
             caller.outgoing.put(reply)
             if not subscription.is_leaving:
+                broker.tell_of_leases([subscription])
                 broker.delivery.add(subscription)
 
     broker.commit.when_durable(broker.store.appended_position, start, frame)

@@ -65,6 +65,7 @@ def set_topic(caller: Caller, correlation: int, request: SetTopic) -> None:
             )
         remembering.expect(caller, correlation, partial(_described, broker))
         store.set_topic(request.topic, request.settings, request.unset, request.paused, now_ms)
+        broker.tell_of_leases(broker.delivery.subscriptions)
         broker.services.timers_changed()
         broker.delivery.wake_all()
     broker.topics_changed.ring()

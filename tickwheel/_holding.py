@@ -190,6 +190,18 @@ class Holding:
         self._is_urgent = bool(self._parcels)
         self._session.leases_changed(0.0)
 
+    @property
+    def is_on(self) -> bool:
+        """Whether leases are renewed, with a broker that knows how."""
+        return self._max_hold_s > 0 and self._session.limits.holds
+
+    def lease_told(self, lease_s: float) -> None:
+        """What comes from now on has leases of another length; so has what is renewed. What came before keeps its
+        own."""
+        if self._lease_s:
+            self._lease_s = lease_s
+            self._session.leases_changed(0.0)
+
     def lost(self, *, given_back: bool) -> None:
         """There is none any more. ``given_back``: the broker gave all messages back, because it stops."""
         if given_back and self._lease_s:

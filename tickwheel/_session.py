@@ -50,6 +50,7 @@ from tickwheel.protocol.machine import (
     Connected,
     Delivered,
     GoingAway,
+    LeaseTold,
     Refused,
     Revoked,
 )
@@ -503,6 +504,10 @@ class Session:
             subscription = link.subscriptions.get(event.revoke.subscription)
             if subscription is not None:
                 subscription.revoked(event.revoke.ids, event.revoke.epochs)
+        elif isinstance(event, LeaseTold):
+            subscription = link.subscriptions.get(event.lease.subscription)
+            if subscription is not None:
+                subscription.lease_told(event.lease.ack_wait_ms)
         elif isinstance(event, Answered):
             self._answered(link, event)
         elif isinstance(event, Refused):

@@ -493,6 +493,11 @@ class Subscription(Generic[M, B]):
             )
         self._arrived.set()
 
+    def lease_told(self, ack_wait_ms: int) -> None:
+        """Leases of what is delivered from now on last so long."""
+        self.ack_wait_ms = ack_wait_ms
+        self.holding.lease_told(ack_wait_ms / 1_000)
+
     def revoked(self, ids: Sequence[int], epochs: Sequence[int]) -> None:
         """Messages were stopped or called back: those that wait here are not handed to the user any more."""
         gone = set(zip(ids, epochs, strict=True))
@@ -574,6 +579,7 @@ class _SubscribeCall(RequestCall):
             start=subscription.start,
             shard=subscription.shard,
             ephemeral_ms=subscription.ephemeral_ms,
+            holds=subscription.holding.is_on,
         )
         super().__init__(request, deadline)
         self._subscription = subscription

@@ -94,6 +94,7 @@ class FrameType(IntEnum):
     DROP = 78
     DROP_OK = 79
     REVOKE = 80
+    LEASE = 81
     EXTEND = 82
     EXTEND_OK = 83
     BROWSE = 84

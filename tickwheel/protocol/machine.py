@@ -70,7 +70,7 @@ from tickwheel.protocol.requests import (
     encode_error,
     hello,
 )
-from tickwheel.protocol.settling import Revoke
+from tickwheel.protocol.settling import LeaseTime, Revoke
 
 # What the client hears ----------------------------------------------------------------------------
 
@@ -122,7 +122,14 @@ class Revoked:
     revoke: Revoke
 
 
-ClientEvent: TypeAlias = Connected | Answered | Refused | Delivered | GoingAway | Revoked
+@dataclass(frozen=True, slots=True)
+class LeaseTold:
+    """Another topic setting holds: how long leases last from now on."""
+
+    lease: LeaseTime
+
+
+ClientEvent: TypeAlias = Connected | Answered | Refused | Delivered | GoingAway | Revoked | LeaseTold
 
 
 def _msgpack(cls: type[Answer]) -> Callable[[bytes], AnswerBody]:
@@ -159,6 +166,7 @@ _DECODE_ANSWER: Final[dict[FrameType, Callable[[bytes], AnswerBody]]] = {
 }
 _HELLO_OK: Final = msgspec.msgpack.Decoder(HelloOk)
 _REVOKE: Final = msgspec.msgpack.Decoder(Revoke)
+_LEASE: Final = msgspec.msgpack.Decoder(LeaseTime)
 _GOAWAY: Final = msgspec.msgpack.Decoder(GoAway)
 
 
@@ -238,6 +246,8 @@ class ClientMachine(_Machine):
             return Delivered(decode_deliver(frame.payload))
         if frame.type == FrameType.REVOKE:
             return Revoked(decode_answer(_REVOKE, frame.payload))
+        if frame.type == FrameType.LEASE:
+            return LeaseTold(decode_answer(_LEASE, frame.payload))
         if frame.type == FrameType.GOAWAY:
             return GoingAway(decode_answer(_GOAWAY, frame.payload).reason)
         if frame.type == FrameType.ERROR:

@@ -75,6 +75,7 @@ class Subscribe(Request, frozen=True):
         0  #: of a group that is new: it ends so long after its last subscriber has left; 0: it stays
     )
     shard: Name | None = None  #: a shard's key range, such as ``-80``; None: all
+    holds: bool = False  #: it renews its leases, and is to be told by LEASE when another `ack_wait` holds
 
 
 class Unsubscribe(Request, frozen=True):

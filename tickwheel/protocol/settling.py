@@ -218,6 +218,13 @@ class Revoke(Answer, frozen=True):
     epochs: list[int]
 
 
+class LeaseTime(Answer, frozen=True):
+    """LEASE, from the broker: the leases of what is delivered to a subscription from now on last so long at least."""
+
+    subscription: U32
+    ack_wait_ms: int
+
+
 REQUESTS: Final[dict[FrameType, type[Request]]] = {
     FrameType.NACK: Nack,
     FrameType.EXTEND: Extend,

@@ -81,6 +81,30 @@ async def test_each_is_handled_once_by_batches(tmp_path: Path, autojump_clock: A
         assert (len(handled), handled.total()) == (COUNT, COUNT)
 
 
+async def test_a_shorter_ack_wait_reaches_who_is_subscribed(tmp_path: Path, autojump_clock: Any) -> None:
+    """Also in the middle: what is delivered after the change has the shorter leases, and is renewed in time."""
+    async with broker_in_time(tmp_path, ack_wait="1m", max_backoff="2m") as there:
+        handled: Counter[bytes] = Counter()
+        async with there.client() as client, there.client() as other:
+            await other.create_topic("t")
+            async with client.subscribe("t") as slow, other.subscribe("t", credit=1) as rival:
+                assert await rival.receive(timeout=1) is None
+                await other.set_topic("t", ack_wait=timedelta(seconds=1), max_backoff=timedelta(seconds=2))
+                await send(there, 10)
+                assert slow.ack_wait_ms == 1_000
+                async with trio.open_nursery() as nursery:
+                    for subscription in (slow, rival):
+
+                        async def handle(subscription: Any = subscription) -> None:
+                            while (message := await subscription.receive(timeout=20)) is not None:
+                                await trio.sleep(7)
+                                handled[message.body] += 1
+                                await message.ack()
+
+                        nursery.start_soon(handle)
+        assert (len(handled), handled.total()) == (10, 10)
+
+
 async def test_each_is_handled_once_by_tasks_beside_each_other(tmp_path: Path, autojump_clock: Any) -> None:
     handled: Counter[bytes] = Counter()
 

@@ -51,8 +51,8 @@ def test_seconds_may_have_fractions_and_columns_are_kept_in_order() -> None:
         min_backoff_ms=st.none() | numbers,
         max_backoff_ms=numbers | st.just(0),
         purge_after_ms=numbers | st.just(0),
-        batch_size=st.integers(1, MOST_BATCH),
-        cache_size=st.integers(1, MOST_CACHE),
+        batch_size=st.integers(1, 100_000),
+        cache_size=st.integers(1, 1_000_000),
         poller_interval_ms=numbers,
         columns=st.just(()) | st.lists(names).map(lambda some: ("id", *some)),
     )

@@ -90,7 +90,7 @@ async def test_settings_survive_a_kill(tmp_path: Path, topic: str) -> None:
 async def test_a_change_counts_at_once_and_drops_no_subscriber(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic, ack_wait_ms=60_000)
-        async with client.subscribe(topic) as subscription:
+        async with client.subscribe(topic, max_hold=0) as subscription:
             await client.pause_topic(topic)
             await client.send(topic, b"x")
             assert await subscription.receive(0.5) is None

@@ -47,6 +47,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     answers: AnswersBase = AnswersBase()
     #: (number, fence) of groups that are gone; None: it is from before their numbers were used again.
     free_groups: list[tuple[int, int]] | None = None
+    name_fences: tuple[list[tuple[int, str, int]], list[tuple[int, int]]] = ([], [])
 
 
 class Purged(msgspec.Struct, frozen=True, array_like=True):
@@ -75,6 +76,7 @@ def capture(tables: Tables, tick_ms: int) -> Base:
         transactions=tables.transactions.dump(),
         answers=tables.answers.dump(),
         free_groups=list(tables.free_groups.items()),
+        name_fences=tables.name_fences.dump(),
     )
 
 

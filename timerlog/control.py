@@ -140,6 +140,7 @@ class Control(Prepared, Reviving, Selecting, Dropping, Groups):
         for group_id in sorted(self.tables.groups):
             self._hash_group(digest, group_id)
         digest.update(repr(list(self.tables.free_groups.items())).encode())
+        digest.update(repr(self.tables.name_fences.dump()).encode())
         return digest.hexdigest()
 
     def _arrivals(

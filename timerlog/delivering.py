@@ -117,6 +117,7 @@ class Delivering(Topics):
             raise UnknownGroup(f"{self.tables.topics[topic_id].record.name!r} has no group {name!r}")
         topics = self._topics_of_group(topic_id)
         group_id, fence = self._numbers_for(topics)
+        fence = max(fence, self.tables.name_fences.of(topic_id, name))
         records = [
             GroupRecord(
                 group_id + i,

@@ -34,6 +34,7 @@ from timerlog.layout import (
     GroupRecord,
     TopicRecord,
 )
+from timerlog.name_fences import NameFences
 from timerlog.recent import RecentTransactions
 from timerlog.region import PAGE_BYTES, Region
 from timerlog.reserve import Lender
@@ -169,6 +170,7 @@ class Tables:
         self.last_topic_id = self.last_group_id = 0
         #: Numbers of groups that are gone, in the order in which they went, and their fences.
         self.free_groups: dict[int, int] = {}
+        self.name_fences = NameFences()
         self.ephemeral: set[int] = set()  #: groups that end some time after their last subscriber has left
         self._topic_structs = ffi.new("tw_topic[]", max_topics + 1)
         self._group_structs = ffi.new("tw_group[]", max_groups + 1)
@@ -344,6 +346,7 @@ class Tables:
         if topic is None:
             return
         self.topic_ids.pop(topic.record.name, None)
+        self.name_fences.drop_topic(topic_id)
         for group_id in topic.groups.values():
             # What it gave out names messages of a topic that no other group will have: topics keep their numbers.
             self._remove_group(group_id, self.groups[group_id].record.fence or 0)
@@ -365,7 +368,9 @@ class Tables:
             while self.native.groups[before].next_group != group_id:
                 before = int(self.native.groups[before].next_group)
             self.native.groups[before].next_group = following
-        self._remove_group(group_id, OLD_FENCE if fence is None else fence)
+        fence = OLD_FENCE if fence is None else fence
+        self.name_fences.add(topic_id, group.record.name, fence)
+        self._remove_group(group_id, fence)
 
     def _remove_group(self, group_id: int, fence: int) -> None:
         group = self.groups.pop(group_id)

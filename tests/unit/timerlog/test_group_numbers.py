@@ -21,6 +21,7 @@ from timerlog.base import capture
 from timerlog.errors import TooManyGroups, UnknownGroup
 from timerlog.events import event_types
 from timerlog.layout import DeliveryState
+from timerlog.name_fences import CAPACITY
 from timerlog.offline import describe_directory
 from timerlog.query.columns import TableColumns
 from timerlog.selecting import Filter
@@ -102,6 +103,30 @@ def test_receipts_of_the_dead_group_are_stale_for_the_next_one(tmp_path: Path) -
     assert new.ack(*held, *given) == (2, [STALE] * 3)
     assert new.fetch() == [(3, 3), (4, 3)]
     assert store.topic_entry(topic)["groups"][0]["acked"] == 2
+    store.close()
+
+
+@pytest.mark.parametrize("others", [0, CAPACITY])
+def test_receipts_count_for_no_group_that_is_made_again_under_the_name(tmp_path: Path, others: int) -> None:
+    """A client that was away subscribes by name, and acks what it has: the number of the group is another one then."""
+    store = numbered(tmp_path, 10)
+    topic = topic_with(store, 3)
+    old = Reader(store, topic, "g")
+    held = old.fetch(3)
+    store.delete_group("t", "g")
+    for number in range(others):
+        store.tables.name_fences.add(topic, f"other-{number}", 1)
+    new = Reader(store, topic, "g")
+    assert new.group != old.group
+    given = new.fetch(2)
+    assert given == [(1, 2), (2, 2)]
+    assert new.ack(*held) == (0, [STALE] * 3)
+    assert set(new.nack(*held)) == set(new.extend(*held, until_ms=NOW_MS + 60_000)) == {"stale_receipt"}
+    if not others:
+        store = same_after_every_end(tmp_path, store)
+        new = Reader(store, topic, "g")
+    assert new.ack(*given) == (2, [])
+    assert Reader(store, topic, "h").fetch(1) == [(1, 2 if others else 1)]
     store.close()
 
 

@@ -19,7 +19,8 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         async with tickwheel.embedded(directory) as broker, broker.client() as client:
             await client.create_topic("orders", ack_wait=timedelta(minutes=5), priority=7)
-            async with client.subscribe("orders") as subscription:
+            # What a program keeps un-acked is held for it; here a lease shall end.
+            async with client.subscribe("orders", max_hold=0) as subscription:
                 await client.set_topic("orders", ack_wait_ms=100, max_attempts=2, unset=["priority"])
                 await client.send("orders", b"17")
                 for _ in range(2):

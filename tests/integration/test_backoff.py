@@ -53,7 +53,7 @@ async def test_waits_double_between_their_bounds_and_differ(
     daemon: Daemon, topic: str, state: str, first_ms: int
 ) -> None:
     """Of messages that nobody acks, and of those that are given back without a time."""
-    waits = {"ack_wait": ACK_WAIT_MS, "min_backoff": LEAST_MS, "max_backoff": MOST_MS}
+    waits = {"ack_wait_ms": ACK_WAIT_MS, "min_backoff_ms": LEAST_MS, "max_backoff_ms": MOST_MS}
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic, **waits)
         before_ms = now_ms()
@@ -80,7 +80,7 @@ async def test_waits_double_between_their_bounds_and_differ(
 
 async def test_it_is_tried_for_ever_and_the_wait_never_collapses(daemon: Daemon, topic: str) -> None:
     """A shift by the attempt overflows at the 29th, the 54th or the 64th; two hundred are tried."""
-    waits = {"ack_wait": ACK_WAIT_MS, "min_backoff": LEAST_MS, "max_backoff": MOST_MS}
+    waits = {"ack_wait_ms": ACK_WAIT_MS, "min_backoff_ms": LEAST_MS, "max_backoff_ms": MOST_MS}
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic, **waits)
         sent = await client.send(topic, b"x")
@@ -109,7 +109,7 @@ async def test_what_was_put_off_for_long_comes_at_once_and_starts_afresh(daemon:
             topic, ack_wait_ms=ACK_WAIT_MS, min_backoff_ms=LEAST_MS, max_backoff=0, max_attempts=9
         )
         await client.send_many(topic, [b"x"] * COUNT)
-        async with client.subscribe(topic) as subscription:
+        async with client.subscribe(topic, credit=1_000) as subscription:
             for _ in range(4):
                 for _ in range(COUNT):
                     assert await (await get(subscription)).nack(0) == "nacked"

@@ -15,7 +15,7 @@ import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.bulk import JOB, columns
 from tickwheel._bulk import JobRefused
-from tickwheel.errors import BadJob, BadRequest
+from tickwheel.errors import BadArgument, BadJob
 from tickwheel.sync import Client
 from timerlog.bulk import Manifest, Plan, write_manifest, write_segments
 
@@ -103,7 +103,7 @@ def test_what_is_not_there_or_not_complete(daemon: Daemon) -> None:
     with Client(daemon.url) as client:
         with pytest.raises(BadJob, match="not complete"):
             client.adopt_job("0" * 32)
-        with pytest.raises(BadRequest, match="16777216"):
+        with pytest.raises(BadArgument, match="16,777,216"):
             client.reserve_ids((1 << 24) + 1)
         first_id = client.reserve_ids(10)
         assert client.reserve_ids(1) == first_id + 10

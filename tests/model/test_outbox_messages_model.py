@@ -243,7 +243,7 @@ class MessagesMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 3))
     def purge(self, limit: int) -> None:
         with self.table.database.begin() as connection:
-            count = self.table.statements.purge(connection, self.now_ns, limit)
+            count = self.table.statements.purge(connection, self.now_ns, limit=limit)
         border_ns = self.now_ns - SETTINGS.purge_after_ms * 1_000_000
         old = {one for one, row in self.rows.items() if row.acked_ns is not None and row.acked_ns < border_ns}
         assert count == min(limit, len(old))

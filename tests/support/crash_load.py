@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import chain
 
 import numpy as np
@@ -170,7 +171,7 @@ class MixedLoad(Load):
         async with self._client() as client:
             await client.create_topic(PURGED, purge_after=0)
             await client.create_topic(BEATS)
-            await client.create_schedule("beat", BEATS, every=BEAT_MS, catch_up="all")
+            await client.create_schedule("beat", BEATS, every=timedelta(milliseconds=BEAT_MS), catch_up="all")
         async with trio.open_nursery() as consumers:
             for consume in (self.consume, self.consume_bulk, self.beat, self.purge):
                 consumers.start_soon(consume)

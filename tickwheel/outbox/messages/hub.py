@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tickwheel._backoff import Backoff
@@ -29,6 +30,7 @@ from tickwheel.outbox.messages.purging import purge_some
 from tickwheel.outbox.messages.statements import PURGE_BATCH, Claimed
 from tickwheel.outbox.messages.stream import Stream
 from tickwheel.outbox.schedule import DueTimes
+from tickwheel.outbox.threads import clean_up
 from tickwheel.outbox.watch import watch_table
 from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
 
@@ -118,19 +120,22 @@ class Hub:
         self._woken.set()
 
     async def _give_back(self, receipts: Sequence[tuple[Hashable, int]]) -> None:
-        """Best effort: where it fails, the leases run out."""
+        """Best effort: where it fails, the leases run out. Also for a caller that asyncio cancels in this moment."""
         if not receipts:
             return
         statements, database = self._table.statements, self._database
-        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-            try:
-                await database.transaction(
-                    lambda one: statements.give_back(one, receipts, database.now_sql())
-                )
-            except (OutboxError, DBAPIError) as error:
-                logger.warning(
-                    "%s: %d messages come again after ack_wait: %s", self._table.name, len(receipts), error
-                )
+        try:
+            await clean_up(self._in_time, lambda one: statements.give_back(one, receipts, database.now_sql()))
+        except (OutboxError, DBAPIError) as error:
+            logger.warning(
+                "%s: %d messages come again after ack_wait: %s", self._table.name, len(receipts), error
+            )
+
+    async def _in_time(self, work: Callable[[Connection], object]) -> None:
+        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True) as scope:
+            await self._database.transaction(work)
+        if scope.cancelled_caught:
+            raise DatabaseUnavailable(f"{self._table.name}: no answer within {_CLOSE_TIMEOUT_S:g} s.")
 
     # -- life --
 

@@ -10,6 +10,7 @@ import msgspec
 
 from tickwheel._checks import many_ids, many_keys, one_id, one_key
 from tickwheel._columns import check_name
+from tickwheel._headers import headers_of
 from tickwheel._requests import Requests
 from tickwheel._subscription import Start, ephemeral_ms, start_of_group
 from tickwheel._times import EPOCH, Delay
@@ -86,12 +87,7 @@ class MessageInfo(msgspec.Struct, frozen=True):
     @property
     def headers(self) -> dict[str, Any]:
         """Raises RemoteProtocolError if another client wrote no valid ones."""
-        if not self.headers_bytes:
-            return {}
-        try:
-            return msgspec.msgpack.decode(self.headers_bytes, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RemoteProtocolError(f"The headers of message {self.id} are no map: {error}.") from None
+        return headers_of(self.id, self.headers_bytes)
 
 
 class _Groups(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ import msgspec
 from tickwheel._changes import _states
 from tickwheel._checks import flag, listed, many_ids, shown, text, whole_or_none
 from tickwheel._columns import check_name
+from tickwheel._headers import headers_of
 from tickwheel._requests import Requests
 from tickwheel._times import duration_ms, whole_ms
 from tickwheel._vitess import parse_vitess
@@ -25,7 +26,7 @@ from tickwheel.protocol.admin import (
     ReplayDeadOk,
     SetTopic,
 )
-from tickwheel.protocol.errors import BadArgument, BadTopicSettings, RemoteProtocolError
+from tickwheel.protocol.errors import BadArgument, BadTopicSettings
 from tickwheel.protocol.limits import MAX_HORIZONS, MAX_ID
 from tickwheel.protocol.requests import GetStats, GetTopics, GetWheel
 from tickwheel.stats import PurgeResult, Stats, TopicInfo, Topics, TopicStats, Wheel, datetime_of
@@ -64,12 +65,7 @@ class BrowsedMessage(msgspec.Struct, frozen=True):
     @property
     def headers(self) -> dict[str, Any]:
         """Raises RemoteProtocolError if another client wrote no valid ones."""
-        if not self.headers_bytes:
-            return {}
-        try:
-            return msgspec.msgpack.decode(self.headers_bytes, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RemoteProtocolError(f"The headers of message {self.id} are no map: {error}.") from None
+        return headers_of(self.id, self.headers_bytes)
 
 
 class _Browsed(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ from tickwheel._checks import encoded, shown
 from tickwheel._columns import check_name
 from tickwheel._message import Message
 from tickwheel._times import duration_ms
+from tickwheel.outbox.creation import one_at_a_time
 from tickwheel.outbox.database import (
     Database,
     Kind,
@@ -107,7 +108,8 @@ class Inbox:
 
     def create(self) -> Inbox:
         """Creates the table, unless it is there."""
-        with self._database().begin() as connection:
+        database = self._database()
+        with database.begin() as connection, one_at_a_time(connection, database.kind, self.table.name):
             self.table.create(connection, checkfirst=True)
         return self
 

@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tickwheel._backoff import Backoff
+from tickwheel.outbox.creation import ONE_AT_A_TIME
 from tickwheel.outbox.database import Database
 from tickwheel.outbox.errors import DatabaseUnavailable
 from tickwheel.outbox.statistics_watch import Echoes, Look, StatisticsWatch
@@ -115,8 +116,6 @@ begin
 end $$
 """
 
-ONE_AT_A_TIME: Final = "pg_advisory_xact_lock(hashtext('tickwheel_notify'))"
-"""SQL of PostgreSQL: who defines tables, functions and triggers waits for others who do."""
 QUIET: Final = "set_config('tickwheel.quiet', 'on', true)"
 """SQL of PostgreSQL: changes of this transaction notify nobody."""
 

@@ -17,10 +17,11 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
 from tickwheel._checks import shown
+from tickwheel.outbox.creation import one_at_a_time
 from tickwheel.outbox.database import Database, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.keys.encoding import MAX_KEY_BYTES
-from tickwheel.outbox.watch import ONE_AT_A_TIME, notify_statements
+from tickwheel.outbox.watch import notify_statements
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -178,11 +179,9 @@ def within(column: ColumnElement[bytes], start: bytes, end: bytes | None) -> Col
 
 def create_tables(connection: Connection, tables: Tables) -> None:
     """Makes what is missing."""
-    if tables.kind == "postgresql":
-        # Two processes that create at once would trip over each other in the catalogue.
-        connection.execute(sa.text(f"select {ONE_AT_A_TIME}"))
-    for table in tables.metadata.sorted_tables:
-        connection.execute(CreateTable(table, if_not_exists=True))
+    with one_at_a_time(connection, tables.kind, tables.name):
+        for table in tables.metadata.sorted_tables:
+            connection.execute(CreateTable(table, if_not_exists=True))
     if tables.kind == "postgresql":
         for outbox in (tables.deliverable, tables.executable):
             _notify(connection, outbox)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,11 +18,12 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import NoSuchTableError, ProgrammingError
 
-from tickwheel.outbox.database import BUSY_TIMEOUT_S, Database, Kind, now_ns
+from tickwheel.outbox.creation import one_at_a_time
+from tickwheel.outbox.database import Database, Kind, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.messages.columns import REQUIRED, check_types, check_widths, narrow_columns
 from tickwheel.outbox.messages.settings import MessageSettings, parse_comment
-from tickwheel.outbox.watch import ONE_AT_A_TIME, channel_of, notify_statements
+from tickwheel.outbox.watch import channel_of, notify_statements
 
 logger = logging.getLogger("tickwheel.outbox")
 _OWN: Final = frozenset(REQUIRED[1:])
@@ -54,24 +54,8 @@ class Schema:
 
 def create(database: Database, connection: Connection, table: sa.Table) -> None:
     """Makes a ``definition``, its indexes and what notifies of its changes; what is there already stays as it is."""
-    with _one_at_a_time(database, connection, table.name):
+    with one_at_a_time(connection, database.kind, table.name):
         _create(database, connection, table)
-
-
-@contextmanager
-def _one_at_a_time(database: Database, connection: Connection, name: str) -> Iterator[None]:
-    """Several processes that start together make the same table. In SQLite they wait for each other anyhow."""
-    if database.kind == "postgresql":
-        connection.exec_driver_sql(f"select {ONE_AT_A_TIME}")  # until the transaction ends
-    if database.kind != "mariadb":
-        yield
-        return
-    lock = sa.literal(f"tickwheel.{hashlib.sha256(name.encode()).hexdigest()[:40]}")  # up to 64 characters
-    connection.execute(sa.select(sa.func.get_lock(lock, BUSY_TIMEOUT_S)))
-    try:
-        yield
-    finally:
-        connection.execute(sa.select(sa.func.release_lock(lock)))
 
 
 def _create(database: Database, connection: Connection, table: sa.Table) -> None:

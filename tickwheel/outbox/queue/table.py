@@ -23,6 +23,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection
 
 from tickwheel._checks import shown
+from tickwheel.outbox.creation import one_at_a_time
 from tickwheel.outbox.database import Database
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.watch import notify_statements
@@ -86,14 +87,13 @@ def create(database: Database, table: sa.Table) -> None:
     """Makes what is missing of the table, its indexes and, on PostgreSQL, its triggers. Raises BadTable."""
 
     def work(connection: Connection) -> None:
-        if database.kind == "postgresql":  # "if not exists" alone fails where two do it at once
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext("tickwheel_create"))))
-        table.create(connection, checkfirst=True)
-        check(connection, table)
-        present = {index["name"] for index in sa.inspect(connection).get_indexes(table.name)}
-        for index in table.indexes:
-            if index.name not in present:
-                index.create(connection)
+        with one_at_a_time(connection, database.kind, table.name):
+            table.create(connection, checkfirst=True)
+            check(connection, table)
+            present = {index["name"] for index in sa.inspect(connection).get_indexes(table.name)}
+            for index in table.indexes:
+                if index.name not in present:
+                    index.create(connection)
         if database.kind == "postgresql" and not _notifies(connection, table):
             # Also of updates: others learn of the leases that are given, and of messages that are given back.
             for statement in notify_statements(table, "lease_until_ns"):

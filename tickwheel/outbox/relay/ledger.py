@@ -8,7 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
+
+from tickwheel.outbox.creation import one_at_a_time
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -49,18 +51,17 @@ class Ledger:
     def create(self) -> None:
         """Creates the table, and the row with an id that no other relay has; keeps what is there."""
         if not self._exists():
-            try:
-                with self._database.begin() as connection:
-                    self._table.create(connection)
-            except DBAPIError:
-                if not self._exists():
-                    raise  # otherwise somebody else created it meanwhile
+            self._database.run(self._create_table)
         with suppress(IntegrityError):  # another relay was faster
             self._database.run(self._add_row)
 
     def _exists(self) -> bool:
         with self._database.reading() as connection:
             return sa.inspect(connection).has_table(TABLE_NAME, schema=self._table.schema)
+
+    def _create_table(self, connection: Connection) -> None:
+        with one_at_a_time(connection, self._database.kind, TABLE_NAME):
+            self._table.create(connection, checkfirst=True)
 
     def _add_row(self, connection: Connection) -> None:
         mine = self._table.c.source_hash == self._key

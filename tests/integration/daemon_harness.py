@@ -15,7 +15,9 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
+import trio
 
+import tickwheel
 from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
 from tickwheel.protocol.requests import OpenTopic, OpenTopicOk, Request, encode_body, hello
 
@@ -125,6 +127,13 @@ class Daemon:
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise
+
+
+async def wait_ready(client: tickwheel.Client, topic: str, messages: int) -> None:
+    """Until so many messages are in their topic."""
+    with trio.fail_after(PATIENCE_S):
+        while next((t.ready for t in await client.topics() if t.name == topic), 0) < messages:
+            await trio.sleep(0.01)
 
 
 class RawConnection:

@@ -12,7 +12,7 @@ import trio
 
 import tickwheel
 from tests.integration.cli_harness import Shell
-from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection
+from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection, wait_ready
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.requests import Subscribe
 
@@ -34,13 +34,6 @@ def anonymous_mib(daemon: Daemon) -> float:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1_024
     raise AssertionError("this system does not tell")
-
-
-async def wait_ready(client: tickwheel.Client, topic: str, messages: int) -> None:
-    """Until so many messages are in their topic."""
-    with trio.fail_after(PATIENCE_S):
-        while next((t.ready for t in await client.topics() if t.name == topic), 0) < messages:
-            await trio.sleep(0.01)
 
 
 async def test_a_backlog_stops_no_send_and_stays_out_of_memory(daemon: Daemon, topic: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ import trio
 
 import tickwheel
 from tests.integration.cli_harness import PROGRAM, Shell
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.integration.daemon_harness import PATIENCE_S, Daemon, wait_ready
 from tickwheel import Message, Subscription, sync
 from tickwheel.errors import BadArgument, BadTime, GroupInUse, StaleReceipt, UnknownGroup, UnknownTopic
 from tickwheel.protocol.settling import Nack
@@ -141,6 +142,7 @@ async def test_groups_that_are_not_there_are_refused_where_nothing_makes_them(tm
             assert "auto_create_topics" in no_topic.value.advice
             await client.create_topic("t")
             await client.send("t", b"x")
+            await wait_ready(client, "t", 1)
             with pytest.raises(UnknownGroup) as no_group:
                 async with client.subscribe("t", "g"):
                     pass
@@ -210,6 +212,11 @@ def test_the_blocking_client_has_the_same(daemon: Daemon, topic: str) -> None:
         assert message is not None
         assert message.id == sent.id
         assert [one.name for one in client.groups(topic)] == ["g"]
+        end = time.monotonic() + PATIENCE_S
+        while (
+            next(one.ready for one in client.topics() if one.name == topic) < 1
+        ):  # "latest" would be before it
+            assert time.monotonic() < end
         assert client.seek_group(topic, "g", to="latest") == 0
         assert client.delete_group(topic, "g") == 0
 

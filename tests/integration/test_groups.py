@@ -14,7 +14,7 @@ import trio
 import trio.lowlevel
 
 import tickwheel
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.integration.daemon_harness import PATIENCE_S, Daemon, wait_ready
 from tickwheel import Message, Subscription
 from tickwheel.errors import BadArgument, UnknownShard
 
@@ -32,13 +32,6 @@ async def get(subscription: Subscription) -> Message:
     message = await subscription.receive(PATIENCE_S)
     assert message is not None, "nothing came"
     return message
-
-
-async def wait_ready(client: tickwheel.Client, topic: str, messages: int) -> None:
-    """Until so many messages are in their topic."""
-    with trio.fail_after(PATIENCE_S):
-        while next((t.ready for t in await client.topics() if t.name == topic), 0) < messages:
-            await trio.sleep(0.01)
 
 
 async def test_low_numbers_go_first_and_a_share_is_kept_for_who_waits_longest(

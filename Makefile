@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SANITIZED := build/sanitize
 
-NATIVE_SOURCES := $(filter-out native/_native.c,$(wildcard native/*.c native/*.h native/*.cdef native/build.py))
+NATIVE_SOURCES := $(wildcard native/*.c native/*.h native/*.cdef native/build.py)
 
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
 DEMO_ARGS ?=
@@ -46,7 +46,7 @@ types: $(VENV)/.compiled ## Check types (mypy --strict)
 
 .PHONY: bench
 bench: $(VENV)/.compiled ## Measure throughput, lateness and memory (BENCH_ARGS=--smoke)
-	$(BIN)/python -m bench $(BENCH_ARGS)
+	$(BIN)/python -m tickwheel_bench $(BENCH_ARGS)
 
 .PHONY: soak
 soak: $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.tools ## Run the long tests: more crashes, more generated examples
@@ -62,9 +62,9 @@ sanitize: $(VENV)/.compiled ## Run the tests of the C code under ASan and UBSan
 	cd $(SANITIZED) && TICKWHEEL_SANITIZE=1 ../../$(BIN)/python native/build.py
 	libraries="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libubsan.so)"; \
 	export LD_PRELOAD="$$libraries" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1; \
-	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED) $(BIN)/python -c \
-	    'import native._native as n; assert "sanitize" in n.__file__, n.__file__; print("testing", n.__file__)'; \
-	$(BIN)/pytest --numprocesses=$(TEST_JOBS) --dist=loadfile -p no:cacheprovider -o pythonpath="$(SANITIZED) ." $(wildcard tests/unit/native tests/unit/timerlog tests/model) $(TEST_ARGS)
+	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED)/native $(BIN)/python -c \
+	    'import tickwheel_native._native as n; assert "sanitize" in n.__file__, n.__file__; print("testing", n.__file__)'; \
+	$(BIN)/pytest --numprocesses=$(TEST_JOBS) --dist=loadfile -p no:cacheprovider -o pythonpath="$(SANITIZED)/native . bench broker cli simulation" $(wildcard tests/unit/native tests/unit/timerlog tests/model) $(TEST_ARGS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.compiled $(VENV)/.tools ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)
@@ -72,12 +72,12 @@ fuzz: $(VENV)/.compiled $(VENV)/.tools ## Fuzz the C code under ASan and UBSan (
 
 .PHONY: endurance
 endurance: $(VENV)/.compiled ## A broker under steady load, whose memory and files must not grow (HOURS=6)
-	$(BIN)/python -m bench.soak --hours $(HOURS)
+	$(BIN)/python -m tickwheel_bench.load.soak --hours $(HOURS)
 
 .PHONY: clean
 clean: ## Remove everything that make created, .venv included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	rm -f native/_native.c native/*.so native/*.o
+	rm -f native/tickwheel_native/_native.c native/tickwheel_native/*.so native/*.o native/tickwheel_native/*.o
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:

@@ -12,10 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from broker import config
-from broker.schedule_plan import check, decide, merged, upcoming
-from tickwheel._url import parse_url
-from tickwheel._vitess import parse_vitess
+from tickwheel.client.admin.vitess import parse_vitess
+from tickwheel.client.url import parse_url
 from tickwheel.errors import (
     BadFrame,
     BadRequest,
@@ -24,11 +22,7 @@ from tickwheel.errors import (
     ConfigError,
     RemoteProtocolError,
 )
-from tickwheel.protocol.frames import FrameType, encode_frame
-from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES
-from tickwheel.protocol.machine import ClientMachine, ServerMachine
-from tickwheel.protocol.messages import decode_ack, decode_ack_ok, decode_deliver, decode_send, decode_send_ok
-from tickwheel.protocol.requests import (
+from tickwheel.protocol.bodies.requests import (
     REQUEST_CLASSES,
     HelloOk,
     decode_error,
@@ -36,7 +30,13 @@ from tickwheel.protocol.requests import (
     encode_body,
     hello,
 )
-from timerlog import checkpoint
+from tickwheel.protocol.frames import FrameType, encode_frame
+from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES
+from tickwheel.protocol.machine import ClientMachine, ServerMachine
+from tickwheel.protocol.messages import decode_ack, decode_ack_ok, decode_deliver, decode_send, decode_send_ok
+from tickwheel_broker.background.schedule_slots import check, decide, merged, upcoming
+from tickwheel_broker.config import load as config
+from timerlog.recovery import checkpoint
 
 NOW_MS: Final = 1_900_000_000_000
 HELLO_OK: Final = encode_body(HelloOk(1, "fuzz", 0, 1 << 20, 1 << 16, 255, 16_384))

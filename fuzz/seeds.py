@@ -11,10 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from native.twins.ingest import frame
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
 from tests.support.native_frames import Item, SendFrame
+from tests.twins.ingest import frame
 from timerlog.store import Store
 
 HOW_MENDED, HOW_BUILT = 1, 2

@@ -1,4 +1,4 @@
-"""Builds the extension ``native._native`` (cffi, API mode, stable ABI).
+"""Builds the extension ``tickwheel_native._native`` (cffi, API mode, stable ABI).
 
 Every ``*.cdef`` in this folder declares what Python may call, every ``*.c`` implements it, and the header of the
 same name is included by the glue code. ``TICKWHEEL_SANITIZE=1`` builds with ASan and UBSan instead of ``-O2``.
@@ -7,7 +7,6 @@ same name is included by the glue code. ``TICKWHEEL_SANITIZE=1`` builds with ASa
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from cffi import FFI
@@ -26,18 +25,17 @@ SANITIZED = [
 ]
 
 
-def make_ffi() -> FFI:
+def make_ffi(base: Path) -> FFI:
+    """The builder; ``base`` is the folder from which the compiler will be called."""
     sanitize = os.environ.get("TICKWHEEL_SANITIZE") == "1"
     builder = FFI()
     cdefs = sorted(HERE.glob("*.cdef"))
     builder.cdef("\n".join(path.read_text() for path in cdefs))
     builder.set_source(
-        "native._native",
+        "tickwheel_native._native",
         "\n".join(f'#include "{path.stem}.h"' for path in cdefs),
         # setuptools wants paths relative to the project for sdist builds.
-        sources=[
-            str(path.relative_to(ROOT)) for path in sorted(HERE.glob("*.c")) if path.name != "_native.c"
-        ],
+        sources=[str(path.relative_to(base)) for path in sorted(HERE.glob("*.c"))],
         include_dirs=[str(HERE)],
         extra_compile_args=WARNINGS + (SANITIZED if sanitize else OPTIMISED),
         extra_link_args=["-fsanitize=address,undefined"] if sanitize else [],
@@ -46,9 +44,7 @@ def make_ffi() -> FFI:
     return builder
 
 
-ffi = make_ffi()
+ffi = make_ffi(ROOT)
 
 if __name__ == "__main__":
-    os.chdir(ROOT)
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT
-    ffi.compile(tmpdir=str(target), verbose=True)
+    make_ffi(HERE).compile(tmpdir=str(HERE), verbose=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from timerlog.holes import Holes
+from timerlog.files.holes import Holes
 
 # A write to a page of a table that was given back to the disk ends the process: it may not happen.
 Holes.are_read_only = True

@@ -17,14 +17,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tickwheel import errors, stats, sync
-from tickwheel._bulk import AdoptResult, JobPlan
-from tickwheel._client import Client, connect
-from tickwheel._dropping import DropResult, LogPlace
-from tickwheel._groups import GroupState, MessageInfo
-from tickwheel._message import Batch, Message
-from tickwheel._prepared import CheckedMessage
-from tickwheel._query import QueryResult
-from tickwheel._results import (
+from tickwheel.client.admin.dropping import DropResult, LogPlace
+from tickwheel.client.admin.groups import GroupState, MessageInfo
+from tickwheel.client.admin.pipeline import AdoptResult, JobPlan
+from tickwheel.client.admin.prepared import CheckedMessage
+from tickwheel.client.admin.query import QueryResult
+from tickwheel.client.admin.schedules import Schedule
+from tickwheel.client.admin.topics import BrowsedMessage
+from tickwheel.client.admin.transactions import Prepared, Transaction
+from tickwheel.client.client import Client, connect
+from tickwheel.client.consumer.message import Batch, Message
+from tickwheel.client.consumer.subscription import Subscription
+from tickwheel.client.results import (
     CancelResult,
     ChangeResult,
     ReceiptResult,
@@ -33,10 +37,6 @@ from tickwheel._results import (
     SendResult,
     SendResults,
 )
-from tickwheel._schedules import Schedule
-from tickwheel._subscription import Subscription
-from tickwheel._topics import BrowsedMessage
-from tickwheel._transactions import Prepared, Transaction
 from tickwheel.errors import (
     AckRefused,
     BadArgument,

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from tickwheel import _forks
+from tickwheel.client import forks as _forks
 from tickwheel.protocol.errors import ClientClosed, ClientForked, TickwheelError
 
 T = TypeVar("T")

@@ -17,16 +17,16 @@ from typing import Any, Final, TypeVar, Unpack
 import anyio.to_thread
 import trio
 
-from broker.clock import Clock
-from broker.config import MAX_UNIX_PATH_BYTES, from_arguments
-from broker.daemon import Running, serve
-from broker.settings import Settings
 from tickwheel import sync
-from tickwheel._checks import known, shown
-from tickwheel._client import Client
-from tickwheel._forks import keep, tell
-from tickwheel._options import BrokerSettings, ClientOptions
+from tickwheel.client.checks import known, shown
+from tickwheel.client.client import Client
+from tickwheel.client.forks import keep, tell
+from tickwheel.client.options import BrokerSettings, ClientOptions
 from tickwheel.protocol.errors import BadArgument, ClientForked, NotConnected
+from tickwheel_broker.clock import Clock
+from tickwheel_broker.config.load import MAX_UNIX_PATH_BYTES, from_arguments
+from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.daemon import Running, serve
 
 _DEFAULTS: dict[str, Any] = {"listen_tcp": False, "drain_timeout": "500ms"}
 _NO_TOKEN: Final = ""

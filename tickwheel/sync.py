@@ -22,22 +22,28 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from tickwheel import _client
-from tickwheel._acks import AckFlight, AckQueue
 from tickwheel._blocking import Loop
-from tickwheel._checks import known
-from tickwheel._columns import Body, Headers, check_name
-from tickwheel._groups import MessageInfo
-from tickwheel._holding import DEFAULT_MAX_HOLD_S
-from tickwheel._message import BaseBatch, BaseMessage
-from tickwheel._options import ClientOptions
-from tickwheel._prepared import CHECKS_GROUP, PREPARED_SUFFIX, decided
-from tickwheel._results import CancelResult, ReceiptResult, RescheduleResult
-from tickwheel._subscription import Start, SubscribeOptions, ephemeral_ms, max_hold_s, start_of_group
-from tickwheel._subscription import Subscription as AsyncSubscription
-from tickwheel._times import Delay, Moment
-from tickwheel._transactions import Transaction as AsyncTransaction
-from tickwheel._transactions import TransactionResult
+from tickwheel.client import client as _client
+from tickwheel.client.admin.groups import MessageInfo
+from tickwheel.client.admin.prepared import CHECKS_GROUP, PREPARED_SUFFIX, decided
+from tickwheel.client.admin.transactions import Transaction as AsyncTransaction
+from tickwheel.client.admin.transactions import TransactionResult
+from tickwheel.client.checks import known
+from tickwheel.client.columns import Body, Headers, check_name
+from tickwheel.client.consumer.acks import AckFlight, AckQueue
+from tickwheel.client.consumer.holding import DEFAULT_MAX_HOLD_S
+from tickwheel.client.consumer.message import BaseBatch, BaseMessage
+from tickwheel.client.consumer.subscription import (
+    Start,
+    SubscribeOptions,
+    ephemeral_ms,
+    max_hold_s,
+    start_of_group,
+)
+from tickwheel.client.consumer.subscription import Subscription as AsyncSubscription
+from tickwheel.client.options import ClientOptions
+from tickwheel.client.results import CancelResult, ReceiptResult, RescheduleResult
+from tickwheel.client.times import Delay, Moment
 from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
 
 T = TypeVar("T")

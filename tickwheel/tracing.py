@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from tickwheel._message import BaseBatch, BaseMessage
-from tickwheel._results import SendResult, SendResults
-from tickwheel._url import Address, TcpAddress
+from tickwheel.client.consumer.message import BaseBatch, BaseMessage
+from tickwheel.client.results import SendResult, SendResults
+from tickwheel.client.url import Address, TcpAddress
 from tickwheel.protocol.errors import RemoteProtocolError, TickwheelError, TracingMissing
 
 try:

@@ -15,27 +15,27 @@ from pathlib import Path
 
 import msgspec
 
-from timerlog import checkpoint as checkpoints
-from timerlog.adopting import Adopter
-from timerlog.apply import Applier
-from timerlog.base import capture
-from timerlog.bulk import Plan, TopicPlan
-from timerlog.checkpoint import Checkpoint
-from timerlog.control import Control
-from timerlog.disk import Disk, FileDisk
+from timerlog.bulk.adopt import Adopter
+from timerlog.bulk.job import AdoptReport, InThread
+from timerlog.bulk.write import Plan, TopicPlan
+from timerlog.commitlog.log import SyncTicket
+from timerlog.engine.look import Control
+from timerlog.engine.produce import Ingested, Stop
 from timerlog.errors import DirectoryGone, DirectoryReadOnly, DiskFull, TooManyOpenFiles
-from timerlog.job import AdoptReport, InThread
+from timerlog.files.disk import Disk, FileDisk
+from timerlog.files.lock import DirectoryLock
+from timerlog.files.mapped_file import PAGE_BYTES
+from timerlog.files.reserve import allocate_lent
+from timerlog.files.spare import Spare
 from timerlog.layout import RecordType
-from timerlog.lock import DirectoryLock
-from timerlog.log import SyncTicket
-from timerlog.producing import Ingested, Stop
-from timerlog.purge import DropTicket, FreeTicket, Purger, PurgeReport, WaitDurable
-from timerlog.recovery import Opened, RecoveryReport, open_directory
-from timerlog.region import PAGE_BYTES
-from timerlog.reserve import allocate_lent
-from timerlog.services import DueBatch, ReadyBatch, TimerServices
+from timerlog.purge.purger import DropTicket, FreeTicket, Purger, PurgeReport, WaitDurable
+from timerlog.recovery import checkpoint as checkpoints
+from timerlog.recovery.checkpoint import Checkpoint
+from timerlog.recovery.opening import Opened, RecoveryReport, open_directory
+from timerlog.services.five_services import DueBatch, ReadyBatch, TimerServices
 from timerlog.settings import StoreSettings
-from timerlog.spare import Spare
+from timerlog.tables.apply import Applier
+from timerlog.tables.base_record import capture
 
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 CHECKPOINT_MS = 10_000

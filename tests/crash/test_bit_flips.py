@@ -21,10 +21,10 @@ import pytest
 from tests.conftest import SOAK
 from tests.support.damage import Answers, Original, answers, flip_bit, make_directory
 from tests.support.driver import MIB, NOW_MS, SMALL
-from timerlog import checkpoint
 from timerlog.errors import DamagedLog, StoreError, UnsupportedFormat
-from timerlog.recovery import ADOPTING_FORMAT
-from timerlog.sealed import seal
+from timerlog.files.small_files import seal
+from timerlog.recovery import checkpoint
+from timerlog.recovery.opening import ADOPTING_FORMAT
 from timerlog.store import Store
 
 FLIPS = int(os.environ.get("TICKWHEEL_FLIPS", "10000" if SOAK else "12"))

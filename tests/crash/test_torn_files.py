@@ -16,9 +16,9 @@ import pytest
 from tests.conftest import SOAK
 from tests.support.damage import Answers, Original, answers, make_directory
 from tests.support.driver import MIB
-from timerlog import checkpoint
-from timerlog.recovery import ADOPTING_FORMAT
-from timerlog.sealed import seal
+from timerlog.files.small_files import seal
+from timerlog.recovery import checkpoint
+from timerlog.recovery.opening import ADOPTING_FORMAT
 
 KINDS = (
     "LOCK",

@@ -13,7 +13,7 @@ import pytest
 from tests.support.frames import send
 from timerlog.errors import DamagedLog
 from timerlog.store import Store, StoreSettings
-from timerlog.tables import remove_derived_files
+from timerlog.tables.tables import remove_derived_files
 
 NOW_MS = 1_900_000_000_000
 MIB = 1024 * 1024

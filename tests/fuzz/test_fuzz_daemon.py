@@ -13,8 +13,8 @@ from tests.conftest import SOAK
 from tests.integration.daemon_harness import Daemon, RawConnection
 from tests.support.frames import ack_payload
 from tests.support.native_frames import Item, SendFrame
+from tickwheel.protocol.bodies.requests import REQUEST_CLASSES, encode_body, hello
 from tickwheel.protocol.frames import FrameType, encode_frame
-from tickwheel.protocol.requests import REQUEST_CLASSES, encode_body, hello
 from tickwheel.sync import Client
 
 CONNECTIONS = 5_000 if SOAK else 150

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from native import crc32c
 from tests.conftest import SOAK
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
+from tickwheel_native import crc32c
 from timerlog.errors import StoreError
 from timerlog.store import Store
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fuzz.parsers import PARSERS
 from tests.conftest import SOAK
 from tests.support.native_frames import malformed_payloads
-from tickwheel.protocol.requests import REQUEST_CLASSES
+from tickwheel.protocol.bodies.requests import REQUEST_CLASSES
 
 EXAMPLES = 20_000 if SOAK else 100
 

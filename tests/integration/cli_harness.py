@@ -15,7 +15,7 @@ PATIENCE_S = 60.0
 SPARK_PATIENCE_S = 180.0  # it has to start, on a machine that may be busy
 """How long anything may take before a test gives up; far more than it needs, because machines are busy."""
 
-PROGRAM = [sys.executable, "-c", "from cli.main import main; main()"]
+PROGRAM = [sys.executable, "-c", "from tickwheel_cli.main import main; main()"]
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("TICKWHEEL_")}
 
 

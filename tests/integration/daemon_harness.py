@@ -18,16 +18,16 @@ import msgspec
 import trio
 
 import tickwheel
+from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk, Request, encode_body, hello
 from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
-from tickwheel.protocol.requests import OpenTopic, OpenTopicOk, Request, encode_body, hello
 
 PATIENCE_S = 20.0
 """How long anything may take before a test gives up; far more than it needs, because machines are busy."""
 
 _MAIN = """
 import json, os, sys
-from broker.config import from_arguments
-from broker.daemon import run
+from tickwheel_broker.config.load import from_arguments
+from tickwheel_broker.daemon import run
 {prelude}
 sys.exit(run(from_arguments(**json.loads(sys.argv[1]))))
 """

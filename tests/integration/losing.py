@@ -14,8 +14,8 @@ import anyio
 import anyio.to_thread
 from anyio.abc import ByteStream
 
-from tickwheel._security import dial
-from tickwheel._url import Address
+from tickwheel.client.security import dial
+from tickwheel.client.url import Address
 from tickwheel.protocol.frames import FrameReader, FrameType
 
 

@@ -13,8 +13,8 @@ import trio
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection, wait_ready
+from tickwheel.protocol.bodies.requests import Subscribe
 from tickwheel.protocol.frames import FrameType
-from tickwheel.protocol.requests import Subscribe
 
 MIB = 1 << 20
 BACKLOG_MIB = 160

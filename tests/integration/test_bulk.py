@@ -14,10 +14,10 @@ import trio
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.bulk import JOB, columns
-from tickwheel._bulk import JobRefused
+from tickwheel.client.admin.pipeline import JobRefused
 from tickwheel.errors import BadArgument, BadJob
 from tickwheel.sync import Client
-from timerlog.bulk import Manifest, Plan, write_manifest, write_segments
+from timerlog.bulk.write import Manifest, Plan, write_manifest, write_segments
 
 COUNT = 20_000
 

@@ -19,11 +19,11 @@ import tickwheel
 from tests.support.cancelling import Canceller, each_step, run
 from tickwheel import Client
 from tickwheel._embedded import EmbeddedBroker
-from tickwheel._prepared import CheckedMessage
-from tickwheel._transactions import Prepared
+from tickwheel.client.admin.prepared import CheckedMessage
+from tickwheel.client.admin.transactions import Prepared
 from tickwheel.errors import AckRefused, BadJob, TickwheelError, TopicExists
 from tickwheel.testing import TestBroker, broker
-from timerlog.lock import owner_of
+from timerlog.files.lock import owner_of
 
 HOUR = timedelta(hours=1)
 PATIENCE_S = 20

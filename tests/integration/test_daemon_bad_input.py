@@ -11,8 +11,7 @@ import pytest
 
 from tests.integration.daemon_harness import Daemon, RawConnection
 from tickwheel.errors import TickwheelError
-from tickwheel.protocol.frames import Frame, FrameType, encode_frame
-from tickwheel.protocol.requests import (
+from tickwheel.protocol.bodies.requests import (
     Cancel,
     Hello,
     OpenTopic,
@@ -23,6 +22,7 @@ from tickwheel.protocol.requests import (
     encode_map,
     hello,
 )
+from tickwheel.protocol.frames import Frame, FrameType, encode_frame
 
 MAX_FRAME_BYTES = 1 << 20
 LIMITS = {

@@ -13,10 +13,10 @@ import pytest
 import trio
 
 import tickwheel
-from broker.exit_codes import ExitCode
 from tests.integration.daemon_harness import Daemon
 from tests.integration.test_daemon_lifecycle import ends_with
 from tickwheel.errors import TickwheelError
+from tickwheel_broker.exit_codes import ExitCode
 
 NO_SOCKET = {"unix_socket": ""}
 
@@ -108,7 +108,7 @@ def test_without_standard_streams(tmp_path: Path, number: int) -> None:
     notes = tmp_path / "notes"
     prelude = (
         f"os.close({number}); sys.stderr = None if {number} == 2 else sys.stderr\n"
-        "import broker.daemon as d, functools\n"
+        "import tickwheel_broker.daemon as d, functools\n"
         f"def ready(running): open({str(notes)!r}, 'w').write(os.readlink('/proc/self/fd/{number}')); running.stop()\n"
         "run = functools.partial(run, ready=ready)"
     )

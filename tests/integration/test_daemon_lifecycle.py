@@ -13,11 +13,11 @@ import pytest
 import trio
 
 import tickwheel
-from broker.exit_codes import ExitCode
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection, without_privileges
 from tickwheel.errors import NotConnected
+from tickwheel.protocol.bodies.requests import OpenTopic, Subscribe
 from tickwheel.protocol.frames import FrameType, encode_frame
-from tickwheel.protocol.requests import OpenTopic, Subscribe
+from tickwheel_broker.exit_codes import ExitCode
 
 BROKEN_SYNC = """
 import timerlog.disk

@@ -13,10 +13,10 @@ import pytest
 import trio
 
 import tickwheel
-from broker.exit_codes import ExitCode
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.small_disk import small_tmpfs
 from tickwheel.errors import DiskFull
+from tickwheel_broker.exit_codes import ExitCode
 
 TOO_SMALL_BYTES, TMPFS_BYTES = 4 << 20, 9 << 20
 #: What such a disk needs: small frames, and little space held back. A segment need not be whole.

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.exit_codes import ExitCode
-from broker.settings import FIELDS
-from broker.vitals import STALL_S
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.certificates import Files
 from tests.support.http_client import get
 from tickwheel import sync
+from tickwheel_broker.config.settings import FIELDS
+from tickwheel_broker.exit_codes import ExitCode
+from tickwheel_broker.monitoring.vitals import STALL_S
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "tickwheel.service"
@@ -230,5 +230,7 @@ def test_the_steps_of_the_container_file(tmp_path: Path) -> None:
     )
     assert "http_listen = false" in shown.stdout
     subprocess.run(
-        [fresh / "bin" / "python", "-c", "import broker.web, native._native"], check=True, cwd=tmp_path
+        [fresh / "bin" / "python", "-c", "import tickwheel_broker.monitoring.web, tickwheel_native._native"],
+        check=True,
+        cwd=tmp_path,
     )

@@ -17,7 +17,7 @@ import tickwheel.testing
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel.errors import BadArgument, ConfigError, DirectoryLocked, NotConnected, TickwheelError
 from tickwheel.testing import ManualClock
-from timerlog.disk import FileSegment
+from timerlog.files.disk import FileSegment
 
 pytest_plugins = ["tickwheel.testing.fixtures"]
 

@@ -14,9 +14,9 @@ import pytest
 import trio
 
 import tickwheel
-from broker.exit_codes import ExitCode
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel.errors import DiskFull
+from tickwheel_broker.exit_codes import ExitCode
 
 SETTINGS = {"segment_bytes": "9MiB", "max_frame_bytes": "256KiB", "max_body_bytes": "64KiB"}
 
@@ -155,7 +155,7 @@ def test_a_disk_that_cannot_be_read_at_a_start(tmp_path: Path) -> None:
         assert daemon.stop() == 0
     log = tmp_path / "strace"
     arguments = ["serve", "--data", str(tmp_path / "data"), "--listen-port", "0"]
-    main = [sys.executable, "-c", "from cli.main import main; main()", *arguments]
+    main = [sys.executable, "-c", "from tickwheel_cli.main import main; main()", *arguments]
     path = str(tmp_path / "data" / "checkpoint")
     command = ["strace", "-f", "-qq", "-o", str(log), "-P", path, "-e", "trace=read"]
     started = subprocess.run(

@@ -13,19 +13,19 @@ import trio
 import trio.testing
 
 import tickwheel
-from broker import forecasts
-from broker.clock import ManualClock
-from broker.forecasts import Forecasts
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import Daemon
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.http_client import scrape
 from tickwheel.errors import BadRequest, BadTime
+from tickwheel.protocol.bodies.requests import GetWheel, decode_request, encode_body
 from tickwheel.protocol.frames import FrameType
-from tickwheel.protocol.requests import GetWheel, decode_request, encode_body
-from timerlog import forecast
+from tickwheel_broker.background import forecasts
+from tickwheel_broker.background.forecasts import Forecasts
+from tickwheel_broker.clock import ManualClock
 from timerlog.store import Store
+from timerlog.wheel import forecast
 
 DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
 

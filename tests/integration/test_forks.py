@@ -22,7 +22,7 @@ import pytest
 
 import tickwheel
 from tickwheel import sync
-from tickwheel._forks import _known
+from tickwheel.client.forks import _known
 from tickwheel.errors import ClientForked, TickwheelError
 from tickwheel.testing import TestBroker, broker
 

@@ -20,7 +20,7 @@ from tests.integration.cli_harness import PROGRAM, Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, wait_ready
 from tickwheel import Message, Subscription, sync
 from tickwheel.errors import BadArgument, BadTime, GroupInUse, StaleReceipt, UnknownGroup, UnknownTopic
-from tickwheel.protocol.settling import Nack
+from tickwheel.protocol.bodies.settling import Nack
 
 FAILED = 1
 
@@ -260,8 +260,8 @@ def test_commands_on_a_terminal_say_what_they_made(daemon: Daemon, topic: str, t
 def test_topics_tells_of_groups_that_are_not_read(daemon: Daemon, topic: str) -> None:
     from click.testing import CliRunner
 
-    from cli.commands import topics as command
     from tickwheel.stats import GroupStats, TopicStats
+    from tickwheel_cli.looking import topics as command
 
     day_ms = 86_400_000
     now_ms = int(datetime.now(UTC).timestamp() * 1_000)

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.exit_codes import ExitCode
-from broker.web import READ_TIMEOUT_S
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection
 from tests.support.certificates import Files
@@ -22,21 +20,23 @@ from tests.support.http_client import Answer, get, scrape
 from tests.support.small_disk import small_tmpfs
 from tickwheel import sync
 from tickwheel.errors import DiskFull, TickwheelError
+from tickwheel_broker.exit_codes import ExitCode
+from tickwheel_broker.monitoring.web import READ_TIMEOUT_S
 
 HTTP = {"http_listen": True, "http_port": 0}
 ROUND_S = 0.2
 # Looks more often than the real one, so that the test takes a second and not a quarter of a minute.
 HANGING = f"""
-import broker.services, broker.vitals, trio
-broker.vitals.STALL_S, broker.vitals.LOOK_S = 2.0, {ROUND_S}
+import tickwheel_broker.services, tickwheel_broker.monitoring.vitals as vitals, trio
+vitals.STALL_S, vitals.LOOK_S = 2.0, {ROUND_S}
 async def hang(self, *arguments):
     async for batch in self.ready:
         await trio.sleep_forever()
-broker.services.Services._dequeue_put_message = hang
+tickwheel_broker.services.Services._dequeue_put_message = hang
 """
 FULL = f"""
-import broker.vitals
-broker.vitals.FULL_S, broker.vitals.LOOK_S = 1.0, {ROUND_S}
+import tickwheel_broker.monitoring.vitals as vitals
+vitals.FULL_S, vitals.LOOK_S = 1.0, {ROUND_S}
 """
 NO_SERVER_EXTRA = "sys.modules['hypercorn'] = None"
 

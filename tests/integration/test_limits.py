@@ -12,10 +12,18 @@ import pytest
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection
 from tests.integration.test_daemon_bad_input import code_of, error_of, send_payload, works
 from tests.support.frames import COLUMN_KEYS
+from tickwheel.protocol.bodies.requests import (
+    Cancel,
+    CancelOk,
+    Query,
+    Subscribe,
+    encode_body,
+    encode_map,
+    hello,
+)
+from tickwheel.protocol.bodies.settling import Change, MessageFilter, Transaction, TransactionAck
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.limits import MAX_IDS_A_REQUEST, MAX_QUERY_ROWS
-from tickwheel.protocol.requests import Cancel, CancelOk, Query, Subscribe, encode_body, encode_map, hello
-from tickwheel.protocol.settling import Change, MessageFilter, Transaction, TransactionAck
 from tickwheel.sync import Client
 
 MIB = 1 << 20

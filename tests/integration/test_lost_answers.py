@@ -12,7 +12,6 @@ from typing import Any
 import anyio
 import pytest
 
-from cli.failures import report_failure
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.losing import Losing, LosingProxy, Twin
 from tickwheel import Client, sync
@@ -25,6 +24,7 @@ from tickwheel.errors import (
 )
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.identity import IDENTIFIED
+from tickwheel_cli.shared.failures import report_failure
 
 HOUR = timedelta(hours=1)
 

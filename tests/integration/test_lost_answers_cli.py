@@ -14,15 +14,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cli import session
-from cli.commands import receive as receive_command
-from cli.main import root
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.losing import LosingProxy
 from tickwheel import sync
 from tickwheel.errors import UnknownTopic
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.identity import IDENTIFIED
+from tickwheel_cli.main import root
+from tickwheel_cli.messages import receive as receive_command
+from tickwheel_cli.shared import session
 
 HOUR = timedelta(hours=1)
 _names = count()

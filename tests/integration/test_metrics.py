@@ -11,16 +11,16 @@ import pytest
 import trio
 
 import tickwheel
-from broker.clock import SystemClock
-from broker.config import from_arguments
-from broker.core import Broker
-from broker.metrics import Metrics
-from broker.sync import InPlace
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.driver import SMALL
 from tests.support.http_client import OPEN_METRICS, Scraped, get, scrape
 from tickwheel import sync
 from tickwheel.errors import BodyTooLarge
+from tickwheel_broker.broker import Broker
+from tickwheel_broker.clock import SystemClock
+from tickwheel_broker.config.load import from_arguments
+from tickwheel_broker.group_commit import InPlace
+from tickwheel_broker.monitoring.metrics import Metrics
 from timerlog.store import Store
 
 HTTP = {"http_listen": True, "http_port": 0}

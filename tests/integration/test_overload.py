@@ -1,5 +1,5 @@
 """Clients that misbehave, against the real daemon: its memory stays within bounds, others are served meanwhile, and it
-needs no restart after. How late a healthy topic is meanwhile is measured by `python -m bench overload`."""
+needs no restart after. How late a healthy topic is meanwhile is measured by `python -m tickwheel_bench overload`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from bench.soak import Sample, fit, soak, verdict
-from bench.soak_load import Load
 from tests.conftest import SOAK
 from tests.integration.daemon_harness import Daemon
 from tickwheel.sync import Client
+from tickwheel_bench.load.soak import Sample, fit, soak, verdict
+from tickwheel_bench.load.soak_load import Load
 
 MIB = 1 << 20
-SLOW_DISK = "from bench.slow_disk import slow_down; slow_down(0.1)"
+SLOW_DISK = "from tickwheel_bench.load.slow_disk import slow_down; slow_down(0.1)"
 SECONDS = 30 if SOAK else 2
 LONGEST_S = 60
 
@@ -61,7 +61,15 @@ def test_others_are_served_and_memory_is_bounded(tmp_path: Path, name: str) -> N
                 for _ in range(20):
                     client.send_many("abused", [bytes(1_000)] * 1_000).raise_for_errors()
             before_mib, most_seen_mib, served = anon_mib(daemon), 0.0, 0
-            command = [sys.executable, "-m", "bench.abuse", name, daemon.url, str(LONGEST_S), str(count)]
+            command = [
+                sys.executable,
+                "-m",
+                "tickwheel_bench.load.abuse",
+                name,
+                daemon.url,
+                str(LONGEST_S),
+                str(count),
+            ]
             begun_s = time.monotonic()
             with subprocess.Popen(command, stdout=subprocess.PIPE) as abuser:
                 refusals: dict[str, int] = {}

@@ -14,7 +14,7 @@ import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel.errors import BadArgument, BadRequest, OtherLog
-from tickwheel.protocol.admin import Purge
+from tickwheel.protocol.bodies.admin import Purge
 from tickwheel.protocol.frames import FrameType
 
 COUNT = 500

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 import trio
 
-from broker.clock import ManualClock
-from broker.schedule_plan import Schedule as Kept
-from broker.schedule_plan import due_ms
-from broker.schedules import PREFIX
 from tests.integration.daemon_harness import PATIENCE_S
 from tickwheel import Client, Schedule
 from tickwheel._embedded import EmbeddedBroker
+from tickwheel_broker.background.schedule_slots import Schedule as Kept
+from tickwheel_broker.background.schedule_slots import due_ms
+from tickwheel_broker.background.schedules import PREFIX
+from tickwheel_broker.clock import ManualClock
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 

@@ -13,7 +13,6 @@ import pytest
 import trio
 
 import tickwheel
-from broker.schedule_plan import LEAD_MS
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel.errors import (
@@ -23,6 +22,7 @@ from tickwheel.errors import (
     UnknownSchedule,
     UnknownTopic,
 )
+from tickwheel_broker.background.schedule_slots import LEAD_MS
 
 USAGE, FAILED = 2, 1
 HEADER = "tickwheel-schedule"
@@ -345,7 +345,7 @@ async def test_a_topic_that_takes_no_such_body_any_more_makes_it_wait(daemon: Da
 
 
 KILLER = """
-from broker.schedules import Schedules
+from tickwheel_broker.background.schedules import Schedules
 _plain = Schedules._commit
 
 def _commit(self, schedule, *, send=None, **others):

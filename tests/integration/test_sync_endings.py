@@ -21,7 +21,7 @@ from tickwheel import sync
 from tickwheel._blocking import Loop
 from tickwheel.errors import BadArgument, ClientClosed, NotConnected, TickwheelError
 from tickwheel.testing import TestBroker, broker
-from timerlog.lock import owner_of
+from timerlog.files.lock import owner_of
 
 PATIENCE_S = 20
 

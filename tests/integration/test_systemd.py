@@ -12,28 +12,29 @@ from pathlib import Path
 
 import pytest
 
-from broker.exit_codes import ExitCode
-from broker.systemd import ServiceManager
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import sync
+from tickwheel_broker.exit_codes import ExitCode
+from tickwheel_broker.monitoring.systemd import ServiceManager
 
 WATCHDOG_S = 1.0
 # A pid that is our own in the daemon, whose environment is set before it exists.
 OWN_PID = "os.environ['WATCHDOG_PID'] = str(os.getpid())"
 HANGING = """
-import broker.services, broker.vitals, trio
-broker.vitals.STALL_S, broker.vitals.LOOK_S = 1.0, 0.1
+import tickwheel_broker.services, tickwheel_broker.monitoring.vitals as vitals, trio
+vitals.STALL_S, vitals.LOOK_S = 1.0, 0.1
 async def hang(self):
     async for batch in self.pending:
         await trio.sleep_forever()
-broker.services.Services._enqueue_put = hang
+tickwheel_broker.services.Services._enqueue_put = hang
 """
 BLOCKED = """
-import broker.core, time
-really = broker.core.Broker.stats
+import time
+from tickwheel_broker.broker import Broker
+really = Broker.stats
 def stats(self):
     time.sleep(3600)
-broker.core.Broker.stats = stats
+Broker.stats = stats
 """
 
 

@@ -27,9 +27,9 @@ from tickwheel.errors import (
     TokenRevoked,
     TooManyAttempts,
 )
+from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk, encode_body, hello
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.messages import SendColumns, encode_send
-from tickwheel.protocol.requests import OpenTopic, OpenTopicOk, encode_body, hello
 
 
 class Place:

@@ -17,8 +17,8 @@ from tests.integration.test_http import http_url
 from tests.integration.test_tokens import Place
 from tests.support.http_client import get
 from tickwheel.errors import Forbidden
+from tickwheel.protocol.bodies.requests import encode_body, hello
 from tickwheel.protocol.frames import FrameType, encode_frame
-from tickwheel.protocol.requests import encode_body, hello
 
 HTTP = {"http_listen": True, "http_port": 0}
 

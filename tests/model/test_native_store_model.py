@@ -14,9 +14,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from native.twins import delivery
-from native.twins.ingest import Stop
-from native.twins.store import (
+from tests.support.native_frames import Item, SendFrame, filler
+from tests.support.native_pair import GROUP_TOPICS, LOG_START, NOW_MS, TOPICS, Pair, Sizes
+from tests.twins import delivery
+from tests.twins.ingest import Stop
+from tests.twins.store import (
     CANCELLED,
     DAMAGED,
     DROPPED,
@@ -29,8 +31,6 @@ from native.twins.store import (
     SCHEDULED,
     UNTOUCHED,
 )
-from tests.support.native_frames import Item, SendFrame, filler
-from tests.support.native_pair import GROUP_TOPICS, LOG_START, NOW_MS, TOPICS, Pair, Sizes
 
 HOLDERS = [1, 2, 65_535]
 GROUPS = sorted(GROUP_TOPICS)

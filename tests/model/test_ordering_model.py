@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered
+from timerlog.commitlog.records import Outbound, send_payload
 from timerlog.layout import DeliveryState
-from timerlog.messages import Outbound, send_payload
 from timerlog.store import Store
-from timerlog.tables import remove_derived_files
+from timerlog.tables.tables import remove_derived_files
 
 KEYS = (b"ada", b"bob")
 IN_RETRY = 1

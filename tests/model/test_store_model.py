@@ -21,13 +21,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.driver import MIB, NOW_MS
 from tests.support.driver import SMALL as SMALL_SETTINGS
 from tests.support.frames import ack_payload, delivered, send
-from timerlog import checkpoint
+from timerlog.commitlog.records import Outbound, send_payload
 from timerlog.errors import TransactionRefused
 from timerlog.layout import MessageState
-from timerlog.messages import Outbound, send_payload
-from timerlog.services import DueBatch, ReadyBatch
+from timerlog.recovery import checkpoint
+from timerlog.services.five_services import DueBatch, ReadyBatch
 from timerlog.store import Store
-from timerlog.tables import remove_derived_files
+from timerlog.tables.tables import remove_derived_files
 
 NOT_HELD = ("already_acked", "stale_receipt", "never_delivered", "cancelled")
 SMALL = msgspec.structs.replace(SMALL_SETTINGS, purge_after_ms=5_000)

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from timerlog.timers import Timers
-from timerlog.wheel import TimerWheel
-from timerlog.wheel_core import LAST_DUE_MS
-from timerlog.wheel_twin import TwinTimerWheel
+from tests.twins.wheel_twin import TwinTimerWheel
+from timerlog.wheel.native_core import LAST_DUE_MS
+from timerlog.wheel.timers import Timers
+from timerlog.wheel.wheel import TimerWheel
 
 LEVEL_1_MS, LEVEL_2_MS, LEVEL_3_MS = 1 << 12, 1 << 24, 1 << 36
 EDGES_MS = [1024, LEVEL_1_MS, 60_000, LEVEL_2_MS, 3_600_000, LEVEL_3_MS, 250_000_000_000_000]

@@ -24,7 +24,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 
-from bench.processes import is_gone, wait_until
 from tests.support.databases import (
     DatabaseServer,
     MariaServer,
@@ -33,6 +32,7 @@ from tests.support.databases import (
     PrivateServer,
     server_for_tests,
 )
+from tickwheel_bench.processes import is_gone, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 NUMBERS = Table("numbers", MetaData(), Column("number", Integer, primary_key=True, autoincrement=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.run import run_seed
+from tickwheel_simulation.run import run_seed
 
 SEEDS = 200
 PARTS = 4

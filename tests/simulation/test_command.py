@@ -8,8 +8,8 @@ from unittest import mock
 import pytest
 from click.testing import CliRunner
 
-from cli.main import root
-from timerlog.services import TimerServices
+from tickwheel_cli.main import root
+from timerlog.services.five_services import TimerServices
 
 
 def simulate(*arguments: str) -> tuple[int, str]:

@@ -10,11 +10,12 @@ from unittest import mock
 
 import pytest
 
-from simulation.disk import Disk, View
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
-from timerlog import checkpoint, region
+from tickwheel_simulation.disk import Disk, View
 from timerlog.errors import DiskFull
+from timerlog.files import mapped_file as region
+from timerlog.recovery import checkpoint
 from timerlog.store import Store
 
 

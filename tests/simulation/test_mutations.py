@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from broker.core import Broker
-from simulation import run
-from simulation.disk import Inode
-from simulation.profile import Profile
 from tickwheel import Subscription
-from tickwheel._holding import Holding
-from timerlog.answers import RememberedAnswers
-from timerlog.apply import Applier
-from timerlog.changing import Changing
-from timerlog.control import Control
-from timerlog.producing import Producing
-from timerlog.services import TimerServices
+from tickwheel.client.consumer.holding import Holding
+from tickwheel_broker.broker import Broker
+from tickwheel_simulation import run
+from tickwheel_simulation.disk import Inode
+from tickwheel_simulation.profile import Profile
+from timerlog.engine.change import Changing
+from timerlog.engine.look import Control
+from timerlog.engine.produce import Producing
+from timerlog.services.five_services import TimerServices
+from timerlog.tables.answers import RememberedAnswers
+from timerlog.tables.apply import Applier
 
 HOURS = 0.004
 MANY_SEEDS = 30

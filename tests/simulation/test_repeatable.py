@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = """
 import json, sys
-from simulation.run import run_seed
+from tickwheel_simulation.run import run_seed
 reports = [run_seed(int(seed), 0.02) for seed in sys.argv[1:]]
 assert all(r.counts['leases'] for r in reports)
 print(json.dumps([[r.violation, r.trace_hash, r.state_hash, r.counts] for r in reports]))

@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from simulation.run import run_seed
+from tickwheel_simulation.run import run_seed
 
 BUDGET_S = float(os.environ.get("TICKWHEEL_SOAK_SIMULATION_S", "1800"))
 """How long to go on beginning seeds, by the real clock."""

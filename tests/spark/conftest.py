@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import root
-from cli.pipeline.group import COMMANDS
 from tests.integration.daemon_harness import Daemon
 from tickwheel.spark import session
+from tickwheel_cli.main import root
+from tickwheel_cli.pipeline.group import COMMANDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,7 +29,7 @@ COUNT, DONE = 120, 100
 _DRIVER = """
 import os, signal, sys
 import tickwheel.sync
-from cli.main import main
+from tickwheel_cli.main import main
 from tickwheel.spark.archive import archiving
 from tickwheel.spark.archive.layout import Archive
 

@@ -15,7 +15,7 @@ from tests.support.purging import LATER_MS, mixed
 from tests.support.queried import send_all
 from tests.support.reader import Reader
 from tickwheel.spark import PositionLost, SourceError, understood
-from timerlog.offline import describe_directory
+from timerlog.readers.describe import describe_directory
 from timerlog.store import Store
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from timerlog.bulk import Columns, Manifest, Plan, Texts, write_manifest, write_segments
+from timerlog.bulk.write import Columns, Manifest, Plan, Texts, write_manifest, write_segments
 from timerlog.store import Store
 
 JOB = "0123456789abcdef" * 2

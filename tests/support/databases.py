@@ -7,7 +7,7 @@ import os
 import pytest
 from sqlalchemy import make_url
 
-from bench.database_servers import (
+from tickwheel_bench.databases.servers import (
     PATIENCE_S,
     DatabaseServer,
     MariaServer,

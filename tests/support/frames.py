@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from native import crc32c
+from tickwheel_native import crc32c
 
 SEND, ACK = 12, 23
 COLUMN_TIMES, COLUMN_KEYS = 1, 4

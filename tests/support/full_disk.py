@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
+from timerlog.commitlog.log import CommitLog
 from timerlog.errors import DiskFull
-from timerlog.log import CommitLog
 from timerlog.store import Store
 
 

@@ -15,11 +15,11 @@ import msgspec
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.purging import LATER_MS, ack, content, fill, take
+from timerlog.engine.select import Filter
 from timerlog.errors import DiskFull
-from timerlog.holes import Holes
-from timerlog.inspect import inspect_directory
-from timerlog.selecting import Filter
-from timerlog.snapshot import Snapshot, describe
+from timerlog.files.holes import Holes
+from timerlog.maintenance.inspect import inspect_directory
+from timerlog.readers.snapshot import Snapshot, describe
 from timerlog.store import Store
 
 SETTINGS = msgspec.structs.replace(SMALL, segment_bytes=5 * MIB, disk_reserve_bytes=256 * 1024)

@@ -10,14 +10,14 @@ from typing import Any
 
 import trio
 
-from broker.clock import TrioClock
-from broker.config import from_arguments
-from broker.core import Broker
-from broker.daemon import Running, serve_broker, store_settings
-from broker.sync import InPlace
-from simulation.network import Network, NetworkFaults
 from tests.support.driver import NOW_MS
 from tickwheel import Client
+from tickwheel_broker.broker import Broker
+from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.config.load import from_arguments
+from tickwheel_broker.daemon import Running, serve_broker, store_settings
+from tickwheel_broker.group_commit import InPlace
+from tickwheel_simulation.network import Network, NetworkFaults
 from timerlog.store import Store
 
 _NO_FAULTS = NetworkFaults(0.001, 0.0, 0.0, 0.0, 0.0, 0.0)

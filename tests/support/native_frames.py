@@ -8,8 +8,8 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from native.twins.ingest import SEND, frame
 from tests.support.native_pair import NOW_MS
+from tests.twins.ingest import SEND, frame
 
 TIMES, PRIORITY, KEYS, HEADERS, DELAYS, ORDERS = 1, 2, 4, 8, 16, 32
 MAX_TIME_MS: Final = 253_402_300_799_999

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from native import ffi
-from native.twins import acks, bulk, change, delivery, forecast, ingest, keys, log, purge, rebuild
-from native.twins.key_index import PARTITIONS, KeyIndex
-from native.twins.store import ARRIVAL, DELIVERY, GROUP, ROW, TOPIC, Array, TwinStore, padded
 from tests.support.native_store import HOLDERS, NativeStore
+from tests.twins import acks, bulk, change, delivery, forecast, ingest, keys, log, purge, rebuild
+from tests.twins.key_index import PARTITIONS, KeyIndex
+from tests.twins.store import ARRIVAL, DELIVERY, GROUP, ROW, TOPIC, Array, TwinStore, padded
+from tickwheel_native import ffi
 
 NOW_MS: Final = 1_700_000_000_000
 LOG_START: Final = 64

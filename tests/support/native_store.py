@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from native import ffi, lib
-from native.twins.ingest import Ingested, Stop
-from native.twins.purge import Plan
-from native.twins.store import ARRIVAL, DELIVERY, GROUP, MAX_BATCH, ROW, RUN, TOPIC, Array, dtype_of
+from tests.twins.ingest import Ingested, Stop
+from tests.twins.purge import Plan
+from tests.twins.store import ARRIVAL, DELIVERY, GROUP, MAX_BATCH, ROW, RUN, TOPIC, Array, dtype_of
+from tickwheel_native import ffi, lib
 
 ORDER: Final = dtype_of("tw_order")
 TIMER: Final = dtype_of("tw_timer")

@@ -12,7 +12,7 @@ from tickwheel.protocol.messages import SendColumns, encode_send, pack_column
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.query.columns import IN_RETRY
 from timerlog.query.worker import Job, run_job
-from timerlog.snapshot import describe
+from timerlog.readers.snapshot import describe
 from timerlog.store import Store
 
 

@@ -10,9 +10,9 @@ from unittest import mock
 
 import pytest
 
-from timerlog.disk import FileSegment
 from timerlog.errors import DiskFull
-from timerlog.region import Region
+from timerlog.files.disk import FileSegment
+from timerlog.files.mapped_file import Region
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import anyio
 from anyio.lowlevel import RunVar
 
-from tickwheel import _forks
+from tickwheel.client import forks as _forks
 from tickwheel.outbox.errors import (
     BadDatabase,
     DatabaseBusy,

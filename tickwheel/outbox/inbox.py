@@ -24,10 +24,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from tickwheel import sync
-from tickwheel._checks import encoded, shown
-from tickwheel._columns import check_name
-from tickwheel._message import Message
-from tickwheel._times import duration_ms
+from tickwheel.client.checks import encoded, shown
+from tickwheel.client.columns import check_name
+from tickwheel.client.consumer.message import Message
+from tickwheel.client.times import duration_ms
 from tickwheel.outbox.creation import one_at_a_time
 from tickwheel.outbox.database import (
     Database,
@@ -40,14 +40,14 @@ from tickwheel.outbox.database import (
 )
 from tickwheel.outbox.errors import AlreadyInTransaction, NotInTransaction, TableMissing
 from tickwheel.outbox.threads import clean_up, finish_in_thread
-from tickwheel.protocol.admin import Drop, DropOk
+from tickwheel.protocol.bodies.admin import Drop, DropOk
 from tickwheel.protocol.errors import BadArgument
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL, Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncConnection  # needs greenlet
 
-    from tickwheel._acks import AckQueue
+    from tickwheel.client.consumer.acks import AckQueue
 
 __all__ = ["Inbox", "mark", "mark_sync", "process", "process_sync"]
 

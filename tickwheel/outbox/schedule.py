@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from timerlog.wheel import TimerWheel
+from timerlog.wheel.wheel import TimerWheel
 
 _NS_A_MS = 1_000_000
 _LATEST_MS = 253_402_300_799_999

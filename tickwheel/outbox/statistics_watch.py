@@ -18,7 +18,7 @@ import anyio
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from tickwheel._backoff import Backoff
+from tickwheel.client.backoff import Backoff
 from tickwheel.outbox.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from tickwheel._backoff import Backoff
+from tickwheel.client.backoff import Backoff
 from tickwheel.outbox.creation import ONE_AT_A_TIME
 from tickwheel.outbox.database import Database
 from tickwheel.outbox.errors import DatabaseUnavailable

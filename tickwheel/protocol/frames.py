@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from native import crc32c
 from tickwheel.protocol.errors import BadCrc, BadFrame, FrameTooLarge
+from tickwheel_native import crc32c
 
 HEADER_BYTES: Final = 16
 HAS_IDENTITY: Final = 1

@@ -22,7 +22,22 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from tickwheel.protocol.bodies import Answer, Request
+from tickwheel.protocol.bodies.base import Answer, Request
+from tickwheel.protocol.bodies.requests import (
+    ANSWER_CLASSES,
+    REQUEST_CLASSES,
+    GoAway,
+    Hello,
+    HelloOk,
+    Pong,
+    decode_answer,
+    decode_error,
+    decode_request,
+    encode_body,
+    encode_error,
+    hello,
+)
+from tickwheel.protocol.bodies.settling import LeaseTime, Revoke
 from tickwheel.protocol.errors import (
     BadFrame,
     BadHandshake,
@@ -56,21 +71,6 @@ from tickwheel.protocol.messages import (
     decode_send,
     decode_send_ok,
 )
-from tickwheel.protocol.requests import (
-    ANSWER_CLASSES,
-    REQUEST_CLASSES,
-    GoAway,
-    Hello,
-    HelloOk,
-    Pong,
-    decode_answer,
-    decode_error,
-    decode_request,
-    encode_body,
-    encode_error,
-    hello,
-)
-from tickwheel.protocol.settling import LeaseTime, Revoke
 
 # What the client hears ----------------------------------------------------------------------------
 

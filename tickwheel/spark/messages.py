@@ -17,9 +17,9 @@ import pyarrow as pa
 from tickwheel.spark.options import MESSAGE_COLUMNS
 from tickwheel.spark.predicates import Mask, Predicate
 from timerlog.layout import DELIVERY, MESSAGE_HEAD_BYTES
-from timerlog.offline import Offline
 from timerlog.query.columns import TABLE_COLUMNS, LogColumns, TableColumns, needs_deliveries
-from timerlog.snapshot import Array, Chunk, Int64Array, Snapshot
+from timerlog.readers.describe import Offline
+from timerlog.readers.snapshot import Array, Chunk, Int64Array, Snapshot
 
 ARROW_TYPES: Final = {
     "bigint": pa.int64(),

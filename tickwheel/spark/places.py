@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tickwheel.spark.errors import SourceError
 from timerlog.errors import StoreError
-from timerlog.offline import Offline, describe_directory
+from timerlog.readers.describe import Offline, describe_directory
 
 
 def describe(directory: str | Path, now_ms: int, *, committed: bool = True) -> Offline:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tickwheel import sync
-from tickwheel._times import Moment, moment_ms
+from tickwheel.client.times import Moment, moment_ms
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.spark.answers import as_bad_sql
 from tickwheel.spark.errors import SourceError, spark_errors

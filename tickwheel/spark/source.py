@@ -36,7 +36,7 @@ from tickwheel.spark.messages import MessagesPart, read_messages, split_messages
 from tickwheel.spark.options import ReadOptions, read_options
 from tickwheel.spark.places import describe as describe_place
 from tickwheel.spark.predicates import take_filters
-from timerlog.offline import Offline
+from timerlog.readers.describe import Offline
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter

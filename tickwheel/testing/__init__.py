@@ -21,9 +21,9 @@ import tempfile
 from datetime import datetime
 from typing import Unpack
 
-from broker.clock import ManualClock
 from tickwheel._embedded import EmbeddedBroker
-from tickwheel._options import BrokerSettings
+from tickwheel.client.options import BrokerSettings
+from tickwheel_broker.clock import ManualClock
 
 __all__ = ["ManualClock", "TestBroker", "broker"]
 

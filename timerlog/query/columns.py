@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timerlog.dead_letters import HEADER
+from timerlog.engine.dead_letters import HEADER
+from timerlog.engine.topics import shard_name
 from timerlog.layout import MESSAGE_HEAD_BYTES, DeliveryState, MessageState, TopicRecord
-from timerlog.snapshot import Chunk, Int64Array, Records, Snapshot
-from timerlog.topics import shard_name
+from timerlog.readers.snapshot import Chunk, Int64Array, Records, Snapshot
 
 IN_RETRY: Final = 1  #: delivery flag: the lease has ended, and the message waits for the next one
 _TIME: Final = pa.timestamp("ms", "UTC")

@@ -10,7 +10,7 @@ from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from timerlog.query.columns import LogColumns, TableColumns
 from timerlog.query.tables import MessageTable
-from timerlog.snapshot import Snapshot
+from timerlog.readers.snapshot import Snapshot
 
 ALL_TOPICS: Final = "messages"
 MEMORY_LIMIT: Final = "512MB"

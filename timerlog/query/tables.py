@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from timerlog.query.columns import TABLE_COLUMNS, TableColumns, needs_deliveries
-from timerlog.snapshot import Snapshot
+from timerlog.readers.snapshot import Snapshot
 
 SCHEMA = pa.schema([pa.field(name, kind) for name, kind in TABLE_COLUMNS.items()])
 

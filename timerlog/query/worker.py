@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from native import Buffer, ffi, lib
-from timerlog.snapshot import Description, Snapshot
+from tickwheel_native import Buffer, ffi, lib
+from timerlog.readers.snapshot import Description, Snapshot
 
 NICENESS = 10
 _FRAME_HEAD_BYTES = 16

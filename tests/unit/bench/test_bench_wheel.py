@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from bench import wheel
+from tickwheel_bench.storage import wheel
 
 
 def test_figures_are_complete_and_positive() -> None:
@@ -33,6 +33,6 @@ def test_batches_hold_every_message_once_in_order() -> None:
 
 
 def test_prints_json() -> None:
-    command = [sys.executable, "-m", "bench.wheel", "--json", "--smoke"]
+    command = [sys.executable, "-m", "tickwheel_bench.storage.wheel", "--json", "--smoke"]
     output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
     assert [row["pending"] for row in json.loads(output)["sizes"]] == list(wheel.SMOKE_SIZES)

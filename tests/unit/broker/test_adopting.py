@@ -14,19 +14,19 @@ import pytest
 import trio
 import trio.testing
 
-from broker.adopting import KEEP_S, SWEEP_S, old_jobs
-from broker.clock import TrioClock
-from broker.core import Broker
-from broker.settings import Settings
-from broker.sync import InPlace, SyncRunner, SyncThread
 from tests.support.bulk import JOB, columns, job
 from tests.support.driver import NOW_MS, SMALL
 from tests.unit.broker.test_core import Client
-from tickwheel.protocol.bulk import PlanJob, ReserveIds
+from tickwheel.protocol.bodies.bulk import PlanJob, ReserveIds
 from tickwheel.protocol.errors import BadJob as JobDamaged
 from tickwheel.protocol.errors import DiskFull
+from tickwheel_broker.background.bulk_jobs import KEEP_S, SWEEP_S, old_jobs
+from tickwheel_broker.broker import Broker
+from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.group_commit import InPlace, SyncRunner, SyncThread
 from timerlog.errors import BadJob
-from timerlog.region import Region
+from timerlog.files.mapped_file import Region
 from timerlog.store import Store
 
 OTHER = "f" * 32
@@ -225,7 +225,7 @@ def test_a_job_of_too_many_files_is_refused(store: Store, tmp_path: Path) -> Non
     staged = tmp_path / "staging" / JOB
     job(store, staged, [("t", columns([NOW_MS]))] * 3, NOW_MS)
     with (
-        mock.patch("timerlog.job_files.MAX_SEGMENTS", 2),
+        mock.patch("timerlog.bulk.job_files.MAX_SEGMENTS", 2),
         pytest.raises(BadJob, match="the job has 3 files, and 2"),
     ):
         store.adopt(staged, 0, NOW_MS)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from broker.audit import DONE_AT_ONCE, REFUSED_AT_ONCE, REFUSED_PER_S, Audit
 from tickwheel.protocol.errors import ConfigError
+from tickwheel_broker.security.audit import DONE_AT_ONCE, REFUSED_AT_ONCE, REFUSED_PER_S, Audit
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from broker import clock as clocks
-from broker.clock import Clock, ManualClock, SystemClock, TrioClock
+from tickwheel_broker import clock as clocks
+from tickwheel_broker.clock import Clock, ManualClock, SystemClock, TrioClock
 
 PATIENCE_S = 10
 

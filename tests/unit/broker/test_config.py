@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import from_arguments, load
-from broker.config_example import example_toml
-from broker.settings import FIELDS, Settings
 from tickwheel.protocol.errors import ConfigError
+from tickwheel_broker.config.example import example_toml
+from tickwheel_broker.config.load import from_arguments, load
+from tickwheel_broker.config.settings import FIELDS, Settings
 
 REPOSITORY = Path(__file__).parents[3]
 

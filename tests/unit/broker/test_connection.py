@@ -10,20 +10,11 @@ import msgspec
 import pytest
 import trio
 
-from broker import changes
-from broker.clock import TrioClock
-from broker.connection import MAX_SLOW_REQUESTS, Connection
-from broker.core import MAX_BULK_AT_ONCE, RELEASE_STEP, Broker
-from broker.grants import NOBODY, OWNER, Identity
-from broker.settings import Settings
-from broker.sync import InPlace
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
 from tests.unit.broker.test_outgoing import Pipe
-from tickwheel.protocol.admin import DeleteTopic
-from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
-from tickwheel.protocol.messages import decode_deliver
-from tickwheel.protocol.requests import (
+from tickwheel.protocol.bodies.admin import DeleteTopic
+from tickwheel.protocol.bodies.requests import (
     FRAME_TYPE_OF_REQUEST,
     Ping,
     Request,
@@ -32,8 +23,17 @@ from tickwheel.protocol.requests import (
     encode_body,
     hello,
 )
+from tickwheel.protocol.bodies.settling import Change, ChangeOk, Return
+from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
+from tickwheel.protocol.messages import decode_deliver
 from tickwheel.protocol.security_errors import TokenRevoked
-from tickwheel.protocol.settling import Change, ChangeOk, Return
+from tickwheel_broker.broker import MAX_BULK_AT_ONCE, RELEASE_STEP, Broker
+from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.connections.connection import MAX_SLOW_REQUESTS, Connection
+from tickwheel_broker.group_commit import InPlace
+from tickwheel_broker.requests import changes
+from tickwheel_broker.security.grants import NOBODY, OWNER, Identity
 from timerlog.store import Store
 
 PATIENCE_S = 20
@@ -207,7 +207,7 @@ async def test_a_connection_is_not_read_from_while_much_of_it_is_at_work(
         return ChangeOk(0, {})
 
     monkeypatch.setattr(changes, "_change_all", work)
-    monkeypatch.setattr("broker.core.MAX_BULK_AT_ONCE", MANY)
+    monkeypatch.setattr("tickwheel_broker.broker.MAX_BULK_AT_ONCE", MANY)
     async with connected(store, 2) as (wire, other):
         wire.write(*[dry_run() for _ in range(MANY)], Ping())
         other.write(Ping())

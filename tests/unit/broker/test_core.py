@@ -12,21 +12,22 @@ import pytest
 import trio
 import trio.testing
 
-from broker import requests, retention
-from broker.clock import ManualClock, TrioClock
-from broker.core import HOUSEKEEPING_S, Broker
-from broker.delivery import Subscription
-from broker.grants import ANYONE
-from broker.outgoing import Outgoing
-from broker.settings import Settings
-from broker.sync import InPlace
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.reader import Reader
 from tests.unit.broker.test_outgoing import Pipe
-from tickwheel.protocol.admin import DeleteTopic
+from tickwheel.protocol.bodies.admin import DeleteTopic
+from tickwheel.protocol.bodies.requests import Subscribe, Unsubscribe
 from tickwheel.protocol.errors import TopicInUse, UnknownTopic
-from tickwheel.protocol.requests import Subscribe, Unsubscribe
+from tickwheel_broker.background import retention
+from tickwheel_broker.broker import HOUSEKEEPING_S, Broker
+from tickwheel_broker.clock import ManualClock, TrioClock
+from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.delivery import Subscription
+from tickwheel_broker.group_commit import InPlace
+from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_broker.requests import table as requests
+from tickwheel_broker.security.grants import ANYONE
 from timerlog.errors import StoreError
 from timerlog.layout import MessageState
 from timerlog.store import Store

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.counters import Counters
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
 from tickwheel.protocol.errors import BadRequest, TooManyTopics
 from tickwheel.protocol.frames import FrameReader, FrameType
+from tickwheel_broker.counters import Counters
 from timerlog.store import Store
 
 LARGE = bytes(20_000)

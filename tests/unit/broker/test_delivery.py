@@ -11,14 +11,14 @@ import pytest
 import trio
 import trio.testing
 
-from broker.clock import ManualClock
-from broker.delivery import Delivery, Dispatcher, Subscription
-from broker.outgoing import Outgoing
-from broker.rate import RateLimiter
-from broker.services import Services
 from tests.unit.broker.test_outgoing import Pipe
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.messages import decode_deliver
+from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.delivery import Delivery, Dispatcher, Subscription
+from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_broker.rate import RateLimiter
+from tickwheel_broker.services import Services
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 

@@ -12,19 +12,11 @@ import pytest
 import trio
 import trio.testing
 
-from broker.clock import TrioClock
-from broker.connection import Connection
-from broker.core import Broker
-from broker.outgoing import Outgoing
-from broker.settings import Settings
-from broker.sync import Durability, InPlace
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
 from tests.unit.broker.test_connection import Wire
-from tickwheel.protocol.admin import GetTopic
-from tickwheel.protocol.frames import Frame, FrameType, encode_frame
-from tickwheel.protocol.messages import decode_deliver
-from tickwheel.protocol.requests import (
+from tickwheel.protocol.bodies.admin import GetTopic
+from tickwheel.protocol.bodies.requests import (
     Cancel,
     GetStats,
     Ping,
@@ -33,8 +25,16 @@ from tickwheel.protocol.requests import (
     decode_error,
     hello,
 )
-from tickwheel.protocol.schedules import GetSchedules
-from tickwheel.protocol.settling import Return
+from tickwheel.protocol.bodies.schedules import GetSchedules
+from tickwheel.protocol.bodies.settling import Return
+from tickwheel.protocol.frames import Frame, FrameType, encode_frame
+from tickwheel.protocol.messages import decode_deliver
+from tickwheel_broker.broker import Broker
+from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.connections.connection import Connection
+from tickwheel_broker.group_commit import Durability, InPlace
+from tickwheel_broker.net.outgoing import Outgoing
 from timerlog.store import Store
 
 PATIENCE_S = 20

@@ -4,13 +4,13 @@ import doctest
 
 import pytest
 
-import broker.grants
-import broker.logins
-from broker.grants import ANYONE, NOBODY, OWNER, PERMISSIONS, Identity, parse_grants
+import tickwheel_broker.security.grants as grants_module
+import tickwheel_broker.security.logins as logins_module
+from tickwheel_broker.security.grants import ANYONE, NOBODY, OWNER, PERMISSIONS, Identity, parse_grants
 
 
 def test_examples_in_the_text() -> None:
-    for module in (broker.grants, broker.logins):
+    for module in (grants_module, logins_module):
         assert doctest.testmod(module).failed == 0
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.inbox import Inbox
 from tickwheel.protocol.errors import FrameTooLarge
 from tickwheel.protocol.frames import HEADER_BYTES, encode_frame
+from tickwheel_broker.net.inbox import Inbox
 
 MAX_FRAME_BYTES = 1 << 24
 

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import trio
 
-from broker import tokens
-from broker.addresses import network_of
-from broker.clock import ManualClock
-from broker.logins import MAX_FAILURES, MAX_WAITING, WINDOW_S, Attempts, Logins
-from broker.tokens import Token
 from tickwheel.protocol.security_errors import BadToken, TokenExpired, TokenRevoked, TooManyAttempts
+from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.security import tokens
+from tickwheel_broker.security.addresses import network_of
+from tickwheel_broker.security.logins import MAX_FAILURES, MAX_WAITING, WINDOW_S, Attempts, Logins
+from tickwheel_broker.security.tokens import Token
 
 ID = "0123456789ab"
 SECRET = "s" * 43

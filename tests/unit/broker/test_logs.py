@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker import logs
-from broker.settings import Settings
+from tickwheel_broker import logs
+from tickwheel_broker.config.settings import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from broker.outgoing import MAX_PROMISED, Outgoing
+from tickwheel_broker.net.outgoing import MAX_PROMISED, Outgoing
 
 HIGH_WATER_BYTES = 100
 

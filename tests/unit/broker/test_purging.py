@@ -12,17 +12,17 @@ import pytest
 import trio
 import trio.testing
 
-from broker.clock import ManualClock
-from broker.core import Broker
-from broker.purging import _RUNS_KEPT
-from broker.settings import Settings
-from broker.sync import InPlace, SyncFailed
 from tests.support.purging import LATER_MS, content, mixed
 from tickwheel.protocol.errors import BadRequest, TickwheelError
-from timerlog.checkpoint import NAME
-from timerlog.disk import FileDisk
+from tickwheel_broker.background.purge import _RUNS_KEPT
+from tickwheel_broker.broker import Broker
+from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.group_commit import InPlace, SyncFailed
 from timerlog.errors import DiskFull
-from timerlog.region import Region
+from timerlog.files.disk import FileDisk
+from timerlog.files.mapped_file import Region
+from timerlog.recovery.checkpoint import NAME
 
 FULL = DiskFull("full")
 

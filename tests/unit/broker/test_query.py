@@ -9,13 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from broker.clock import SystemClock
-from broker.outgoing import Outgoing
-from broker.query import MAX_AT_ONCE, MAX_WAITING, Queries
 from tests.support.driver import NOW_MS, SMALL
+from tickwheel.protocol.bodies.requests import Query, decode_error
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.frames import FrameReader, FrameType
-from tickwheel.protocol.requests import Query, decode_error
+from tickwheel_broker.background.queries import MAX_AT_ONCE, MAX_WAITING, Queries
+from tickwheel_broker.clock import SystemClock
+from tickwheel_broker.net.outgoing import Outgoing
 from timerlog.query.worker import Job
 from timerlog.store import Store
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from broker.inbox import STEADY_BYTES, Inbox
-from broker.receive_room import ReceiveRoom
 from tickwheel.protocol.frames import FrameType, encode_frame
+from tickwheel_broker.net.inbox import STEADY_BYTES, Inbox
+from tickwheel_broker.net.receive_room import ReceiveRoom
 
 
 async def test_first_come_first_served() -> None:

@@ -10,23 +10,30 @@ import msgspec
 import pytest
 import trio
 
-from broker.clock import TrioClock
-from broker.connection import Connection
-from broker.core import Broker
-from broker.grants import Identity
-from broker.settings import Settings
-from broker.sync import InPlace
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
 from tests.unit.broker.test_connection import PATIENCE_S, Wire
-from tickwheel.protocol.bodies import Request
+from tickwheel.protocol.bodies.base import Request
+from tickwheel.protocol.bodies.requests import (
+    FRAME_TYPE_OF_REQUEST,
+    Cancel,
+    CancelOk,
+    Ping,
+    encode_body,
+    hello,
+)
+from tickwheel.protocol.bodies.settling import Change, ChangeOk, MessageFilter
 from tickwheel.protocol.errors import error_from_wire
 from tickwheel.protocol.frames import Frame, FrameType, encode_frame
 from tickwheel.protocol.identity import RequestIdentity
-from tickwheel.protocol.requests import FRAME_TYPE_OF_REQUEST, Cancel, CancelOk, Ping, encode_body, hello
-from tickwheel.protocol.settling import Change, ChangeOk, MessageFilter
-from timerlog.answers import RememberedAnswers
+from tickwheel_broker.broker import Broker
+from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.connections.connection import Connection
+from tickwheel_broker.group_commit import InPlace
+from tickwheel_broker.security.grants import Identity
 from timerlog.store import Store
+from timerlog.tables.answers import RememberedAnswers
 
 MANY = 10_000
 SESSION = 77

@@ -10,15 +10,8 @@ import msgspec
 import pytest
 import trio
 
-from broker import requests
-from broker.clock import TrioClock
-from broker.core import Broker
-from broker.grants import PERMISSIONS, Identity, parse_grants
-from broker.rights import TABLE, Rights, admit
-from broker.settings import Settings
-from broker.sync import InPlace
 from tests.support.driver import NOW_MS, SMALL
-from tickwheel.protocol.admin import (
+from tickwheel.protocol.bodies.admin import (
     Browse,
     Decide,
     DeleteTopic,
@@ -29,12 +22,10 @@ from tickwheel.protocol.admin import (
     ReplayDead,
     SetTopic,
 )
-from tickwheel.protocol.bodies import Request
-from tickwheel.protocol.bulk import AdoptJob, PlanJob, ReserveIds
-from tickwheel.protocol.errors import UnknownSchedule
-from tickwheel.protocol.groups import CreateGroup, DeleteGroup, GetGroups, GetMessages, SeekGroup
-from tickwheel.protocol.messages import SendColumns, encode_send
-from tickwheel.protocol.requests import (
+from tickwheel.protocol.bodies.base import Request
+from tickwheel.protocol.bodies.bulk import AdoptJob, PlanJob, ReserveIds
+from tickwheel.protocol.bodies.groups import CreateGroup, DeleteGroup, GetGroups, GetMessages, SeekGroup
+from tickwheel.protocol.bodies.requests import (
     REQUEST_CLASSES,
     Cancel,
     GetStats,
@@ -49,9 +40,8 @@ from tickwheel.protocol.requests import (
     Subscribe,
     Unsubscribe,
 )
-from tickwheel.protocol.schedules import DeleteSchedule, GetSchedules, SetSchedule, TriggerSchedule
-from tickwheel.protocol.security_errors import Forbidden
-from tickwheel.protocol.settling import (
+from tickwheel.protocol.bodies.schedules import DeleteSchedule, GetSchedules, SetSchedule, TriggerSchedule
+from tickwheel.protocol.bodies.settling import (
     Change,
     Extend,
     Nack,
@@ -61,6 +51,16 @@ from tickwheel.protocol.settling import (
     TransactionAck,
     TransactionChange,
 )
+from tickwheel.protocol.errors import UnknownSchedule
+from tickwheel.protocol.messages import SendColumns, encode_send
+from tickwheel.protocol.security_errors import Forbidden
+from tickwheel_broker.broker import Broker
+from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.group_commit import InPlace
+from tickwheel_broker.requests import table as requests
+from tickwheel_broker.security.grants import PERMISSIONS, Identity, parse_grants
+from tickwheel_broker.security.rights import TABLE, Rights, admit
 from timerlog.store import Store
 
 JOB = "0" * 32
@@ -306,7 +306,7 @@ async def test_schedules_of_other_topics_are_not_there(world: World) -> None:
 
 
 def make_schedule(topic: str) -> Any:
-    from broker import schedule_plan
+    from tickwheel_broker.background import schedule_slots as schedule_plan
 
     base = {"name": topic, "last_slot_ms": NOW_MS, "start_ms": NOW_MS}
     return schedule_plan.merged(base, {"topic": topic, "every_ms": 60_000})

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.schedule_plan import (
+from tickwheel.protocol.errors import BadSchedule
+from tickwheel_broker.background.schedule_slots import (
     LATE_MS,
     LEAD_MS,
     MOST_CAUGHT_UP,
@@ -34,7 +35,6 @@ from broker.schedule_plan import (
     waiting,
     wake_ms,
 )
-from tickwheel.protocol.errors import BadSchedule
 
 HOUR_MS = 3_600_000
 

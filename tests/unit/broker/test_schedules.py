@@ -11,16 +11,16 @@ import msgspec
 import pytest
 import trio
 
-from broker.clock import ManualClock
-from broker.config import from_arguments
-from broker.core import Broker
-from broker.schedule_plan import STEP, Schedule, key_of, merged
-from broker.schedules import PREFIX
-from broker.sync import SyncThread
 from tickwheel.protocol.errors import BadSchedule
-from timerlog.changing import CANCELLED, SCHEDULED
+from tickwheel_broker.background.schedule_slots import STEP, Schedule, key_of, merged
+from tickwheel_broker.background.schedules import PREFIX
+from tickwheel_broker.broker import Broker
+from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.config.load import from_arguments
+from tickwheel_broker.group_commit import SyncThread
+from timerlog.commitlog.log import CommitLog
+from timerlog.engine.change import CANCELLED, SCHEDULED
 from timerlog.errors import DiskFull
-from timerlog.log import CommitLog
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 

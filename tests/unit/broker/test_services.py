@@ -8,10 +8,10 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from broker.clock import Alarm, ManualClock
-from broker.services import Services
 from tests.support.driver import SMALL
 from tests.support.frames import send
+from tickwheel_broker.clock import Alarm, ManualClock
+from tickwheel_broker.services import Services
 from timerlog.store import Store
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

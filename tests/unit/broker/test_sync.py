@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from broker.sync import GroupCommit, InPlace, SyncFailed, SyncThread
+from tickwheel_broker.group_commit import GroupCommit, InPlace, SyncFailed, SyncThread
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 

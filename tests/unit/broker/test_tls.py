@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import trustme
 
-from broker.config import from_arguments
-from broker.tls import Certificates, certificates_of
 from tests.support.certificates import Files
 from tickwheel.protocol.errors import ConfigError
 from tickwheel.protocol.security_errors import BadCertificate
+from tickwheel_broker.config.load import from_arguments
+from tickwheel_broker.net.tls import Certificates, certificates_of
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes:

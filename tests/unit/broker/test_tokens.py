@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker import tokens
-from broker.errors import ServerExtraMissing
-from broker.tokens import Token, changing, find, load, matching, new_token, parse, rotated
 from tickwheel.protocol.security_errors import TokensUnusable, UnknownToken
+from tickwheel_broker.errors import ServerExtraMissing
+from tickwheel_broker.security import tokens
+from tickwheel_broker.security.tokens import Token, changing, find, load, matching, new_token, parse, rotated
 
 NOW_MS = 1_900_000_000_000
 

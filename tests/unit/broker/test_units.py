@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.units import format_duration, format_size, parse_duration_ms, parse_size_bytes
+from tickwheel_broker.config.units import format_duration, format_size, parse_duration_ms, parse_size_bytes
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from broker.clock import TrioClock
-from broker.config import from_arguments
-from broker.core import Broker
-from broker.sync import InPlace
-from broker.vitals import FULL_S, SLOW_SYNC_S, STALL_S, Disk, Reason, look_at_disk
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
+from tickwheel_broker.broker import Broker
+from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.config.load import from_arguments
+from tickwheel_broker.group_commit import InPlace
+from tickwheel_broker.monitoring.vitals import FULL_S, SLOW_SYNC_S, STALL_S, Disk, Reason, look_at_disk
 from timerlog.store import Store
 
 WELL = Disk(size_bytes=1 << 40, free_bytes=1 << 39, is_read_only=False)

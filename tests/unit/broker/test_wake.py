@@ -3,7 +3,7 @@
 import trio
 import trio.testing
 
-from broker.wake import Bell
+from tickwheel_broker.bell import Bell
 
 
 async def test_ring_before_and_after_wait() -> None:

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from cli.bulk import BATCH_MESSAGES, BadLine, Batch, BulkMessage, batches, parse_line, send_many_arguments
+from tickwheel_cli.messages.bulk import (
+    BATCH_MESSAGES,
+    BadLine,
+    Batch,
+    BulkMessage,
+    batches,
+    parse_line,
+    send_many_arguments,
+)
 
 
 def parse(line: dict[str, Any] | str, topic: str | None = "t") -> BulkMessage | BadLine | None:

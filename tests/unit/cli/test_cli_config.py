@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.exit_codes import ExitCode
-from broker.settings import FIELDS
-from cli.commands.serve import serve
-from cli.main import root
+from tickwheel_broker.config.settings import FIELDS
+from tickwheel_broker.exit_codes import ExitCode
+from tickwheel_cli.main import root
+from tickwheel_cli.running.serve import serve
 
 
 def run(*arguments: str, **environment: str) -> Result:

@@ -8,12 +8,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cli.demo import flights as flights_module
-from cli.demo.board import DayBoard, Status, flight_cells
-from cli.demo.flights import DatasetMissing, Flight, NoSuchDay, parse_rows, read_airports, read_flights
-from cli.demo.ledger import Ledger
-from cli.demo.plan import KNOWN_BEFORE_MS, months, plan_day, plan_year
-from cli.demo.timeline import Timeline, clock
+from tickwheel_cli.demo import flights as flights_module
+from tickwheel_cli.demo.board import DayBoard, Status, flight_cells
+from tickwheel_cli.demo.flights import (
+    DatasetMissing,
+    Flight,
+    NoSuchDay,
+    parse_rows,
+    read_airports,
+    read_flights,
+)
+from tickwheel_cli.demo.ledger import Ledger
+from tickwheel_cli.demo.plan import KNOWN_BEFORE_MS, months, plan_day, plan_year
+from tickwheel_cli.demo.timeline import Timeline, clock
 
 HEADER = (
     "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,"

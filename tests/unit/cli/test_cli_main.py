@@ -11,8 +11,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from broker.exit_codes import ExitCode
-from cli.failures import (
+from tickwheel.errors import DirectoryLocked, NotConnected
+from tickwheel_broker.exit_codes import ExitCode
+from tickwheel_cli.main import COMMANDS, root
+from tickwheel_cli.shared.failures import (
     EXIT_CODES,
     INTERRUPTED,
     READER_GONE,
@@ -21,8 +23,6 @@ from cli.failures import (
     CommandFailed,
     report_failure,
 )
-from cli.main import COMMANDS, root
-from tickwheel.errors import DirectoryLocked, NotConnected
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_help_lists_every_command_and_examples(runner: CliRunner) -> None:
 
 def test_help_imports_no_command() -> None:
     program = (
-        "import sys; from click.testing import CliRunner; from cli.main import root;"
+        "import sys; from click.testing import CliRunner; from tickwheel_cli.main import root;"
         "assert CliRunner().invoke(root, ['--help']).exit_code == 0;"
         "heavy = {'trio', 'anyio', 'numpy', 'rich', 'msgspec', 'broker', 'timerlog', 'tickwheel', 'native'};"
         "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"

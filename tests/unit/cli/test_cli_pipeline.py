@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli.failures import CommandError
-from cli.main import root
 from tickwheel.protocol.errors import NotConnected
 from tickwheel.spark.doctor import Check, examine
 from tickwheel.spark.errors import JavaMissing, SourceError
+from tickwheel_cli.main import root
+from tickwheel_cli.shared.failures import CommandError
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_command_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str], missing: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    script = f"import sys; sys.modules[{missing!r}] = None; from cli.main import main; main()"
+    script = f"import sys; sys.modules[{missing!r}] = None; from tickwheel_cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", script, "pipeline", *command], capture_output=True, text=True, check=False
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cli.commands.purge import purge_lines
 from tickwheel.stats import PurgeResult
+from tickwheel_cli.running.purge import purge_lines
 
 DONE = PurgeResult(
     run=3,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from cli.main import root
+from tickwheel_cli.main import root
 
 
 @pytest.mark.parametrize(

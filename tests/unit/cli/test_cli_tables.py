@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from cli.output import counted
-from cli.tables import table_lines
+from tickwheel_cli.shared.output import counted
+from tickwheel_cli.shared.tables import table_lines
 
 COLUMNS = (("topic", "left"), ("ready", "right"), ("subscribers", "right"))
 ROWS = [["reminders", "3", "12"], ["q" * 30, "1,000", "0"]]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.sizes import format_bytes
-from cli.times import (
+from tickwheel.protocol.limits import MAX_TIME_MS
+from tickwheel_cli.shared.sizes import format_bytes
+from tickwheel_cli.shared.times import (
     format_duration,
     format_moment,
     moment_to_ms,
@@ -17,7 +18,6 @@ from cli.times import (
     parse_duration,
     parse_moment,
 )
-from tickwheel.protocol.limits import MAX_TIME_MS
 
 
 @pytest.mark.parametrize(

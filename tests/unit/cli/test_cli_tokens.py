@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from broker import tokens
-from cli.main import root
+from tickwheel_broker.security import tokens
+from tickwheel_cli.main import root
 
 TOKEN = re.compile(r"twk_[0-9a-f]{12}_[A-Za-z0-9_-]{43}")
 

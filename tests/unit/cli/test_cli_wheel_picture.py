@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from cli.wheel_picture import bar, heat_strip, squeeze, stretches, wheel_picture
 from tickwheel.stats import Forecast, Wheel, WheelLevel
+from tickwheel_cli.looking.wheel_picture import bar, heat_strip, squeeze, stretches, wheel_picture
 
 NOW_MS = 1_935_385_200_000
 LABELS = ("second", "minute", "hour", "day", "week", "month", "later")

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from native import crc32c, ffi, lib, twin
+from tests.twins import crc32c as twin
+from tickwheel_native import crc32c, ffi, lib
 
 # RFC 3720, appendix B.4.
 KNOWN = [

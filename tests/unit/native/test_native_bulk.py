@@ -8,13 +8,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from native import ffi, lib
-from native.twins import bulk
-from native.twins.bulk import FILL_TYPE, FOREIGN, Message
-from native.twins.log import make_record
-from native.twins.store import padded
 from tests.support.native_pair import NOW_MS, Pair
 from tests.support.native_store import Outputs, pointer
+from tests.twins import bulk
+from tests.twins.bulk import FILL_TYPE, FOREIGN, Message
+from tests.twins.log import make_record
+from tests.twins.store import padded
+from tickwheel_native import ffi, lib
 
 texts = st.binary(max_size=12)
 messages = st.lists(

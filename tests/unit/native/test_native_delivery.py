@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from native import ffi, lib
-from native.twins import delivery
-from native.twins.acks import ALREADY_ACKED, NEVER_DELIVERED, NOT_FOUND, STALE_RECEIPT
-from native.twins.change import IS_DELIVERED, IS_DONE, IS_READY, IS_SCHEDULED, IS_UNKNOWN
-from native.twins.delivery import BROKEN, DUE, SUPERSEDED
-from native.twins.store import CANCELLED, DAMAGED, RUN, Array
 from tests.support.native_frames import ORDERS, PRIORITY, Item, SendFrame
 from tests.support.native_pair import NOW_MS, Pair, Sizes
 from tests.support.native_store import Outputs, pointer
+from tests.twins import delivery
+from tests.twins.acks import ALREADY_ACKED, NEVER_DELIVERED, NOT_FOUND, STALE_RECEIPT
+from tests.twins.change import IS_DELIVERED, IS_DONE, IS_READY, IS_SCHEDULED, IS_UNKNOWN
+from tests.twins.delivery import BROKEN, DUE, SUPERSEDED
+from tests.twins.store import CANCELLED, DAMAGED, RUN, Array
+from tickwheel_native import ffi, lib
 
 LAST = (1 << 64) - 1
 

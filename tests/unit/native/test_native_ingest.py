@@ -10,19 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from native.twins.ingest import (
-    BAD_TIME,
-    BODY_TOO_LARGE,
-    DUPLICATE,
-    DUPLICATE_DIFFERS,
-    HEADERS_TOO_LARGE,
-    KEY_TOO_LONG,
-    SEND,
-    Ingested,
-    Stop,
-    frame,
-)
-from native.twins.keys import key_hash
 from tests.support.native_frames import (
     DELAYS,
     HEADERS,
@@ -38,6 +25,19 @@ from tests.support.native_frames import (
     sends,
 )
 from tests.support.native_pair import EMPTY_INDEX_BYTES, REPLIES_BYTES, Pair, Sizes
+from tests.twins.ingest import (
+    BAD_TIME,
+    BODY_TOO_LARGE,
+    DUPLICATE,
+    DUPLICATE_DIFFERS,
+    HEADERS_TOO_LARGE,
+    KEY_TOO_LONG,
+    SEND,
+    Ingested,
+    Stop,
+    frame,
+)
+from tests.twins.keys import key_hash
 
 TELL_DIFFERENCES = 64
 ROOMY = Sizes(log_bytes=1 << 18, staging_bytes=1 << 18, rows=256, max_frame_bytes=1 << 17)

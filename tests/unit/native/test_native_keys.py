@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from native import lib
-from native.twins.keys import key_hash
 from tests.support.native_frames import KEYS, Item, SendFrame
 from tests.support.native_pair import EMPTY_INDEX_BYTES, Pair, Sizes
 from tests.support.native_store import Outputs
+from tests.twins.keys import key_hash
+from tickwheel_native import lib
 
 
 @given(st.integers(0, (1 << 32) - 1), st.binary(max_size=300))

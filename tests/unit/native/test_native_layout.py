@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from native.twins.store import dtype_of
+from tests.twins.store import dtype_of
 from timerlog import layout
 
 LAYOUTS = [

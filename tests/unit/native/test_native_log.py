@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from native import ffi, lib
-from native.twins import log as twin
-from native.twins.log import (
+from tests.support.native_pair import LOG_START, NOW_MS, Pair, Sizes, append_record
+from tests.support.native_store import Outputs, pointer
+from tests.twins import log as twin
+from tests.twins.log import (
     BAD_CHECKSUM,
     BAD_LENGTH,
     END_OF_RANGE,
@@ -25,9 +26,8 @@ from native.twins.log import (
     ZEROS,
     make_record,
 )
-from native.twins.store import padded
-from tests.support.native_pair import LOG_START, NOW_MS, Pair, Sizes, append_record
-from tests.support.native_store import Outputs, pointer
+from tests.twins.store import padded
+from tickwheel_native import ffi, lib
 
 
 def verify(data: bytes, position: int = 0, end: int | None = None) -> tuple[int, int]:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from native.twins.log import END_TYPE, MOVED_TYPE, make_record
-from native.twins.purge import GROUP, NEED_DISK, NONSENSE, STATE
-from native.twins.store import ACKED, CANCELLED, DEAD, LEASED, READY, SCHEDULED, padded
 from tests.support.native_pair import EMPTY_INDEX_BYTES, GROUP_TOPICS, LOG_START, NOW_MS, TOPICS, Pair, Sizes
+from tests.twins.log import END_TYPE, MOVED_TYPE, make_record
+from tests.twins.purge import GROUP, NEED_DISK, NONSENSE, STATE
+from tests.twins.store import ACKED, CANCELLED, DEAD, LEASED, READY, SCHEDULED, padded
 from tests.unit.native.test_native_log import message, stored
 from tests.unit.native.test_native_rebuild import any_tables
 

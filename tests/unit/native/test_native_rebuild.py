@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from native.twins.store import ACKED, CANCELLED, DEAD, LEASED, READY, SCHEDULED, UNTOUCHED, WAITING, Array
 from tests.support.native_pair import EMPTY_INDEX_BYTES, GROUP_TOPICS, TOPICS, Pair, Sizes
+from tests.twins.store import ACKED, CANCELLED, DEAD, LEASED, READY, SCHEDULED, UNTOUCHED, WAITING, Array
 
 MESSAGES = 40
 SIZES = Sizes(rows=MESSAGES + 1, keys_bytes=EMPTY_INDEX_BYTES + 4_096)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from native import ffi, lib
-from native.twins import scan as twin
-from native.twins.log import BAD_CHECKSUM, BAD_LENGTH, END_OF_RANGE, END_RECORD, MESSAGE, ZEROS, make_record
-from native.twins.store import padded
 from tests.support.native_store import Outputs, pointer
+from tests.twins import scan as twin
+from tests.twins.log import BAD_CHECKSUM, BAD_LENGTH, END_OF_RANGE, END_RECORD, MESSAGE, ZEROS, make_record
+from tests.twins.store import padded
+from tickwheel_native import ffi, lib
 
 ALL = [1] * 256
 

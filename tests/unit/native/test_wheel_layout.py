@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from native import ffi, lib
-from timerlog.wheel_core import LAST_DUE_MS, NEVER, TIMER_DTYPE, WHEEL_DTYPE
+from tickwheel_native import ffi, lib
+from timerlog.wheel.native_core import LAST_DUE_MS, NEVER, TIMER_DTYPE, WHEEL_DTYPE
 
 LAYOUTS = [("tw_timer", TIMER_DTYPE), ("tw_wheel", WHEEL_DTYPE)]
 

@@ -13,6 +13,30 @@ import anyio
 from anyio.abc import ByteStream, TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from tickwheel.protocol.bodies.requests import (
+    Answer,
+    Cancel,
+    CancelOk,
+    GetStats,
+    GetTopics,
+    GetWheel,
+    Hello,
+    HelloOk,
+    OpenTopic,
+    OpenTopicOk,
+    Ping,
+    Pong,
+    Reschedule,
+    RescheduleOk,
+    Subscribe,
+    SubscribeOk,
+    Unsubscribe,
+    UnsubscribeOk,
+    encode_body,
+    encode_error,
+    encode_map,
+)
+from tickwheel.protocol.bodies.settling import Return, ReturnOk
 from tickwheel.protocol.errors import RemoteProtocolError, TickwheelError
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.limits import DEFAULT_PRIORITY
@@ -36,30 +60,6 @@ from tickwheel.protocol.messages import (
     encode_deliver,
     encode_send_ok,
 )
-from tickwheel.protocol.requests import (
-    Answer,
-    Cancel,
-    CancelOk,
-    GetStats,
-    GetTopics,
-    GetWheel,
-    Hello,
-    HelloOk,
-    OpenTopic,
-    OpenTopicOk,
-    Ping,
-    Pong,
-    Reschedule,
-    RescheduleOk,
-    Subscribe,
-    SubscribeOk,
-    Unsubscribe,
-    UnsubscribeOk,
-    encode_body,
-    encode_error,
-    encode_map,
-)
-from tickwheel.protocol.settling import Return, ReturnOk
 
 LIMITS = HelloOk(
     protocol=1,

@@ -32,8 +32,8 @@ from tickwheel.errors import (
     TickwheelError,
     UnknownTopic,
 )
+from tickwheel.protocol.bodies.requests import OpenTopic
 from tickwheel.protocol.machine import Requested, SendRequested, ServerEvent
-from tickwheel.protocol.requests import OpenTopic
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from tests.support.messages import message_table, send
 from tests.unit.tickwheel.both import on_both
 from tests.unit.tickwheel.fake_server import FakeServer
 from tickwheel import Client
-from tickwheel._topics import wire_settings
+from tickwheel.client.admin.topics import wire_settings
 from tickwheel.errors import BadTime
 
 BARE: list[Any] = [5, -5, 0.5, np.array([5, 6]), array("q", [5, 6]), [timedelta(1), 5], True]

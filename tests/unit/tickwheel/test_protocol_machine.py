@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tickwheel.protocol.bodies.requests import Cancel, HelloOk, encode_body, encode_map, hello
 from tickwheel.protocol.errors import BadCrc, BadHandshake, FrameTooLarge, RemoteProtocolError, to_wire
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES
@@ -32,7 +33,6 @@ from tickwheel.protocol.messages import (
     pack_column,
     retarget_send,
 )
-from tickwheel.protocol.requests import Cancel, HelloOk, encode_body, encode_map, hello
 
 MAX_FRAME_BYTES = 4096
 HELLO_OK = HelloOk(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tickwheel._query import QueryColumn, QueryResult, query_request
+from tickwheel.client.admin.query import QueryColumn, QueryResult, query_request
 from tickwheel.errors import BadArgument, NaiveDatetime
+from tickwheel.protocol.bodies.requests import Query
 from tickwheel.protocol.limits import MAX_QUERY_ROWS, MAX_SQL_CHARACTERS
-from tickwheel.protocol.requests import Query
 
 
 def test_rows_and_dictionaries() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.tickwheel.both import on_both
 from tests.unit.tickwheel.fake_server import FakeServer
 from tickwheel import Client, SendResult
-from tickwheel._backoff import Backoff
+from tickwheel.client.backoff import Backoff
 from tickwheel.errors import (
     NotConnected,
     SendUncertain,
@@ -22,9 +22,9 @@ from tickwheel.errors import (
     TooManyGroups,
     UnsupportedProtocol,
 )
+from tickwheel.protocol.bodies.requests import GoAway, Hello, Subscribe, Unsubscribe
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.machine import AckRequested, Requested, SendRequested, ServerEvent
-from tickwheel.protocol.requests import GoAway, Hello, Subscribe, Unsubscribe
 
 Hook = Callable[[ServerEvent], str | None]
 

@@ -11,11 +11,13 @@ import msgspec
 import pytest
 
 import tickwheel
-from broker.settings import FIELDS
-from tickwheel import Client, _groups, _options, stats, sync, testing
-from tickwheel._subscription import SubscribeOptions
+from tickwheel import Client, stats, sync, testing
+from tickwheel.client import options as _options
+from tickwheel.client.admin import groups as _groups
+from tickwheel.client.consumer.subscription import SubscribeOptions
 from tickwheel.errors import BadArgument
-from tickwheel.protocol.bodies import Request
+from tickwheel.protocol.bodies.base import Request
+from tickwheel_broker.config.settings import FIELDS
 
 OWN_WAY = {"subscribe_as", "forget"}
 """For the blocking client itself."""

@@ -20,9 +20,9 @@ from tickwheel.errors import (
     RemoteProtocolError,
     TooManySubscriptions,
 )
+from tickwheel.protocol.bodies.requests import Subscribe, Unsubscribe
+from tickwheel.protocol.bodies.settling import Return
 from tickwheel.protocol.machine import AckRequested, Requested
-from tickwheel.protocol.requests import Subscribe, Unsubscribe
-from tickwheel.protocol.settling import Return
 
 
 @asynccontextmanager

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from tests.support.bulk import JOB, columns, job
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
-from timerlog.bulk import MANIFEST, Manifest, Topics, by_time, write_manifest, write_segments
+from timerlog.bulk.job import InThread, Join, Pace
+from timerlog.bulk.write import MANIFEST, Manifest, Topics, by_time, write_manifest, write_segments
 from timerlog.errors import BadJob
-from timerlog.job import InThread, Join, Pace
 from timerlog.layout import MessageState
-from timerlog.purge import DropTicket, FreeTicket, WaitDurable
+from timerlog.purge.purger import DropTicket, FreeTicket, WaitDurable
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
-from timerlog.tables import remove_derived_files
+from timerlog.tables.tables import remove_derived_files
 
 MINUTE_MS = 60_000
 
@@ -391,7 +391,7 @@ def test_the_keys_of_a_job_that_a_stop_has_ended_are_free(tmp_path: Path, staged
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
     job(store, staged, [("t", columns([NOW_MS + 5] * 20_000, keys=keys(20_000)))], NOW_MS)
     adoption = store.adopter.start(staged, 0)
-    with mock.patch("timerlog.adopting._Adoption._settle", return_value=iter(["keys are entered"])):
+    with mock.patch("timerlog.bulk.adopt._Adoption._settle", return_value=iter(["keys are entered"])):
         while (pause := store.adopter.step(NOW_MS)) != "keys are entered":
             if isinstance(pause, InThread):
                 pause.work()

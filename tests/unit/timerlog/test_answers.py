@@ -13,12 +13,19 @@ import pytest
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.purging import LATER_MS, mixed
-from timerlog.answers import WHOLE, AnsweredRecord, Answering, AnswersBase, RememberedAnswers, RequestName
-from timerlog.backup import back_up, restore
+from timerlog.commitlog.records import Outbound, send_payload
 from timerlog.layout import RecordType
-from timerlog.messages import Outbound, send_payload
+from timerlog.maintenance.backup import back_up, restore
 from timerlog.store import Store, StoreSettings
-from timerlog.tables import remove_derived_files
+from timerlog.tables.answers import (
+    WHOLE,
+    AnsweredRecord,
+    Answering,
+    AnswersBase,
+    RememberedAnswers,
+    RequestName,
+)
+from timerlog.tables.tables import remove_derived_files
 
 CANCEL_OK = 31
 SETTINGS = StoreSettings(segment_bytes=8 * MIB, max_frame_bytes=64 * 1024, max_body_bytes=16 * 1024)
@@ -243,7 +250,7 @@ def test_an_error_before_the_change_forgets_what_was_decided(
     store.ingest(send(topic, [b"x"]), NOW_MS)
     asked = answering(store)
     asked.expect(msgspec.msgpack.encode)
-    monkeypatch.setattr("timerlog.core.group_room_bytes", lambda records: 1 << 40)
+    monkeypatch.setattr("timerlog.engine.state.group_room_bytes", lambda records: 1 << 40)
     with pytest.raises(Exception, match="possible"), store.remembering(asked):
         store.cancel([1], NOW_MS)
     assert not asked.has_decided

@@ -10,12 +10,20 @@ import pytest
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.purging import LATER_MS, content, fill, mixed
-from timerlog.backup import BACKUP_FORMAT, NAME, back_up, check_backup, pack_manifest, read_manifest, restore
+from timerlog.commitlog.log import pack_segment_header, unpack_segment_header
 from timerlog.errors import BackupTargetInUse, BadBackup, DamagedLog, NoDataDirectory, UnsupportedFormat
-from timerlog.inspect import inspect_directory
-from timerlog.log import pack_segment_header, unpack_segment_header
-from timerlog.repair import fill_record
-from timerlog.sealed import seal
+from timerlog.files.small_files import seal
+from timerlog.maintenance.backup import (
+    BACKUP_FORMAT,
+    NAME,
+    back_up,
+    check_backup,
+    pack_manifest,
+    read_manifest,
+    restore,
+)
+from timerlog.maintenance.inspect import inspect_directory
+from timerlog.maintenance.repair import fill_record
 from timerlog.store import Store
 
 NEW_LOG_ID = 77

@@ -9,12 +9,12 @@ from tests.support.driver import MIB, NOW_MS, pump
 from tests.support.frames import send
 from tests.support.full_disk import full_disk
 from tests.support.reader import Reader
-from timerlog.changing import DELIVERED, READY, SCHEDULED, UNKNOWN, Revoked
-from timerlog.core import RUNS_A_RECORD
+from timerlog.commitlog.log import CommitLog
+from timerlog.commitlog.records import Outbound
+from timerlog.engine.change import DELIVERED, READY, SCHEDULED, UNKNOWN, Revoked
+from timerlog.engine.state import RUNS_A_RECORD
 from timerlog.errors import BadTime, DiskFull, UnknownGroup
 from timerlog.layout import MAX_TIME_MS, RecordType
-from timerlog.log import CommitLog
-from timerlog.messages import Outbound
 from timerlog.store import Store
 
 

@@ -8,12 +8,12 @@ from unittest import mock
 import msgspec
 import pytest
 
-from timerlog import checkpoint
-from timerlog.base import Base, GroupBase, TopicBase
-from timerlog.checkpoint import Checkpoint
-from timerlog.disk import FileDisk
 from timerlog.errors import UnsupportedFormat
+from timerlog.files.disk import FileDisk
 from timerlog.layout import GroupRecord, TopicRecord
+from timerlog.recovery import checkpoint
+from timerlog.recovery.checkpoint import Checkpoint
+from timerlog.tables.base_record import Base, GroupBase, TopicBase
 
 ONE = Checkpoint(
     log_id=1,

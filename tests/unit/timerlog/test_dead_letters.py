@@ -14,11 +14,11 @@ from tests.support.full_disk import full_disk
 from tests.support.native_frames import HEADERS, Item, SendFrame
 from tests.support.reader import Reader
 from tickwheel.protocol.limits import dead_topic as dead_topic_by_protocol
-from timerlog.dead_letters import HEADER, dead_topic
+from timerlog.commitlog.records import MessageView, Outbound
+from timerlog.engine.dead_letters import HEADER, dead_topic
+from timerlog.engine.select import Filter
 from timerlog.errors import BadName, DiskFull
 from timerlog.layout import MAX_HEADERS_BYTES, TopicRecord
-from timerlog.messages import MessageView, Outbound
-from timerlog.selecting import Filter
 from timerlog.settings import TopicSettings
 from timerlog.store import Store
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from native import lib
 from tests.support.driver import MIB, NOW_MS, pump
 from tests.support.frames import ack_payload, delivered, send
 from tests.support.reader import Reader
+from tickwheel_native import lib
 from timerlog.errors import TooManyGroups, UnknownGroup
 from timerlog.store import Store
 

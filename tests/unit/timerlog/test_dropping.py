@@ -10,13 +10,13 @@ import pytest
 
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.purging import ack, fill, take
-from timerlog import checkpoint
-from timerlog.core import UInt64Array
+from timerlog.engine.select import Filter
+from timerlog.engine.state import UInt64Array
 from timerlog.errors import OtherLog
 from timerlog.layout import MessageState
-from timerlog.selecting import Filter
+from timerlog.recovery import checkpoint
 from timerlog.store import Store
-from timerlog.tables import remove_derived_files
+from timerlog.tables.tables import remove_derived_files
 
 DONE_MS = NOW_MS + 10
 COUNT = 40

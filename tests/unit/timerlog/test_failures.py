@@ -9,8 +9,8 @@ import pytest
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.reader import Reader
-from timerlog.failures import ATTEMPTS_KEPT, CAPACITY_CHARS, Failure, Failures
 from timerlog.store import Store
+from timerlog.tables.failures import ATTEMPTS_KEPT, CAPACITY_CHARS, Failure, Failures
 
 
 def failure(epoch: int, error: str = "e") -> Failure:

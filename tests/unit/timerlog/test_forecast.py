@@ -10,11 +10,11 @@ import pytest
 
 from tests.support.driver import MIB, NOW_MS, pump
 from tests.support.frames import ack_payload, send
-from timerlog import forecast
-from timerlog.forecast import label_of
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.store import Store
-from timerlog.wheel import TimerWheel
+from timerlog.wheel import forecast
+from timerlog.wheel.forecast import label_of
+from timerlog.wheel.wheel import TimerWheel
 
 _IN_A_CHAIN, _POSTPONED = 1 | 4, 16
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000

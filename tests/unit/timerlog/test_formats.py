@@ -9,19 +9,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from native import crc32c
 from tests.support.damage import Original
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
-from timerlog import checkpoint
-from timerlog.bulk import MANIFEST
-from timerlog.disk import FileDisk
+from tickwheel_native import crc32c
+from timerlog.bulk.job_files import JobFiles
+from timerlog.bulk.write import MANIFEST
 from timerlog.errors import UnsupportedFormat
-from timerlog.inspect import inspect_directory
-from timerlog.job_files import JobFiles
-from timerlog.recovery import ADOPTING, ADOPTING_FORMAT
-from timerlog.repair import repair
-from timerlog.sealed import seal
+from timerlog.files.disk import FileDisk
+from timerlog.files.small_files import seal
+from timerlog.maintenance.inspect import inspect_directory
+from timerlog.maintenance.repair import repair
+from timerlog.recovery import checkpoint
+from timerlog.recovery.opening import ADOPTING, ADOPTING_FORMAT
 from timerlog.store import Store
 
 

@@ -13,9 +13,9 @@ from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
 from tests.support.purging import LATER_MS
 from tests.support.small_disk import limited_disk, small_tmpfs
-from timerlog.disk import Disk, FileDisk
+from timerlog.engine.produce import Stop
 from timerlog.errors import DiskFull
-from timerlog.producing import Stop
+from timerlog.files.disk import Disk, FileDisk
 from timerlog.store import Store
 
 DUE_MS = NOW_MS + 60_000

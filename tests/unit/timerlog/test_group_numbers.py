@@ -17,17 +17,17 @@ from tests.support.purging import LATER_MS, ack, fill, take
 from tests.support.reader import Reader
 from tests.unit.timerlog.test_groups import opened, same_after_every_end, topic_with
 from tickwheel.spark.events import all_events, read_event_batches
-from timerlog.base import capture
+from timerlog.engine.select import Filter
 from timerlog.errors import TooManyGroups, UnknownGroup
-from timerlog.events import event_types
 from timerlog.layout import DeliveryState
-from timerlog.name_fences import CAPACITY
-from timerlog.offline import describe_directory
 from timerlog.query.columns import TableColumns
-from timerlog.selecting import Filter
-from timerlog.snapshot import Snapshot, describe
+from timerlog.readers.describe import describe_directory
+from timerlog.readers.events import event_types
+from timerlog.readers.snapshot import Snapshot, describe
 from timerlog.store import Store
-from timerlog.tables import OLD_FENCE
+from timerlog.tables.base_record import capture
+from timerlog.tables.name_fences import CAPACITY
+from timerlog.tables.tables import OLD_FENCE
 
 STALE, NOT_FOUND = 2, 3
 Receipt = tuple[int, int]

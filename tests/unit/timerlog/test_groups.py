@@ -13,11 +13,11 @@ from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.purging import LATER_MS, ack, fill, take
 from tests.support.reader import Reader
-from timerlog import checkpoint
+from timerlog.commitlog.records import Outbound, send_payload
+from timerlog.engine.select import Filter
 from timerlog.errors import UnknownGroup, UnknownTopic
 from timerlog.layout import MessageState
-from timerlog.messages import Outbound, send_payload
-from timerlog.selecting import Filter
+from timerlog.recovery import checkpoint
 from timerlog.store import Store
 
 STALE, NEVER = 2, 4

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tests.support.small_disk import small_tmpfs
-from timerlog import holes
 from timerlog.errors import DiskFull
-from timerlog.holes import PAGE_BYTES, Holes
-from timerlog.region import Region
+from timerlog.files import holes
+from timerlog.files.holes import PAGE_BYTES, Holes
+from timerlog.files.mapped_file import Region
 
 PAGES = 64
 

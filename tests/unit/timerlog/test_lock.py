@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from timerlog.errors import DirectoryLocked, StoreError
-from timerlog.lock import DirectoryLock
+from timerlog.files.lock import DirectoryLock
 
 
 def test_the_second_owner_is_told_the_first_ones_pid(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.driver import MIB, NOW_MS, SMALL
 from tests.support.frames import send
-from timerlog.disk import FileSegment
+from timerlog.commitlog.log import pack_segment_header, unpack_segment_header
+from timerlog.engine.produce import Stop
 from timerlog.errors import DiskFull, LogFailed, StoreError, UnsupportedFormat
+from timerlog.files.disk import FileSegment
 from timerlog.layout import SEGMENT_HEADER_BYTES
-from timerlog.log import pack_segment_header, unpack_segment_header
-from timerlog.producing import Stop
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -122,7 +122,7 @@ def test_segment_headers() -> None:
 
 def test_a_newer_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("timerlog.log.FORMAT_VERSION", 3)
+        newer.setattr("timerlog.commitlog.log.FORMAT_VERSION", 3)
         packed = pack_segment_header(0, 8192, 1)
     with pytest.raises(UnsupportedFormat, match="format 3"):
         unpack_segment_header(packed)

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.driver import NOW_MS
 from tests.support.frames import SEND, frame
+from timerlog.commitlog.records import MessageView, Outbound, send_payload
 from timerlog.layout import MAX_KEY_BYTES
-from timerlog.messages import MessageView, Outbound, send_payload
 from timerlog.store import Store
 
 MESSAGES = (

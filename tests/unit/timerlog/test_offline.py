@@ -12,14 +12,14 @@ import pytest
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.purging import LATER_MS, content, mixed
 from tests.support.queried import send_all
-from timerlog.apply import pack_lease, unpack_lease
+from timerlog.commitlog.log import pack_segment_header
 from timerlog.errors import BadDirectory, DamagedLog, PositionGone, TablesMissing
-from timerlog.events import event_types, read_events
 from timerlog.layout import RUN, SEGMENT_HEADER_BYTES
-from timerlog.log import pack_segment_header
-from timerlog.offline import Offline, describe_directory
-from timerlog.snapshot import LogView, Snapshot, describe
+from timerlog.readers.describe import Offline, describe_directory
+from timerlog.readers.events import event_types, read_events
+from timerlog.readers.snapshot import LogView, Snapshot, describe
 from timerlog.store import Store
+from timerlog.tables.apply import pack_lease, unpack_lease
 
 
 def send(store: Store, count: int, topic: str = "orders", size_bytes: int = 10) -> int:
@@ -174,7 +174,7 @@ def test_tables_that_cannot_be_trusted(store: Store, tmp_path: Path, monkeypatch
         (without / name).unlink()
         with pytest.raises(TablesMissing, match=name.split(".")[0]):
             describe_directory(without, NOW_MS)
-    monkeypatch.setattr("timerlog.checkpoint.boot_id", lambda: "another boot")
+    monkeypatch.setattr("timerlog.recovery.checkpoint.boot_id", lambda: "another boot")
     with pytest.raises(TablesMissing, match="cannot be trusted"):
         seen(store)
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from tests.support.driver import NOW_MS, SMALL
-from timerlog.messages import Outbound, send_payload
-from timerlog.prepared import HEADER
+from timerlog.commitlog.records import Outbound, send_payload
+from timerlog.engine.prepared import HEADER
 from timerlog.store import Store
 
 

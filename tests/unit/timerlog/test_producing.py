@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.driver import NOW_MS
 from tests.support.frames import frame, send
+from timerlog.engine.produce import Stop
 from timerlog.errors import BadName, TooManyTopics, UnknownTopic
 from timerlog.layout import MAX_TIME_MS
-from timerlog.producing import Stop
 from timerlog.store import Store
 
 

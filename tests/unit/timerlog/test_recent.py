@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timerlog.recent import CAPACITY, RecentTransactions
+from timerlog.tables.recent import CAPACITY, RecentTransactions
 
 
 def number(n: int) -> bytes:

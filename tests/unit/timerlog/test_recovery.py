@@ -10,9 +10,9 @@ import pytest
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
 from tests.support.purging import take
-from timerlog import checkpoint
 from timerlog.errors import DamagedLog, StoreError
 from timerlog.layout import SEGMENT_HEADER_BYTES
+from timerlog.recovery import checkpoint
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.reader import Reader
-from timerlog.messages import Outbound
+from timerlog.commitlog.records import Outbound
 from timerlog.store import Store
 
 LAST_MS = NOW_MS + 3_600_000

@@ -9,9 +9,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from timerlog import region as region_module
 from timerlog.errors import DiskFull, StoreError
-from timerlog.region import PAGE_BYTES, Region
+from timerlog.files import mapped_file as region_module
+from timerlog.files.mapped_file import PAGE_BYTES, Region
 
 MIB = 1024 * 1024
 
@@ -84,10 +84,10 @@ def test_a_file_system_without_holes_keeps_the_space(tmp_path: Path, monkeypatch
     region.ensure(PAGE_BYTES)
     region.array("u1", 0, PAGE_BYTES)[:] = 7
     with monkeypatch.context() as patched:
-        patched.setattr("timerlog.region.lib", _NoHoles(errno.EOPNOTSUPP))
+        patched.setattr("timerlog.files.mapped_file.lib", _NoHoles(errno.EOPNOTSUPP))
         region.punch(0, PAGE_BYTES)
         assert (region.array("u1", 0, PAGE_BYTES) == 7).all()
-        patched.setattr("timerlog.region.lib", _NoHoles(errno.EIO))
+        patched.setattr("timerlog.files.mapped_file.lib", _NoHoles(errno.EIO))
         with pytest.raises(OSError, match="freeing part of"):
             region.free(0, PAGE_BYTES)
     region.free(0, PAGE_BYTES)
@@ -138,6 +138,8 @@ def test_to_write_back_promises_nothing(tmp_path: Path) -> None:
     """A broker whose clients have all open files goes on."""
     region = Region(tmp_path / "table", 1 << 20)
     region.ensure(PAGE_BYTES)
-    with mock.patch("timerlog.region.os.open", side_effect=OSError(errno.EMFILE, "too many open files")):
+    with mock.patch(
+        "timerlog.files.mapped_file.os.open", side_effect=OSError(errno.EMFILE, "too many open files")
+    ):
         region.write_back(0, PAGE_BYTES)
     region.close()

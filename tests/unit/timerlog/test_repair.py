@@ -14,8 +14,8 @@ from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
 from tests.support.purging import LATER_MS, content, fill, mixed
 from timerlog.errors import DamagedLog, DirectoryLocked, NoDataDirectory, Unrepairable
-from timerlog.inspect import inspect_directory
-from timerlog.repair import RepairReport, fill_record, repair
+from timerlog.maintenance.inspect import inspect_directory
+from timerlog.maintenance.repair import RepairReport, fill_record, repair
 from timerlog.store import Store
 
 

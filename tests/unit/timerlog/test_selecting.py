@@ -7,9 +7,9 @@ import pytest
 from tests.support.driver import NOW_MS, pump
 from tests.support.frames import send
 from tests.support.reader import Reader
-from timerlog import selecting
+from timerlog.engine import select as selecting
+from timerlog.engine.select import Filter
 from timerlog.errors import UnknownGroup
-from timerlog.selecting import Filter
 from timerlog.store import Store
 
 

@@ -13,13 +13,13 @@ from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.full_disk import full_disk
 from tests.support.reader import Reader
+from timerlog.commitlog.log import CommitLog
+from timerlog.commitlog.records import Outbound, send_payload
+from timerlog.engine.settle import REFUSALS
 from timerlog.errors import BadTime, DiskFull, LogFailed, UnknownGroup
-from timerlog.failures import MAX_ERROR_CHARS
 from timerlog.layout import HOLDERS, MAX_TIME_MS
-from timerlog.log import CommitLog
-from timerlog.messages import Outbound, send_payload
-from timerlog.settling import REFUSALS
 from timerlog.store import Store
+from timerlog.tables.failures import MAX_ERROR_CHARS
 
 LAST_MS = NOW_MS + 3_600_000
 

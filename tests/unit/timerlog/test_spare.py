@@ -12,11 +12,11 @@ import pytest
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
 from tests.support.purging import LATER_MS, content, fill, mixed
-from timerlog.disk import FileDisk, FileSegment
+from timerlog.engine.produce import Stop
 from timerlog.errors import DiskFull
+from timerlog.files.disk import FileDisk, FileSegment
+from timerlog.files.spare import FULL_BYTES, Spare
 from timerlog.layout import MessageState
-from timerlog.producing import Stop
-from timerlog.spare import FULL_BYTES, Spare
 from timerlog.store import Store
 
 MIB = 1 << 20
@@ -136,7 +136,7 @@ def test_it_is_not_spent_on_a_segment_that_would_stay(tmp_path: Path) -> None:
     with full_disk(tmp_path):
         while store.ingest(send(1, [bytes(1_000)] * 50), NOW_MS).stop is not Stop.DISK_FULL:
             pass
-        with mock.patch("timerlog.purge._MORE_THAN_MOVED_BYTES", FULL_BYTES), pytest.raises(DiskFull):
+        with mock.patch("timerlog.purge.purger._MORE_THAN_MOVED_BYTES", FULL_BYTES), pytest.raises(DiskFull):
             store.purge(LATER_MS)
     assert store.spare.size_bytes == FULL_BYTES
     store.close()

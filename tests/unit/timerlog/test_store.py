@@ -10,14 +10,14 @@ from unittest import mock
 
 import pytest
 
-from broker.errors import from_store
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
+from tickwheel_broker.errors import from_store
 from timerlog.errors import BadDirectory, BadSettings, DiskFull
-from timerlog.region import PAGE_BYTES
+from timerlog.files.mapped_file import PAGE_BYTES
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
-from timerlog.tables import Tables
+from timerlog.tables.tables import Tables
 
 GIB = 1 << 30
 

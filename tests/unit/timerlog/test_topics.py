@@ -8,11 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from native import ffi
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.full_disk import full_disk
 from tests.support.reader import Reader
+from tickwheel_native import ffi
+from timerlog.commitlog.records import Outbound
+from timerlog.engine.topics import check_name, shard_name
 from timerlog.errors import (
     BadName,
     BadTopicSettings,
@@ -25,9 +27,7 @@ from timerlog.errors import (
     UnknownTopic,
 )
 from timerlog.layout import RecordType
-from timerlog.messages import Outbound
 from timerlog.store import Store
-from timerlog.topics import check_name, shard_name
 
 HOUR_MS = 3_600_000
 
@@ -96,7 +96,7 @@ def test_records_that_never_fit_together_are_refused(store: Store, topic: int) -
 def test_a_group_of_records_without_room_is_taken_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.log.flush()
     position = store.appended_position
-    monkeypatch.setattr("timerlog.core.group_room_bytes", lambda records: 40)
+    monkeypatch.setattr("timerlog.engine.state.group_room_bytes", lambda records: 40)
     monkeypatch.setattr(store.tables.native, "segment_end", position + 60, raising=True)
     with pytest.raises(StoreError, match="more room"):
         store.create_topic("t", {}, 16, NOW_MS)

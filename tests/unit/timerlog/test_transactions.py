@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.errors import from_store
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
+from tickwheel_broker.errors import from_store
+from timerlog.commitlog.records import Outbound, send_payload
+from timerlog.engine.select import Filter
 from timerlog.errors import BadTransactionId, TransactionRefused, TransactionTooLarge, UnknownTopic
-from timerlog.messages import Outbound, send_payload
-from timerlog.selecting import Filter
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 

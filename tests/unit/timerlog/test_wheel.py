@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerlog.errors import BadTime, DiskFull
-from timerlog.timers import Timers
-from timerlog.wheel import CASCADE_BUDGET, CROWD_LIMIT, WALK_LIMIT, DamagedWheel, TimerWheel
-from timerlog.wheel_core import LAST_DUE_MS, TIMER_DTYPE
+from timerlog.wheel.native_core import LAST_DUE_MS, TIMER_DTYPE
+from timerlog.wheel.timers import Timers
+from timerlog.wheel.wheel import CASCADE_BUDGET, CROWD_LIMIT, WALK_LIMIT, DamagedWheel, TimerWheel
 
 START_MS = 1_750_000_000_123
 HOUR_MS = 3_600_000

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from tickwheel._checks import many_ids, shown, whole_or_none
+from tickwheel.client.checks import many_ids, shown, whole_or_none
 from tickwheel.outbox.keys.errors import BadKey, BadLimit, BadValue, CounterOverflow, NotAnInteger
 
 Key: TypeAlias = bytes | str

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from tickwheel._checks import shown
+from tickwheel.client.checks import shown
 from tickwheel.outbox.keys.encoding import (
     Key,
     bound_bytes,

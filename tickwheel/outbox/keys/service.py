@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from sqlalchemy.exc import DBAPIError
 
-from tickwheel._backoff import Backoff
-from tickwheel._checks import seconds, shown
+from tickwheel.client.backoff import Backoff
+from tickwheel.client.checks import seconds, shown
 from tickwheel.outbox.database import is_denied
 from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable, LeaseLost, OutboxError
 from tickwheel.outbox.keys import leases, steps

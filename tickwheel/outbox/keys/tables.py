@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
-from tickwheel._checks import shown
+from tickwheel.client.checks import shown
 from tickwheel.outbox.creation import one_at_a_time
 from tickwheel.outbox.database import Database, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing

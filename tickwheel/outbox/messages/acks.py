@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 from sqlalchemy.exc import DBAPIError
 
-from tickwheel._backoff import Backoff
+from tickwheel.client.backoff import Backoff
 from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable, OutboxError
 from tickwheel.outbox.messages.delivered import ack_alone, lease_lost
 from tickwheel.outbox.messages.statements import Receipt

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from sqlalchemy.engine import Connection
 
-from tickwheel._times import Delay, duration_ms, wait_ms
+from tickwheel.client.times import Delay, duration_ms, wait_ms
 from tickwheel.outbox.errors import LeaseLost
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
 from tickwheel.outbox.messages.statements import Claimed, Receipt

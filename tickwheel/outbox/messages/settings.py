@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tickwheel._checks import encoded, shown
-from tickwheel._vitess import parse_pairs, settings_of
+from tickwheel.client.admin.vitess import parse_pairs, settings_of
+from tickwheel.client.checks import encoded, shown
 from tickwheel.outbox.errors import BadTable
 from tickwheel.protocol.errors import BadTopicSettings
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from tickwheel._checks import whole
+from tickwheel.client.checks import whole
 from tickwheel.outbox.errors import OutboxError
 from tickwheel.outbox.messages.delivered import Batch, Message, receipts_of
 from tickwheel.outbox.messages.settings import MAX_BATCH_SIZE

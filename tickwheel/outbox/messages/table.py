@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine
 
-from tickwheel._checks import encoded, listed, shown, whole
-from tickwheel._times import Delay, Moment, moment_ms, wait_ms
+from tickwheel.client.checks import encoded, listed, shown, whole
+from tickwheel.client.times import Delay, Moment, moment_ms, wait_ms
 from tickwheel.outbox.database import Database, now_ns, open_database, savepoint
 from tickwheel.outbox.errors import BadTable
 from tickwheel.outbox.messages import schema as schemas

@@ -22,7 +22,7 @@ from sqlalchemy.exc import (
     StatementError,
 )
 
-from tickwheel._checks import encoded, shown, whole, whole_or_none
+from tickwheel.client.checks import encoded, shown, whole, whole_or_none
 from tickwheel.outbox.database import Kind, error_code
 from tickwheel.outbox.messages.backoff import LATEST_NS
 from tickwheel.outbox.messages.columns import bits_of, range_of

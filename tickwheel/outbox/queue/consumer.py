@@ -18,8 +18,8 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from tickwheel._backoff import Backoff
-from tickwheel._forks import tell
+from tickwheel.client.backoff import Backoff
+from tickwheel.client.forks import tell
 from tickwheel.outbox.queue.holding import Holding, State
 from tickwheel.outbox.queue.messages import AWAY, QueueBatch
 from tickwheel.outbox.queue.sql import Claim, Receipt

@@ -8,8 +8,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import anyio
 
-from tickwheel._backoff import Backoff
-from tickwheel._times import EPOCH, Delay, duration_ms, wait_ms
+from tickwheel.client.backoff import Backoff
+from tickwheel.client.times import EPOCH, Delay, duration_ms, wait_ms
 from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable
 from tickwheel.outbox.queue.holding import Holding
 from tickwheel.outbox.queue.sql import Row

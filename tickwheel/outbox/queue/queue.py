@@ -28,8 +28,8 @@ from typing import Final
 
 from sqlalchemy.engine import URL, Engine
 
-from tickwheel._checks import encoded, shown, whole_or_none
-from tickwheel._times import Delay, duration_ms
+from tickwheel.client.checks import encoded, shown, whole_or_none
+from tickwheel.client.times import Delay, duration_ms
 from tickwheel.outbox.database import Database, open_database
 from tickwheel.outbox.queue import table as queue_table
 from tickwheel.outbox.queue.consumer import QueueConsumer

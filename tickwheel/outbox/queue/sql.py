@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tickwheel._checks import encoded, listed
+from tickwheel.client.checks import encoded, listed
 from tickwheel.outbox.database import Database, error_code, now_ns
 from tickwheel.outbox.queue.table import lease_index, missing, queue_table
 from tickwheel.outbox.transactions import Transaction, require_transaction

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection
 
-from tickwheel._checks import shown
+from tickwheel.client.checks import shown
 from tickwheel.outbox.creation import one_at_a_time
 from tickwheel.outbox.database import Database
 from tickwheel.outbox.errors import BadTable, TableMissing

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from tickwheel._results import CancelResult, RescheduleResult
+from tickwheel.client.results import CancelResult, RescheduleResult
 from tickwheel.outbox.database import Database
 from tickwheel.outbox.relay.aside import SetAside
 from tickwheel.outbox.relay.ledger import Ledger, Turn
@@ -35,7 +35,7 @@ from tickwheel.protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from tickwheel._client import Client
+    from tickwheel.client.client import Client
 
 BATCH_BYTES: Final = 4 * 1024 * 1024
 _FIRST_LIMIT: Final = 64

@@ -17,7 +17,7 @@ from tickwheel.protocol.errors import UnknownTopic
 from tickwheel.protocol.limits import HARD_MAX_BODY_BYTES, MAX_TIME_MS
 
 if TYPE_CHECKING:
-    from tickwheel._client import Client
+    from tickwheel.client.client import Client
 
 TOPIC: Final = "tickwheel.relay"
 _PAGE: Final = 1_000

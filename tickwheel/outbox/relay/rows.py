@@ -14,13 +14,13 @@ from uuid import UUID
 import msgspec
 import sqlalchemy as sa
 
-from tickwheel._columns import encode_one_body, encode_one_headers, encode_one_order_key
+from tickwheel.client.columns import encode_one_body, encode_one_headers, encode_one_order_key
 from tickwheel.outbox.errors import BadTable
 from tickwheel.protocol.errors import BadTime
 from tickwheel.protocol.limits import DEFAULT_PRIORITY, MAX_KEY_BYTES, MAX_PRIORITY, MAX_TIME_MS
 
 if TYPE_CHECKING:
-    from tickwheel.protocol.requests import HelloOk
+    from tickwheel.protocol.bodies.requests import HelloOk
 
 BOOKKEEPING: Final = ("priority", "epoch", "time_next", "time_acked")
 """The columns of a message table that are no part of its messages."""

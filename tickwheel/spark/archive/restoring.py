@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tickwheel._times import Moment, moment_ms
+from tickwheel.client.times import Moment, moment_ms
 from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_TIME_MS, MAX_TOPIC_NAME_CHARS, is_valid_name
 from tickwheel.spark.archive.files import checked_batches, read_batches
 from tickwheel.spark.archive.layout import Archive, FileEntry

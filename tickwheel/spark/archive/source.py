@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timerlog.layout import DeliveryState, MessageState, TopicRecord
-from timerlog.offline import Offline
 from timerlog.query.columns import LogColumns, shard_names
-from timerlog.snapshot import Array, Chunk, Int64Array, Snapshot
+from timerlog.readers.describe import Offline
+from timerlog.readers.snapshot import Array, Chunk, Int64Array, Snapshot
 
 _MS: Final = pa.timestamp("ms", "UTC")
 GROUP: Final = pa.struct(

@@ -1,7 +1,7 @@
 """Bulk scheduling: the rows of a DataFrame become messages of a broker, all of them or none.
 
 Tasks write segments in the broker's own format, sorted by time, into a directory of the job (``tasks``, ``runs``); the
-driver says that they are complete and hands them over (``driver``); ``timerlog.adopting`` takes them in.
+driver says that they are complete and hands them over (``driver``); ``timerlog.bulk.adopt`` takes them in.
 """
 
 from __future__ import annotations

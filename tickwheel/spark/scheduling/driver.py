@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tickwheel import sync
-from tickwheel._bulk import AdoptResult, JobPlan, JobRefused
-from tickwheel._url import default_url
+from tickwheel.client.admin.pipeline import AdoptResult, JobPlan, JobRefused
+from tickwheel.client.url import default_url
 from tickwheel.protocol.errors import NotConnected, RequestTimeout
 from tickwheel.protocol.limits import is_valid_name
 from tickwheel.spark.action import Attempt, run_action
@@ -43,7 +43,7 @@ from tickwheel.spark.scheduling.report import (
     merged,
 )
 from tickwheel.spark.scheduling.tasks import RUN_BYTES, RemoteBroker, Task, Work
-from timerlog.bulk import MANIFEST, Manifest, Plan, Segment, write_manifest
+from timerlog.bulk.write import MANIFEST, Manifest, Plan, Segment, write_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

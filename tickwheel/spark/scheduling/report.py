@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tickwheel.spark.columns import CODES, REASONS, Checked, shown
-from timerlog.bulk import Segment
+from timerlog.bulk.write import Segment
 
 #: So many rows of each reason a task tells of, and so many the driver keeps.
 TASK_SAMPLES: Final = 20

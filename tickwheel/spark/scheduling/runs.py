@@ -1,4 +1,4 @@
-"""Good rows, gathered until they are enough for a run, and then as the columns that ``timerlog.bulk`` writes."""
+"""Good rows, gathered until they are enough for a run, and then as the columns that ``timerlog.bulk.write`` writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tickwheel.spark.columns import Checked, Mask
-from timerlog.bulk import Columns, Plan, Texts, Topics
+from timerlog.bulk.write import Columns, Plan, Texts, Topics
 
 _TEXTS = ("body", "key", "headers", "order_key")
 

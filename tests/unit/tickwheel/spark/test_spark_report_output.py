@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli.main import root
 from tickwheel.spark.report.make import make_report
 from tickwheel.spark.report.options import (
     OutputRefused,
@@ -22,6 +21,7 @@ from tickwheel.spark.report.options import (
     report_options,
 )
 from tickwheel.spark.report.output import check_output, write_report
+from tickwheel_cli.main import root
 
 
 def fill(folder: Path, mark: str = "new") -> None:

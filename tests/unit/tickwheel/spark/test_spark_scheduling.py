@@ -24,7 +24,7 @@ from tickwheel.spark.scheduling.driver import discard, job_id, with_duplicates
 from tickwheel.spark.scheduling.rejects import write_rejects
 from tickwheel.spark.scheduling.report import KEPT_SAMPLES, TASK_SAMPLES, ScheduleResult, TaskReport, merged
 from tickwheel.spark.scheduling.tasks import Task, Work
-from timerlog.bulk import MANIFEST, Manifest, TopicPlan, write_manifest
+from timerlog.bulk.write import MANIFEST, Manifest, TopicPlan, write_manifest
 from timerlog.store import Store
 
 LATER_MS = NOW_MS + 60_000

@@ -12,7 +12,7 @@ from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
 from tests.support.queried import ask, expected_rows, send_all
 from timerlog.layout import DeliveryState, MessageState
-from timerlog.snapshot import Snapshot, describe
+from timerlog.readers.snapshot import Snapshot, describe
 from timerlog.store import Store
 
 COLUMNS = (

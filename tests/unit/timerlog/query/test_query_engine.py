@@ -17,7 +17,7 @@ from tests.support.queried import answer_to, ask, job
 from tickwheel.protocol.frames import FrameReader, FrameType
 from timerlog.query.columns import TABLE_COLUMNS
 from timerlog.query.worker import run_job
-from timerlog.snapshot import LogView, Snapshot
+from timerlog.readers.snapshot import LogView, Snapshot
 from timerlog.store import Store
 
 

@@ -14,7 +14,7 @@ from tests.support.purging import LATER_MS, content, fill, mixed
 from tests.support.queried import ask, expected_rows
 from timerlog.layout import GroupRecord, MessageState
 from timerlog.query.columns import LogColumns
-from timerlog.snapshot import Array, Int64Array, LogView, Snapshot, describe
+from timerlog.readers.snapshot import Array, Int64Array, LogView, Snapshot, describe
 from timerlog.store import Store
 
 

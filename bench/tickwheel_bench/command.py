@@ -1,0 +1,115 @@
+"""The command line of the benchmarks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tickwheel_bench import machine
+from tickwheel_bench.databases import outbox
+from tickwheel_bench.load import lateness, overload, shaping, throughput
+from tickwheel_bench.spark import archive, bulk, reading
+from tickwheel_bench.storage import purge, query, storage
+
+Benchmark = Callable[[Path, float], dict[str, Any]]
+SMOKE_SCALE = 0.02
+
+
+def _wheel(directory: Path, scale: float) -> dict[str, Any]:
+    """The wheel alone, in a process of its own, so that it starts with fresh memory."""
+    command = [
+        sys.executable,
+        "-m",
+        "tickwheel_bench.storage.wheel",
+        "--json",
+        *(["--smoke"] if scale < 1 else []),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
+    "send-many": ("durable send_many, batches of 500 and 1,000: target 1,000,000/s", throughput.send_many),
+    "send-single": ("durable single sends, 64 in flight: target 30,000/s", throughput.send_single),
+    "deliver": ("delivery and ack: targets 300,000/s by batches, 100,000/s singly", throughput.deliver),
+    "lateness": ("50,000 due/s: targets p50 < 1 ms, p99 < 5 ms, none early", lateness.even),
+    "herd": ("1,000,000 due in one ms: none lost, other topic's p99 < 50 ms", lateness.herd),
+    "ready": ("50,000,000 ready messages: target RssAnon < 400 MiB", shaping.ready),
+    "shaping": ("rate within 2 % over 10 s; spread makes a flat ramp", shaping.shaping),
+    "query": ("SQL over 5,000,000 messages, and a stream of 1,000 due/s beside it", query.query),
+    "wheel": ("the wheel alone: targets 5 M schedules/s, 10 M collections/s, flat within 1.3", _wheel),
+    "idle": ("1,000,000 pending: targets < 1 % of a core, RssAnon < 200 MiB", storage.idle),
+    "restart": ("kill -9 with 10,000,000 pending: target < 5 s", storage.restart),
+    "purge": ("5,000,000 acked: targets < 5 % of the disk left, p99 < 20 ms meanwhile", purge.purge),
+    "bulk": ("10,000,000 rows by Spark: targets 2 x Parquet, 3 x sending, adopted in < 2 s", bulk.bulk),
+    "reading": ("10,000,000 rows by Spark: targets 1 x Parquet filtered, 0.5 x whole", reading.reading),
+    "outbox": (
+        "messages in a database: targets 2 x people's loops, 0.1 x their p99, < 1 statement/s",
+        outbox.outbox,
+    ),
+    "archive": ("1,000,000 acked messages to Parquet with Spark, and back", archive.archive),
+    "overload": (
+        "clients that misbehave: target p99 < 100 ms for the others, memory bounded",
+        overload.overload,
+    ),
+    "disk": ("overhead a pending message: target <= 160 bytes", storage.disk),
+}
+
+
+def _listing() -> str:
+    return "\n".join(f"  {name:<12} {text}" for name, (text, _) in BENCHMARKS.items())
+
+
+@click.command(help=f"Measure speed, lateness, memory, restart and disk on this machine.\n\n\b\n{_listing()}")
+@click.argument("names", nargs=-1, type=click.Choice(list(BENCHMARKS)))
+@click.option("--smoke", is_flag=True, help=f"{SMOKE_SCALE:.0%} of the size: does everything work?")
+@click.option(
+    "--directory", type=click.Path(path_type=Path), help="Where data goes [default: a temporary directory]."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("bench/results"), help="Where the JSON file goes."
+)
+def bench(names: tuple[str, ...], smoke: bool, directory: Path | None, out: Path) -> int:
+    """Runs the named benchmarks, or all."""
+    place = Path(tempfile.mkdtemp(prefix="tickwheel-bench-", dir=directory))
+    try:
+        report = _run(names or tuple(BENCHMARKS), SMOKE_SCALE if smoke else 1.0, place)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{'-smoke' if smoke else ''}.json"
+    path.write_text(json.dumps(report, indent=2) + "\n")
+    click.echo(f"written to {path}")
+    return 0
+
+
+def _run(names: tuple[str, ...], scale: float, place: Path) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "scale": scale,
+        "machine": machine.describe(place),
+        "results": {},
+    }
+    for name in names:
+        text, benchmark = BENCHMARKS[name]
+        click.echo(f"{name}: {text}")
+        directory = place / name / "data"
+        directory.mkdir(parents=True)
+        start = time.perf_counter()
+        figures = benchmark(directory, scale)
+        report["results"][name] = figures
+        click.echo(json.dumps(figures, indent=2))
+        click.echo(f"  ({time.perf_counter() - start:.1f} s)\n")
+        shutil.rmtree(directory.parent)
+    return report

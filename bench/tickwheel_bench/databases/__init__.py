@@ -1,0 +1,1 @@
+"""Messages inside SQL databases, against the loops that people write."""

@@ -1,0 +1,1 @@
+"""Throughput, lateness, and clients that misbehave."""

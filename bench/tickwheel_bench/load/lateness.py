@@ -1,0 +1,107 @@
+"""How late messages arrive: received by the subscriber minus deliver_at, on the same machine's clock."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import numpy.typing as npt
+
+from tickwheel import Client
+from tickwheel_bench.daemon import Daemon
+
+BODY = bytes(100)
+LEAD_MS = 3_000
+
+
+class Recorder:
+    """Takes all deliveries of a topic and keeps how late each was, in milliseconds."""
+
+    def __init__(self, topic: str, expected: int) -> None:
+        self.topic, self.expected = topic, expected
+        self.received = 0
+        self.ids: list[npt.NDArray[np.uint64]] = []
+        self.late_ms: list[npt.NDArray[np.float64]] = []
+        self.finished = 0.0
+
+    async def run(self, client: Client) -> None:
+        async with client.subscribe(self.topic, group="bench", credit=50_000, batch=2_000) as subscription:
+            async for batch in subscription.batches():
+                now_ms = time.time_ns() / 1e6
+                self.late_ms.append(now_ms - np.asarray(batch.deliver_at_ms, np.float64))
+                self.ids.append(np.asarray(batch.ids, np.uint64))
+                self.received += len(batch)
+                await batch.ack()
+                if self.received >= self.expected:
+                    break
+            self.finished = time.time_ns() / 1e6
+            await subscription.flush()
+
+    def figures(self) -> dict[str, Any]:
+        late_ms = np.concatenate(self.late_ms)
+        ids = np.concatenate(self.ids)
+        return {
+            "messages": self.received,
+            "lost": self.expected - len(np.unique(ids)),
+            "delivered_twice": len(ids) - len(np.unique(ids)),
+            "early": int((late_ms < 0).sum()),
+            "late_ms": {
+                "min": round(float(late_ms.min()), 3),
+                "p50": round(float(np.percentile(late_ms, 50)), 3),
+                "p99": round(float(np.percentile(late_ms, 99)), 3),
+                "p99.9": round(float(np.percentile(late_ms, 99.9)), 3),
+                "max": round(float(late_ms.max()), 3),
+            },
+        }
+
+
+async def _schedule(client: Client, topic: str, due_ms: npt.NDArray[np.int64]) -> None:
+    for start in range(0, len(due_ms), 1000):
+        part = due_ms[start : start + 1000]
+        (await client.send_many(topic, [BODY] * len(part), deliver_at=part)).raise_for_errors()
+
+
+def even(directory: Path, scale: float) -> dict[str, Any]:
+    """50,000 messages due each second, evenly spread, for ten seconds."""
+    count = int(500_000 * scale)
+
+    async def work() -> dict[str, Any]:
+        async with Client(daemon.url) as client:
+            start_ms = int(time.time() * 1000) + LEAD_MS + count // 200
+            await _schedule(client, "even", start_ms + np.arange(count) // 50)
+            ahead_ms = start_ms - time.time() * 1000
+            recorder = Recorder("even", count)
+            with anyio.fail_after(120):
+                await recorder.run(client)
+            return {"due_per_s": 50_000, "scheduled_ahead_ms": round(ahead_ms)} | recorder.figures()
+
+    with Daemon(directory) as daemon:
+        return anyio.run(work, backend="asyncio")
+
+
+def herd(directory: Path, scale: float) -> dict[str, Any]:
+    """A million messages due in one millisecond, while another topic has 1,000 due each second."""
+    count, calm_count = int(1_000_000 * scale), 10_000
+
+    async def work() -> dict[str, Any]:
+        async with Client(daemon.url) as client, Client(daemon.url) as other:
+            start_ms = int(time.time() * 1000) + LEAD_MS + int(count / 300)
+            await _schedule(client, "herd", np.full(count, start_ms + 2_000, np.int64))
+            await _schedule(client, "calm", start_ms + np.arange(calm_count))
+            herd_of, calm = Recorder("herd", count), Recorder("calm", calm_count)
+            with anyio.fail_after(180):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(herd_of.run, client)
+                    group.start_soon(calm.run, other)
+            drained_ms = herd_of.finished - (start_ms + 2_000)
+            return {
+                "herd": herd_of.figures(),
+                "herd_drained_in_ms": round(drained_ms),
+                "other_topic": calm.figures(),
+            }
+
+    with Daemon(directory) as daemon:
+        return anyio.run(work, backend="asyncio")

@@ -1,0 +1,120 @@
+"""What clients that misbehave cost the others: memory, lateness of a healthy topic meanwhile, and what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import numpy as np
+
+from tickwheel import Client
+from tickwheel_bench.daemon import Daemon
+from tickwheel_bench.load.lateness import BODY, LEAD_MS, Recorder
+
+MIB: Final = 1 << 20
+SECONDS: Final = 15
+DUE_PER_S: Final = 200
+SLOW_DISK_MS: Final = 100
+IDLE_LEAD_MS: Final = 25_000
+"""So many connections take their time to come; those that are there are what is measured."""
+SLOW: Final = (sys.executable, "-m", "tickwheel_bench.load.slow_disk", str(SLOW_DISK_MS))
+#: Scenario → how the broker is started, and its flags.
+SCENARIOS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "flood": (SLOW, ()),
+    "sleep": ((), ("--send-timeout", "5s")),
+    "idle": ((), ("--max-connections", "12000", "--max-connections-per-address", "12000")),
+    "trickle": ((), ("--handshake-timeout", "5s", "--frame-timeout", "5s")),
+    "storm": ((), ()),
+}
+
+
+async def _healthy(client: Client, start_ms: int, count: int) -> Recorder:
+    due_ms = start_ms + np.arange(count) * 1_000 // DUE_PER_S
+    for start in range(0, count, 1_000):
+        part = due_ms[start : start + 1_000]
+        (await client.send_many("healthy", [BODY] * len(part), deliver_at=part)).raise_for_errors()
+    return Recorder("healthy", count)
+
+
+async def _watch(daemon: Daemon, seen: dict[str, Any]) -> None:
+    """The most that the broker held at any time."""
+    while True:
+        seen["anon_bytes"] = max(seen["anon_bytes"], daemon.memory_bytes("RssAnon"))
+        seen["files"] = max(seen["files"], len(os.listdir(f"/proc/{daemon.pid}/fd")))
+        await anyio.sleep(0.2)
+
+
+async def _suffer(daemon: Daemon, name: str, seconds: int) -> dict[str, Any]:
+    seen: dict[str, Any] = {"anon_bytes": 0, "files": 0}
+    before_bytes = daemon.memory_bytes("RssAnon")
+    async with Client(daemon.url) as client:
+        if name == "sleep":
+            for _ in range(100):
+                (await client.send_many("abused", [bytes(1_000)] * 1_000)).raise_for_errors()
+        lead_ms = IDLE_LEAD_MS if name == "idle" else LEAD_MS
+        start_ms = int(time.time() * 1_000) + lead_ms
+        recorder = await _healthy(client, start_ms, seconds * DUE_PER_S)
+        command = [
+            sys.executable,
+            "-m",
+            "tickwheel_bench.load.abuse",
+            name,
+            daemon.url,
+            str(seconds + lead_ms // 1_000),
+        ]
+        said: list[str] = []
+
+        async def abuse() -> None:
+            done = await anyio.run_process(command)
+            said.append(done.stdout.decode())
+
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(_watch, daemon, seen)
+            async with anyio.create_task_group() as group:
+                group.start_soon(abuse)
+                with anyio.fail_after(seconds + 120):
+                    await recorder.run(client)
+            watching.cancel_scope.cancel()
+        stats = await client.stats()
+    return {
+        "abuse": json.loads(said[0]),
+        "memory_before_mib": round(before_bytes / MIB, 1),
+        "memory_most_mib": round(seen["anon_bytes"] / MIB, 1),
+        "open_files_most": seen["files"],
+        "refusals": stats.refusals,
+    } | recorder.figures()
+
+
+async def _after(daemon: Daemon) -> dict[str, Any]:
+    """A new client, without a restart."""
+    begun_s = time.perf_counter()
+    async with Client(daemon.url) as client, client.subscribe("after") as subscription:
+        await client.send("after", b"still there")
+        message = await subscription.receive(timeout=60)
+        assert message is not None, "the broker did not recover"
+        await message.ack(confirm=True)
+        connections = (await client.stats()).connections
+    return {
+        "first_round_trip_after_ms": round((time.perf_counter() - begun_s) * 1_000, 1),
+        "connections_after": connections,
+        "memory_after_mib": round(daemon.memory_bytes("RssAnon") / MIB, 1),
+    }
+
+
+def scenario(directory: Path, name: str, seconds: int) -> dict[str, Any]:
+    """One kind of abuse, on a broker of its own."""
+    program, flags = SCENARIOS[name]
+    with Daemon(directory, *flags, program=program) as daemon:
+        figures: dict[str, Any] = anyio.run(_suffer, daemon, name, seconds)
+        return figures | anyio.run(_after, daemon)
+
+
+def overload(directory: Path, scale: float) -> dict[str, Any]:
+    """All of them, one after the other."""
+    seconds = max(3, round(SECONDS * scale))
+    return {name: scenario(directory / name, name, seconds) for name in SCENARIOS}

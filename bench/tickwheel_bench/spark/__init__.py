@@ -1,0 +1,1 @@
+"""What the pipeline does in a second."""

@@ -1,0 +1,90 @@
+"""Reading messages with Spark, against reading the same rows from Parquet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tickwheel_bench.daemon import Daemon
+from tickwheel_bench.spark.session import FEW_HOURS, HOUR_MS, HOURS, create_topic, make_rows, with_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MESSAGES = 10_000_000
+ROUNDS = 5
+FILTERED = "topic,deliver_at"
+SCANNED = "id,topic,key,priority,state,time_created,deliver_at"
+
+
+def reading(directory: Path, scale: float) -> dict[str, Any]:
+    """Ten million scheduled messages with keys and bodies of 100 bytes; each query five times, the best counts."""
+    return with_spark(directory, lambda spark, daemon: _measure(spark, directory, daemon, scale))
+
+
+def _measure(spark: SparkSession, directory: Path, daemon: Daemon, scale: float) -> dict[str, Any]:
+    from tickwheel.spark import schedule_messages
+
+    count, hours = int(MESSAGES * scale), HOURS if scale >= 1 else FEW_HOURS
+    start_ms = (int(time.time() * 1000) // HOUR_MS + 48) * HOUR_MS
+    create_topic(daemon, "read")
+    rows = make_rows(spark, directory.parent / "rows", count, start_ms, hours)
+    assert schedule_messages(rows, url=daemon.url, topic="read").messages == count
+    parquet = str(directory.parent / "messages")
+    _ours(spark, directory).write.parquet(parquet)
+    since_ms = start_ms + hours * HOUR_MS * 9 // 10
+    queries: dict[str, tuple[dict[str, str], Callable[[DataFrame], Any]]] = {
+        "filtered_aggregate": (_filtered(since_ms), lambda frame: _aggregate(frame, since_ms)),
+        "full_scan_7_columns": ({"columns": SCANNED}, lambda frame: _scan(frame.select(*SCANNED.split(",")))),
+        "full_scan_with_body": (
+            {"columns": f"{SCANNED},body"},
+            lambda frame: _scan(frame.select(*SCANNED.split(","), "body")),
+        ),
+    }
+    figures: dict[str, Any] = {"messages": count}
+    for name, (options, query) in queries.items():
+        ours_s, found = _best(lambda o=options, q=query: q(_ours(spark, directory, **o)))  # type: ignore[misc]
+        parquet_s, expected = _best(lambda q=query: q(spark.read.parquet(parquet)))  # type: ignore[misc]
+        assert found == expected, (name, found, expected)
+        figures[name] = {
+            "ours_s": round(ours_s, 2),
+            "parquet_s": round(parquet_s, 2),
+            "parquet_over_ours": round(parquet_s / ours_s, 2),
+        }
+    return figures
+
+
+def _ours(spark: SparkSession, directory: Path, **options: str) -> DataFrame:
+    return spark.read.format("tickwheel").options(**options).load(str(directory))
+
+
+def _filtered(since_ms: int) -> dict[str, str]:
+    from tickwheel.spark import conditions
+
+    since = datetime.fromtimestamp(since_ms / 1_000, UTC).isoformat()
+    return {"columns": FILTERED, "filters": conditions(("deliver_at", ">=", since))}
+
+
+def _aggregate(frame: DataFrame, since_ms: int) -> Any:
+    """The last tenth of the time, by shard."""
+    from pyspark.sql import functions as F
+
+    chosen = frame.where(F.col("deliver_at") >= F.timestamp_millis(F.lit(since_ms)))
+    return sorted(chosen.groupBy("topic").agg(F.count("*"), F.max("deliver_at")).collect())
+
+
+def _scan(frame: DataFrame) -> None:
+    """Every row and column is made, and thrown away."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _best(work: Callable[[], Any]) -> tuple[float, Any]:
+    taken_s, found = float("inf"), None
+    for _ in range(ROUNDS):
+        started_s = time.perf_counter()
+        found = work()
+        taken_s = min(taken_s, time.perf_counter() - started_s)
+    return taken_s, found

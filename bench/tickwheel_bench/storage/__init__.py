@@ -1,0 +1,1 @@
+"""What pending messages cost on disk, in memory and in the wheel."""

@@ -1,0 +1,91 @@
+"""Whether disk space comes back: 5 million messages are scheduled, delivered and acked, then purged under load."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+
+from tickwheel import Client
+from tickwheel_bench.daemon import Daemon, disk_bytes
+from tickwheel_bench.load.lateness import BODY, Recorder
+
+BATCH = 1_000
+DUE_PER_S = 10_000
+STREAM_S = 30
+ACK_WAIT_S = 10
+#: Nothing is purged before this is set to 0, so that the peak is really all messages at once.
+KEEP = timedelta(days=1)
+
+
+async def _schedule(client: Client, topic: str, due_ms: np.ndarray) -> None:
+    for start in range(0, len(due_ms), BATCH):
+        part = due_ms[start : start + BATCH]
+        (await client.send_many(topic, [BODY] * len(part), deliver_at=part)).raise_for_errors()
+
+
+async def work_off(client: Client, topic: str, count: int) -> None:
+    """Delivers and acks everything."""
+    async with client.subscribe(topic, group="bench", credit=50_000, batch=2_000) as subscription:
+        received = 0
+        async for batch in subscription.batches():
+            received += len(batch)
+            await batch.ack()
+            if received >= count:
+                break
+        await subscription.flush()
+
+
+async def _compact(client: Client, topic: str) -> dict[str, Any]:
+    """Lets everything go that is acked, and waits until it is gone."""
+    started = time.perf_counter()
+    await client.set_topic(topic, purge_after=0)
+    result = await client.purge()
+    return {
+        "purged": result.purged_messages,
+        "moved": result.moved_messages,
+        "segments": result.segments,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def purge(directory: Path, scale: float) -> dict[str, Any]:
+    """Peak and final disk space, and how late a stream of messages is while the log is compacted."""
+    count = int(5_000_000 * scale) // BATCH * BATCH
+    stream = int(DUE_PER_S * max(3, STREAM_S * scale))
+
+    async def work() -> dict[str, Any]:
+        figures: dict[str, Any] = {"messages": count}
+        async with Client(daemon.url) as client, Client(daemon.url) as other:
+            await client.create_topic("old", purge_after=KEEP)
+            await client.create_topic("stream", purge_after=0)
+            soon_ms = int(time.time() * 1000) + 1_000
+            await _schedule(client, "old", soon_ms + np.arange(count) % max(1, int(60_000 * scale)))
+            with anyio.fail_after(900):
+                await work_off(client, "old", count)
+            peak_bytes = disk_bytes(directory)
+            start_ms = int(time.time() * 1000) + 4_000
+            await _schedule(other, "stream", start_ms + np.arange(stream) * 1_000 // DUE_PER_S)
+            peak_bytes = max(peak_bytes, disk_bytes(directory))
+            recorder = Recorder("stream", stream)
+            with anyio.fail_after(300):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(recorder.run, other)
+                    await anyio.sleep(max(0.0, start_ms / 1_000 - time.time()))
+                    figures["compaction"] = await _compact(client, "old")
+            figures["while_compacting"] = {"due_per_s": DUE_PER_S} | recorder.figures()
+            figures["afterwards"] = await _compact(client, "stream")
+            await anyio.sleep(ACK_WAIT_S + 3)  # the timers of leases go when their time has come
+            final_bytes = disk_bytes(directory)
+        return figures | {
+            "peak_mib": round(peak_bytes / 2**20, 1),
+            "final_mib": round(final_bytes / 2**20, 1),
+            "final_percent": round(100 * final_bytes / peak_bytes, 2),
+        }
+
+    with Daemon(directory, "--ack-wait", f"{ACK_WAIT_S}s") as daemon:
+        return anyio.run(work, backend="asyncio")

@@ -1,0 +1,1 @@
+"""Tasks that do a little at a time, beside everything else."""

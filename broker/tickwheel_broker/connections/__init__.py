@@ -1,0 +1,1 @@
+"""The connections of clients, from accept to close."""

@@ -1,0 +1,487 @@
+"""One connection: a reader and a writer.
+
+The reader receives as much as there is and gives it to the engine in one call, which takes all SEND frames
+at its head. Other frames come back one by one and are answered here. The writer is `Outgoing`. Neither ever
+holds more than a bounded number of bytes, and a client that does not read is not read from either.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from tickwheel.protocol.bodies.base import Answer, Request
+from tickwheel.protocol.bodies.requests import GoAway, Hello, HelloOk, encode_body
+from tickwheel.protocol.errors import (
+    BadCrc,
+    BadFrame,
+    BadHandshake,
+    DiskFull,
+    FrameTooLarge,
+    InternalError,
+    RemoteProtocolError,
+    SendTimeout,
+    ShuttingDown,
+    TickwheelError,
+    UnknownTopic,
+)
+from tickwheel.protocol.frames import HEADER_BYTES, FrameType, encode_frame
+from tickwheel.protocol.identity import RequestIdentity
+from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES, MAX_HEADERS_BYTES, MAX_KEY_BYTES, PROTOCOL_VERSION
+from tickwheel.protocol.machine import NotUnderstood, Requested, ServerMachine
+from tickwheel.protocol.security_errors import ConnectionDenied, Forbidden, GrantsChanged
+from tickwheel_broker import logs
+from tickwheel_broker.bell import Bell
+from tickwheel_broker.config.units import delay_levels_ms
+from tickwheel_broker.delivery import Subscription
+from tickwheel_broker.errors import ends_the_broker, from_store
+from tickwheel_broker.net.inbox import Inbox
+from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_broker.net.transport import Transport
+from tickwheel_broker.requests import remembered as remembering
+from tickwheel_broker.requests import table as requests
+from tickwheel_broker.requests.answers import when_durable
+from tickwheel_broker.security.grants import NOBODY, Identity
+from tickwheel_broker.security.rights import CONSUME, Rights
+from tickwheel_native import crc32c
+from timerlog.errors import StoreError
+from timerlog.store import Ingested, Stop
+from timerlog.tables.answers import MAX_ANSWERS, Answering
+
+if TYPE_CHECKING:
+    from tickwheel_broker.broker import Broker
+
+_TYPE_OFFSET = 8
+MAX_SLOW_REQUESTS = 16
+"""So many requests of one connection may be at work beside each other; until one ends, it is not read from."""
+
+_LINGER_S = 1.0
+_LINGER_BYTES = 64 << 20
+
+_log = logs.get_logger("connection")
+
+
+class Connection:
+    """The server's end of one connection."""
+
+    def __init__(self, broker: Broker, transport: Transport, number: int) -> None:
+        """`number` identifies the connection in the log."""
+        self.broker = broker
+        self.outgoing = Outgoing(transport, broker.settings.write_high_water_bytes)
+        self.subscriptions: dict[int, Subscription] = {}
+        self.opened_s = trio.current_time()
+        self.listening_since_s: float | None = None
+        self.frame_since_s: float | None = None
+        self.is_greeted = False
+        self.is_gone = False
+        self.identity = NOBODY
+        self.rights: Rights | None = None
+        self.answerings: dict[int, Answering] = {}
+        self._transport = transport
+        self._inbox = Inbox(MAX_HANDSHAKE_BYTES)
+        self._machine = ServerMachine(broker.settings.max_frame_bytes)
+        self._last_subscription = 0
+        self._scope = trio.CancelScope()
+        self._hearing = trio.CancelScope()
+        self._overdue: TickwheelError | None = None
+        self._large_bytes = 0
+        self._nursery: trio.Nursery | None = None
+        self._slow_requests = 0
+        self._slow_ended = Bell()
+        self._log = _log.bind(connection=number, peer=transport.peer)
+
+    # -- life -----------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Serve until either side ends it. Raises only what must end the broker."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    nursery.start_soon(self.outgoing.run)
+                    await self._converse()
+                    nursery.cancel_scope.cancel()
+        except* trio.BrokenResourceError as group:
+            error = group.exceptions[0]
+            self._log.debug("connection lost", reason=str(error))
+            if not self.is_greeted and isinstance(error.__cause__, ssl.SSLError):
+                self.broker.access.audit.refused("tls", peer=self._transport.peer, reason=str(error))
+        finally:
+            self._leave()
+
+    def end(self, error: TickwheelError) -> None:
+        """The other side has missed a deadline: tell it, then close. Who does not read cannot be told, nor can who is
+        still in the TLS handshake."""
+        if isinstance(error, SendTimeout) or not self._transport.is_established:
+            self._log.warning("connection closed", code=error.code, reason=error.message, advice=error.advice)
+            self.drop(error)
+        elif self._overdue is None:
+            self._overdue = error
+            self._hearing.cancel()
+
+    def drop(self, error: TickwheelError) -> None:
+        """Close at once, without a word to the other side."""
+        self.broker.counters.refusals[error.code] += 1
+        self._scope.cancel()
+
+    def go_away(self, reason: str) -> None:
+        """Tell the client that the broker is stopping."""
+        if self.is_greeted:
+            self.outgoing.put(encode_frame(FrameType.GOAWAY, 0, encode_body(GoAway(reason))))
+
+    def check_login(self) -> None:
+        """Tokens have changed: what this connection may do is what they say now; if it is nothing, it is closed."""
+        if not self.is_greeted or self.identity is NOBODY:
+            return
+        try:
+            identity = self.broker.access.renewed(self.identity)
+        except ConnectionDenied as error:
+            self._dismiss(error)
+            return
+        if identity is not self.identity:
+            self._become(identity)
+            if not self._may_keep_subscriptions():
+                self._dismiss(GrantsChanged())
+
+    def _may_keep_subscriptions(self) -> bool:
+        rights = self.rights
+        return rights is None or all(
+            rights.identity.may(CONSUME, rights.topic_of_group(subscription.group_id))
+            for subscription in self.subscriptions.values()
+        )
+
+    def tell_of(self, request: Request) -> None:
+        """See `replying.Caller`."""
+        what = (
+            getattr(request, "topic", None) or getattr(request, "name", None) or getattr(request, "job", "")
+        )
+        group = getattr(request, "group", None)
+        if isinstance(group, str):
+            what = f"{what}/{group}"
+        self.broker.access.audit.done(
+            type(request).__name__, peer=self._transport.peer, token=self.identity.login, subject=what
+        )
+
+    def _become(self, identity: Identity) -> None:
+        self.identity = identity
+        self.rights = Rights(self.broker, identity) if identity.is_limited else None
+
+    def _dismiss(self, error: TickwheelError) -> None:
+        """Nothing is done any more for the other side; it is told why, and then the connection ends."""
+        self._become(NOBODY)
+        self._log.info("connection closed", code=error.code, reason=error.message)
+        for subscription in self.subscriptions.values():
+            self.broker.give_back(subscription)
+        self.subscriptions.clear()
+        self.outgoing.put(self.broker.counters.refusal(0, error))
+        # Without tasks the connection is just ending, and takes no more.
+        if self._nursery is not None and self._nursery.child_tasks:
+            self.start_soon(self._take_leave)
+
+    async def _take_leave(self) -> None:
+        with trio.move_on_after(_LINGER_S):
+            await self.outgoing.flush()
+            self._transport.end_sending()
+            await trio.sleep_forever()  # the other side closes, and that ends this
+        self._scope.cancel()
+
+    def next_subscription_number(self) -> int:
+        """See `requests.Caller`."""
+        self._last_subscription += 1
+        return self._last_subscription
+
+    def start_soon(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
+        """See `requests.Caller`."""
+        assert self._nursery is not None, "requests come while the connection is served"
+        self._nursery.start_soon(work, *args)
+
+    async def _converse(self) -> None:
+        try:
+            with self._hearing:
+                await self._greet()
+                await self._listen()
+            if self._overdue is not None:
+                await self._part(self._overdue, 0)
+                return
+        except (RemoteProtocolError, ConnectionDenied) as error:
+            await self._part(error, self._inbox.correlation() if isinstance(error, FrameTooLarge) else 0)
+        except trio.BrokenResourceError:
+            raise
+        except Exception as error:
+            if ends_the_broker(error):
+                raise
+            self._log.exception("defect", error=str(error))
+            await self._part(InternalError(), 0)
+        else:
+            await self._settle()
+
+    def _leave(self) -> None:
+        self.is_gone = True
+        self._transport.close()
+        self.broker.receive_room.give_back(self._large_bytes)
+        for subscription in self.subscriptions.values():
+            self.broker.lose(subscription)
+        self.subscriptions.clear()
+
+    async def _settle(self) -> None:
+        """The client has ended its side: it may still read the answers to what it asked before."""
+        await self.broker.commit.wait_durable(self.broker.store.appended_position)
+        await self.outgoing.flush()
+        self._log.debug("connection ended")
+
+    async def _part(self, error: TickwheelError, correlation: int) -> None:
+        """Answer what was accepted, then say why, then close without losing that answer to a reset."""
+        # What strangers do is in the audit log, which is bounded: they must not be able to fill this one.
+        level = self._log.warning if self.is_greeted else self._log.debug
+        level("connection refused", code=error.code, reason=error.message, advice=error.advice)
+        if not self.is_greeted and not isinstance(error, ConnectionDenied):
+            self.broker.access.audit.refused("connection", peer=self._transport.peer, code=error.code)
+        await self.broker.commit.wait_durable(self.broker.store.appended_position)
+        self.outgoing.put(self.broker.counters.refusal(correlation, error))
+        await self.outgoing.flush()
+        self._transport.end_sending()
+        scrap = memoryview(bytearray(1 << 16))
+        left_bytes = _LINGER_BYTES
+        with trio.move_on_after(_LINGER_S):
+            while left_bytes > 0 and (count_bytes := await self._transport.receive_into(scrap)):
+                left_bytes -= count_bytes
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    async def _receive(self) -> bool:
+        """Receive once. False at the end of the stream. Raises FrameTooLarge."""
+        await self._take_room()
+        self.listening_since_s = trio.current_time()
+        if not self._inbox:
+            self.frame_since_s = None
+        elif self.frame_since_s is None:
+            self.frame_since_s = self.listening_since_s
+        count_bytes = await self._transport.receive_into(self._inbox.free())
+        self.listening_since_s = None
+        self._inbox.received(count_bytes)
+        return count_bytes > 0
+
+    async def _take_room(self) -> None:
+        """Before a buffer grows to take a large frame, there must be room for it; afterwards it is given back."""
+        room, wanted_bytes = self.broker.receive_room, self._inbox.wanted_large_bytes()
+        if wanted_bytes > self._large_bytes:
+            self.frame_since_s = None  # it is not the client that is slow
+            await room.take(wanted_bytes - self._large_bytes)
+        elif wanted_bytes < self._large_bytes:
+            room.give_back(self._large_bytes - wanted_bytes)
+        self._large_bytes = wanted_bytes
+
+    async def _greet(self) -> None:
+        """The handshake. Raises BadHandshake or UnsupportedProtocol."""
+        inbox = self._inbox
+        while not (self._looks_like_hello() and inbox.has_frame()):
+            if not await self._receive():
+                return
+        frame = inbox.first_frame()
+        if crc32c(frame[_TYPE_OFFSET:]) != int.from_bytes(frame[4:8], "little"):
+            raise BadCrc
+        correlation = inbox.correlation()
+        event = self._machine.frame_received(FrameType.HELLO, correlation, frame[HEADER_BYTES:])
+        assert isinstance(event, Requested)
+        assert isinstance(event.request, Hello)
+        inbox.consume(len(frame))
+        inbox.max_frame_bytes = self.broker.settings.max_frame_bytes
+        self._become(await self.broker.access.log_in(event.request.token, self._transport))
+        self.is_greeted = True
+        self._log.debug("connection greeted", client=event.request.client[:100])
+        self.outgoing.put(encode_frame(FrameType.HELLO_OK, correlation, encode_body(self._hello_ok())))
+
+    def _looks_like_hello(self) -> bool:
+        """Whether it may still be a HELLO: known from the ninth byte on. Raises BadHandshake if it is not."""
+        received = self._inbox.pending()
+        if len(received) > _TYPE_OFFSET and received[_TYPE_OFFSET] != FrameType.HELLO:
+            raise BadHandshake("The first bytes are not a HELLO frame of this protocol.")
+        return True
+
+    def _hello_ok(self) -> HelloOk:
+        broker = self.broker
+        return HelloOk(
+            protocol=PROTOCOL_VERSION,
+            server=broker.name,
+            now_ms=broker.clock.now_ms(),
+            max_frame_bytes=broker.settings.max_frame_bytes,
+            max_body_bytes=broker.settings.max_body_bytes,
+            max_key_bytes=MAX_KEY_BYTES,
+            max_headers_bytes=MAX_HEADERS_BYTES,
+            delay_levels_ms=delay_levels_ms(broker.settings.delay_levels),
+            answers_remembered=MAX_ANSWERS,
+            tells_differences=True,
+            log_position=broker.store.durable_position,
+            holds=True,
+        )
+
+    async def _listen(self) -> None:
+        """Take frames until the client ends. Raises RemoteProtocolError when the stream cannot be trusted."""
+        inbox, outgoing, broker = self._inbox, self.outgoing, self.broker
+        if not self.is_greeted:
+            return
+        while True:
+            while inbox.has_frame():
+                self.frame_since_s = None
+                if broker.is_draining:
+                    self._take_one_while_draining()
+                else:
+                    self._take(inbox.pending())
+                if outgoing.is_full:
+                    await outgoing.wait_not_full()
+                if broker.services.is_behind:
+                    await broker.services.wait_for_room()
+                while self._slow_requests >= MAX_SLOW_REQUESTS:
+                    await self._slow_ended.wait()
+                if outgoing.has_promised_much:
+                    await broker.commit.wait_durable(broker.store.appended_position)
+            if not await self._receive():
+                return
+
+    def _take(self, data: memoryview) -> None:
+        """One call of the engine: all SEND frames at the head of `data`, and perhaps one frame of another
+        type.
+        """
+        broker = self.broker
+        rights = self.rights
+        taken = broker.store.ingest(data, broker.clock.now_ms(), None if rights is None else rights.sending)
+        self._inbox.consume(taken.consumed_bytes)
+        if taken.exceptions:
+            broker.counters.refused_messages(taken.replies)
+        if taken.replies:
+            broker.commit.when_durable(taken.position, self.outgoing.promise(), taken.replies)
+        if taken.stop is not Stop.NEED_MORE:
+            self._after_stop(taken)
+
+    def _after_stop(self, taken: Ingested) -> None:
+        if taken.stop is Stop.BAD_CRC:
+            raise BadCrc
+        if taken.stop is Stop.FRAME_TOO_LARGE:
+            raise FrameTooLarge
+        frame = taken.stop_frame
+        assert frame is not None
+        frame_type, correlation, payload = frame
+        if taken.stop is Stop.OTHER_FRAME:
+            self._request(frame_type, correlation, payload, taken.stop_flags)
+        elif taken.stop is Stop.FORBIDDEN:
+            assert self.rights is not None, "who has no limits is forbidden nothing"
+            self._refuse(correlation, self.rights.refusal_of_send(payload))
+        else:
+            self._refuse(correlation, _REFUSALS[taken.stop]())
+
+    def _request(self, frame_type: int, correlation: int, payload: memoryview, flags: int) -> None:
+        if frame_type == FrameType.ACK and not flags:
+            self._guarded(correlation, lambda: self._ack(correlation, payload))
+        else:
+            self._guarded(correlation, lambda: self._control(frame_type, correlation, payload, flags))
+
+    def _guarded(self, correlation: int, answer: Callable[[], None]) -> None:
+        try:
+            answer()
+        except StoreError as error:
+            if ends_the_broker(error):
+                raise
+            self._refuse(correlation, from_store(error))
+        except TickwheelError as error:
+            self._refuse(correlation, error)
+
+    def _ack(self, correlation: int, payload: memoryview) -> None:
+        broker = self.broker
+        if self.rights is not None:
+            self.rights.need_of_group(int.from_bytes(payload[:4], "little"))
+        try:
+            acked = broker.store.ack(payload, correlation, broker.clock.now_ms())
+        except ValueError as error:
+            raise BadFrame(f"ACK was not understood: {error}.") from error
+        broker.commit.when_durable(acked.position, self.outgoing.promise(), acked.reply)
+        broker.delivery.wake_group(acked.group_id)
+
+    def _control(self, frame_type: int, correlation: int, payload: memoryview, flags: int) -> None:
+        event = self._machine.frame_received(frame_type, correlation, payload, flags)
+        if isinstance(event, NotUnderstood):
+            self._refuse(correlation, event.error)
+        else:
+            assert isinstance(event, Requested), "SEND and ACK do not come here"
+            requests.answer(self, correlation, event.request, event.identity)
+
+    def answer_after(
+        self, ended: trio.Event, correlation: int, request: Request, identity: RequestIdentity
+    ) -> None:
+        """See `replying.Caller`."""
+        self._slow_requests += 1
+        self.start_soon(self._answer_after, ended, correlation, request, identity)
+
+    async def _answer_after(
+        self, ended: trio.Event, correlation: int, request: Request, identity: RequestIdentity
+    ) -> None:
+        try:
+            await ended.wait()
+            self._guarded(correlation, lambda: requests.answer(self, correlation, request, identity))
+        finally:
+            self._slow_requests -= 1
+            self._slow_ended.ring()
+
+    def answer_later(
+        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
+    ) -> None:
+        """See `replying.Caller`."""
+        self._slow_requests += 1
+        self.start_soon(self._work, correlation, request, work)
+
+    async def _work(
+        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
+    ) -> None:
+        try:
+            when_durable(self, correlation, request, await work())
+        except StoreError as error:
+            if ends_the_broker(error):
+                raise
+            remembering.forget(self, correlation, error)
+            self._refuse(correlation, from_store(error))
+        except TickwheelError as error:
+            remembering.forget(self, correlation, error)
+            self._refuse(correlation, error)
+        except Exception as error:
+            if ends_the_broker(error):
+                raise
+            self._log.exception("defect", error=str(error))
+            self._refuse(correlation, InternalError())
+        finally:
+            remembering.forget(self, correlation)
+            self._slow_requests -= 1
+            self._slow_ended.ring()
+
+    def _refuse(self, correlation: int, error: TickwheelError) -> None:
+        """Answer one request with its error; the connection goes on."""
+        if error.code == Forbidden.code:
+            self.broker.access.audit.refused(
+                "request",
+                peer=self._transport.peer,
+                token=self.identity.login,
+                code=error.code,
+                reason=error.message,
+            )
+        self._log.info("request refused", code=error.code, reason=error.message)
+        # That something is not there, or is done already, may be what another request has only just changed.
+        self.broker.commit.tell(self.outgoing, self.broker.counters.refusal(correlation, error))
+
+    def _take_one_while_draining(self) -> None:
+        """During shutdown: acks and the like are still taken, sends are not."""
+        frame = self._inbox.first_frame()
+        if frame[_TYPE_OFFSET] != FrameType.SEND:
+            self._take(frame)
+            return
+        if crc32c(frame[_TYPE_OFFSET:]) != int.from_bytes(frame[4:8], "little"):
+            raise BadCrc
+        self._refuse(self._inbox.correlation(), ShuttingDown())
+        self._inbox.consume(len(frame))
+
+
+_REFUSALS: dict[Stop, type[TickwheelError]] = {
+    Stop.BAD_FRAME: BadFrame,
+    Stop.UNKNOWN_TOPIC: UnknownTopic,
+    Stop.DISK_FULL: DiskFull,
+}

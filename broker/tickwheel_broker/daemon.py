@@ -1,0 +1,405 @@
+"""The daemon: opens the store, listens, serves until told to stop, and leaves everything in order.
+
+`run` is for a process of its own (`tickwheel serve`): logs, signals, exit codes. `serve` is the broker
+alone, as `tickwheel.embedded` and `tickwheel.testing` run it in a thread of the user's process.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import resource
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import trio
+
+from tickwheel.protocol.errors import TickwheelError
+from tickwheel_broker import logs
+from tickwheel_broker.bell import Bell
+from tickwheel_broker.broker import Broker
+from tickwheel_broker.clock import Clock, SystemClock
+from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.connections.server import Server
+from tickwheel_broker.errors import LogNotWritten, from_store
+from tickwheel_broker.exit_codes import ExitCode, exit_code_for
+from tickwheel_broker.group_commit import SyncFailed, SyncThread
+from tickwheel_broker.monitoring.http_listener import Watching, open_watching
+from tickwheel_broker.monitoring.systemd import ServiceManager
+from tickwheel_broker.net.listeners import Listener, open_listeners
+from tickwheel_broker.net.tls import Certificates, certificates_of
+from tickwheel_broker.security.access import Access, open_access
+from tickwheel_native import ffi, lib
+from timerlog.errors import DirectoryGone, StoreError, TooManyOpenFiles
+from timerlog.settings import StoreSettings
+from timerlog.store import Store
+
+_log = logs.get_logger("daemon")
+
+
+class Running:
+    """A broker that has started: where it listens, and how to stop it from any thread."""
+
+    def __init__(
+        self,
+        urls: list[str],
+        settings: Settings,
+        certificates: Certificates | None = None,
+        access: Access | None = None,
+        watching: Watching | None = None,
+    ) -> None:
+        self.urls = urls
+        self.settings = settings
+        self.certificates = certificates
+        self.access = access
+        self.tokens_changed = Bell()
+        self.watching = watching
+        self.broker: Broker | None = None
+        """Once it serves."""
+        self._stop = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+
+    def stop(self) -> None:
+        """Begin an orderly shutdown; safe in any thread, and more than once."""
+        try:
+            self._token.run_sync_soon(self._stop.set)
+        except trio.RunFinishedError:
+            return
+
+    def reload(self) -> None:
+        """Load certificates and tokens anew, as SIGHUP does; what is bad is logged, and the old ones stay."""
+        if self.certificates is not None:
+            self.certificates.reload()
+        if self.access is not None:
+            self.access.audit.reopen()
+            if self.access.reload():
+                self.tokens_changed.ring()
+
+    async def wait_stopped(self) -> None:
+        """Return once `stop` was called."""
+        await self._stop.wait()
+
+
+Ready = Callable[[Running], None]
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(settings: Settings, *, clock: Clock | None = None, ready: Ready | None = None) -> ExitCode:
+    """Serve in the main thread until SIGTERM or SIGINT. Errors are logged in one line, with advice; no
+    traceback.
+    """
+    _fill_standard_streams()
+    logs.configure(settings)
+    _allow_open_files()
+    _tell_of_bus_errors(settings)
+    stopped_early = _note_signals()
+    try:
+        trio.run(_serve_with_signals, settings, clock, ready, stopped_early)
+    except TickwheelError as error:
+        _log.error("stopped", code=error.code, reason=error.message, advice=error.advice)
+        return exit_code_for(error.code)
+    except Exception:
+        _log.exception("stopped by a defect")
+        return ExitCode.DEFECT
+    finally:
+        # How it ended is decided: another signal would only hide it.
+        for number in _STOPPING:
+            signal.signal(number, signal.SIG_IGN)
+    return ExitCode.OK
+
+
+async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready | None = None) -> None:
+    """Serve until `Running.stop`; `ready` is called when clients can connect.
+
+    Raises TickwheelError: what cannot be started (locked, read_only, damaged, address_in_use, …) or
+    `log_failed`.
+    """
+    clock = clock or SystemClock()
+    certificates = certificates_of(settings)
+    access = open_access(
+        settings, clock, verifies_clients=certificates is not None and certificates.verifies_clients
+    )
+    with closing(access.audit), closing(await open_watching(settings, certificates)) as watching:
+        await _serve_watched(settings, clock, ready, certificates, access, watching)
+    _log.info("stopped")
+
+
+async def _serve_watched(
+    settings: Settings,
+    clock: Clock,
+    ready: Ready | None,
+    certificates: Certificates | None,
+    access: Access,
+    watching: Watching,
+) -> None:
+    # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
+    listeners = await open_listeners(settings, certificates) if _listens_first(settings) else None
+    try:
+        store = _open_store(settings, clock)
+    except TickwheelError:
+        for listener in listeners or ():
+            listener.close()
+        raise
+    is_clean = False
+    try:
+        try:
+            if listeners is None:
+                listeners = await open_listeners(settings, certificates)
+            running = Running(_urls(listeners), settings, certificates, access, watching)
+            await _serve_store(store, clock, listeners, ready, running)
+        except* (SyncFailed, StoreError, OSError) as group:
+            raise _explain(store, _first(group)) from group
+        is_clean = True
+    except BaseExceptionGroup as group:
+        raise _first(group) from group
+    finally:
+        store.close(clean=is_clean)
+
+
+async def _serve_with_signals(
+    settings: Settings, clock: Clock | None, ready: Ready | None, stopped_early: list[int]
+) -> None:
+    """Signals are caught from the very start: one that comes before the broker is up stops it once it is."""
+    manager = ServiceManager()
+    try:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async with trio.open_nursery() as nursery:
+
+                def on_ready(running: Running) -> None:
+                    if stopped_early:
+                        running.stop()
+                    nursery.start_soon(_obey_signals, signals, running, manager)
+                    _spare_collector()
+                    if ready is not None:
+                        ready(running)
+                    assert running.broker is not None, "it serves"
+                    manager.tell(READY=1)
+                    nursery.start_soon(manager.attend, running.broker)
+
+                await serve(settings, clock=clock, ready=on_ready)
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise _first(group) from group
+
+
+def _allow_open_files() -> None:
+    """As many as the system allows: each segment of the log is one, and each connection. The usual limit is there for
+    programs that would search through all possible ones."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        _log.warning("the number of open files stays limited", limit=soft)
+
+
+def _spare_collector() -> None:
+    """Take what start-up has made out of the garbage collector's sight.
+
+    Otherwise it walks through all of it now and then, for some 20 ms, and nothing is delivered meanwhile.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def _fill_standard_streams() -> None:
+    """One that is closed must not be given to a file of the store: words would be written into it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
+def _tell_of_bus_errors(settings: Settings) -> None:
+    """Files are mapped into memory: that a page of one cannot be read or written is no error of a call, but SIGBUS."""
+    event = {
+        "event": "stopped",
+        "code": "page_failed",
+        "reason": f"A page of a file in {settings.data_dir} could not be read or written (SIGBUS): the disk is full, "
+        "it failed, or somebody cut a file.",
+        "advice": "Everything acknowledged is in the log. Make room, look for errors of the disk (dmesg), start again.",
+        "level": "error",
+    }
+    words = logs.line(settings, event)
+    lib.tw_words_for_bus_error(ffi.from_buffer("uint8_t[]", words), len(words), ExitCode.DISK_FULL)
+
+
+def _note_signals() -> list[int]:
+    """What came before there is a loop that obeys, and so does not end the process half-way through a start."""
+    came: list[int] = []
+    for number in _STOPPING:
+        signal.signal(number, lambda received, _frame: came.append(received))
+    return came
+
+
+async def _obey_signals(signals: AsyncIterator[int], running: Running, manager: ServiceManager) -> None:
+    is_stopping = False
+    async for number in signals:
+        if number == signal.SIGHUP:
+            manager.reloading()
+            running.reload()
+            manager.tell(READY=1)
+        elif is_stopping:
+            _log.warning(
+                "stopping already",
+                signal=signal.Signals(number).name,
+                advice="It ends when its clients have left, after drain_timeout at the latest.",
+            )
+        else:
+            is_stopping = True
+            _log.info("stopping", signal=signal.Signals(number).name)
+            manager.tell(STOPPING=1)
+            running.stop()
+
+
+def _open_store(settings: Settings, clock: Clock) -> Store:
+    try:
+        store = Store.open(Path(settings.data_dir), store_settings(settings), clock.now_ms())
+    except StoreError as error:
+        raise from_store(error) from error
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise from_store(
+                TooManyOpenFiles(f"cannot open {settings.data_dir}: {error.strerror}")
+            ) from error
+        raise LogNotWritten(f"cannot open {settings.data_dir}: {error.strerror or error}") from error
+    return store
+
+
+def store_settings(settings: Settings) -> StoreSettings:
+    return StoreSettings(
+        segment_bytes=settings.segment_bytes,
+        disk_reserve_bytes=settings.disk_reserve_bytes,
+        max_body_bytes=settings.max_body_bytes,
+        max_frame_bytes=settings.max_frame_bytes,
+        max_topics=settings.max_topics,
+        max_groups=settings.max_groups,
+        ack_wait_ms=settings.ack_wait_ms,
+        min_backoff_ms=settings.min_backoff_ms or settings.ack_wait_ms,
+        max_backoff_ms=settings.max_backoff_ms,
+        purge_after_ms=settings.purge_after_ms,
+    )
+
+
+def _listens_first(settings: Settings) -> bool:
+    directory = Path(settings.data_dir).absolute()
+    is_socket_inside = directory in Path(settings.unix_socket).absolute().parents
+    try:
+        os.stat(directory)
+    except FileNotFoundError:
+        return not is_socket_inside
+    except OSError:
+        pass  # opening it says what is wrong
+    return False
+
+
+def _urls(listeners: list[Listener]) -> list[str]:
+    return [listener.url for listener in listeners]
+
+
+async def _serve_store(
+    store: Store, clock: Clock, listeners: list[Listener], ready: Ready | None, running: Running
+) -> None:
+    with SyncThread() as sync_thread:
+        async with trio.open_nursery() as nursery:
+            broker = Broker(running.settings, store, clock, sync_thread, nursery, running.access)
+            await serve_broker(broker, listeners, ready, running, nursery)
+            nursery.cancel_scope.cancel()
+
+
+async def serve_broker(
+    broker: Broker, listeners: list[Listener], ready: Ready | None, running: Running, nursery: trio.Nursery
+) -> None:
+    """Serve on these listeners until `running.stop`, then stop in order. `nursery` takes the tasks."""
+    running.broker = broker
+    server = Server(broker, nursery)
+    engine, accepting, engine_ended = trio.CancelScope(), trio.CancelScope(), trio.Event()
+    nursery.start_soon(_run_engine, broker, engine, engine_ended)
+    nursery.start_soon(_accept_all, server, listeners, accepting)
+    nursery.start_soon(server.watch)
+    nursery.start_soon(broker.access.watch, running.tokens_changed.ring)
+    nursery.start_soon(_check_logins, server, running)
+    nursery.start_soon(broker.vitals.run)
+    if running.watching is not None:
+        nursery.start_soon(running.watching.run, broker, broker.access)
+    if broker.settings.durability != "always":
+        _log.warning("sends are confirmed before they are on the disk", durability=broker.settings.durability)
+    _log.info("started", urls=" ".join(running.urls), **_http_urls(running), **_recovered(broker))
+    if ready is not None:
+        ready(running)
+    await running.wait_stopped()
+    accepting.cancel()
+    await _drain(broker, server)
+    engine.cancel()
+    await engine_ended.wait()
+    await broker.commit.sync_once()
+    await server.flush()
+
+
+def _http_urls(running: Running) -> dict[str, object]:
+    urls = running.watching.urls if running.watching is not None else []
+    return {"http": " ".join(urls)} if urls else {}
+
+
+def _recovered(broker: Broker) -> dict[str, object]:
+    """What was found in the data directory, for the log."""
+    report = broker.store.recovery
+    return {
+        "data_dir": broker.settings.data_dir,
+        "is_new": report.is_new,
+        "was_clean": report.was_clean,
+        "replayed_bytes": report.replayed_bytes,
+        "torn_tail_bytes": report.torn_tail_bytes,
+    }
+
+
+async def _run_engine(broker: Broker, scope: trio.CancelScope, ended: trio.Event) -> None:
+    with scope:
+        await broker.run()
+    broker.vitals.has_ended = True
+    ended.set()
+
+
+async def _check_logins(server: Server, running: Running) -> None:
+    while True:
+        await running.tokens_changed.wait()
+        server.check_logins()
+
+
+async def _accept_all(server: Server, listeners: list[Listener], scope: trio.CancelScope) -> None:
+    with scope:
+        async with trio.open_nursery() as nursery:
+            for listener in listeners:
+                nursery.start_soon(server.accept, listener)
+
+
+async def _drain(broker: Broker, server: Server) -> None:
+    """Take no more sends, deliver nothing more, let clients finish, then give their messages back."""
+    broker.is_draining = True
+    broker.delivery.stop()
+    server.go_away("the broker is stopping")
+    with trio.move_on_after(broker.settings.drain_timeout_ms / 1_000):
+        await server.wait_empty()
+    released = server.give_leases_back()
+    _log.info("drained", leases_given_back=released)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _explain(store: Store, error: BaseException) -> TickwheelError:
+    with suppress(OSError):
+        try:
+            store.check_directory()
+        except DirectoryGone as gone:
+            error = gone  # whatever failed because of it
+    if isinstance(error, StoreError):
+        return from_store(error)
+    return LogNotWritten(str(error))

@@ -1,0 +1,263 @@
+"""Group commit: many replies, deliveries and answers wait for one fdatasync.
+
+While one sync is on the disk, new sends and acks gather; the next sync covers them all. So the number of
+syncs adapts itself to the disk and the load, and nobody tunes it. A failed sync is final: it is reported,
+everything stops, and nothing is ever tried again, because the kernel may have thrown the unwritten pages
+away.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import outcome
+import trio
+
+from tickwheel_broker.bell import Bell
+from timerlog.engine.lateness import Histogram
+
+if TYPE_CHECKING:
+    from tickwheel_broker.net.outgoing import Outgoing
+    from timerlog.store import Store
+
+LAZY_SYNC_S = 0.01
+"""Ticks and the like, which nobody waits for, are synced this late at most; until then they share a sync with others.
+"""
+
+SYNC_SECONDS = (
+    0.0001,
+    0.0002,
+    0.0005,
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+)
+COMMIT_REPLIES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+
+Sink = Callable[[bytes], None]
+Durability = Literal["always", "interval", "os"]
+
+
+class SyncFailed(Exception):
+    """The disk refused to make data durable; the process must end."""
+
+
+class SyncRunner(Protocol):
+    """Runs a blocking sync without blocking the event loop. A simulation runs it in place instead."""
+
+    async def run(self, work: Callable[[], None]) -> None:
+        """Run `work` to its end, also when cancelled meanwhile; its exception is raised here."""
+
+
+class SyncThread:
+    """One thread for one disk, for as long as the `with` block. Half the latency of `trio.to_thread`, which
+    does more for each call."""
+
+    def __init__(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._work: queue.SimpleQueue[tuple[Callable[[], None], trio.lowlevel.Task] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread = threading.Thread(target=self._serve, name="tickwheel-sync", daemon=True)
+        self._thread.start()
+
+    async def run(self, work: Callable[[], None]) -> None:
+        """See `SyncRunner`."""
+        self._work.put((work, trio.lowlevel.current_task()))
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+
+    def __enter__(self) -> SyncThread:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._work.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            work, task = item
+            result = outcome.capture(work)
+            self._token.run_sync_soon(trio.lowlevel.reschedule, task, result)
+
+
+class InPlace:
+    """Runs the sync in the event loop: for simulations, where no thread may exist."""
+
+    async def run(self, work: Callable[[], None]) -> None:
+        """See `SyncRunner`."""
+        await trio.lowlevel.checkpoint()
+        work()
+
+
+class SyncFigures:
+    """What the group commit counts for who watches it."""
+
+    def __init__(self) -> None:
+        self.seconds = Histogram(SYNC_SECONDS)
+        """How long each fdatasync took."""
+        self.replies = Histogram(COMMIT_REPLIES)
+        """How many replies each sync released."""
+        self.released = 0
+        """How many replies went out after they had waited."""
+        self.began_s: float | None = None
+        """Since when, in trio's time, a sync is on its way to the disk."""
+
+
+class GroupCommit:
+    """Holds replies back until what they promise is on disk."""
+
+    def __init__(
+        self,
+        store: Store,
+        runner: SyncRunner,
+        on_durable: Callable[[], None],
+        *,
+        durability: Durability = "always",
+        sync_interval_s: float = 1.0,
+    ) -> None:
+        """`on_durable` is called when the position up to which replies may go has moved.
+
+        With the default that is the position on the disk. `interval` and `os` let replies go as soon as the
+        operating system has the data: a killed process loses nothing then, a power loss loses what was not
+        synced yet (at most `sync_interval_s`, or whatever the system had not written).
+        """
+        self._store = store
+        self._runner = runner
+        self._durability = durability
+        self._sync_interval_s = sync_interval_s
+        self._handed_over = 0
+        self._on_durable = on_durable
+        self._waiting: deque[tuple[int, Sink, bytes]] = deque()
+        self.figures = SyncFigures()
+        self._dirty = Bell()
+        self._urgent = Bell()
+        self._has_patience = False
+
+    def mark_dirty(self) -> None:
+        """Something was staged that nobody waits for: ticks."""
+        self._dirty.ring()
+
+    def be_patient(self) -> None:
+        """Somebody was woken who will append something in this turn of the loop: it shares the next sync."""
+        self._has_patience = True
+
+    def when_durable(self, position: int, sink: Sink, reply: bytes) -> None:
+        """Call `sink(reply)` once the log is durable up to `position`; at once if it is already."""
+        if position <= max(self._store.durable_position, self._handed_over):
+            sink(reply)
+            return
+        waiting = self._waiting
+        if waiting and waiting[-1][0] > position:
+            position = waiting[-1][0]
+        waiting.append((position, sink, reply))
+        self._urgent.ring()
+        self._dirty.ring()
+
+    def tell(self, outgoing: Outgoing, frame: bytes) -> None:
+        """Queue a frame that tells of the state as it is now: it leaves once all of that is durable, and behind what
+        was told before."""
+        outgoing.hold(frame)
+        self.when_durable(self._store.telling_position, outgoing.let_go, frame)
+
+    async def wait_durable(self, position: int) -> None:
+        """Return once the log is durable up to `position`."""
+        done = trio.Event()
+        self.when_durable(position, lambda _: done.set(), b"")
+        await done.wait()
+
+    async def wait_on_disk(self, position: int) -> None:
+        """Return once the log is on the disk up to `position`, also where replies do not wait for that."""
+        self.mark_dirty()
+        if self._durability == "always":
+            await self.wait_durable(position)
+            return
+        while self._store.durable_position < position:
+            await self.sync_once()
+
+    async def run(self) -> None:
+        """Sync for ever. Raises SyncFailed when the disk does."""
+        if self._durability == "always":
+            await self._sync_before_replying()
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._reply_at_once)
+            if self._durability == "interval":
+                nursery.start_soon(self._sync_regularly)
+
+    async def _reply_at_once(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._handed_over = self._store.hand_over()
+            self._release(self._handed_over)
+            self._on_durable()
+
+    async def _sync_regularly(self) -> None:
+        while True:
+            await trio.sleep(self._sync_interval_s)
+            await self.sync_once()
+
+    async def _sync_before_replying(self) -> None:
+        while True:
+            await self._dirty.wait()
+            if not self._waiting:
+                with trio.move_on_after(LAZY_SYNC_S):
+                    await self._urgent.wait()
+            if self._has_patience:
+                self._has_patience = False
+                await trio.lowlevel.checkpoint()
+            await self.sync_once()
+
+    async def sync_once(self) -> None:
+        """Make everything staged durable and release the replies that waited for it. Raises SyncFailed."""
+        store = self._store
+        ticket = store.begin_sync()
+        if ticket is None:
+            # Nothing that matters was appended: what little lies behind the durable position needs no sync.
+            self._release(store.appended_position)
+            return
+        self.figures.began_s = trio.current_time()
+        try:
+            await self._runner.run(lambda: self._time(ticket.run))
+        except OSError as error:
+            raise SyncFailed(f"the disk did not take the log: {error.strerror or error}") from error
+        self.figures.began_s = None
+        self.figures.replies.observe(self._release(store.finish_sync(ticket)))
+        self._on_durable()
+
+    def _time(self, work: Callable[[], None]) -> None:
+        """Runs where `work` is to run: what it takes to come there is not the disk's."""
+        began_s = time.perf_counter()
+        work()
+        self.figures.seconds.observe(time.perf_counter() - began_s)
+
+    def _release(self, durable_position: int) -> int:
+        """How many replies went out."""
+        waiting, before = self._waiting, self.figures.released
+        while waiting and waiting[0][0] <= durable_position:
+            _, sink, reply = waiting.popleft()
+            sink(reply)
+            self.figures.released += 1
+        return self.figures.released - before
+
+    @property
+    def waiting(self) -> int:
+        """How many replies wait for the disk."""
+        return len(self._waiting)

@@ -1,0 +1,1 @@
+"""Who watches the broker: vitals, metrics, service managers."""

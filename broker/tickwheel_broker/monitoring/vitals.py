@@ -1,0 +1,148 @@
+"""Whether the broker is alive, and whether it can serve: what a service manager and a load balancer ask.
+
+*Alive* is a broker whose event loop turns and whose parts move whatever they have to do. One that is not is ended by
+its service manager and started again. *Ready* is one that takes sends as well; a full disk makes it unready, but to
+start it again would help nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
+
+if TYPE_CHECKING:
+    from tickwheel_broker.broker import Broker
+
+STALL_S: Final = 10.0
+"""A part that has something to do, and has done nothing of it for so long, hangs."""
+
+LOOK_S: Final = 1.0
+FULL_S: Final = 10.0
+"""For so long after the last time that the disk had no room it counts as full."""
+
+SLOW_SYNC_S: Final = 10.0
+_LEAST_FREE_BYTES: Final = 1 << 20
+
+
+class Reason(NamedTuple):
+    """Why a broker is not ready."""
+
+    code: str
+    text: str
+
+
+class Disk(NamedTuple):
+    """The file system of the data directory."""
+
+    size_bytes: int
+    free_bytes: int
+    is_read_only: bool
+
+
+def look_at_disk(directory: str) -> Disk:
+    """What the system says of it. Raises OSError."""
+    found = os.statvfs(directory)
+    is_read_only = bool(found.f_flag & os.ST_RDONLY)
+    return Disk(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, is_read_only)
+
+
+class _Part(NamedTuple):
+    """A part of the broker: it hangs if it has work, and `progress` stays what it was."""
+
+    name: str
+    has_work: bool
+    progress: object
+
+
+class Vitals:
+    """Looks at the parts of a broker once a second."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._moved: dict[str, tuple[object, float]] = {}
+        self._looked_s = trio.current_time()
+        self._full_count = self._count_full()
+        self._full_s = -FULL_S
+        self.has_ended = False
+        """Whether the engine's services have ended; for a broker that stops this is as it should be."""
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            self.look()
+            await trio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Take note of what has moved."""
+        now_s = trio.current_time()
+        # A process that was stopped itself has not given its parts the time to move.
+        was_away = now_s - self._looked_s > STALL_S / 2
+        self._looked_s = now_s
+        for part in self._parts():
+            seen = self._moved.get(part.name)
+            if was_away or not part.has_work or seen is None or seen[0] != part.progress:
+                self._moved[part.name] = part.progress, now_s
+        full_count = self._count_full()
+        if full_count != self._full_count:
+            self._full_count, self._full_s = full_count, now_s
+
+    @property
+    def hanging(self) -> list[str]:
+        """The names of parts that have not moved for too long."""
+        now_s = trio.current_time()
+        return [name for name, (_, moved_s) in self._moved.items() if now_s - moved_s > STALL_S]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether everything moves that should; a broker that stops in good order counts as alive."""
+        return self._broker.is_draining or not (self.has_ended or self.hanging)
+
+    def reasons(self, disk: Disk | None) -> list[Reason]:
+        """Why the broker is not ready; empty if it is. `disk`: None if it could not be looked at."""
+        return list(self._reasons(disk))
+
+    def _reasons(self, disk: Disk | None) -> Iterator[Reason]:
+        self.look()
+        if self._broker.is_draining:
+            yield Reason("draining", "the broker is stopping")
+        elif self.has_ended:
+            yield Reason("ended", "the broker's services have ended")
+        if self.hanging:
+            yield Reason("hanging", f"no progress for {STALL_S:g} s: {', '.join(self.hanging)}")
+        began_s = self._broker.commit.figures.began_s
+        if began_s is not None and trio.current_time() - began_s > SLOW_SYNC_S:
+            yield Reason("disk_slow", f"the disk has not answered for {SLOW_SYNC_S:g} s")
+        if disk is None:
+            yield Reason("disk_unreadable", "the data directory's file system does not answer")
+        elif disk.is_read_only:
+            yield Reason("disk_read_only", "the data directory's file system is read-only")
+        is_full = trio.current_time() - self._full_s < FULL_S
+        if is_full or (disk is not None and disk.free_bytes < _LEAST_FREE_BYTES):
+            yield Reason("disk_full", "there is no room for new messages")
+
+    def _count_full(self) -> int:
+        return self._broker.services.full_disks + self._broker.counters.refusals["disk_full"]
+
+    def _parts(self) -> Iterator[_Part]:
+        broker, store, services = self._broker, self._broker.store, self._broker.services
+        # Who tries again and again on a full disk does not hang.
+        tries = services.full_disks
+        for name, queue in (
+            ("EnqueuePut", services.pending),
+            ("DequeueGetMessage", services.due),
+            ("DequeuePutMessage", services.ready),
+        ):
+            yield _Part(name, bool(queue.batches), (queue.passed, tries))
+        yield _Part("EnqueueGet", store.has_to_enqueue, (store.enqueued_id, tries))
+        is_due = store.wheel.oldest_due_ms(broker.clock.now_ms()) is not None
+        yield _Part("DequeueGet", is_due, (store.wheel.tick_ms, store.wheel.pending, tries))
+        figures = broker.commit.figures
+        yield _Part(
+            "group commit",
+            broker.commit.waiting > 0 and figures.began_s is None,
+            (figures.released, store.log.syncs),
+        )
+        yield _Part("housekeeping", True, broker.house_rounds)

@@ -1,0 +1,1 @@
+"""The requests of clients, one handler each."""

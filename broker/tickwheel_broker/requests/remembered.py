@@ -1,0 +1,186 @@
+"""Requests with an identity: one that is repeated gets the answer that it got, and is not carried out again.
+
+`tickwheel.protocol.identity` says which requests have one. A handler that says by `expect` what the results of the
+store look like as an answer has it written together with the change; of any other, the answer is written when it is
+given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from tickwheel.protocol.bodies.base import Answer, Request
+from tickwheel.protocol.bodies.requests import FRAME_TYPE_OF_REQUEST, encode_body, encode_error
+from tickwheel.protocol.errors import BadRequest, RequestUncertain, TickwheelError
+from tickwheel.protocol.frames import ANSWER_OF, FrameType, encode_frame
+from tickwheel.protocol.identity import RequestIdentity
+from tickwheel_broker.errors import ends_the_broker, from_store
+from timerlog.errors import DiskFull, StoreError
+from timerlog.tables.answers import Answer as Remembered
+from timerlog.tables.answers import Answering, RequestName
+
+if TYPE_CHECKING:
+    from tickwheel_broker.broker import Broker
+    from tickwheel_broker.requests.answers import Caller
+
+
+class AtWork:
+    """The requests with an identity that are being carried out."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[int, int], trio.Event] = {}
+
+    def end_of(self, identity: RequestIdentity) -> trio.Event | None:
+        """What is set when this request is answered or given up; None: it is not at work."""
+        return self._ends.get((identity.session, identity.number))
+
+    def begin(self, answering: Answering) -> None:
+        """It is carried out beside what comes next."""
+        self._ends[answering.name[:2]] = trio.Event()
+
+    def end(self, answering: Answering) -> None:
+        """It is answered, or its connection is gone."""
+        ended = self._ends.pop(answering.name[:2], None)
+        if ended is not None:
+            ended.set()
+
+
+def carry_out(
+    caller: Caller,
+    correlation: int,
+    request: Request,
+    identity: RequestIdentity,
+    handle: Callable[[Caller, int, Any], None],
+) -> bool:
+    """Answers a request as it was answered before, or lets `handle` carry it out, or go on where it was interrupted;
+    whether it did the latter. Raises RequestUncertain, and what `handle` raises."""
+    broker = caller.broker
+    answer_type = ANSWER_OF[FRAME_TYPE_OF_REQUEST[type(request)]]
+    known = broker.store.tables.answers.find(identity.session, identity.number)
+    if known is not None and known.frame_type not in (answer_type, FrameType.ERROR):
+        raise BadRequest("The identity of this request is that of another one.")
+    if known is not None and known.is_whole:
+        frame = encode_frame(known.frame_type, correlation, known.payload)
+        broker.commit.when_durable(broker.store.appended_position, caller.outgoing.promise(), frame)
+        return False
+    running = broker.at_work.end_of(identity)
+    if running is not None:
+        caller.answer_after(running, correlation, request, identity)
+        return False
+    if known is None:
+        _check_undone(broker, identity)
+    _begin(caller, correlation, request, _answering(identity, answer_type, known), handle)
+    return True
+
+
+def _check_undone(broker: Broker, identity: RequestIdentity) -> None:
+    answers, since = broker.store.tables.answers, identity.since
+    # A first try, too: it may come late, over a connection that its client has given up, behind its repetition.
+    is_late = answers.is_over(identity.session, identity.number)
+    if is_late or (
+        since is not None and not answers.is_surely_undone(identity.session, identity.number, since)
+    ):
+        raise RequestUncertain(
+            "The broker does not remember any more whether it carried this request out before."
+        )
+
+
+def _answering(identity: RequestIdentity, answer_type: FrameType, known: Remembered | None) -> Answering:
+    name = RequestName(identity.session, identity.number, identity.unanswered_from)
+    return Answering(name, answer_type, known)
+
+
+def _begin(
+    caller: Caller,
+    correlation: int,
+    request: Request,
+    answering: Answering,
+    handle: Callable[[Caller, int, Any], None],
+) -> None:
+    caller.answerings[correlation] = answering
+    try:
+        with caller.broker.store.remembering(answering):
+            handle(caller, correlation, request)
+    except (StoreError, TickwheelError) as error:
+        forget(caller, correlation, error)
+        raise
+    except BaseException:
+        caller.answerings.pop(correlation, None)
+        raise
+    if correlation in caller.answerings:
+        caller.broker.at_work.begin(answering)
+
+
+def forget(caller: Caller, correlation: int, error: StoreError | TickwheelError | None = None) -> None:
+    """A request has ended. An error that stays one is its answer, and remembered like any other."""
+    answering = caller.answerings.pop(correlation, None)
+    if answering is None:
+        return
+    if error is not None and not ends_the_broker(error):
+        typed = from_store(error) if isinstance(error, StoreError) else error
+        if not typed.retryable:
+            answering.frame_type = FrameType.ERROR
+            remember(caller.broker, answering, encode_error(typed))
+    caller.broker.at_work.end(answering)
+
+
+def remember(broker: Broker, answering: Answering, payload: bytes) -> None:
+    """Writes the whole answer, unless it is written. On a full disk a change has no room either, and what changed
+    nothing may be asked again."""
+    with suppress(DiskFull):
+        broker.store.remember(answering, payload)
+
+
+def expect(caller: Caller, correlation: int, encode: Callable[[Any], Answer | bytes]) -> None:
+    """Says what the next results of the store look like as the whole answer."""
+    answering = caller.answerings.get(correlation)
+    if answering is None:
+        return
+
+    def payload_of(result: Any) -> bytes:
+        body = encode(result)
+        return body if isinstance(body, bytes) else encode_body(body)
+
+    answering.expect(payload_of)
+
+
+class Steps:
+    """A request that is carried out in steps, between which others have their turn. Each step is written with what it
+    changes; when the broker or the connection ends in between, a repetition goes on behind the last one."""
+
+    def __init__(self, caller: Caller, correlation: int) -> None:
+        self._store = caller.broker.store
+        self._answering = caller.answerings.get(correlation)
+        self.done: list[Any] = []
+        """What earlier steps decided; first the plan, if there is one."""
+        if self._answering is not None:
+            self.done = list(self._answering.done)
+            self._answering.expect_steps()
+
+    async def plan(self, make: Callable[[], Awaitable[Any]]) -> Any:
+        """What the first try made up before it began: a plain value. It is written with the first step."""
+        if self.done:
+            return self.done.pop(0)
+        return self.take(partial(_as_it_is, await make()))
+
+    def take(self, act: Callable[[], Any], shape: Callable[[Any], Any] | None = None) -> Any:
+        """One step. What it returns, or `shape` makes of it, is decided if the store decides nothing."""
+        answering = self._answering
+        if answering is None:
+            return act()
+        answering.expect_steps(shape)
+        decisions = answering.decisions
+        with self._store.remembering(answering):
+            result = act()
+            if answering.decisions == decisions:
+                answering.decided(result)
+        return result
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

@@ -1,0 +1,127 @@
+"""The audit log: who came in, who was refused what, who changed what. One JSON line each, without secrets and bodies.
+
+Lines of refusals are limited, so that a stranger cannot fill the disk with them; what is left out is counted and told.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import structlog
+import trio
+
+from tickwheel.protocol.errors import ConfigError
+from tickwheel_broker import logs
+
+REFUSED_PER_S: Final = 20.0
+REFUSED_AT_ONCE: Final = 200
+DONE_PER_S: Final = 200.0
+DONE_AT_ONCE: Final = 2_000
+_MAX_FIELD_CHARS: Final = 200
+
+_log = logs.get_logger("audit")
+
+
+class _Bucket:
+    """So many lines at once, then so many a second."""
+
+    def __init__(self, rate: float, depth: int) -> None:
+        self._rate, self._depth = rate, depth
+        self._room = float(depth)
+        self._at_s = trio.current_time()
+
+    def take(self) -> bool:
+        now_s = trio.current_time()
+        self._room = min(float(self._depth), self._room + (now_s - self._at_s) * self._rate)
+        self._at_s = now_s
+        if self._room < 1:
+            return False
+        self._room -= 1
+        return True
+
+
+class Audit:
+    """Writes to a file of its own, or without one to the broker's log, as `tickwheel.broker.audit`."""
+
+    def __init__(self, path: str = "") -> None:
+        """Raises ConfigError."""
+        self._path = path
+        self._descriptor = -1
+        self._refused = _Bucket(REFUSED_PER_S, REFUSED_AT_ONCE)
+        self._done = _Bucket(DONE_PER_S, DONE_AT_ONCE)
+        self.suppressed = 0
+        """Lines that were left out since the last one that was written."""
+        self._render = structlog.processors.JSONRenderer()
+        self._stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
+        if path:
+            try:
+                self._descriptor = _open(path)
+            except OSError as error:
+                raise ConfigError(
+                    f"audit_log {path} cannot be written: {error.strerror}.",
+                    advice="Name a file in a directory that the broker's user can write to.",
+                ) from error
+
+    def done(self, action: str, **fields: Any) -> None:
+        """Somebody did what they may."""
+        self._record(self._done, action, "ok", fields)
+
+    def refused(self, action: str, **fields: Any) -> None:
+        """Somebody was refused."""
+        self._record(self._refused, action, "refused", fields)
+
+    def reopen(self) -> None:
+        """Go on in a new file if the old one was moved away; if that fails, in the old one."""
+        if not self._path:
+            return
+        try:
+            descriptor = _open(self._path)
+        except OSError as error:
+            _log.error("the audit log cannot be opened anew", path=self._path, reason=error.strerror)
+            return
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+
+    def tell_of_suppressed(self) -> None:
+        """Write down how many lines were left out, if any; for when no other line comes that could say so."""
+        if self.suppressed and self._done.take():
+            self._tell()
+
+    def _tell(self) -> None:
+        self._write({"event": "suppressed", "outcome": "refused"})
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self.suppressed:
+            self._tell()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _record(self, bucket: _Bucket, action: str, outcome: str, fields: dict[str, Any]) -> None:
+        if not bucket.take():
+            self.suppressed += 1
+            return
+        self._write({"event": action, "outcome": outcome, **{k: _short(v) for k, v in fields.items()}})
+
+    def _write(self, event: dict[str, Any]) -> None:
+        if self.suppressed:
+            event["suppressed"] = self.suppressed
+            self.suppressed = 0
+        if self._descriptor < 0:
+            _log.info(str(event.pop("event")), **event)
+            return
+        line = self._render(None, "", self._stamp(None, "", event))
+        try:
+            os.write(self._descriptor, line.encode() + b"\n" if isinstance(line, str) else line + b"\n")
+        except OSError as error:
+            _log.error("the audit log cannot be written", path=self._path, reason=error.strerror, line=line)
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def _short(value: Any) -> Any:
+    return value[:_MAX_FIELD_CHARS] if isinstance(value, str) else value

@@ -1,0 +1,212 @@
+"""The five services that carry a message from the log to its topic at its time.
+
+    EnqueueGet ──pending──▶ EnqueuePut ──due──▶ DequeueGetMessage ──ready──▶ DequeuePutMessage ──▶ subscribers
+                                 │               ▲
+                               wheel ─▶ DequeueGet
+
+Each is one task; the arrows are bounded memory channels of batches. A batch is thousands of messages in
+numpy arrays, so Python runs a few times a batch. When a channel is full, the service before it waits; when
+EnqueueGet waits, the backlog grows, and when the backlog is over its limit, producers wait: memory stays
+bounded from end to end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sized
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import trio
+
+from tickwheel_broker import logs
+from tickwheel_broker.bell import Bell
+from tickwheel_broker.clock import Clock
+from timerlog.engine.lateness import Lateness
+from timerlog.errors import DiskFull
+from timerlog.services.five_services import DueBatch, ReadyBatch
+
+if TYPE_CHECKING:
+    from timerlog.store import Store
+
+T = TypeVar("T")
+B = TypeVar("B", bound=Sized)
+
+BATCH_MESSAGES = 4_096
+"""Messages a turn: some hundred microseconds of work, so that no other task waits long."""
+
+CHANNEL_BATCHES = 4
+_RETRY_S = 0.5
+
+_log = logs.get_logger("services")
+
+
+class Queue(Generic[B]):
+    """A bounded channel between two services, which can be looked into."""
+
+    def __init__(self) -> None:
+        self.batches: deque[B] = deque()
+        """What is in it or waits to get in; the first one stays until its consumer is done with it."""
+        self.passed = 0
+        """How many batches its consumer is done with."""
+        self._is_at_work = False
+        ends: tuple[trio.MemorySendChannel[B], trio.MemoryReceiveChannel[B]]
+        ends = trio.open_memory_channel(CHANNEL_BATCHES)
+        self._in, self._out = ends
+
+    async def send(self, batch: B) -> None:
+        """Put a batch in; wait while the queue is full."""
+        self.batches.append(batch)
+        await self._in.send(batch)
+
+    def __aiter__(self) -> Queue[B]:
+        return self
+
+    async def __anext__(self) -> B:
+        if self._is_at_work:
+            self.batches.popleft()
+            self.passed += 1
+            self._is_at_work = False
+        batch = await self._out.receive()
+        self._is_at_work = True
+        return batch
+
+    @property
+    def messages(self) -> int:
+        """How many messages, and leases that end, are in it."""
+        return sum(len(batch) for batch in self.batches)
+
+
+class Services:
+    """The five tasks and the channels between them."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        max_backlog_messages: int,
+        wake_groups: Callable[[Iterable[int]], None],
+        mark_dirty: Callable[[], None],
+    ) -> None:
+        """`wake_groups` gets the ids of groups that have new work, `mark_dirty` says that records were
+        staged.
+        """
+        self._store = store
+        self._clock = clock
+        self._max_backlog_messages = max_backlog_messages
+        self._wake_groups = wake_groups
+        self._mark_dirty = mark_dirty
+        self._alarm = clock.alarm()
+        self._wakes_at_ms: int | None = None
+        self._durable_moved = Bell()
+        self._durable_moved.ring()
+        self._backlog_fell = trio.lowlevel.ParkingLot()
+        self.pending = Queue[DueBatch]()
+        self.due = Queue[DueBatch]()
+        self.ready = Queue[ReadyBatch]()
+        self.lateness_ms = Lateness()
+        """How late messages reached their topics."""
+        self.damaged = 0
+        """Messages that were set aside because their record no longer matches its checksum."""
+        self.full_disks = 0
+        """How often a step found no room on the disk, and was put off."""
+
+    async def run(self) -> None:
+        """Run all five until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._enqueue_get)
+                nursery.start_soon(self._enqueue_put)
+                nursery.start_soon(self._dequeue_get)
+                nursery.start_soon(self._dequeue_get_message)
+                nursery.start_soon(self._dequeue_put_message)
+        finally:
+            self._alarm.close()
+
+    def durable_moved(self) -> None:
+        """The log is durable further than before: there may be messages to enqueue."""
+        self._durable_moved.ring()
+
+    def timers_changed(self) -> None:
+        """Something was put on the wheel: whoever waits for the next event is woken if that comes earlier now."""
+        next_ms = self._store.next_wakeup_ms()
+        if next_ms is not None and (self._wakes_at_ms is None or next_ms < self._wakes_at_ms):
+            self._alarm.ring()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much is accepted and not yet on its way that producers must wait."""
+        return self._store.pending_enqueue > self._max_backlog_messages
+
+    def overdue(self, now_ms: int) -> tuple[int, int]:
+        """(about how many messages and ends of leases are due and not where they belong, see ``about_due``; by how many
+        ms the oldest is late)."""
+        wheel, store = self._store.wheel, self._store
+        count, late_ms = wheel.about_due(now_ms), now_ms - (wheel.oldest_due_ms(now_ms) or now_ms)
+        for batch in (*self.pending.batches, *self.due.batches):
+            late = batch.due_ms[batch.due_ms <= now_ms]
+            count, late_ms = count + len(late), max(late_ms, now_ms - int(late.min(initial=now_ms)))
+        for ready in self.ready.batches:
+            count += len(ready)
+            late_ms = max(late_ms, int(store.lateness_ms(ready.ids, now_ms).max(initial=0)))
+        return count, late_ms
+
+    async def wait_for_room(self) -> None:
+        """Return when the backlog is below its limit: the brake that producers feel."""
+        while self.is_behind:
+            await self._backlog_fell.park()
+
+    async def _enqueue_get(self) -> None:
+        store = self._store
+        while True:
+            await self._durable_moved.wait()
+            while (batch := store.enqueue_get(BATCH_MESSAGES)) is not None:
+                await self.pending.send(batch)
+                if not self.is_behind:
+                    self._backlog_fell.unpark_all()
+
+    async def _enqueue_put(self) -> None:
+        store, clock = self._store, self._clock
+        async for batch in self.pending:
+            already_due = await self._with_room(lambda: store.enqueue_put(batch, clock.now_ms()))  # noqa: B023
+            self.timers_changed()
+            if already_due is not None:
+                await self.due.send(already_due)
+
+    async def _dequeue_get(self) -> None:
+        store = self._store
+        while True:
+            batch = store.dequeue_get(self._clock.now_ms(), BATCH_MESSAGES)
+            if batch is not None:
+                await self.due.send(batch)
+            else:
+                self._wakes_at_ms = store.next_wakeup_ms()
+                await self._alarm.sleep_until(self._wakes_at_ms)
+
+    async def _dequeue_get_message(self) -> None:
+        async for batch in self.due:
+            looked_up = self._store.dequeue_get_message(batch, self._clock.now_ms())
+            if len(looked_up.damaged):
+                self.damaged += len(looked_up.damaged)
+                _log.error("messages are damaged and set aside", count=len(looked_up.damaged))
+            await self.ready.send(looked_up)
+
+    async def _dequeue_put_message(self) -> None:
+        store, clock = self._store, self._clock
+        async for batch in self.ready:
+            woken = await self._with_room(lambda: store.dequeue_put_message(batch, clock.now_ms()))  # noqa: B023
+            self._wake_groups(woken)
+            self._mark_dirty()
+            store.count_lateness(self.lateness_ms, store.moved_ids, clock.now_ms())
+
+    async def _with_room(self, step: Callable[[], T]) -> T:
+        """Do one step of a service; on a full disk nothing of it happened, so it is tried again until there
+        is room.
+        """
+        while True:
+            try:
+                return step()
+            except DiskFull as error:
+                self.full_disks += 1
+                _log.error("the disk is full", reason=str(error), advice=error.advice)
+                await trio.sleep(_RETRY_S)

@@ -1,0 +1,201 @@
+"""The replay: a producer, an operations desk and two groups of consumers, all clients of a real broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import anyio
+import anyio.to_thread
+import numpy as np
+from numpy.typing import NDArray
+
+from tickwheel import Client
+from tickwheel_cli.demo.board import DayBoard
+from tickwheel_cli.demo.ledger import GroupAudit, Ledger
+from tickwheel_cli.demo.plan import Change, Plan
+from tickwheel_cli.demo.timeline import Timeline
+from tickwheel_cli.demo.views import View
+
+GROUPS = ("board", "auditor")
+_BATCH = 5_000
+_CREDIT = 20_000
+_REFRESH_S = 0.125
+_GRACE_S = 15.0
+_LINGER_S = 0.3  # a second copy of the last message would come in this time
+_SCHEDULE_RATE = (
+    60_000  # messages a second; any machine is faster, so all is scheduled before the first is due
+)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was measured; bytes are those of the log."""
+
+    schedule_seconds: float
+    replay_seconds: float
+    scheduled_bytes: int
+    log_bytes: int
+    disk_bytes: int
+    audits: dict[str, GroupAudit]
+
+
+class Replay:
+    """One run. Call `run` once."""
+
+    def __init__(
+        self, client: Client, topic: str, plan: Plan, speed: float, view: View, board: DayBoard | None
+    ) -> None:
+        """`board` is told of changed flights; a replay of a year has none."""
+        self._client = client
+        self._topic = topic
+        self._plan = plan
+        self._view = view
+        self._board = board
+        lead_ms = 1_000 + round(len(plan.flights) / _SCHEDULE_RATE * 1_000)
+        self._timeline = Timeline(plan.start_ms, round(time.time() * 1_000) + lead_ms, speed)
+        self.ledger = Ledger(GROUPS, plan.real_due_ms(self._timeline))
+        self._open_changes = len(plan.changes)
+        self._complete = anyio.Event()
+        self._subscribed = anyio.Event()
+        self._subscribers = 0
+
+    async def run(self) -> Figures:
+        """Schedule everything, replay it, and judge what arrived."""
+        bodies = [flight.body() for flight in self._plan.flights]
+        self._view.begin()
+        try:
+            async with anyio.create_task_group() as tasks:
+                stop = anyio.Event()
+                for group in GROUPS:
+                    tasks.start_soon(self._consume, group, stop)
+                await self._subscribed.wait()
+                before_bytes = (await self._client.stats()).appended_bytes
+                schedule_seconds = await self._schedule(bodies)
+                scheduled_bytes = (await self._client.stats()).appended_bytes - before_bytes
+                replay_seconds = await self._play()
+                stop.set()
+        finally:
+            self._view.end()
+        stats = await self._client.stats()
+        return Figures(
+            schedule_seconds,
+            replay_seconds,
+            scheduled_bytes,
+            stats.appended_bytes - before_bytes,
+            stats.disk_bytes,
+            self.ledger.audit(),
+        )
+
+    # -- the producer ---------------------------------------------------------------------------------------
+
+    async def _schedule(self, bodies: Sequence[bytes]) -> float:
+        """Hand all messages to the broker; returns the seconds until the last one was on its disk."""
+        keys = [flight.key for flight in self._plan.flights]
+        due_ms = self.ledger.promised_ms
+        ids = np.empty(len(bodies), np.int64)
+        started = time.perf_counter()
+        for start in range(0, len(bodies), _BATCH):
+            part = slice(start, start + _BATCH)
+            results = await self._client.send_many(
+                self._topic, bodies[part], keys=keys[part], deliver_at=due_ms[part]
+            )
+            results.raise_for_errors()
+            ids[part] = np.frombuffer(results.ids(), np.uint64)
+            self._view.scheduled(min(start + _BATCH, len(bodies)), len(bodies), time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self.ledger.name_messages(ids)
+        return seconds
+
+    # -- the consumers --------------------------------------------------------------------------------------
+
+    async def _consume(self, group: str, stop: anyio.Event) -> None:
+        """Write down and acknowledge what arrives, until told to stop; then wait for the acks to be safe."""
+        async with self._client.subscribe(
+            self._topic, group=group, credit=_CREDIT, batch=500
+        ) as subscription:
+            self._subscribers += 1
+            if self._subscribers == len(GROUPS):
+                self._subscribed.set()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_cancel_when, stop, tasks.cancel_scope)
+                async for batch in subscription.batches():
+                    arrived_ms = time.time_ns() / 1e6
+                    self._arrived(group, np.array(batch.ids), np.array(batch.deliver_at_ms), arrived_ms)
+                    await batch.ack()
+            await subscription.flush()
+
+    def _arrived(
+        self, group: str, ids: NDArray[np.int64], due_ms: NDArray[np.int64], arrived_ms: float
+    ) -> None:
+        indexes = self.ledger.arrived(group, ids, due_ms, arrived_ms)
+        if group == GROUPS[0]:
+            self._view.departed(indexes)
+        self._check_complete()
+
+    def _check_complete(self) -> None:
+        expected = self.ledger.expected()
+        if self._open_changes == 0 and all(book.count >= expected for book in self.ledger.books.values()):
+            self._complete.set()
+
+    # -- the story ------------------------------------------------------------------------------------------
+
+    async def _play(self) -> float:
+        """Let the story run to its end; returns the seconds it took from its start."""
+        end_s = (self._timeline.to_real_ms(self._plan.end_ms) / 1_000) - time.time()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._refresh)
+            tasks.start_soon(self._operations_desk)
+            with anyio.move_on_after(end_s + _GRACE_S):
+                await self._complete.wait()
+            seconds = time.time() - self._timeline.real_start_ms / 1_000
+            await anyio.sleep(_LINGER_S)
+            tasks.cancel_scope.cancel()
+        return seconds
+
+    async def _refresh(self) -> None:
+        """Draw in a thread of its own: a picture takes milliseconds, and deliveries must not wait for it."""
+        while True:
+            now_ms = self._timeline.to_story_ms(time.time() * 1_000)
+            await anyio.to_thread.run_sync(self._view.refresh, now_ms, self.ledger)
+            await anyio.sleep(_REFRESH_S)
+
+    async def _operations_desk(self) -> None:
+        """Tell the broker each piece of news at the moment when it is known."""
+        async with anyio.create_task_group() as tasks:
+            for known_ms, news in groupby(self._plan.changes, key=lambda change: change.known_ms):
+                await anyio.sleep(max(0.0, self._timeline.to_real_ms(known_ms) / 1_000 - time.time()))
+                tasks.start_soon(self._apply, list(news))
+        self._check_complete()
+
+    async def _apply(self, news: Sequence[Change]) -> None:
+        cancelled = [change.index for change in news if change.departs_ms is None]
+        await self._cancel(cancelled)
+        for change in news:
+            if change.departs_ms is not None:
+                await self._reschedule(change.index, change.departs_ms)
+        self._open_changes -= len(news)
+        self._check_complete()
+
+    async def _cancel(self, indexes: Sequence[int]) -> None:
+        """Cancel flights, and believe the broker's answers: it may have been too late for one."""
+        results = await self._client.cancel(ids=[self.ledger.message_id(index) for index in indexes])
+        for index, result in zip(indexes, results, strict=True):
+            self.ledger.was_cancelled(index, result)
+            if self._board is not None and result == "cancelled":
+                self._board.cancel(index)
+
+    async def _reschedule(self, index: int, departs_ms: int) -> None:
+        """Move a flight, and believe the broker's answer."""
+        due_ms = self._timeline.to_real_ms(departs_ms)
+        result = await self._client.reschedule(id=self.ledger.message_id(index), deliver_at=due_ms)
+        self.ledger.was_rescheduled(index, result, due_ms)
+        if self._board is not None and result == "rescheduled":
+            self._board.reschedule(index, departs_ms)
+
+
+async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()

@@ -1,0 +1,193 @@
+"""`tickwheel dead`: the dead letters of a topic. And `browse`: looking at messages without taking them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tickwheel.protocol.limits import dead_topic
+from tickwheel_broker.exit_codes import ExitCode
+from tickwheel_cli.shared.failures import CommandFailed
+from tickwheel_cli.shared.filters import report_counts
+from tickwheel_cli.shared.options import confirm
+from tickwheel_cli.shared.output import body_fields, print_json, printable
+from tickwheel_cli.shared.session import current_session, shared_options
+from tickwheel_cli.shared.tables import print_table
+from tickwheel_cli.shared.times import format_moment
+
+if TYPE_CHECKING:
+    from tickwheel import BrowsedMessage, sync
+
+_HEADER = "tickwheel-dead"
+_NONE = "{topic} has no dead letters."
+_LETTER_COLUMNS = (
+    ("id", "right"),
+    ("group", "left"),
+    ("attempts", "right"),
+    ("error", "left"),
+    ("original", "right"),
+    ("key", "left"),
+    ("body", "left"),
+)
+_COLUMNS = (("due", "left"), ("id", "right"), ("state", "left"), ("key", "left"), ("body", "left"))
+_STATES = ("scheduled", "ready", "leased", "waiting", "acked", "dead")
+
+
+@click.group()
+@shared_options
+def dead() -> None:
+    """Dead letters: messages that a group was given as often as its topic allows.
+
+    \b
+    tickwheel dead list orders
+    tickwheel dead replay orders
+    tickwheel dead purge orders
+    """
+
+
+@dead.command("list")
+@click.argument("topic")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@shared_options
+def list_dead(topic: str, limit: int) -> None:
+    """List the dead letters of TOPIC: id, group, attempts, the last error, and the body.
+
+    "original" is the id that the message has, or had, in TOPIC.
+    """
+    with current_session().client() as client:
+        letters = client.browse(dead_topic(topic), limit=limit) if _has_letters(client, topic) else []
+    if current_session().json:
+        print_json([_fields(letter) for letter in letters])
+    elif not letters:
+        click.echo(_NONE.format(topic=topic))
+    else:
+        print_table(
+            _LETTER_COLUMNS, [_letter_row(letter) for letter in letters], optional=("original", "key")
+        )
+
+
+def _has_letters(client: sync.Client, topic: str) -> bool:
+    """Whether the topic of dead letters exists. Raises UnknownTopic if `topic` itself does not."""
+    from tickwheel.errors import UnknownTopic
+
+    try:
+        client.topic(dead_topic(topic))
+    except UnknownTopic:
+        client.topic(topic)
+        return False
+    return True
+
+
+def _letter_row(letter: BrowsedMessage) -> list[str]:
+    story = letter.headers.get(_HEADER, {})
+    key = str(story.get("key") or "")
+    return [
+        str(letter.id),
+        str(story.get("group", "?")),
+        str(story.get("attempts", "?")),
+        printable(str(story.get("error") or "no ack").encode()),
+        str(story.get("id", "?")),
+        _key_cell(key),
+        printable(letter.body),
+    ]
+
+
+@dead.command()
+@click.argument("topic")
+@click.argument("ids", nargs=-1, type=click.IntRange(1))
+@click.option("--limit", type=click.IntRange(1, 100_000), default=10_000, show_default=True)
+@shared_options
+def replay(topic: str, ids: tuple[int, ...], limit: int) -> None:
+    """Give dead letters of TOPIC back to the groups that gave them up: all, or those with these IDS.
+
+    IDS are those that `dead list` shows first. The exit code is 1 when one of them is no dead letter of TOPIC.
+    """
+    with current_session().client() as client:
+        counts = client.replay_dead(topic, ids=list(ids) or None, limit=limit)
+    if current_session().json:
+        print_json(counts)
+    else:
+        found = [f"{name.replace('_', ' ')}: {count:,}" for name, count in counts.items()]
+        click.echo(", ".join(found) or _NONE.format(topic=topic))
+    if counts.get("not_found"):
+        raise CommandFailed(ExitCode.FAILED)
+
+
+@dead.command()
+@click.argument("topic")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only count them.")
+@shared_options
+def purge(topic: str, yes: bool, dry_run: bool) -> None:
+    """Drop all dead letters of TOPIC for good."""
+    if not yes and not dry_run:
+        confirm(f"Drop all dead letters of {topic}?")
+    with current_session().client() as client:
+        if _has_letters(client, topic):
+            report_counts(client.cancel_where(dead_topic(topic), stop=True, dry_run=dry_run), dry_run=dry_run)
+        elif current_session().json:
+            print_json({"matched": 0, "results": {}})
+        else:
+            click.echo(_NONE.format(topic=topic))
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="May be repeated.")
+@click.option("--after", "after_id", type=click.IntRange(0), default=0, help="Only ids above this one.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@shared_options
+def browse(topic: str, states: tuple[str, ...], after_id: int, limit: int) -> None:
+    """Look at messages of a topic, in order of their ids, without taking them.
+
+    \b
+    tickwheel browse reminders
+    tickwheel browse orders --state waiting --json
+
+    The number behind a group's state says how often the message was delivered to it.
+    """
+    with current_session().client() as client:
+        found = client.browse(topic, states=list(states) or None, after_id=after_id, limit=limit)
+    if current_session().json:
+        print_json([_fields(message) for message in found])
+        return
+    if not found:
+        click.echo(f"There are no such messages in {topic}." if states or after_id else f"{topic} is empty.")
+        return
+    print_table(_COLUMNS, [_row(message) for message in found], optional=("due", "key"))
+
+
+def _row(message: BrowsedMessage) -> list[str]:
+    state = ", ".join(_group_states(message.groups)) or message.state
+    due = format_moment(message.deliver_at_ms)
+    return [due, str(message.id), state, _key_cell(message.key), printable(message.body)]
+
+
+def _key_cell(key: str) -> str:
+    """A key that starts with "~" was made by the sender's client for its own retries."""
+    return "-" if not key or key[0] == "~" else printable(key.encode("utf-8", "replace"))
+
+
+def _group_states(groups: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        f"{one['group']}: {one['state']}" + (f" ({one['epoch']})" if one["epoch"] else "") for one in groups
+    ]
+
+
+def _fields(message: BrowsedMessage) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "key": message.key or None,
+        "order_key": message.order_key or None,
+        "priority": message.priority,
+        "state": message.state,
+        "groups": message.groups,
+        "deliver_at": format_moment(message.deliver_at_ms),
+        "deliver_at_ms": message.deliver_at_ms,
+        "created_ms": message.created_ms,
+        "headers": message.headers,
+        "body_bytes": message.body_bytes,
+        **body_fields(message.body),
+    }

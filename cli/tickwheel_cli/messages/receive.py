@@ -1,0 +1,264 @@
+"""`tickwheel receive`: print a topic's messages as they become due, and acknowledge them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tickwheel_cli.shared.options import parsed_by
+from tickwheel_cli.shared.output import body_fields, printable, remark
+from tickwheel_cli.shared.session import CONNECT_TIMEOUT_S, current_session, shared_options
+from tickwheel_cli.shared.times import format_moment, parse_duration, parse_moment
+from tickwheel_cli.shared.waiting import Waiting, waiting_options
+
+if TYPE_CHECKING:
+    from tickwheel import Batch, Client, Message, Subscription
+
+_MOST_CREDIT = 1_000
+_ROUND_S = 0.2
+"""So long a printed message waits at most for others, to be acknowledged together with them."""
+
+
+@dataclass
+class Wish:
+    """What the user asked for; `received` counts up."""
+
+    topic: str
+    group: str
+    count: int | None
+    timeout_s: float | None
+    acks: bool
+    form: str  # "line", "json" or "raw"
+    start: Any = "earliest"
+    shard: str | None = None
+    nack_delay: timedelta | None = None
+    error: str = ""
+    received: int = 0
+
+    @property
+    def fulfilled(self) -> bool:
+        """As many messages as were asked for."""
+        return self.count is not None and self.received >= self.count
+
+    @property
+    def credit(self) -> int:
+        """No more messages than are wanted: the others must stay free for other subscribers."""
+        return _MOST_CREDIT if self.count is None else min(self.count - self.received, _MOST_CREDIT)
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--group", default="default", show_default=True, help="Each group gets every message once.")
+@waiting_options
+@click.option("--no-ack", is_flag=True, help="Only look: give every message back, for others to receive.")
+@click.option(
+    "--nack",
+    "nack_delay",
+    metavar="DURATION",
+    callback=parsed_by(parse_duration),
+    help="Acknowledge nothing: give each message back, to be delivered again after so long.",
+)
+@click.option("--error", default="", help="With --nack: why. Kept for the dead letter.")
+@click.option(
+    "--start",
+    metavar="WHERE",
+    default="earliest",
+    show_default=True,
+    callback=parsed_by(lambda text: text if text in ("earliest", "latest") else parse_moment(text)),
+    help="Where a new group begins: earliest, latest, or the time from which messages were due.",
+)
+@click.option("--shard", metavar="RANGE", help="Only this shard of the topic, such as -80.")
+@click.option("--raw", is_flag=True, help="Print bodies only, as they are, a newline after each.")
+@shared_options
+def receive(
+    topic: str,
+    group: str,
+    count: int | None,
+    timeout: timedelta | None,
+    no_ack: bool,
+    nack_delay: timedelta | None,
+    error: str,
+    start: str | datetime,
+    shard: str | None,
+    raw: bool,
+) -> None:
+    """Print a topic's messages as they become due, and acknowledge them, until Ctrl-C.
+
+    \b
+    tickwheel receive reminders
+    tickwheel receive reminders --group audit --json
+    tickwheel receive reminders --count 10 --timeout 5s
+    tickwheel receive reminders --count 1 --nack 5m --error "nobody is there"
+    tickwheel receive photos --count 1 --raw > cat.jpg
+
+    A message is acknowledged after it is printed, or given back. If this stops in between, it is delivered again.
+    A line shows when the message was due, its id, [its key], and its body. The exit code is 3 when --timeout
+    ended the wait before --count messages had come.
+    """
+    import anyio
+
+    session = current_session()
+    if raw and session.json:
+        raise click.UsageError("--raw and --json exclude each other")
+    if nack_delay is not None and no_ack:
+        raise click.UsageError("--nack and --no-ack exclude each other")
+    if error and nack_delay is None:
+        raise click.UsageError("--error belongs to --nack")
+    wish = Wish(
+        topic,
+        group,
+        count,
+        timeout.total_seconds() if timeout else None,
+        acks=not no_ack and nack_delay is None,
+        form="json" if session.json else "raw" if raw else "line",
+        start=start,
+        shard=shard,
+        nack_delay=nack_delay,
+        error=error,
+    )
+    with session.address() as url:
+        anyio.run(_receive, url, session.client_options, wish, backend="trio")
+
+
+async def _receive(url: str | None, options: dict[str, Any], wish: Wish) -> None:
+    """Subscribe and print until the wish is fulfilled, no message comes for too long, or somebody stops it."""
+    import anyio
+
+    import tickwheel
+
+    waiting = Waiting()
+    async with (
+        tickwheel.Client(url, connect_timeout=CONNECT_TIMEOUT_S, **options) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        await tasks.start(waiting.watch, tasks.cancel_scope)
+        await (_print_some(client, wish, waiting) if wish.count else _print_all(client, wish, waiting))
+        tasks.cancel_scope.cancel()
+    waiting.check_count(wish.received, wish.count, wish.timeout_s)
+
+
+def _subscribe(client: Client, wish: Wish) -> Subscription[Message, Batch]:
+    credit = wish.credit
+    return client.subscribe(
+        wish.topic, group=wish.group, credit=credit, batch=credit, start=wish.start, shard=wish.shard
+    )
+
+
+def _tell_of_new(subscription: Subscription[Message, Batch]) -> None:
+    """A name may have been a typing mistake, and a group pins messages until it is deleted."""
+    if subscription.created_topic:
+        remark(f"made topic {subscription.topic!r}")
+    if subscription.created_group:
+        remark(f"made group {subscription.group!r} of {subscription.topic!r}")
+
+
+async def _print_all(client: Client, wish: Wish, waiting: Waiting) -> None:
+    """Print until no message comes."""
+    async with _subscribe(client, wish) as subscription:
+        _tell_of_new(subscription)
+        while (batch := await waiting.next_batch(subscription, wish.timeout_s)) is not None:
+            _print_batch(batch, wish)
+            await _settle(batch, wish)
+
+
+async def _print_some(client: Client, wish: Wish, waiting: Waiting) -> None:
+    """Print until the wish is fulfilled or no message comes.
+
+    Acks free credit, and the broker would send others for it. So messages are settled only after a subscription has
+    stopped; if more are wanted, there is another one, with credit for what is left.
+    """
+    while not wish.fulfilled:
+        async with _subscribe(client, wish) as subscription:
+            _tell_of_new(subscription)
+            batch = await waiting.next_batch(subscription, wish.timeout_s)
+            if batch is None:
+                return
+            for one in await _print_round(subscription, batch, wish, waiting):
+                await _settle(one, wish)
+
+
+async def _print_round(
+    subscription: Subscription[Message, Batch], first: Batch, wish: Wish, waiting: Waiting
+) -> list[Batch]:
+    """Print what comes shortly one after the other, and stop the subscription; what was printed."""
+    import anyio
+
+    room, printed = wish.credit - len(first), [first]
+    _print_batch(first, wish)
+    end = anyio.current_time() + min(_ROUND_S, subscription.ack_wait_ms / 4_000)
+    while room > 0:
+        batch = await waiting.next_batch(subscription, end - anyio.current_time())
+        if batch is None:
+            break
+        _print_batch(batch, wish)
+        printed.append(batch)
+        room -= len(batch)
+    await subscription.stop()
+    async for batch in subscription.batches():
+        _print_batch(batch, wish)
+        printed.append(batch)
+    return printed
+
+
+def _print_batch(batch: Batch, wish: Wish) -> None:
+    for message in batch:
+        _print(message, wish)
+        wish.received += 1
+    sys.stdout.flush()
+
+
+async def _settle(batch: Batch, wish: Wish) -> None:
+    if wish.acks:
+        await batch.ack()
+    elif wish.nack_delay is not None:
+        await batch.nack(wish.nack_delay, error=wish.error)
+
+
+def _print(message: Message, wish: Wish) -> None:
+    if wish.form == "raw":
+        sys.stdout.buffer.write(message.body + b"\n")
+    elif wish.form == "json":
+        sys.stdout.buffer.write(message_json(message, wish.group) + b"\n")
+    else:
+        click.echo(message_line(message))
+
+
+def message_line(message: Message) -> str:
+    """`2031-05-01T07:00:00.000Z  1042  [renewal-17]  call Ada`, and after the first delivery to the group its number.
+
+    Not each delivery is an attempt: some are given back unread.
+    """
+    # A key that starts with "~" was made by the sender's client for its own retries.
+    key = f"[{printable(key_text(message).encode())}]  " if (message.key or "~")[0] != "~" else ""
+    again = f"  (delivery {message.epoch})" if message.epoch > 1 else ""
+    return f"{format_moment(message.deliver_at_ms)}  {message.id}  {key}{printable(message.body)}{again}"
+
+
+def key_text(message: Message) -> str:
+    """The key as valid text: another client may have sent one that is none."""
+    return (message.key or "").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def message_json(message: Message, group: str) -> bytes:
+    """One object: where and when, and the body as text or as base64."""
+    import msgspec
+
+    fields: dict[str, Any] = {
+        "topic": message.topic,
+        "group": group,
+        "id": message.id,
+        "key": key_text(message) if message.key else None,
+        "order_key": message.order_key,
+        "priority": message.priority,
+        "headers": message.headers,
+        "deliver_at": format_moment(message.deliver_at_ms),
+        "deliver_at_ms": message.deliver_at_ms,
+        "created_ms": message.created_ms,
+        "epoch": message.epoch,
+        **body_fields(message.body),
+    }
+    return msgspec.json.encode(fields)

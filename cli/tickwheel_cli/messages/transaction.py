@@ -1,0 +1,177 @@
+"""`tickwheel transaction`: sends, cancels and reschedules from JSON lines, all or nothing. And prepared messages."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+import msgspec
+
+from tickwheel_broker.exit_codes import ExitCode
+from tickwheel_cli.shared.failures import CommandError, CommandFailed
+from tickwheel_cli.shared.options import parse_header, parsed_by, time_arguments, time_options
+from tickwheel_cli.shared.output import counted, print_json
+from tickwheel_cli.shared.session import current_session, shared_options
+from tickwheel_cli.shared.times import parse_duration, parse_moment
+
+if TYPE_CHECKING:
+    from tickwheel import sync
+
+_WHICH = ("id", "ids", "topic", "key", "keys")
+_TIME = ("in", "at")
+_ACTIONS = {
+    "send": ("topic", "body", "key", "order_key", "priority", "headers", "delay_level", *_TIME),
+    "cancel": _WHICH,
+    "reschedule": (*_WHICH, "priority", *_TIME),
+}
+"""What a line may say, and the fields of each."""
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@shared_options
+def transaction(file: BinaryIO) -> None:
+    """Send, cancel and reschedule messages together: all of it happens, or nothing.
+
+    \b
+    tickwheel transaction changes.jsonl
+    {"send": {"topic": "invoices", "body": "…", "key": "invoice-17", "in": "1h"}}
+    {"cancel": {"topic": "reminders", "key": "order-17"}}
+    {"reschedule": {"id": 1042, "at": "2031-05-01T09:00+02:00"}}
+
+    FILE has one such JSON object a line; - is stdin. A send has "topic" and "body" and, as you like, "key",
+    "order_key", "priority", "headers" and one of "in", "at" and "delay_level". The others name messages by
+    "id", "ids", or "topic" with "key" or "keys"; a reschedule has "in" or "at", "priority", or both.
+    """
+    with current_session().client(may_create=True) as client:
+        tx = client.transaction()
+        problems = [
+            f"line {number}: {problem}"
+            for number, line in enumerate(file, 1)
+            if line.strip() and (problem := _add(tx, line))
+        ]
+        if problems:
+            raise CommandError(
+                "bad_line", "\n".join(problems), "Nothing was done. See `tickwheel transaction --help`."
+            )
+        result = tx.commit()
+    ids = [list(one) for one in result.ids] if result is not None else []
+    if current_session().json:
+        print_json({"committed": True, "ids": ids})
+    else:
+        click.echo(f"committed; {counted(len(ids), 'send')}" + "".join(f"\n{one[0]}" for one in ids))
+
+
+def _add(tx: sync.Transaction, line: bytes) -> str | None:
+    """Put what a line says into the transaction, or return what is wrong with it."""
+    try:
+        parsed = msgspec.json.decode(line, type=dict[str, dict[str, Any]])
+        if len(parsed) != 1 or next(iter(parsed)) not in _ACTIONS:
+            raise ValueError('it must have exactly one of "send", "cancel" and "reschedule"')
+        ((action, fields),) = parsed.items()
+        _check_fields(action, fields)
+        arguments = _arguments(fields)
+        if action == "send":
+            tx.send(arguments.pop("topic"), str(arguments.pop("body")).encode(), **arguments)
+        elif action == "cancel":
+            tx.cancel(arguments.pop("topic", None), **arguments)
+        else:
+            tx.reschedule(arguments.pop("topic", None), **arguments)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        return str(error)
+    return None
+
+
+def _check_fields(action: str, fields: dict[str, Any]) -> None:
+    unknown = [name for name in fields if name not in _ACTIONS[action]]
+    if unknown:
+        raise ValueError(f'"{action}" has no field "{unknown[0]}"; it has {", ".join(_ACTIONS[action])}')
+    missing = [name for name in ("topic", "body") if action == "send" and name not in fields]
+    if missing:
+        raise ValueError(f'"send" needs "{missing[0]}"')
+
+
+def _arguments(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a line as arguments of the client: `in` and `at` become delay and deliver_at."""
+    arguments = dict(fields)
+    if "in" in arguments:
+        arguments["delay"] = parse_duration(str(arguments.pop("in")))
+    if "at" in arguments:
+        arguments["deliver_at"] = parse_moment(str(arguments.pop("at")))
+    return arguments
+
+
+@click.group()
+@shared_options
+def prepared() -> None:
+    """Prepared messages: stored at once, delivered only after `commit`.
+
+    \b
+    tickwheel prepared send orders "paid" --key order-17     prints its id
+    tickwheel prepared commit 1042
+    tickwheel prepared rollback 1043
+    """
+
+
+@prepared.command("send")
+@click.argument("topic")
+@click.argument("body")
+@time_options
+@click.option("--key", help="The key of the message that it becomes.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=parsed_by(parse_header),
+    help="May be repeated.",
+)
+@shared_options
+def send_prepared(
+    topic: str,
+    body: str,
+    delay: timedelta | None,
+    moment: datetime | None,
+    key: str | None,
+    headers: tuple[tuple[str, str], ...],
+) -> None:
+    """Store a message that waits for commit or rollback; prints its id."""
+    with current_session().client(may_create=True) as client:
+        options = {"key": key, "headers": dict(headers) or None, **time_arguments(delay, moment)}
+        message_id = client.prepare(topic, body.encode(), **options).id
+    if current_session().json:
+        print_json({"topic": topic, "id": message_id})
+    else:
+        click.echo(str(message_id))
+
+
+@prepared.command()
+@click.argument("ids", nargs=-1, required=True, type=click.IntRange(1))
+@shared_options
+def commit(ids: tuple[int, ...]) -> None:
+    """Let prepared messages be delivered at their time; prints the ids of what they become."""
+    with current_session().client() as client:
+        decided = client.commit_prepared(list(ids))
+    _report([(one, result, became) for one, (result, became) in zip(ids, decided, strict=True)], "committed")
+
+
+@prepared.command()
+@click.argument("ids", nargs=-1, required=True, type=click.IntRange(1))
+@shared_options
+def rollback(ids: tuple[int, ...]) -> None:
+    """Drop prepared messages."""
+    with current_session().client() as client:
+        decided = client.rollback_prepared(list(ids))
+    _report([(one, result, 0) for one, result in zip(ids, decided, strict=True)], "rolled_back")
+
+
+def _report(rows: list[tuple[int, str, int]], decision: str) -> None:
+    """The exit code is 1 when one of them was not decided so, now or before."""
+    if current_session().json:
+        print_json([{"id": one, "result": result, "became": became or None} for one, result, became in rows])
+    else:
+        for one, result, became in rows:
+            click.echo(f"{one}: {result.replace('_', ' ')}" + (f" as {became}" if became else ""))
+    if any(result.removeprefix("already_") != decision for _, result, _ in rows):
+        raise CommandFailed(ExitCode.FAILED)

@@ -1,0 +1,52 @@
+"""The table of the commands of `tickwheel pipeline`."""
+
+from __future__ import annotations
+
+import click
+
+from tickwheel_cli.lazy import CommandEntry, LazyGroup
+
+_LOOKING, _CHANGING, _KEEPING = "Looking", "Scheduling", "Keeping"
+
+COMMANDS = {
+    "doctor": CommandEntry(
+        "tickwheel_cli.pipeline.doctor", "doctor", "Check that Spark can run here.", _LOOKING
+    ),
+    "sql": CommandEntry(
+        "tickwheel_cli.pipeline.sql", "sql", "Ask data directories with Spark SQL.", _LOOKING
+    ),
+    "report": CommandEntry(
+        "tickwheel_cli.pipeline.report", "report", "How late, how often, what failed: a page.", _LOOKING
+    ),
+    "schedule": CommandEntry(
+        "tickwheel_cli.pipeline.schedule", "schedule", "Schedule the rows of files, all or none.", _CHANGING
+    ),
+    "reschedule": CommandEntry(
+        "tickwheel_cli.pipeline.reschedule",
+        "reschedule",
+        "Give messages that SQL means another time.",
+        _CHANGING,
+    ),
+    "archive": CommandEntry(
+        "tickwheel_cli.pipeline.archive", "archive", "Move what is done to Parquet files.", _KEEPING
+    ),
+    "restore": CommandEntry(
+        "tickwheel_cli.pipeline.restore", "restore", "Bring archived messages back.", _KEEPING
+    ),
+}
+
+
+@click.command(cls=LazyGroup, entries=COMMANDS)
+def pipeline() -> None:
+    """Bulk work on the messages with Spark, on this machine or a cluster.
+
+    \b
+    tickwheel pipeline doctor                              is everything there?
+    tickwheel pipeline sql --data ./data "select state, count(*) from messages group by state"
+    tickwheel pipeline report --data ./data --out ./report
+    tickwheel pipeline schedule --from reminders.parquet --topic reminders
+    tickwheel pipeline reschedule --where "topic = 'orders' and state = 'waiting'" --spread 2h
+    tickwheel pipeline archive --older-than 30d --to archive/
+
+    It needs PySpark (pip install 'tickwheel[spark]') and Java 17 or newer.
+    """

@@ -1,0 +1,52 @@
+"""The broker's settings as flags, read off its table of settings so that none can be forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tickwheel_broker.config.example import format_value
+from tickwheel_broker.config.settings import FIELDS, SettingField
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def config_file_option(command: _Command) -> _Command:
+    """`--config FILE`, also TICKWHEEL_CONFIG."""
+    return click.option(
+        "--config",
+        "config_file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        envvar="TICKWHEEL_CONFIG",
+        help="A TOML file of settings, also TICKWHEEL_CONFIG.",
+    )(command)
+
+
+def setting_options(command: _Command) -> _Command:
+    """A flag for each setting; the command gets them as keyword arguments, None when not given."""
+    for field in reversed(FIELDS.values()):
+        command = _option(field)(command)
+    return command
+
+
+def _option(field: SettingField) -> Callable[[_Command], _Command]:
+    names = [f"{field.flag}/--no-{field.flag[2:]}" if field.is_switch else field.flag]
+    if field.name == "data_dir":
+        names.insert(0, "--data")
+    return click.option(
+        *names,
+        field.name,
+        default=None,
+        metavar=None if field.is_switch else _metavar(field),
+        help=f"{field.help_text}  [default: {format_value(field, field.default)}]",
+    )
+
+
+def _metavar(field: SettingField) -> str:
+    return (
+        "|".join(field.choices)
+        or {"duration": "DURATION", "size": "SIZE", "count": "N", "plain": "TEXT"}[field.unit]
+    )

@@ -1,0 +1,27 @@
+"""The native extension: hot paths over buffers. It never allocates, never blocks and never calls back.
+
+``lib`` and ``ffi`` are what cffi made of the ``*.cdef`` files in this folder; the headers beside them say what each
+function does. This module only adds what more than one package needs.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+try:
+    from tickwheel_native._native import ffi, lib
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"{error}. This is the source of Tickwheel, which is not compiled here: run Python in another directory, where "
+        "it finds the installed package, or install the source in place: pip install -e ."
+    ) from None
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+__all__ = ["Buffer", "crc32c", "ffi", "lib"]
+
+
+def crc32c(data: Buffer, seed: int = 0) -> int:
+    """CRC-32C of ``data``; ``seed`` is the CRC of what came before it."""
+    view = ffi.from_buffer("uint8_t[]", data)
+    return int(lib.tw_crc32c(view, len(view), seed))

@@ -1,0 +1,161 @@
+"""Consumers: they ack, give back, ask for more time, say nothing, are slow, and leave."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import Any
+
+import trio
+
+from tickwheel import Client
+from tickwheel.errors import AckRefused, InternalError, TickwheelError
+from tickwheel.protocol.errors import DiskFull, RemoteProtocolError
+from tickwheel_simulation.oracle import Message, Violation
+from tickwheel_simulation.world import MORTAL, UNDERTAKERS, World
+
+_DEAD = f"{MORTAL}.dead"
+
+
+def check_error(world: World, error: TickwheelError, since_s: float) -> None:
+    """Some errors are excused by what was done to the broker, others never."""
+    if isinstance(error, DiskFull) and not world.was_full(since_s):
+        raise Violation(f"refused as disk_full, and the disk was not full: {error}") from error
+    if isinstance(error, InternalError | RemoteProtocolError) and error.code != "shutting_down":
+        raise Violation(f"an error that nothing excuses: {error.code}: {error}") from error
+
+
+class Consumer:
+    """One subscriber of a group, for as long as the run lasts, with one client after the other."""
+
+    def __init__(self, world: World, topic: str, group: str, number: int) -> None:
+        self._world = world
+        self.topic = self._topic = topic
+        self.group = self._group = group
+        self._rng: random.Random = world.random(f"consumer/{topic}/{group}/{number}")
+        self._slowness: random.Random = world.random(f"slowness/{topic}/{group}/{number}")
+        self._name = f"{topic}/{group}/{number}"
+
+    async def run(self) -> None:
+        """Consume until cancelled."""
+        while True:
+            since_s = trio.current_time()
+            try:
+                async with self._world.client(self._rng) as client:
+                    while self._world.profile.cancels and self._rng.random() < 0.5:
+                        await self._change_mind(client)
+                    await self._subscribe(client)
+            except TickwheelError as error:
+                check_error(self._world, error, since_s)
+                await trio.sleep(self._rng.random() * 2)
+
+    async def _change_mind(self, client: Client) -> None:
+        """Somebody subscribes and leaves, and is cancelled on the way."""
+
+        async def come_and_go() -> None:
+            async with client.subscribe(self._topic, self._group):
+                pass
+
+        if await self._world.cancels.run(self._rng, come_and_go):
+            self._world.trace("cancelled", self._name)
+            self._world.count("cancelled calls")
+
+    async def _subscribe(self, client: Client) -> None:
+        rng, profile = self._rng, self._world.profile
+        credit = rng.choice((1, 10, 200))
+        async with client.subscribe(
+            self._topic, self._group, credit=credit, batch=rng.choice((1, 7, 100))
+        ) as subscription:
+            while self._world.is_calm or rng.random() > profile.leave:
+                batch = await subscription.receive_batch(timeout=20)
+                if batch is None:
+                    continue
+                for delivered in batch:
+                    await self._handle(client, delivered)
+            if rng.random() < 0.5:
+                self._world.trace("leave", self._name)
+                raise _Abandon
+
+    async def _handle(self, client: Client, delivered: Any) -> None:
+        world = self._world
+        token = world.token_of(delivered.body)
+        message = world.oracle.messages.get(token)
+        world.trace("got", self._name, token, delivered.epoch)
+        if message is None:
+            raise Violation(f"{self._name} got {token}, which nobody sent")
+        if self._topic == _DEAD:
+            await delivered.ack()
+            return
+        if message.id != delivered.id:
+            raise Violation(f"{token} has the id {message.id}, and came as {delivered.id}")
+        world.claims.begin(client, message, self._group, delivered.epoch)
+        try:
+            await self._work(delivered, message)
+        finally:
+            world.claims.end(message, self._group)
+
+    async def _work(self, delivered: Any, message: Message) -> None:
+        world, rng, profile = self._world, self._rng, self._world.profile
+        if not world.is_calm and self._slowness.random() < profile.slow:
+            world.count("slow handlers")
+            await trio.sleep((0.5 + 2 * self._slowness.random()) * profile.ack_wait_ms / 1_000)
+        chance = 1.0 if world.is_calm else rng.random()
+        if (chance := chance - profile.silence) < 0:
+            return
+        if (chance := chance - profile.nack) < 0:
+            await self._nack(delivered, message)
+            return
+        if chance - profile.extend < 0:
+            await self._extend(delivered, message)
+        if rng.random() < 0.2 and not world.is_calm:
+            await trio.sleep(rng.random() * profile.ack_wait_ms / 600)
+        await self._ack(delivered, message)
+
+    async def _ack(self, delivered: Any, message: Message) -> None:
+        world, epoch = self._world, delivered.epoch
+        since_s = trio.current_time()
+        world.claims.end(message, self._group)
+        world.oracle.acking(message, self._group, epoch)
+        confirm = world.is_calm or self._rng.random() < 0.5
+        try:
+            await delivered.ack(confirm=confirm)
+        except AckRefused as error:
+            code = error.refused.get(delivered.id, error.code)
+            world.trace("ack refused", self._name, message.token, epoch, code)
+            world.oracle.ack_refused(message, self._group, epoch, code)
+        except DiskFull as error:
+            check_error(world, error, since_s)
+        else:
+            if confirm:
+                world.trace("acked", self._name, message.token, epoch)
+                world.oracle.acked(message, self._group, epoch)
+
+    async def _nack(self, delivered: Any, message: Message) -> None:
+        delay = self._rng.choice((None, timedelta(0), timedelta(seconds=self._rng.random() * 5)))
+        calls = self._world.oracle.nacking(message, self._group, delivered.epoch)
+        self._world.claims.end(message, self._group)
+        result = await delivered.nack(delay, error="simulated")
+        self._world.oracle.nack_answered(message, self._group, delivered.epoch, calls, result)
+        self._world.trace("nacked", self._name, message.token, delivered.epoch, result)
+
+    async def _extend(self, delivered: Any, message: Message) -> None:
+        world = self._world
+        duration_ms = self._rng.randint(100, 20_000)
+        world.claims.end(message, self._group)  # which may be shorter than it had it
+        from_ms, jumps = world.clock.now_ms(), world.clock.jumps
+        world.oracle.extending(message, self._group, delivered.epoch, from_ms + duration_ms)
+        result = await delivered.extend(timedelta(milliseconds=duration_ms))
+        world.trace("extended", self._name, message.token, delivered.epoch, result)
+        if result == "extended" and world.clock.jumps == jumps:
+            world.oracle.extended(message, self._group, delivered.epoch, from_ms + duration_ms, from_ms)
+
+
+class _Abandon(TickwheelError):
+    """The consumer vanishes within its block, as after an exception of its own."""
+
+
+def all_consumers(world: World, each: int) -> list[Consumer]:
+    """So many of each group, and one for the dead letters."""
+    named = [(topic, group) for topic, groups in world.oracle.groups.items() for group in groups]
+    consumers = [Consumer(world, topic, group, number) for topic, group in named for number in range(each)]
+    return [*consumers, Consumer(world, _DEAD, UNDERTAKERS, 0)]

@@ -1,0 +1,381 @@
+"""A machine with a broker on it, which is stopped, killed, loses its power, and is started again.
+
+The broker is the real one, from `tickwheel_broker.daemon.serve_broker` on. Only what is around it is simulated.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import trio
+
+from tickwheel_broker.broker import Broker
+from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.daemon import Running, serve_broker, store_settings
+from tickwheel_broker.group_commit import InPlace, SyncFailed
+from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_native import lib
+from tickwheel_simulation.disk import NO_LIMIT, Disk, Killed, View
+from tickwheel_simulation.oracle import Violation
+from tickwheel_simulation.tap import tap, tapped_put
+from timerlog.errors import DamagedLog, DiskFull, StoreError
+from timerlog.files import mapped_file as region
+from timerlog.files.holes import Holes
+from timerlog.recovery import checkpoint as checkpoints
+from timerlog.settings import StoreSettings
+from timerlog.store import Store
+
+if TYPE_CHECKING:
+    from tickwheel_simulation.world import World
+
+NOWHERE = "/nonexistent/tickwheel"
+"""The broker is told that its directory is here: what it asks the real file system about it must not matter."""
+
+LOG_ID = 0x5EED
+
+
+class DiskThread(InPlace):
+    """Syncs take simulated time, and cover only what was written before they began."""
+
+    def __init__(self, machine: Machine, view: View) -> None:
+        self._machine = machine
+        self._view = view
+
+    async def run(self, work: Any) -> None:
+        """See `SyncRunner`."""
+        writes = self._view.written()
+        with trio.CancelScope(shield=True), trio.move_on_after(self._machine.sync_delay_s()):
+            await self._machine.died.wait()
+        if self._view.is_dead:
+            await trio.lowlevel.checkpoint()
+        self._view.sync_limits = writes
+        try:
+            work()
+        finally:
+            self._view.sync_limits = None
+
+
+class FullDiskLib:
+    """The C functions, but that blocks of tables are taken from the simulated disk."""
+
+    def __init__(self, lib: Any, machine: Machine) -> None:
+        self._lib = lib
+        self._machine = machine
+
+    def tw_allocate(self, fd: int, start: int, count_bytes: int) -> int:
+        """See `native/memory.h`."""
+        view = self._machine.view
+        if view is None:
+            return int(self._lib.tw_allocate(fd, start, count_bytes))
+        return view.allocate_table(fd, start, count_bytes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lib, name)
+
+
+class Machine:
+    """Holds the disk and the derived tables; runs one broker at a time."""
+
+    def __init__(self, world: World, settings: Settings) -> None:
+        self.world = world
+        self.settings = settings
+        self.disk = Disk(world.random("disk"))
+        self.view: View | None = None
+        self.died = trio.Event()
+        self.broker: Broker | None = None
+        self.lives = 0
+        self.is_wanted = True
+        self._rng: random.Random = world.random("machine")
+        shared = Path("/dev/shm")
+        self._root = Path(tempfile.mkdtemp(prefix="tickwheel-sim-", dir=shared if shared.is_dir() else None))
+        self._boot = 0
+        self._number = 0
+        self._tables = self._next_directory()
+        self._snapshot: Path | None = None
+        self._running: Running | None = None
+        self._scope: trio.CancelScope | None = None
+        self.state: str | None = None
+        """Of the store, after it was stopped in order."""
+        self._power_lost = False
+        self._was_stopped = False
+        """In order, the last time."""
+        self._is_wanted_again = trio.Event()
+        self._replayed: str | None = None
+
+    # -- life --
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Inside, tables and checkpoints ask this machine instead of the real one."""
+        with ExitStack() as patches:
+            patches.enter_context(mock.patch.object(region, "lib", FullDiskLib(lib, self)))
+            patches.enter_context(mock.patch.object(checkpoints, "boot_id", self._boot_id))
+            patches.enter_context(mock.patch.object(Outgoing, "put", tapped_put(Outgoing.put, self.world)))
+            patches.callback(self._close)
+            yield
+
+    def _boot_id(self) -> str:
+        return f"boot {self._boot}"
+
+    async def run(self) -> None:
+        """Starts a broker whenever one is wanted and none runs."""
+        while True:
+            while not self.is_wanted:
+                self._is_wanted_again = trio.Event()
+                await self._is_wanted_again.wait()
+            await self._live()
+            await trio.sleep(self._rng.random() * 2)
+
+    async def start(self) -> None:
+        """Returns when a broker runs."""
+        self.is_wanted = True
+        self._is_wanted_again.set()
+        while self._running is None:
+            await trio.sleep(0.1)
+
+    async def stop(self) -> None:
+        """Stops in order; returns when it has ended, however."""
+        self.is_wanted = False
+        if self._running is not None:
+            self.world.note("stop")
+            self._running.stop()
+        while self.view is not None:
+            await trio.sleep(0.1)
+
+    def kill(self, *, power: bool) -> None:
+        """Ends the process now; `power`: with the whole machine."""
+        if self.view is None or self.view.is_dead:
+            return
+        self.world.note("power loss" if power else "kill")
+        self.world.count("power losses" if power else "kills")
+        self._power_lost |= power
+        self._take_snapshot()
+        self.view.is_dead = True
+        self.disk.faults.kill_in = 0
+        self.world.network.cut_all()
+        self.died.set()
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _live(self) -> None:
+        self.lives += 1
+        self.died = trio.Event()
+        self.view = view = View(self.disk, self._killed_in_call)
+        is_clean = False
+        store: Store | None = None
+        try:
+            store = self._open(view)
+            is_clean = await self._serve(store, view)
+        except* Killed:
+            self.world.note("killed in a call")
+        except* (StoreError, OSError, SyncFailed) as group:
+            self._failed(group)
+        finally:
+            self._end(store, view, is_clean)
+
+    def _open(self, view: View) -> Store:
+        self._check_replay_before(view)
+        self.world.clock.forget_step_back()
+        Holes.are_read_only = True  # a write to disk space that was given back ends the process
+        store = Store._open(self._tables, view, self.store_settings, self.world.clock.now_ms(), LOG_ID)
+        self.world.note("started", **self._recovered(store))
+        self._check_state(store)
+        return store
+
+    @staticmethod
+    def _recovered(store: Store) -> dict[str, object]:
+        report = store.recovery
+        return {
+            "trusted": report.from_checkpoint,
+            "clean": report.was_clean,
+            "replayed": report.replayed_bytes,
+            "torn": report.torn_tail_bytes,
+        }
+
+    async def _serve(self, store: Store, view: View) -> bool:
+        tap(store, self.world, self.lives)
+        with trio.CancelScope() as self._scope:
+            async with trio.open_nursery() as nursery:
+                broker = Broker(self.settings, store, self.world.clock, DiskThread(self, view), nursery)
+                self.broker = broker
+                listener = self.world.network.listen()
+                self._running = running = Running([listener.url], self.settings)
+                await serve_broker(broker, [listener], None, running, nursery)
+                nursery.cancel_scope.cancel()
+        if view.is_dead:
+            return False
+        self.state = store.state_hash()
+        self.world.oracle.stopped_in_order()
+        return True
+
+    def _failed(self, group: BaseExceptionGroup[BaseException]) -> None:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        self.world.note("broker failed", error=f"{type(error).__name__}: {error}")
+        if isinstance(error, DamagedLog) or not self.world.may_fail(error):
+            raise Violation(f"the broker ended: {type(error).__name__}: {error}") from error
+        if not isinstance(error, DiskFull):
+            # After a failed sync nobody knows what is on the disk; the machine is started anew.
+            self._power_lost = True
+
+    def _end(self, store: Store | None, view: View, is_clean: bool) -> None:
+        self._running = self.broker = None
+        self._scope = None
+        self.world.network.cut_all()
+        if store is not None:
+            try:
+                store.close(clean=is_clean and not view.is_dead)
+            except Killed:
+                is_clean = False
+            except (StoreError, OSError) as error:
+                is_clean = False
+                if not self.world.may_fail(error):
+                    raise Violation(f"stopping failed: {type(error).__name__}: {error}") from error
+        view.is_dead = True
+        self.view = None
+        self.world.oracle.ended()
+        self._settle_tables()
+        if not is_clean:
+            self.state = None
+        self._was_stopped = is_clean
+        if self._power_lost:
+            self._power_lost = False
+            self._lose_power()
+        if is_clean:
+            self.world.count("clean stops")
+
+    def _lose_power(self) -> None:
+        self._boot += 1
+        self.disk.lose_power()
+        with self.disk.without_faults():
+            found = checkpoints.load(View(self.disk, lambda: None))
+        if found is None or not found.clean:
+            self._spoil_tables()
+
+    # -- tables --
+
+    def _killed_in_call(self) -> None:
+        self.world.count("kills in calls")
+        if self._rng.random() < 0.3:
+            self._power_lost = True
+            self.world.count("power losses")
+        self._take_snapshot()
+        self.world.network.cut_all()
+        self.died.set()
+
+    def _take_snapshot(self) -> None:
+        """The tables as they are when the process dies: what its tasks do while they end never happened."""
+        self._snapshot = self._copy_tables()
+
+    def _copy_tables(self) -> Path:
+        target = self._next_directory()
+        shutil.copytree(self._tables, target, dirs_exist_ok=True)
+        return target
+
+    def _settle_tables(self) -> None:
+        if self._snapshot is not None:
+            shutil.rmtree(self._tables)
+            self._tables, self._snapshot = self._snapshot, None
+
+    def _spoil_tables(self) -> None:
+        """Nobody knows what of the tables the system had written."""
+        for path in sorted(self._tables.rglob("*")):
+            if path.is_file() and self._rng.random() < 0.5:
+                path.write_bytes(self._rng.randbytes(self._rng.randint(0, 8_192)))
+
+    def _next_directory(self) -> Path:
+        self._number += 1
+        path = self._root / str(self._number)
+        path.mkdir()
+        return path
+
+    def _close(self) -> None:
+        self.disk.close()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    # -- checks --
+
+    def _check_replay_before(self, view: View) -> None:
+        """Before a start that trusts the tables: a start from a copy of the log alone must give the same."""
+        self._replayed = None
+        is_disturbed = (
+            self.disk.faults.read_fails or self.disk.faults.kill_in or self.disk.free_bytes < NO_LIMIT
+        )
+        if is_disturbed or self._rng.random() > self.world.replays or not self.disk.segments:
+            return
+        self.view = None
+        self._replayed = replayed_state(self.disk, self.store_settings, self.world.clock.now_ms())
+        if self._replayed is not None and self._was_stopped:
+            self._check_rot(self._replayed)
+        self.view = view
+        self.world.count("replays compared")
+
+    def _check_rot(self, state: str) -> None:
+        """A bit that changes in what was synced is found, or makes no difference. Only after a stop in order: any other
+        end may have taken the mark that tells the last batch from a torn tail."""
+        copy = self.disk.copy()
+        inode = copy.segments[self._rng.choice(sorted(copy.segments))]
+        place = self._rng.randrange(max(1, len(inode.synced)))
+        inode.flip(place, 1 << self._rng.randrange(8))
+        before = [one.content() for one in copy.segments.values()]
+        try:
+            found = replayed_state(copy, self.store_settings, self.world.clock.now_ms(), keep=copy)
+        except StoreError:
+            self.world.count("rot refused")
+            if [one.content() for one in copy.segments.values()] != before:
+                raise Violation("a start that was refused has changed the log") from None
+        else:
+            self.world.count("rot without effect")
+            if found != state:
+                raise Violation(f"a bit that changed at {place} of a segment gives another state")
+        finally:
+            copy.close()
+
+    def _check_state(self, store: Store) -> None:
+        expected = {"before the stop": self.state, "of a replay of the log": self._replayed}
+        if not any(expected.values()):
+            return
+        state = store.state_hash()
+        for what, hash_ in expected.items():
+            if hash_ is not None and hash_ != state:
+                raise Violation(f"the state after a start is not that {what}")
+        self.state = None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the broker was killed, or none runs: what its tasks do while they end never happened."""
+        return self.view is None or self.view.is_dead
+
+    @property
+    def store_settings(self) -> StoreSettings:
+        """What the broker makes of its settings for the store."""
+        return store_settings(self.settings)
+
+    def sync_delay_s(self) -> float:
+        """How long the next sync takes."""
+        profile = self.world.profile
+        if self._rng.random() < profile.slow_sync and not self.world.is_calm:
+            return self._rng.random() * 3
+        return self._rng.random() * profile.sync_delay_s
+
+
+def replayed_state(disk: Disk, settings: StoreSettings, now_ms: int, keep: Disk | None = None) -> str | None:
+    """The state that a disk's log gives by itself; None for one that is being created. It is read from a copy, unless
+    it is told to `keep` what it has read."""
+    copy = keep or disk.copy()
+    try:
+        store = Store._open(None, View(copy, lambda: None), settings, now_ms, LOG_ID)
+        state = None if store.recovery.is_new else store.state_hash()
+        store.close(clean=False)
+    finally:
+        if keep is None:
+            copy.close()
+    return state

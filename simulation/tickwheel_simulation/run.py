@@ -1,0 +1,249 @@
+"""One seed from beginning to end: days on which everything happens, nights in which the machine is off, and at last
+a calm in which everything must heal."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import trio
+from trio.testing import MockClock
+
+from tickwheel import Client
+from tickwheel.client.admin.prepared import CHECKS_GROUP
+from tickwheel_simulation import aggregates
+from tickwheel_simulation.consumers import all_consumers
+from tickwheel_simulation.determinism import repeatable
+from tickwheel_simulation.faults import Faults
+from tickwheel_simulation.machine import replayed_state
+from tickwheel_simulation.oracle import Violation
+from tickwheel_simulation.producers import Producer
+from tickwheel_simulation.world import GROUPS, MORTAL, ORDERED, PLAIN, UNDERTAKERS, World
+
+HEAL_S = 3_600.0
+"""So much simulated time all that is due may take to be delivered and acked, once nothing goes wrong any more."""
+
+PATIENT = timedelta(seconds=30)
+"""How long consumers have at last: a lease that is too short for the work would make them work for ever."""
+
+DAY_MS = 86_400_000
+
+
+@dataclass
+class Report:
+    """What a run found, and what it went through."""
+
+    seed: int
+    hours: float
+    violation: str = ""
+    profile: dict[str, object] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    trace_tail: list[str] = field(default_factory=list)
+    trace_hash: str = ""
+    state_hash: str = ""
+    simulated_s: float = 0.0
+
+    @property
+    def command(self) -> str:
+        """What repeats it."""
+        return f"tickwheel simulate --seed {self.seed} --hours {self.hours:g}"
+
+
+def run_seed(seed: int, hours: float, *, replays: float = 0.3) -> Report:
+    """Runs one seed; never raises what the seed causes."""
+    report = Report(seed, hours)
+    with repeatable(seed):
+        world = World(seed, replays=replays)
+        report.profile = world.profile.described()
+        try:
+            with world.machine.installed():
+                clock = MockClock(autojump_threshold=0)
+                trio.run(_Run(world, hours, report).main, clock=clock, instruments=[world.cancels])
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            report.violation = _described(error)
+    report.counts = _totals(world)
+    report.trace_tail = list(world.lines)
+    report.trace_hash = world.trace_hash
+    return report
+
+
+def _totals(world: World) -> dict[str, int]:
+    disk = {f"disk: {name}": count for name, count in world.machine.disk.counts.items()}
+    others = {
+        "leases": world.oracle.leases,
+        "starts": world.machine.lives,
+        "connections": world.network.opened,
+        "cuts": world.network.cuts,
+        "lost answers": sum(world.network.lost_answers.values()),
+    }
+    return dict(sorted({**world.counts, **disk, **others}.items()))
+
+
+def _described(error: BaseException) -> str:
+    """A broken promise in a line; a defect with where it happened."""
+    found: list[BaseException] = []
+
+    def collect(one: BaseException) -> None:
+        if isinstance(one, BaseExceptionGroup):
+            for inner in one.exceptions:
+                collect(inner)
+        else:
+            found.append(one)
+
+    collect(error)
+    for one in found:
+        if isinstance(one, Violation):
+            return str(one)
+    first = found[0]
+    return "defect: " + "".join(traceback.format_exception(first)).strip()
+
+
+class _Run:
+    def __init__(self, world: World, hours: float, report: Report) -> None:
+        self._world = world
+        self._hours = hours
+        self._report = report
+        self._rng = world.random("run")
+        self._producers = [Producer(world, number) for number in range(world.profile.producers)]
+
+    async def main(self) -> None:
+        """All of it."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._world.machine.run)
+            await self._world.machine.start()
+            await self._prepare_topics()
+            days = self._world.profile.nights + 1
+            for day in range(days):
+                await self._day(self._hours * 3_600 / days)
+                if day < days - 1:
+                    await self._night(self._rng.randint(0, self._world.profile.night_ms))
+            self._world.calm_down()
+            await self._heal()
+            nursery.cancel_scope.cancel()
+        self._report.simulated_s = trio.current_time()
+
+    async def _prepare_topics(self) -> None:
+        profile = self._world.profile
+        async with self._patient_client() as client:
+            settings: dict[str, Any] = {"max_attempts": profile.max_attempts}
+            await client.create_topic(MORTAL, **settings)
+            named = [(topic, group) for topic, groups in GROUPS.items() for group in groups]
+            for topic, group in [*named, (f"{MORTAL}.dead", UNDERTAKERS)]:
+                async with client.subscribe(topic, group):
+                    pass
+
+    def _patient_client(self) -> Client:
+        return Client(
+            "tickwheel://simulated:1",
+            name="simulated",
+            dial=self._world.network.dial,
+            timeout=300,
+            connect_timeout=300,
+        )
+
+    async def _day(self, length_s: float) -> None:
+        world = self._world
+        world.note("day")
+        await world.machine.start()
+        with trio.move_on_after(length_s):
+            async with trio.open_nursery() as nursery:
+                for producer in self._producers:
+                    nursery.start_soon(producer.run)
+                for consumer in all_consumers(world, world.profile.consumers_a_group):
+                    nursery.start_soon(consumer.run)
+                Faults(world).start(nursery)
+        world.oracle.nobody_waits()
+        world.empty_disk()
+
+    async def _night(self, length_ms: int) -> None:
+        """The machine is off. It loses its power, or was stopped in order."""
+        world = self._world
+        world.note("night", length_ms=length_ms)
+        if self._rng.random() < 0.5:
+            world.machine.is_wanted = False
+            world.machine.kill(power=self._rng.random() < 0.5)
+        await world.machine.stop()
+        await trio.sleep(length_ms / 1_000)
+
+    async def _heal(self) -> None:
+        world, oracle = self._world, self._world.oracle
+        await world.machine.start()
+        await self._decide()
+        last_ms = max(
+            (max(message.due_ms, message.latest_ms) for message in oracle.messages.values()), default=0
+        )
+        await self._night(max(0, last_ms - world.clock.now_ms()) + 2 * DAY_MS)
+        await world.machine.start()
+        async with trio.open_nursery() as nursery:
+            for consumer in all_consumers(world, 1):
+                nursery.start_soon(consumer.run)
+            await self._wait_until_done()
+            await self._check_readers()
+            nursery.cancel_scope.cancel()
+        oracle.check_together()
+        await self._check_counts()
+        await world.machine.stop()
+        self._check_replay()
+
+    async def _decide(self) -> None:
+        """What is prepared is decided upon, in the end."""
+        async with self._patient_client() as client:
+            for producer in self._producers:
+                while producer.undecided:
+                    await producer.decide(client, commit=True)
+            await client.resume_topic(PLAIN)
+            for topic in (PLAIN, ORDERED, MORTAL):
+                await client.set_topic(topic, ack_wait=PATIENT, min_backoff=PATIENT, max_backoff=PATIENT)
+
+    async def _wait_until_done(self) -> None:
+        oracle = self._world.oracle
+        with trio.move_on_after(HEAL_S):
+            while oracle.open_messages() or not await self._is_quiet():
+                await trio.sleep(5)
+            return
+        waiting = [f"{one.token} of {one.topic}" for one in oracle.open_messages()]
+        raise Violation(
+            f"not delivered and acked in {HEAL_S:.0f} s without faults: {waiting[:5]} ({len(waiting)})"
+        )
+
+    async def _check_readers(self) -> None:
+        """Each group has one reader now: whatever else is subscribed was left behind by a call that was cancelled."""
+        groups = [(one.topic, one.group) for one in all_consumers(self._world, 1)]
+        with trio.move_on_after(PATIENT.total_seconds()):
+            while True:
+                async with self._patient_client() as client:
+                    topics = await client.topics()
+                found = {(one.name, group.name): group.subscribers for one in topics for group in one.groups}
+                wrong = {name: found.get(name, 0) for name in groups if found.get(name) != 1}
+                if not wrong:
+                    return
+                await trio.sleep(1)
+        raise Violation(f"subscriptions without a reader, or readers without one: {wrong}")
+
+    async def _is_quiet(self) -> bool:
+        """Whether no group has anything to do. What was prepared, and nobody knows of, waits for ever."""
+        async with self._patient_client() as client:
+            topics = await client.topics()
+        groups = [group for topic in topics for group in topic.groups if group.name != CHECKS_GROUP]
+        return not any(group.backlog or group.leased for group in groups)
+
+    async def _check_counts(self) -> None:
+        """Now that all is known, every figure has one right value."""
+        oracle = self._world.oracle
+        oracle.settle()
+        before = aggregates.bounds(oracle)
+        async with self._patient_client() as client:
+            aggregates.check(oracle, await client.topics(), before)
+
+    def _check_replay(self) -> None:
+        machine = self._world.machine
+        before = machine.state
+        assert before is not None, "it was stopped in order"
+        self._report.state_hash = before
+        after = replayed_state(machine.disk, machine.store_settings, self._world.clock.now_ms())
+        if after != before:
+            raise Violation("a replay of the whole log gives another state")

@@ -1,0 +1,1 @@
+"""The client: ``tickwheel.Client`` and what it is made of."""

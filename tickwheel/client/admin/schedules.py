@@ -1,0 +1,253 @@
+"""Recurring schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from secrets import token_hex
+from typing import Any, Final
+
+import msgspec
+
+from tickwheel.client.checks import listed, shown, text, whole
+from tickwheel.client.columns import Body, Headers, body_bytes, check_name, check_priority, checked_headers
+from tickwheel.client.requests import Requests
+from tickwheel.client.times import Delay, Moment, duration_ms, moment_ms
+from tickwheel.protocol.bodies.schedules import (
+    DeleteSchedule,
+    DeleteScheduleOk,
+    GetSchedules,
+    SetSchedule,
+    TriggerSchedule,
+    TriggerScheduleOk,
+)
+from tickwheel.protocol.errors import BadSchedule
+from tickwheel.protocol.limits import MAX_TIME_MS
+from tickwheel.stats import datetime_of
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A recurring schedule. Moments are epoch ms, durations ms."""
+
+    name: str
+    topic: str
+    cron: str
+    tz: str
+    every_ms: int
+    start_ms: int
+    until_ms: int
+    body: bytes
+    headers: dict[str, Any]
+    priority: int | None
+    overlap: str
+    catch_up: str
+    window_ms: int
+    paused: bool
+    sent: int
+    skipped: int
+    """Slots that were left out because the message of the one before was not done."""
+    missed: int
+    """Slots that passed while the broker was down, and that were not caught up."""
+    last_slot_ms: int
+    next_ms: list[int]
+    """The next slots, five unless more were asked for; none when it is paused."""
+    trouble: str = ""
+    """Why what is due cannot be sent; it is tried again until it can."""
+
+    @property
+    def every(self) -> timedelta:
+        """``every_ms`` as a timedelta; zero: it has a ``cron``."""
+        return timedelta(milliseconds=self.every_ms)
+
+    @property
+    def start(self) -> datetime:
+        """``start_ms`` as a datetime."""
+        return datetime_of(self.start_ms)
+
+    @property
+    def until(self) -> datetime:
+        """``until_ms`` as a datetime; the end of the year 9999: it has no end."""
+        return datetime_of(self.until_ms)
+
+    @property
+    def window(self) -> timedelta:
+        """``window_ms`` as a timedelta."""
+        return timedelta(milliseconds=self.window_ms)
+
+    @property
+    def last_slot(self) -> datetime | None:
+        """``last_slot_ms`` as a datetime; None: there was none yet."""
+        return datetime_of(self.last_slot_ms) if self.last_slot_ms else None
+
+    @property
+    def next(self) -> list[datetime]:
+        """``next_ms`` as datetimes."""
+        return [datetime_of(time_ms) for time_ms in self.next_ms]
+
+
+class _Schedules(msgspec.Struct, frozen=True):
+    schedules: list[Schedule]
+    more: bool = False
+
+
+_UNSET: Final[dict[str, dict[str, Any]]] = {
+    "until": {"until_ms": MAX_TIME_MS},
+    "body": {"body": b""},
+    "headers": {"headers": {}},
+    "priority": {"priority": None},
+    "window": {"window_ms": 0},
+}
+
+
+def _rhythm_fields(
+    cron: str | None, tz: str | None, every: Delay | None, start: Moment | None, until: Moment | None
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if cron is not None or every is not None:
+        fields["cron"] = "" if cron is None else text(cron, "cron")
+        fields["every_ms"] = 0 if every is None else duration_ms(every, "every")
+    fields |= {"tz": text(tz, "tz")} if tz is not None else {}
+    fields |= {"start_ms": moment_ms(start, "start")} if start is not None else {}
+    fields |= {"until_ms": moment_ms(until, "until")} if until is not None else {}
+    return fields
+
+
+def _message_fields(
+    body: Body | None,
+    headers: Headers | None,
+    priority: int | None,
+    overlap: str | None,
+    catch_up: str | None,
+    window: Delay | None,
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    fields |= {"body": body_bytes(body)} if body is not None else {}
+    fields |= {"headers": checked_headers(headers)} if headers is not None else {}
+    fields |= {"priority": check_priority(priority)} if priority is not None else {}
+    fields |= {"overlap": text(overlap, "overlap")} if overlap is not None else {}
+    fields |= {"catch_up": text(catch_up, "catch_up")} if catch_up is not None else {}
+    fields |= {"window_ms": duration_ms(window, "window")} if window is not None else {}
+    return fields
+
+
+def _unset_fields(unset: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name in listed(unset, "unset", '["until"]'):
+        if not isinstance(name, str) or name not in _UNSET:
+            raise BadSchedule(f"{shown(name)} cannot be unset.", advice=f"Use {', '.join(_UNSET)}.")
+        fields |= _UNSET[name]
+    both = fields.keys() & given.keys()
+    if both:
+        raise BadSchedule(f"{sorted(both)[0]} is both given and unset.")
+    return fields
+
+
+class ScheduleRequests(Requests):
+    """Recurring schedules."""
+
+    async def create_schedule(
+        self,
+        name: str,
+        topic: str,
+        *,
+        cron: str | None = None,
+        tz: str = "UTC",
+        every: Delay | None = None,
+        start: Moment | None = None,
+        until: Moment | None = None,
+        body: Body = b"",
+        headers: Headers | None = None,
+        priority: int | None = None,
+        overlap: str = "allow",
+        catch_up: str = "last",
+        window: Delay = 0,
+    ) -> Schedule:
+        """Sends a message to ``topic`` again and again: at the times of ``cron`` in the zone ``tz``, or ``every`` so
+        long.
+
+        ``overlap`` "skip": not while the message of the slot before is not done (acked by every group of the topic).
+        ``catch_up``, for slots that passed while the broker was down: "none", "last" (one message), or "all".
+        ``window``: each message is due somewhere in so long after its slot, always at the same place.
+        To create a schedule that is there with exactly these settings succeeds and changes nothing.
+        Raises BadSchedule, ScheduleExists, TooManySchedules, UnknownTopic.
+        """
+        check_name(name, "schedule")
+        check_name(topic)
+        fields: dict[str, Any] = {"topic": topic}
+        fields |= _rhythm_fields(cron, tz, every, start, until)
+        fields |= _message_fields(body, headers, priority, overlap, catch_up, window)
+        return await self._ask(SetSchedule(name=name, create=True, fields=fields), Schedule)
+
+    async def set_schedule(
+        self,
+        name: str,
+        *,
+        unset: Sequence[str] = (),
+        topic: str | None = None,
+        cron: str | None = None,
+        tz: str | None = None,
+        every: Delay | None = None,
+        start: Moment | None = None,
+        until: Moment | None = None,
+        body: Body | None = None,
+        headers: Headers | None = None,
+        priority: int | None = None,
+        overlap: str | None = None,
+        catch_up: str | None = None,
+        window: Delay | None = None,
+    ) -> Schedule:
+        """Changes what is given of a schedule, all of it or, when it is refused, nothing; it counts for slots that
+        have not come yet. ``cron`` takes the place of ``every``, and the other way round.
+
+        Those of ``unset`` ("until", "body", "headers", "priority", "window") are as if they had never been given.
+        Raises UnknownSchedule, BadSchedule, UnknownTopic.
+        """
+        check_name(name, "schedule")
+        fields: dict[str, Any] = {}
+        if topic is not None:
+            check_name(topic)
+            fields["topic"] = topic
+        fields |= _rhythm_fields(cron, tz, every, start, until)
+        fields |= _message_fields(body, headers, priority, overlap, catch_up, window)
+        fields |= _unset_fields(unset, fields)
+        return await self._ask(SetSchedule(name=name, fields=fields), Schedule)
+
+    async def pause_schedule(self, name: str) -> Schedule:
+        """Sends nothing until ``resume_schedule``; messages that wait for their slot or in their window are called
+        back."""
+        check_name(name, "schedule")
+        return await self._ask(SetSchedule(name=name, fields={"paused": True}), Schedule)
+
+    async def resume_schedule(self, name: str) -> Schedule:
+        """Goes on with the next slot; those in between are not caught up."""
+        check_name(name, "schedule")
+        return await self._ask(SetSchedule(name=name, fields={"paused": False}), Schedule)
+
+    async def schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
+        found: list[Schedule] = []
+        more = True
+        while more:
+            after = found[-1].name if found else ""
+            page = await self._ask(GetSchedules(after=after), _Schedules)
+            found += page.schedules
+            more = page.more and bool(page.schedules)
+        return found
+
+    async def schedule(self, name: str, *, count: int = 5) -> Schedule:
+        """One schedule, with its next ``count`` slots (up to 1,000). Raises UnknownSchedule."""
+        check_name(name, "schedule")
+        count = whole(count, "count", 0, 1_000)
+        return (await self._ask(GetSchedules(name=name, count=count), _Schedules)).schedules[0]
+
+    async def delete_schedule(self, name: str) -> None:
+        """Ends a schedule; messages that wait for their slot or in their window are called back. Raises
+        UnknownSchedule."""
+        check_name(name, "schedule")
+        await self._answer(DeleteSchedule(name=name), DeleteScheduleOk)
+
+    async def trigger_schedule(self, name: str) -> int:
+        """Sends its message now, beside the rhythm, once also if the connection breaks meanwhile; the message's id.
+        Raises UnknownSchedule."""
+        check_name(name, "schedule")
+        return (await self._answer(TriggerSchedule(name=name, token=token_hex(16)), TriggerScheduleOk)).id

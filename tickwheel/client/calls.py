@@ -1,0 +1,331 @@
+"""Requests on their way: what is to be written, whether it may be written twice, and who waits for the
+answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import anyio
+import msgspec
+
+from tickwheel.client.results import Item, SendResults, check_send_ok
+from tickwheel.protocol.bodies.base import Request
+from tickwheel.protocol.bodies.requests import FRAME_TYPE_OF_REQUEST, decode_request, encode_body
+from tickwheel.protocol.errors import BadArgument, BadRequest, TickwheelError
+from tickwheel.protocol.frames import FrameType
+from tickwheel.protocol.identity import IDENTIFIED
+from tickwheel.protocol.machine import AnswerBody
+from tickwheel.protocol.messages import (
+    TOPIC_PRIORITY,
+    SendColumns,
+    SendOk,
+    encode_send,
+    pack_column,
+    retarget_send,
+)
+
+CALL_OVERHEAD_BYTES = 1024
+"""What a request counts beside its payload, so that many small ones are bounded too."""
+
+JUDGED_BYTES_MAX = 65_536
+
+FLIGHT_MESSAGES_MAX = 1024
+FLIGHT_BYTES_MAX = 256 * 1024
+
+
+class Link(Protocol):
+    """What a call may ask of the connection that it is about to be written to."""
+
+    def topic_id(self, call: SendCall) -> int | None:
+        """The number of the call's topic; None: the call waits until it is known."""
+
+    @property
+    def tells_differences(self) -> bool:
+        """Whether the server can tell that a duplicate is another message under the same key."""
+
+
+class Call:
+    """One request.
+
+    It survives reconnects until it is answered, fails, or its ``deadline`` (loop time) passes.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "bound",
+        "cost_bytes",
+        "deadline",
+        "done",
+        "error",
+        "number",
+        "repeated",
+        "since",
+        "written",
+    )
+
+    frame_type: FrameType
+
+    def __init__(self, cost_bytes: int, deadline: float = math.inf) -> None:
+        self.cost_bytes = cost_bytes + CALL_OVERHEAD_BYTES
+        self.deadline = deadline
+        self.done = anyio.Event()
+        self.error: TickwheelError | None = None
+        self.written = False
+        """It is on the current connection, or was when that broke."""
+        self.repeated = False
+        """It was written to an earlier connection too, so it may have been carried out already."""
+        self.bound = False
+        """It means nothing on another connection: it ends with the one that it was made for."""
+        self.abandoned = False
+        """Nobody waits for the answer any more."""
+        self.number = 0
+        """In its identity; 0: it has none."""
+        self.since = 0
+        """Where the broker's log was at the latest when it was written first; 0: it is not known."""
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether it changes something, and may have been carried out: it was written at least once."""
+        return self.frame_type in IDENTIFIED and (self.written or self.repeated)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it does no harm to carry the request out twice."""
+        return True
+
+    def payload(self, link: Link) -> bytes | None:
+        """What to write now. None: not yet; the call has put itself where it will be found in time."""
+        raise NotImplementedError
+
+    def answered(self, body: AnswerBody) -> None:
+        """Takes the answer. Raises BadFrame if it does not fit the request."""
+        raise NotImplementedError
+
+    def failed(self, error: TickwheelError) -> None:
+        """Hears of the error that ended the call."""
+
+    def ended(self) -> None:
+        """Hears of the end, whatever it was."""
+
+
+def encode_request(request: Request) -> bytes:
+    """The payload of a request, judged as the broker judges it, so that it is not sent in vain; what is long, ids for
+    the most part, was judged when it was taken. Raises BadArgument."""
+    try:
+        payload = encode_body(request)
+        if len(payload) <= JUDGED_BYTES_MAX:
+            decode_request(FRAME_TYPE_OF_REQUEST[type(request)], payload)
+    except BadRequest as error:
+        raise BadArgument(error.message, advice="Correct the argument that the message names.") from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadArgument(f"An argument cannot be sent: {error}.") from None
+    return payload
+
+
+class RequestCall(Call):
+    """A request with a MessagePack body."""
+
+    __slots__ = ("_payload", "body", "frame_type")
+
+    def __init__(self, request: Request, deadline: float = math.inf) -> None:
+        self._payload = encode_request(request)
+        super().__init__(len(self._payload), deadline)
+        self.frame_type = FRAME_TYPE_OF_REQUEST[type(request)]
+        self.body: AnswerBody | None = None
+
+    def payload(self, link: Link) -> bytes | None:
+        return self._payload
+
+    def answered(self, body: AnswerBody) -> None:
+        self.body = body
+
+
+class SendCall(Call):
+    """A SEND of one or many messages to one topic."""
+
+    __slots__ = ("answer", "keyed", "topic", "topic_gone")
+
+    frame_type = FrameType.SEND
+
+    def __init__(self, topic: str, *, keyed: bool, cost_bytes: int, deadline: float) -> None:
+        super().__init__(cost_bytes, deadline)
+        self.topic = topic
+        self.keyed = keyed
+        self.topic_gone = False
+        """The number of its topic was no longer known once."""
+        self.answer: SendOk | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        return self.keyed
+
+
+class BulkSend(SendCall):
+    """One frame of a ``send_many``: encoded when it is made, so that the user's lists are not held on to."""
+
+    __slots__ = ("_count", "_payload", "auto_key", "indexes")
+
+    def __init__(
+        self, topic: str, columns: SendColumns, indexes: Sequence[int], *, auto_key: bool, deadline: float
+    ) -> None:
+        payload = encode_send(0, columns)
+        keyed = columns.keys is not None and all(columns.keys)
+        super().__init__(topic, keyed=keyed, cost_bytes=len(payload), deadline=deadline)
+        self._payload = payload
+        self._count = len(columns.bodies)
+        self.indexes = indexes
+        self.auto_key = auto_key
+
+    def payload(self, link: Link) -> bytes | None:
+        topic_id = link.topic_id(self)
+        if topic_id is None:
+            return None
+        self._payload = retarget_send(self._payload, topic_id, tell_differences=link.tells_differences)
+        return self._payload
+
+    def answered(self, body: AnswerBody) -> None:
+        assert isinstance(body, SendOk)
+        check_send_ok(body, self._count)
+        self.answer = body
+
+    def ended(self) -> None:
+        # The results may outlive this call's frame by far, when it is one of many.
+        self._payload = b""
+
+
+class FlightKey(msgspec.Struct, frozen=True, gc=False):
+    """Single sends share a frame when they agree on these."""
+
+    topic: str
+    relative: bool
+    keyed: bool
+    ordered: bool
+    has_priority: bool
+
+
+class SendFlight(SendCall):
+    """Single sends that share one frame. It is open to more of them until it is written."""
+
+    __slots__ = (
+        "_auto_keys",
+        "_bodies",
+        "_given_up",
+        "_headers",
+        "_kept",
+        "_keys",
+        "_order_keys",
+        "_payload",
+        "_priorities",
+        "_size_bytes",
+        "_times_ms",
+        "key",
+        "open",
+        "results",
+    )
+
+    def __init__(self, key: FlightKey, deadline: float) -> None:
+        super().__init__(key.topic, keyed=key.keyed, cost_bytes=0, deadline=deadline)
+        self.key = key
+        self.open = True
+        self.results: SendResults | None = None
+        self._bodies: list[bytes] = []
+        self._keys: list[bytes] = []
+        self._headers: list[bytes] = []
+        self._order_keys: list[bytes] = []
+        self._times_ms: list[int] = []
+        self._priorities: list[int] = []
+        self._auto_keys: set[int] = set()
+        self._given_up: set[int] = set()
+        self._kept: Sequence[int] = ()
+        self._payload: bytes | None = None
+        self._size_bytes = 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a message of this size may still join."""
+        return (
+            self.open
+            and len(self._bodies) < FLIGHT_MESSAGES_MAX
+            and self._size_bytes + size_bytes <= FLIGHT_BYTES_MAX
+        )
+
+    def add(
+        self,
+        body: bytes,
+        key: bytes,
+        headers: bytes,
+        order_key: bytes,
+        time_ms: int,
+        priority: int,
+        *,
+        auto_key: bool,
+    ) -> int:
+        """Adds a message and returns its index."""
+        index = len(self._bodies)
+        self._bodies.append(body)
+        self._keys.append(key)
+        self._headers.append(headers)
+        self._order_keys.append(order_key)
+        self._times_ms.append(time_ms)
+        self._priorities.append(priority)
+        if auto_key:
+            self._auto_keys.add(index)
+        self._size_bytes += len(body) + len(key) + len(headers) + len(order_key)
+        return index
+
+    def give_up(self, index: int) -> None:
+        """Nobody waits for this message any more: it is left out, if the frame was not made yet."""
+        self._given_up.add(index)
+        self.abandoned = len(self._given_up) == len(self._bodies)
+
+    def payload(self, link: Link) -> bytes | None:
+        topic_id = link.topic_id(self)
+        if topic_id is None:
+            return None
+        if self._payload is None:
+            self._payload = encode_send(topic_id, self._close())
+        self._payload = retarget_send(self._payload, topic_id, tell_differences=link.tells_differences)
+        return self._payload
+
+    def _close(self) -> SendColumns:
+        self.open = False
+        count = len(self._bodies)
+        self._kept = range(count)
+        if self._given_up:
+            self._kept = [index for index in range(count) if index not in self._given_up]
+            self._bodies = [self._bodies[i] for i in self._kept]
+            self._keys = [self._keys[i] for i in self._kept]
+            self._headers = [self._headers[i] for i in self._kept]
+            self._order_keys = [self._order_keys[i] for i in self._kept]
+            self._times_ms = [self._times_ms[i] for i in self._kept]
+            self._priorities = [self._priorities[i] for i in self._kept]
+        return SendColumns(
+            bodies=self._bodies,
+            deliver_at_ms=pack_column("q", self._times_ms) if any(self._times_ms) else 0,
+            relative=self.key.relative,
+            priority=bytes(self._priorities) if self.key.has_priority else TOPIC_PRIORITY,
+            keys=self._keys if self.keyed else None,
+            headers=self._headers if any(self._headers) else None,
+            order_keys=self._order_keys if self.key.ordered else None,
+        )
+
+    def answered(self, body: AnswerBody) -> None:
+        assert isinstance(body, SendOk)
+        check_send_ok(body, len(self._kept))
+        self.answer = body
+        self.results = SendResults(len(self._kept) + len(self._given_up))
+        self.results.add_answer(self._kept, body, auto_key=False)
+
+    def ended(self) -> None:
+        self.open = False
+
+    def result(self, index: int) -> Item:
+        """The result of one message. Raises the error of the whole frame, if it failed."""
+        if self.error is not None:
+            raise self.error.copy()
+        assert self.results is not None
+        item = self.results[index]
+        if index in self._auto_keys and not isinstance(item, TickwheelError) and item.duplicate:
+            return item._replace(duplicate=False)
+        return item

@@ -1,0 +1,492 @@
+"""The asynchronous client. It works on trio and on asyncio."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+import anyio
+from anyio.abc import TaskGroup
+
+from tickwheel.client import forks as _forks
+from tickwheel.client.admin.changes import Changes
+from tickwheel.client.admin.dropping import DropRequests
+from tickwheel.client.admin.groups import GroupRequests
+from tickwheel.client.admin.pipeline import BulkRequests
+from tickwheel.client.admin.prepared import CheckRequests
+from tickwheel.client.admin.query import QueryRequests
+from tickwheel.client.admin.schedules import ScheduleRequests
+from tickwheel.client.admin.topics import TopicRequests
+from tickwheel.client.admin.transactions import TransactionRequests
+from tickwheel.client.backoff import Backoff
+from tickwheel.client.calls import BulkSend
+from tickwheel.client.checks import flag, known, seconds, text, whole
+from tickwheel.client.columns import Batch as ColumnBatch
+from tickwheel.client.columns import (
+    Body,
+    Headers,
+    KeyMaker,
+    body_bytes,
+    check_name,
+    check_priority,
+    checked_bodies,
+    encode_one_body,
+    encode_one_headers,
+    encode_one_key,
+    encode_one_order_key,
+    level_delay,
+)
+from tickwheel.client.consumer.holding import DEFAULT_MAX_HOLD_S
+from tickwheel.client.consumer.message import BaseBatch, Batch, Message
+from tickwheel.client.consumer.subscription import (
+    Start,
+    SubscribeOptions,
+    Subscription,
+    ephemeral_ms,
+    max_hold_s,
+    start_of_group,
+)
+from tickwheel.client.options import ClientOptions
+from tickwheel.client.results import SendResult, SendResults
+from tickwheel.client.security import dial as default_dial
+from tickwheel.client.security import security_of
+from tickwheel.client.session import Dial, Session
+from tickwheel.client.times import Delay, Delays, Milliseconds, Moment, Moments, one_time
+from tickwheel.client.url import default_url, parse_url
+from tickwheel.protocol.bodies.requests import Ping
+from tickwheel.protocol.errors import ClientClosed, TickwheelError
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from tickwheel.tracing import Producing
+
+CLOSE_TIMEOUT_S = 2.0
+B = TypeVar("B", bound=BaseBatch[Any])
+
+
+class Client(
+    Changes,
+    TopicRequests,
+    TransactionRequests,
+    CheckRequests,
+    ScheduleRequests,
+    QueryRequests,
+    BulkRequests,
+    DropRequests,
+    GroupRequests,
+):
+    """A connection to a broker that renews itself. One client serves any number of tasks of one event loop::
+
+        async with tickwheel.Client("tickwheel://127.0.0.1:7411") as client:
+            await client.send("reminders", b"tea is ready", delay=timedelta(minutes=4))
+
+    ``url``: ``tickwheel://host:port``, ``tickwheels://host:port`` (TLS) or ``tickwheel+unix:///path``; default:
+    ``TICKWHEEL_URL``, else this machine.
+    ``name``: for the broker's log. ``timeout``: seconds that a request may take, reconnects included.
+    ``connect_timeout``: seconds to keep trying until the first connection stands.
+    ``keepalive``: seconds of silence after which a connection is taken for dead.
+    ``max_pending_bytes``: what may wait to be written or answered; above it, sends wait.
+    ``auto_key``: ``send`` gives each message without key a unique one. That is what makes its retry safe:
+    when the connection breaks before the broker confirmed, the message goes again, and the broker knows it
+    by its key. Without a key such a send raises SendUncertain, because to repeat it could store it twice.
+    ``ca_file``: whose certificates to trust with TLS; the system's CAs by default. ``certificate``, ``key``: PEM files,
+    for a broker that wants certificates of clients. ``token``, or ``token_file`` that has nothing but it: the log-in.
+    A token goes to other machines with TLS only, unless ``plain_token``. What is not given comes from
+    ``TICKWHEEL_CA``, ``TICKWHEEL_CERTIFICATE``, ``TICKWHEEL_KEY``, ``TICKWHEEL_TOKEN`` and ``TICKWHEEL_TOKEN_FILE``.
+    ``tracing``: True, or a TracerProvider: what is sent carries its trace; see ``tickwheel.tracing``.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        name: str | None = None,
+        timeout: float = 30.0,
+        connect_timeout: float = 5.0,
+        keepalive: float = 30.0,
+        max_pending_bytes: int = 64 * 1024 * 1024,
+        auto_key: bool = True,
+        ca_file: str | os.PathLike[str] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        plain_token: bool = False,
+        tracing: bool | TracerProvider = False,
+        dial: Dial | None = None,
+    ) -> None:
+        self._address = parse_url(url or default_url())
+        self._security = security_of(
+            ca_file=ca_file,
+            certificate=certificate,
+            key=key,
+            token=token,
+            token_file=token_file,
+            plain_token=flag(plain_token, "plain_token"),
+        )
+        self._security.check(self._address)
+        self._name = text(name, "name") if name else f"python/{socket.gethostname()}/{os.getpid()}"
+        self._timeout_s = seconds(timeout, "timeout")
+        self._connect_timeout_s = seconds(connect_timeout, "connect_timeout")
+        self._keepalive_s = seconds(keepalive, "keepalive")
+        self._max_pending_bytes = whole(max_pending_bytes, "max_pending_bytes", 1, 1 << 62)
+        self._auto_key = flag(auto_key, "auto_key")
+        self._dial = dial or partial(default_dial, security=self._security)
+        self._keys = KeyMaker()
+        self._producing = self._make_producing(tracing) if tracing else None
+        self._running: Session | None = None
+        self._group: TaskGroup | None = None
+        self._shields: list[anyio.CancelScope] = []
+
+    def _make_producing(self, tracing: bool | TracerProvider) -> Producing:
+        from tickwheel.tracing import Producing  # OpenTelemetry, only for who asks for it
+
+        return Producing(self._address, self._name, None if isinstance(tracing, bool) else tracing)
+
+    @property
+    def url(self) -> str:
+        """The broker's address."""
+        return str(self._address)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection right now. Without one, requests wait for the next."""
+        return self._running is not None and self._running.is_connected
+
+    @property
+    def created_topics(self) -> list[str]:
+        """Topics that the sends of this client made since it was opened, up to 100."""
+        return list(self._session.created_topics)
+
+    # Opening and closing -------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Client:
+        if self._running is not None:
+            return self
+        session = Session(
+            self._address,
+            name=self._name,
+            timeout_s=self._timeout_s,
+            keepalive_s=self._keepalive_s,
+            max_pending_bytes=self._max_pending_bytes,
+            backoff=Backoff(),
+            dial=self._dial,
+            token=self._security.current_token,
+        )
+        group = anyio.create_task_group()
+        await group.__aenter__()
+        self._group, self._running = group, session
+        self._keys = (
+            KeyMaker()
+        )  # here, not before: one client may be entered in several children of this process
+        group.start_soon(self._behind_shield, session.run)
+        group.start_soon(self._behind_shield, session.watch)
+        try:
+            await session.wait_connected(self._connect_timeout_s)
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Writes what is on its way and closes. Only needed after ``connect``; call it from the same task."""
+        if self._running is None:
+            return
+        if self._running.is_forked:
+            self.forget()
+            return
+        try:
+            with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+                await self._running.drain()
+        finally:  # a shield does not keep asyncio's own Task.cancel out
+            await self._stop()
+
+    def forget(self) -> None:
+        """After a fork: what is open is the parent's. The child can enter the client anew."""
+        _forks.keep(self._running, self._group, self._shields)
+        self._running = self._group = None
+        self._shields = []
+
+    async def _behind_shield(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs the connection on while the user's block is being cancelled, so that ``close`` can still write."""
+        with anyio.CancelScope(shield=True) as scope:
+            self._shields.append(scope)
+            await work()
+
+    async def _stop(self) -> None:
+        session, group = self._running, self._group
+        if session is None or group is None:
+            return
+        self._running = self._group = None
+        session.close()
+        for scope in self._shields:
+            scope.cancel()
+        self._shields.clear()
+        # The group is ours alone, so its end must neither be interrupted by, nor wrap, what happens to the
+        # user's block: it is cancelled from within, and an exception of the block goes its own way.
+        group.cancel_scope.shield = True
+        group.cancel_scope.cancel()
+        await group.__aexit__(None, None, None)
+
+    @property
+    def _session(self) -> Session:
+        if self._running is None:
+            raise ClientClosed("The client is not open.")
+        return self._running
+
+    # Sending -------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        key: str | None = None,
+        deliver_at: Moment | None = None,
+        delay: Delay | None = None,
+        delay_ms: int | None = None,
+        delay_level: int | None = None,
+        priority: int | None = None,
+        order_key: str | None = None,
+        headers: Headers | None = None,
+    ) -> SendResult:
+        """Sends one message, and returns when it is safe on the broker's disk.
+
+        It is delivered at ``deliver_at`` (an aware datetime, or epoch ms), after ``delay`` (a timedelta) or
+        ``delay_ms``, or at once. With a ``key`` it is stored once: sending the same topic and key again returns the
+        first one's id.
+        ``delay_level``: 1 to 18, RocketMQ's 1 s to 2 h (the broker's ``delay_levels``).
+        ``priority``: 0 goes first, 255 last; None: the topic's, usually 50. ``headers``: what MessagePack can express,
+        up to 16 KiB. ``order_key``: messages that share one are delivered to each group one at a time, in the order in
+        which they reached the topic; their priority does not count.
+        Sends from several tasks share frames: for many messages at once use tasks, or better ``send_many``.
+        """
+        if self._producing is not None:
+            check_name(topic)
+            body = body_bytes(body)
+            with self._producing.sending(topic, size_bytes=len(body)) as sending:
+                result = await self._untraced().send(
+                    topic,
+                    body,
+                    key=key,
+                    deliver_at=deliver_at,
+                    delay=delay,
+                    delay_ms=delay_ms,
+                    delay_level=delay_level,
+                    priority=priority,
+                    order_key=order_key,
+                    headers=sending.headers(headers),
+                )
+                sending.stored(result)
+                return result
+        session = self._session
+        limits = session.limits
+        if type(topic) is not str or not session.knows_topic(topic):
+            check_name(topic)
+        if delay_level is not None:
+            delay_ms = level_delay(delay_level, limits, deliver_at, delay, delay_ms)
+        auto_key = key is None and self._auto_key
+        time_ms, relative = one_time(deliver_at, delay, delay_ms)
+        flight, index = await session.send_single(
+            topic,
+            encode_one_body(body, limits),
+            (self._keys.one() if auto_key else b"") if key is None else encode_one_key(key, limits),
+            b"" if headers is None else encode_one_headers(headers, limits),
+            b"" if order_key is None else encode_one_order_key(order_key, limits),
+            time_ms,
+            None if priority is None else check_priority(priority),
+            relative=relative,
+            auto_key=auto_key,
+        )
+        item = flight.result(index)
+        if isinstance(item, TickwheelError):
+            raise item
+        return item
+
+    async def send_many(
+        self,
+        topic: str,
+        bodies: Iterable[Body],
+        *,
+        keys: Sequence[str | None] | None = None,
+        deliver_at: Moments | None = None,
+        delay: Delays | None = None,
+        delay_ms: Milliseconds | None = None,
+        delay_level: int | None = None,
+        priority: int | Sequence[int] | None = None,
+        order_keys: Sequence[str | None] | str | None = None,
+        headers: Headers | Sequence[Headers | None] | None = None,
+        auto_key: bool = False,
+    ) -> SendResults:
+        """Sends many messages, and returns when they are safe on the broker's disk, with a result for each.
+
+        Every option is one value for all, or one for each body; ``deliver_at`` and ``delay_ms`` also take an
+        array of int64 milliseconds (``array.array`` or numpy), ``delay`` one of timedelta64.
+
+        What is not of the right kind (a text as body, a datetime without zone, NaN, half a surrogate pair, lists of
+        different lengths) refuses the call: its error is raised, and nothing is sent. What is of the right kind and
+        beyond a limit (a body, key or headers that are too large, a time outside of the years 1970 to 9999) refuses its
+        own message: its result is the error, and the others are stored. Otherwise an error is raised only when nothing
+        at all was stored because the request as a whole failed.
+
+        Retry: messages with keys are sent again when the connection breaks before the broker confirmed.
+        Without keys they are not, and the error is SendUncertain; ``auto_key=True`` gives each a unique
+        key. It is not set by default because keys cost time and disk, which a bulk load may not want to
+        pay.
+        """
+        auto_key = flag(auto_key, "auto_key")
+        if self._producing is not None:
+            check_name(topic)
+            times = {
+                "deliver_at": deliver_at,
+                "delay": delay,
+                "delay_ms": delay_ms,
+                "delay_level": delay_level,
+            }
+            options = {"keys": keys, "priority": priority, "order_keys": order_keys, "auto_key": auto_key}
+            return await self._send_many_traced(
+                self._producing, topic, checked_bodies(bodies), headers, **times, **options
+            )
+        session = self._session
+        check_name(topic)
+        if delay_level is not None:
+            delay_ms = level_delay(delay_level, session.limits, deliver_at, delay, delay_ms)
+        batch = ColumnBatch(
+            bodies,
+            keys=keys,
+            deliver_at=deliver_at,
+            delay=delay,
+            delay_ms=delay_ms,
+            priority=priority,
+            headers=headers,
+            order_keys=order_keys,
+            key_maker=self._keys if auto_key else None,
+            limits=session.limits,
+        )
+        calls = await self._send_parts(session, topic, batch, auto_key=auto_key and keys is None)
+        return _results_of(batch, calls)
+
+    async def _send_many_traced(
+        self,
+        producing: Producing,
+        topic: str,
+        bodies: Sequence[Body],
+        headers: Headers | Sequence[Headers | None] | None,
+        **options: Any,
+    ) -> SendResults:
+        with producing.sending(topic, count=len(bodies)) as sending:
+            results = await self._untraced().send_many(
+                topic, bodies, headers=sending.headers(headers), **options
+            )
+            sending.stored_all(results)
+            return results
+
+    async def _send_parts(
+        self, session: Session, topic: str, batch: ColumnBatch, *, auto_key: bool
+    ) -> list[BulkSend]:
+        calls: list[BulkSend] = []
+        try:
+            for part in batch.parts():
+                call = BulkSend(
+                    topic, part.columns, part.indexes, auto_key=auto_key, deadline=session.deadline()
+                )
+                await session.enqueue(call)
+                calls.append(call)
+                if len(calls) > 1:
+                    # A long batch must not keep the writer from writing its first frames.
+                    await anyio.lowlevel.checkpoint()
+            for call in calls:
+                await call.done.wait()
+        except BaseException:
+            for call in calls:
+                session.abandon(call)
+            raise
+        return calls
+
+    # Receiving -----------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str = "default",
+        *,
+        credit: int | None = None,
+        batch: int = 500,
+        start: Start = "earliest",
+        shard: str | None = None,
+        max_hold: timedelta | float = DEFAULT_MAX_HOLD_S,
+        ephemeral: Delay | None = None,
+    ) -> Subscription[Message, Batch]:
+        """Messages of a topic for a group, as they become due: ``async with client.subscribe("t") as sub:
+        ...``
+
+        Each message goes to one subscriber of each group. ``credit``: the most messages held un-acked,
+        by default as many as are handled in about a second, up to 1,000, and 1,000 for who iterates over batches;
+        ``batch``: the most that arrive together. ``start``: where a new group begins: at the ``earliest`` message that
+        is there, behind the ``latest``, or at the first that was due at a moment or later. ``shard``: only the
+        messages of one shard, by its exact key range, such as ``"-80"``. ``ephemeral``: a group that this makes ends
+        so long after its last subscriber has left, with all that it knows.
+
+        Messages that wait here or are being handled are kept from other subscribers for up to ``max_hold`` (a
+        timedelta, or seconds; 0: only as long as the lease that they come with), however slow a handler is.
+        """
+        options = SubscribeOptions(
+            credit,
+            batch,
+            start_of_group(start),
+            shard,
+            max_hold_s(max_hold),
+            ephemeral_ms(ephemeral),
+        )
+        return self.subscribe_as(Batch, topic, group, options)
+
+    def subscribe_as(
+        self, batch_class: type[B], topic: str, group: str, options: SubscribeOptions
+    ) -> Subscription[Any, B]:
+        """As ``subscribe``, with another class of batches: for twins of this client."""
+        return Subscription(self._session, topic, group, options, batch_class)
+
+    # Looking -------------------------------------------------------------------------------------
+
+    async def ping(self) -> float:
+        """Seconds that the broker took to answer."""
+        asked = anyio.current_time()
+        await self._session.request(Ping())
+        return anyio.current_time() - asked
+
+
+def _results_of(batch: ColumnBatch, calls: Sequence[BulkSend]) -> SendResults:
+    """Raises the error of a request that failed as a whole."""
+    failed = [call.error for call in calls if call.error is not None]
+    if failed and len(failed) == len(calls):
+        raise failed[0].copy()
+    results = SendResults(batch.count)
+    for index, error in batch.refused.items():
+        results.add_error((index,), error)
+    for call in calls:
+        if call.answer is not None:
+            results.add_answer(call.indexes, call.answer, auto_key=call.auto_key)
+        elif call.error is not None:
+            results.add_error(call.indexes, call.error)
+    return results
+
+
+async def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> Client:
+    """An open client for code that has no block to put it in; ``await client.close()`` in the same task
+    ends it.
+
+    ``async with Client(url)`` is the better way wherever there is a block. ``options`` are those of Client.
+    """
+    known(options, ClientOptions.__annotations__, "connect")
+    return await Client(url, **options).__aenter__()

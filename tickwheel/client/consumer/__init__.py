@@ -1,0 +1,1 @@
+"""Receiving: subscriptions, messages, acks and leases."""

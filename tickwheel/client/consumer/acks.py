@@ -1,0 +1,356 @@
+"""Acks on their way. They coalesce, survive reconnects, and are remembered only until they are answered."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from tickwheel.client.calls import Call, Link
+from tickwheel.client.checks import text
+from tickwheel.client.requests import typed
+from tickwheel.client.results import ReceiptResult
+from tickwheel.client.times import Delay, duration_ms, wait_ms
+from tickwheel.protocol.bodies.base import Request
+from tickwheel.protocol.bodies.settling import Extend, ExtendOk, Nack, NackOk
+from tickwheel.protocol.errors import (
+    AckRefused,
+    ClientClosed,
+    MessageCancelled,
+    MessageNotFound,
+    NeverDelivered,
+    NotConnected,
+    StaleReceipt,
+    TickwheelError,
+)
+from tickwheel.protocol.frames import FrameType
+from tickwheel.protocol.machine import AnswerBody
+from tickwheel.protocol.messages import AckCode, AckOk, encode_ack, pack_column
+
+if TYPE_CHECKING:
+    from tickwheel.client.consumer.holding import Holding
+    from tickwheel.client.session import Session
+
+FLIGHT_ACKS_MAX: Final = 512
+"""As many single acks share one frame; then their sender lets the writer run."""
+FLIGHTS_MAX: Final = 64
+"""As many ACK frames may be unanswered; then an ack waits."""
+_REFUSED_REMEMBERED_MAX: Final = 10_000
+_ERROR_CHARS: Final = 500
+_WARNED_EVERY_S: Final = 10.0
+
+logger = logging.getLogger("tickwheel")
+
+_ERROR_OF_CODE: Final[dict[int, type[AckRefused]]] = {
+    AckCode.STALE_RECEIPT: StaleReceipt,
+    AckCode.NOT_FOUND: MessageNotFound,
+    AckCode.NEVER_DELIVERED: NeverDelivered,
+    AckCode.CANCELLED: MessageCancelled,
+}
+
+
+class AckFlight(Call):
+    """One ACK frame: open to more acks until it is written, sent again as it is after a reconnect."""
+
+    __slots__ = ("_packed", "_queue", "awaited", "epochs", "ids", "open", "refused")
+
+    frame_type = FrameType.ACK
+
+    def __init__(self, queue: AckQueue, packed: tuple[bytes, bytes] | None = None) -> None:
+        """``packed``: the columns of a whole batch, as they stand in its frame."""
+        super().__init__(cost_bytes=0)
+        self.ids: list[int] = []
+        self.epochs: list[int] = []
+        self.open = packed is None
+        self.refused: dict[int, tuple[int, type[AckRefused]]] = {}
+        """By place in the frame, which may have acks of several deliveries of one message: its id, and why."""
+        self.awaited: set[int | None] = set()
+        """The places whose acks somebody waits for; None: all of them."""
+        self._queue = queue
+        self._packed = packed
+
+    @property
+    def count(self) -> int:
+        """How many acks are in it."""
+        return len(self.ids) if self._packed is None or self.ids else len(self._packed[1]) // 4
+
+    def payload(self, link: Link) -> bytes | None:
+        group_id = self._queue.group_id
+        if group_id is None:
+            self._queue.park(self)
+            return None
+        self.open = False
+        if self._packed is None:
+            self._packed = pack_column("Q", self.ids), pack_column("I", self.epochs)
+        return encode_ack(group_id, *self._packed)
+
+    def answered(self, body: AnswerBody) -> None:
+        assert isinstance(body, AckOk)
+        for exception in body.exceptions:
+            # To ack twice is harmless, and the answer to the second copy of a frame that went twice, because
+            # a connection broke. Anything else means that no copy counted: had the first one, the message
+            # would be acked, and never stale.
+            if exception.code != AckCode.ALREADY_ACKED:
+                error_class = _ERROR_OF_CODE.get(exception.code, AckRefused)
+                self.refused[exception.position] = exception.id, error_class
+
+    def ended(self) -> None:
+        self.open = False
+        self._queue.landed(self)
+
+
+class AckQueue:
+    """The acks of one subscription."""
+
+    def __init__(self, session: Session, group_name: str = "default", topic: str = "") -> None:
+        self.group_name = group_name
+        self._topic = topic
+        self._untold = 0
+        self._next_warning = -math.inf
+        self.group_id: int | None = None
+        """Under which number acks are written; None while there is no connection: they are parked."""
+        self._last_group_id: int | None = None
+        self.refused: dict[int, type[AckRefused]] = {}
+        """Acks that did not count, and that nobody was told about."""
+        self.holding: Holding | None = None
+        """What hears that messages were given back."""
+        self.carrier: Any = None
+        """What brings acks of other threads here, if there are any."""
+        self._session = session
+        self._open: AckFlight | None = None
+        self._unanswered: dict[AckFlight, None] = {}
+        self._parked: list[AckFlight] = []
+        self._landed = 0
+        self._resumed = anyio.Event()
+        self._over: TickwheelError | None = None
+        self._lost: TickwheelError | None = None
+        """Why acks were not made."""
+
+    def add(self, message_id: int, epoch: int) -> AckFlight:
+        """Adds an ack to the flight of this loop turn."""
+        flight = self._open
+        if flight is None or not flight.open:
+            flight = self._open = self._launch(AckFlight(self))
+        flight.ids.append(message_id)
+        flight.epochs.append(epoch)
+        return flight
+
+    @property
+    def count(self) -> int:
+        """How many acks there were so far."""
+        return self._landed + sum(flight.count for flight in self._unanswered)
+
+    def add_batch(self, columns: tuple[bytes, bytes]) -> AckFlight:
+        """Adds the acks of a whole batch (packed ids and epochs), as a flight of its own."""
+        return self._launch(AckFlight(self, columns))
+
+    async def nack(
+        self,
+        ids: Sequence[int],
+        epochs: Sequence[int],
+        delay: Delay | None,
+        error: str,
+        delay_ms: int | None = None,
+    ) -> list[ReceiptResult]:
+        """Gives messages back, and waits for the answer."""
+        self.check_open()
+        given_ms = wait_ms(delay, delay_ms)
+        self.let_go(ids, epochs)
+        group_id = await self.group()
+        body = await self._session.request(
+            Nack(
+                group_id=group_id,
+                ids=list(ids),
+                epochs=list(epochs),
+                delay_ms=given_ms,
+                error=text(error, "error")[:_ERROR_CHARS],
+            )
+        )
+        assert isinstance(body, NackOk)
+        return typed(ReceiptResult, body.results, len(ids))
+
+    def let_go(self, ids: Sequence[int], epochs: Sequence[int]) -> None:
+        """These messages are not held any longer."""
+        if self.holding is not None:
+            self.holding.settle(ids, epochs)
+
+    async def extend(self, ids: Sequence[int], epochs: Sequence[int], duration: Delay) -> list[ReceiptResult]:
+        """Moves the end of leases, and waits for the answer."""
+        self.check_open()
+        for_ms = duration_ms(duration, "duration")
+        group_id = await self.group()
+        request = Extend(group_id=group_id, ids=list(ids), epochs=list(epochs), for_ms=for_ms)
+        body = await self._session.request(request)
+        assert isinstance(body, ExtendOk)
+        return typed(ReceiptResult, body.results, len(ids))
+
+    @property
+    def link(self) -> object | None:
+        """The connection that stands now."""
+        return self._session.link
+
+    async def request(self, request: Request) -> AnswerBody:
+        """Makes a request on the same session."""
+        return await self._session.request(request)
+
+    async def group(self) -> int:
+        """The group's number; waits for the next connection if there is none."""
+        with anyio.move_on_after(self._session.timeout_s):
+            while self.group_id is None:
+                await self._resumed.wait()
+                self.check_open()
+            return self.group_id
+        raise NotConnected("There is no connection over which to give messages back.")
+
+    def check_open(self) -> None:
+        """Raises ClientClosed once the subscription was left, and other reasons why nothing can be acked any more."""
+        if self._over is not None:
+            raise self._over.copy()
+
+    def close(self) -> None:
+        """The subscription was left: what was not acked by then went to others."""
+        if self._over is None:
+            self.fail(
+                ClientClosed(
+                    "The subscription that this message came from was left.",
+                    advice="Settle messages within its block; what was not acked there comes again.",
+                )
+            )
+
+    def fail(self, error: TickwheelError) -> None:
+        """Nothing can be acked any more, and what waits for the subscription to be renewed waits in vain."""
+        self._over, self._open = error, None
+        parked, self._parked = self._parked, []
+        if parked:
+            self._lost = error
+            count = sum(flight.count for flight in parked)
+            logger.warning(
+                "%d acks of %r in group %r were not made: %s", count, self._topic, self.group_name, error
+            )
+        for flight in parked:
+            self._session.fail(flight, error)
+        self._resumed.set()
+
+    def _launch(self, flight: AckFlight) -> AckFlight:
+        self.check_open()
+        self._session.submit(flight)
+        self._unanswered[flight] = None
+        return flight
+
+    @property
+    def crowded(self) -> bool:
+        """Whether too many acks are unanswered for another one to be taken without waiting."""
+        return len(self._unanswered) >= FLIGHTS_MAX
+
+    async def make_room(self) -> None:
+        """Lets the writer run, and waits until fewer than FLIGHTS_MAX frames are unanswered."""
+        await checkpoint()
+        if self._open is not None:
+            self._open.open = False
+        while self.crowded:
+            await next(iter(self._unanswered)).done.wait()
+
+    async def confirm(self, flight: AckFlight, place: int | None = None) -> None:
+        """Waits until the flight is answered.
+
+        Raises AckRefused if its ack at ``place`` did not count; None: if any of them did not.
+        """
+        flight.awaited.add(place)
+        await flight.done.wait()
+        if flight.error is not None:
+            raise flight.error.copy()
+        refused = dict(one for at, one in flight.refused.items() if place is None or at == place)
+        for message_id in refused:
+            self.refused.pop(message_id, None)
+        _raise_refused(refused)
+
+    async def flush(self) -> None:
+        """Waits until every ack so far is answered. Raises AckRefused if one of them did not count."""
+        for flight in list(self._unanswered):
+            await flight.done.wait()
+            if flight.error is not None:
+                raise flight.error.copy()
+        if self._lost is not None:
+            raise self._lost.copy()
+        refused, self.refused = self.refused, {}
+        _raise_refused(refused)
+
+    def park(self, flight: AckFlight) -> None:
+        """Keeps a flight until the subscription is back."""
+        self._parked.append(flight)
+
+    def resume(self, group_id: int) -> None:
+        """The subscription is back: what was parked goes."""
+        self.group_id = self._last_group_id = group_id
+        self._resumed.set()
+        parked, self._parked = self._parked, []
+        self._session.requeue(parked)
+
+    def release(self) -> None:
+        """The subscription is not renewed any more: what was acked under it goes all the same."""
+        if self.group_id is None and self._last_group_id is not None:
+            self.resume(self._last_group_id)
+
+    def suspend(self) -> None:
+        """The connection is lost."""
+        self.group_id = None
+        self._resumed = anyio.Event()
+
+    def landed(self, flight: AckFlight) -> None:
+        """The flight was answered, or failed."""
+        if flight in self._unanswered:
+            del self._unanswered[flight]
+            self._landed += flight.count - self._settled_before(flight)
+        if len(self.refused) < _REFUSED_REMEMBERED_MAX:
+            self.refused.update(flight.refused.values())
+        if flight.refused and None not in flight.awaited:
+            self._warn([one for place, one in flight.refused.items() if place not in flight.awaited])
+
+    def _settled_before(self, flight: AckFlight) -> int:
+        """How many acks were refused of messages that were known to be lost: they count among those."""
+        if self.holding is None or not flight.ids:
+            return 0
+        held = self.holding
+        return sum(held.is_settled((flight.ids[at], flight.epochs[at])) for at in flight.refused)
+
+    def _warn(self, refused: Sequence[tuple[int, type[AckRefused]]]) -> None:
+        """Nobody waits for these acks, so the log tells; of those that follow shortly only how many they are."""
+        if not refused:
+            return
+        self._untold += len(refused)
+        now = anyio.current_time()
+        if now < self._next_warning:
+            return
+        message_id, error = refused[0]
+        more = f" (and {self._untold - 1:,} more acks)" if self._untold > 1 else ""
+        logger.warning(
+            "the ack of message %d of %r in group %r was refused: %s%s. %s",
+            message_id,
+            self._topic,
+            self.group_name,
+            error.code,
+            more,
+            error.advice,
+        )
+        self._untold, self._next_warning = 0, now + _WARNED_EVERY_S
+
+    def warn_of_rest(self) -> None:
+        """The subscription ends: the log tells of what it was not yet told."""
+        if self._untold:
+            logger.warning(
+                "%d more acks of %r in group %r were refused", self._untold, self._topic, self.group_name
+            )
+            self._untold = 0
+
+
+def _raise_refused(refused: dict[int, type[AckRefused]]) -> None:
+    if not refused:
+        return
+    message_id, cls = next(iter(refused.items()))
+    more = f" (and {len(refused) - 1:,} more acks were refused)" if len(refused) > 1 else ""
+    codes = {refused_id: refused_cls.code for refused_id, refused_cls in refused.items()}
+    raise cls(f"The ack of message {message_id} was refused: {cls.code}{more}.", refused=codes)

@@ -1,0 +1,136 @@
+"""One connection: which requests are open on it, which topics and subscriptions it knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute
+
+from tickwheel.client.calls import Call, RequestCall, SendCall
+from tickwheel.client.forks import let_go
+from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk
+from tickwheel.protocol.errors import RemoteProtocolError, TickwheelError
+from tickwheel.protocol.machine import AnswerBody, ClientMachine
+from tickwheel.protocol.security_errors import ConnectionDenied
+
+if TYPE_CHECKING:
+    from tickwheel.client.consumer.subscription import Subscription
+    from tickwheel.client.session import Session
+
+
+_CREATED_REMEMBERED_MAX: Final = 100
+
+
+class OpenTopicCall(RequestCall):
+    """Asks for a topic's number; the sends that wait for it go, or fail, with the answer."""
+
+    __slots__ = ("_link", "topic")
+
+    def __init__(self, topic: str, link: Link) -> None:
+        super().__init__(OpenTopic(topic=topic, create=True))
+        self.bound = True
+        self.topic = topic
+        self._link = link
+
+    def answered(self, body: AnswerBody) -> None:
+        assert isinstance(body, OpenTopicOk)
+        self._link.topic_opened(self.topic, body.topic_id, created=body.created)
+
+    def failed(self, error: TickwheelError) -> None:
+        self._link.topic_refused(self.topic, error)
+
+
+class Link:
+    """The state that dies with a connection. ``session`` takes the requests that come of it."""
+
+    def __init__(self, session: Session, opened_at: float) -> None:
+        self.machine = ClientMachine()
+        self.pending: dict[int, Call] = {}
+        self.subscriptions: dict[int, Subscription[Any, Any]] = {}
+        self.ready = False
+        """The handshake is done."""
+        self.draining = False
+        """The server is stopping: nothing new is written here, only answers are awaited."""
+        self.broken: BaseException | None = None
+        """Why the connection ended."""
+        self.opened_at = opened_at
+        self.heard_at = opened_at
+        """When bytes last arrived (loop time)."""
+        self.pinged_at = opened_at
+        self.scope = anyio.CancelScope()
+        """Cancelling it ends the connection."""
+        self.stream: ByteStream | None = None
+        """What it goes over."""
+        self._session = session
+        self._topic_ids: dict[str, int] = {}
+        self._parked: dict[str, list[SendCall]] = {}
+
+    def knows_topic(self, topic: str) -> bool:
+        """Whether sends to the topic can be written at once."""
+        return topic in self._topic_ids
+
+    @property
+    def tells_differences(self) -> bool:
+        """Whether the server can tell that a duplicate is another message under the same key."""
+        return self._session.limits.tells_differences
+
+    def topic_id(self, call: SendCall) -> int | None:
+        """The number of the call's topic. None: the call was parked until the server has told."""
+        topic_id = self._topic_ids.get(call.topic)
+        if topic_id is not None:
+            return topic_id
+        parked = self._parked.get(call.topic)
+        if parked is None:
+            self._parked[call.topic] = [call]
+            self._session.submit(OpenTopicCall(call.topic, self))
+        else:
+            parked.append(call)
+        return None
+
+    def topic_opened(self, topic: str, topic_id: int, *, created: bool = False) -> None:
+        """The server told the number of a topic."""
+        if created and len(self._session.created_topics) < _CREATED_REMEMBERED_MAX:
+            self._session.created_topics.append(topic)
+        self._topic_ids[topic] = topic_id
+        self._session.requeue(self._parked.pop(topic, []))
+
+    def topic_refused(self, topic: str, error: TickwheelError) -> None:
+        """The server refused to open a topic: the sends that wait for it fail."""
+        for call in self._parked.pop(topic, ()):
+            self._session.fail(call, error)
+
+    def forget_topic(self, topic: str) -> None:
+        """The server does not know the number any more: ask again at the next send."""
+        self._topic_ids.pop(topic, None)
+
+    def ask_again(self, call: SendCall) -> bool:
+        """Nothing of a send was stored, because its topic was deleted: it waits, once, for the number of the one that
+        the server makes or has made since. False if it must fail."""
+        if call.topic_gone or call.abandoned:
+            return False
+        call.topic_gone, call.written = True, False
+        self.topic_id(call)
+        return True
+
+    def take_parked(self) -> list[SendCall]:
+        """Gives up the sends that wait for the number of their topic, in order."""
+        parked, self._parked = self._parked, {}
+        return [call for calls in parked.values() for call in calls]
+
+    def break_with(self, error: BaseException) -> None:
+        """Remembers the first reason why the connection ended."""
+        if self.broken is None:
+            self.broken = error
+
+    def let_go(self) -> None:
+        """This process is a child of the one whose connection it is."""
+        if self.stream is not None:
+            let_go(self.stream.extra(SocketAttribute.raw_socket).fileno())
+
+    @property
+    def refused_for_good(self) -> bool:
+        """The server will not talk to this client, however often it tries."""
+        error = self.broken
+        refused = isinstance(error, TickwheelError) and not error.retryable
+        return refused and (isinstance(error, RemoteProtocolError | ConnectionDenied) or not self.ready)

@@ -1,0 +1,82 @@
+"""The options of a client, and the settings of a broker in this process: by name and type, for what hands them on."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from tickwheel.client.session import Dial
+
+
+class ClientOptions(TypedDict, total=False):
+    """Those of ``tickwheel.Client``, which says what they mean."""
+
+    name: str | None
+    timeout: float
+    connect_timeout: float
+    keepalive: float
+    max_pending_bytes: int
+    auto_key: bool
+    ca_file: str | os.PathLike[str] | None
+    certificate: str | os.PathLike[str] | None
+    key: str | os.PathLike[str] | None
+    token: str | None
+    token_file: str | os.PathLike[str] | None
+    plain_token: bool
+    tracing: bool | TracerProvider
+    dial: Dial | None
+
+
+class BrokerSettings(TypedDict, total=False):
+    """Those of the configuration file, for a broker inside of this process; ``docs/tickwheel.example.toml`` says what
+    they mean. Durations are texts with their unit, ``"30s"``; sizes are bytes, or ``"4MiB"``."""
+
+    listen_host: str
+    listen_port: int
+    listen_tcp: bool
+    unix_socket: str | os.PathLike[str]
+    insecure: bool
+    tls_certificate: str | os.PathLike[str]
+    tls_key: str | os.PathLike[str]
+    tls_client_ca: str | os.PathLike[str]
+    tokens_file: str | os.PathLike[str]
+    audit_log: str | os.PathLike[str]
+    segment_bytes: int | str
+    disk_reserve_bytes: int | str
+    durability: Literal["always", "interval", "os"]
+    sync_interval: str
+    purge_after: str
+    max_body_bytes: int | str
+    max_frame_bytes: int | str
+    max_connections: int
+    max_connections_per_address: int
+    max_topics: int
+    max_groups: int
+    max_subscriptions: int
+    auto_create_topics: bool
+    auto_create_groups: bool
+    max_backlog_messages: int
+    max_credit: int
+    max_receive_bytes: int | str
+    write_high_water_bytes: int | str
+    ack_wait: str
+    min_backoff: str
+    max_backoff: str
+    delay_levels: str
+    check_after: str
+    check_interval: str
+    check_attempts: int
+    handshake_timeout: str
+    frame_timeout: str
+    idle_timeout: str
+    send_timeout: str
+    drain_timeout: str
+    http_listen: bool
+    http_host: str
+    http_port: int
+    metrics_topics: int
+    log_level: Literal["debug", "info", "warning", "error"]
+    log_format: Literal["auto", "console", "json"]

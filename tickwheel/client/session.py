@@ -1,0 +1,614 @@
+"""The engine of the client: one connection at a time, requests that survive it, and two loops that serve it.
+
+A request is submitted to the *outbox*; the writer takes as many as make a good write, turns them into
+frames and enters them as *pending* of the connection (the Link); the reader finishes them with their
+answers. When the connection breaks, pending requests that may be repeated go back to the front of the
+outbox, the others fail, and after a back-off the next connection goes on where the last one ended.
+
+Everything here runs in one event loop; between two awaits nothing else does. So there are no locks.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+from anyio.abc import ByteStream, TaskStatus
+
+from tickwheel.client import forks as _forks
+from tickwheel.client.backoff import Backoff
+from tickwheel.client.budget import Budget
+from tickwheel.client.calls import Call, FlightKey, RequestCall, SendCall, SendFlight
+from tickwheel.client.identities import Identities
+from tickwheel.client.link import Link
+from tickwheel.client.security import explain_tls
+from tickwheel.client.url import Address
+from tickwheel.protocol.bodies.base import Request
+from tickwheel.protocol.bodies.requests import HelloOk, Ping
+from tickwheel.protocol.errors import (
+    ClientClosed,
+    ClientForked,
+    FrameTooLarge,
+    InternalError,
+    NotConnected,
+    RequestTimeout,
+    RequestUncertain,
+    SendUncertain,
+    ShuttingDown,
+    TickwheelError,
+    UnknownTopic,
+)
+from tickwheel.protocol.frames import HEADER_BYTES
+from tickwheel.protocol.identity import IDENTIFIED, IDENTITY_BYTES, RequestIdentity
+from tickwheel.protocol.machine import (
+    AnswerBody,
+    Answered,
+    ClientEvent,
+    Connected,
+    Delivered,
+    GoingAway,
+    LeaseTold,
+    Refused,
+    Revoked,
+)
+from tickwheel.protocol.security_errors import ConnectionDenied
+
+if TYPE_CHECKING:
+    from tickwheel.client.consumer.holding import Holding
+    from tickwheel.client.consumer.subscription import Subscription
+
+logger = logging.getLogger("tickwheel")
+
+Dial: TypeAlias = Callable[[Address], Awaitable[ByteStream]]
+
+WRITE_BYTES = 256 * 1024
+READ_BYTES = 256 * 1024
+HANDSHAKE_TIMEOUT_S = 10.0
+_LINK_ERRORS = (
+    OSError,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    anyio.EndOfStream,
+    TickwheelError,
+)
+
+
+class Session:
+    """See the module.
+
+    ``timeout_s`` bounds each request, ``keepalive_s`` how long a silent connection is trusted. ``token`` is asked at
+    each connection.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        name: str,
+        timeout_s: float,
+        keepalive_s: float,
+        max_pending_bytes: int,
+        backoff: Backoff,
+        dial: Dial,
+        token: Callable[[], str] = str,
+    ) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self.subscriptions: dict[Subscription[Any, Any], None] = {}
+        self.holdings: dict[Holding, None] = {}
+        """What subscriptions hold whose leases are renewed."""
+        self.created_topics: list[str] = []
+        """Topics that sends of this client made, up to 100."""
+        self.link: Link | None = None
+        self._name = name
+        self._keepalive_s = keepalive_s
+        self._backoff = backoff
+        self._dial = dial
+        self._token = token
+        self._budget = Budget(max_pending_bytes)
+        self._outbox: deque[Call] = deque()
+        self._live: dict[Call, None] = {}
+        self._leaving: set[Call] = set()
+        """Requests that give something back to the broker, and that nobody waits for: ``drain`` does."""
+        self._flights: dict[FlightKey, SendFlight] = {}
+        self._wake = anyio.Event()
+        self._drained = anyio.Event()
+        self._connected = anyio.Event()
+        self._limits: HelloOk | None = None
+        self._last_error: BaseException | None = None
+        self._terminal: TickwheelError | None = None
+        self._identities = Identities()
+        self._renewal_due = anyio.Event()
+        self._renews_at = math.inf
+        self._turned_at = math.inf
+        self._watch_s = min(1.0, timeout_s / 4)
+        _forks.tell(self)
+
+    # What the client asks ------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> HelloOk:
+        """What the broker told of itself last.
+
+        Raises ClientClosed or NotConnected before it told anything.
+        """
+        if self._terminal is not None:
+            raise self._terminal.copy()
+        if self._limits is None:
+            raise NotConnected
+        return self._limits
+
+    @property
+    def has_holds(self) -> bool:
+        """Whether the broker renews leases and changes credits."""
+        return self._limits is not None and self._limits.holds
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection right now."""
+        return self.link is not None and self.link.ready
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended for good."""
+        return self._terminal is not None
+
+    def knows_topic(self, topic: str) -> bool:
+        """Whether the topic was used on this connection (so its name is known to be good)."""
+        return self.link is not None and self.link.knows_topic(topic)
+
+    def deadline(self) -> float:
+        """When a request that is made now has waited long enough."""
+        return anyio.current_time() + self.timeout_s
+
+    async def send_single(
+        self,
+        topic: str,
+        body: bytes,
+        key: bytes,
+        headers: bytes,
+        order_key: bytes,
+        time_ms: int,
+        priority: int | None,
+        *,
+        relative: bool,
+        auto_key: bool,
+    ) -> tuple[SendFlight, int]:
+        """Puts a message on the flight of this loop turn and waits until it is answered: ``(flight,
+        index)``."""
+        size_bytes = len(body) + len(key) + len(headers) + len(order_key)
+        if not self._budget.try_take(size_bytes):
+            await self._wait_for_budget(size_bytes)
+        flight_key = FlightKey(topic, relative, bool(key), bool(order_key), priority is not None)
+        flight = self._flights.get(flight_key)
+        if flight is None or not flight.has_room(size_bytes):
+            flight = SendFlight(flight_key, self.deadline())
+            self.submit(flight)
+            self._flights[flight_key] = flight
+        index = flight.add(body, key, headers, order_key, time_ms, priority or 0, auto_key=auto_key)
+        flight.cost_bytes += size_bytes
+        try:
+            await flight.done.wait()
+        except BaseException:
+            flight.give_up(index)
+            self._settle_if_abandoned(flight)
+            raise
+        return flight, index
+
+    async def request(self, request: Request, extra_s: float = 0.0) -> AnswerBody:
+        """Makes a request and waits, ``extra_s`` longer than usual, for its answer. Raises its error."""
+        call = RequestCall(request, self.deadline() + extra_s)
+        await self.enqueue(call)
+        await self.wait(call)
+        assert call.body is not None
+        return call.body
+
+    async def enqueue(self, call: Call) -> None:
+        """Submits a call when the budget allows it."""
+        if not self._budget.try_take(call.cost_bytes):
+            await self._wait_for_budget(call.cost_bytes)
+        self.submit(call, paid=True)
+
+    async def wait(self, call: Call) -> None:
+        """Waits for the end of a call. Raises its error. When cancelled, the call is not written any more."""
+        try:
+            await call.done.wait()
+        except BaseException:
+            self.abandon(call)
+            raise
+        if call.error is not None:
+            raise call.error.copy()
+
+    def abandon(self, call: Call) -> None:
+        """Nobody waits for this call any more."""
+        call.abandoned = True
+        self._settle_if_abandoned(call)
+
+    def submit(self, call: Call, *, paid: bool = False) -> None:
+        """Puts a call into the outbox at once. Raises ClientClosed."""
+        if not paid:
+            self._budget.taken += call.cost_bytes
+        if self._terminal is not None:
+            self._budget.give(call.cost_bytes)
+            raise self._terminal.copy()
+        self._live[call] = None
+        self._outbox.append(call)
+        self._wake.set()
+
+    def submit_bound(self, request: Request) -> RequestCall:
+        """Makes a request that means nothing on another connection than this one; it ends with it."""
+        call = RequestCall(request, self.deadline())
+        call.bound = True
+        self.submit(call)
+        return call
+
+    def see_off(self, call: Call) -> None:
+        """The client is not closed before this call has ended, or its connection."""
+        if call in self._live:
+            self._leaving.add(call)
+
+    def requeue(self, calls: Sequence[Call]) -> None:
+        """Puts calls that waited for something back into the outbox: before those that came after them."""
+        self._outbox.extendleft(call for call in reversed(calls) if call in self._live)
+        self._wake.set()
+
+    def attach(self, number: int, subscription: Subscription[Any, Any]) -> None:
+        """A subscription stands: its deliveries carry this number from now on."""
+        assert self.link is not None
+        self.link.subscriptions[number] = subscription
+        self.subscriptions[subscription] = None
+
+    def detach(self, number: int) -> None:
+        """A subscription is over: what still comes for it is dropped."""
+        if self.link is not None:
+            self.link.subscriptions.pop(number, None)
+
+    async def _wait_for_budget(self, amount: int) -> None:
+        await self._budget.take_within(self.timeout_s, amount)
+
+    # The life of a call --------------------------------------------------------------------------
+
+    def _settle(self, call: Call) -> None:
+        if call not in self._live:
+            return
+        del self._live[call]
+        self._identities.end(call.number)
+        if isinstance(call, SendFlight) and self._flights.get(call.key) is call:
+            del self._flights[call.key]
+        self._budget.give(call.cost_bytes)
+        if call in self._leaving:
+            self._leaving.remove(call)
+            self._drained.set()
+        call.ended()
+        call.done.set()
+
+    def _settle_if_abandoned(self, call: Call) -> None:
+        if call.abandoned and not call.written and call in self._live:
+            self._settle(call)
+
+    def fail(self, call: Call, error: TickwheelError) -> None:
+        """Ends a call with an error."""
+        if call not in self._live:
+            return
+        call.error = error
+        self._settle(call)
+        call.failed(error)
+
+    # The life of the session ---------------------------------------------------------------------
+
+    async def wait_connected(self, timeout_s: float) -> None:
+        """Waits for the first connection.
+
+        Raises NotConnected with the last reason, or why it can never be.
+        """
+        with anyio.move_on_after(timeout_s):
+            await self._connected.wait()
+        if self._terminal is not None:
+            raise self._terminal.copy()
+        if self._limits is None:
+            reason = f": {self._last_error}" if self._last_error is not None else " in time"
+            raise NotConnected(f"There is no connection to {self.address}{reason}.")
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keeps a connection up until it is cancelled. It never raises: the calls do."""
+        task_status.started()
+        try:
+            while self._terminal is None:
+                await self._connect_and_serve()
+                if self._terminal is None:
+                    await anyio.sleep(self._backoff.next_s())
+        except Exception as error:
+            logger.exception("the client has failed")
+            self.close(
+                InternalError(f"The client has failed: {error!r}.", advice="Please report this defect.")
+            )
+
+    async def drain(self) -> None:
+        """Waits until everything that was submitted is written, and everything that was begun and is not wanted any
+        more is given back, as long as there is a connection."""
+        while (self._outbox or self._leaving) and self.is_connected:
+            self._drained = anyio.Event()
+            await self._drained.wait()
+
+    def close(self, error: TickwheelError | None = None) -> None:
+        """Fails everything that is open; nothing can be submitted any more."""
+        if self._terminal is not None:
+            return
+        self._terminal = error or ClientClosed()
+        for call in list(self._live):
+            self.fail(call, _uncertain("The client was closed.") if call.is_uncertain else self._terminal)
+        for subscription in list(self.subscriptions):
+            subscription.fail(self._terminal)
+            subscription.acks.fail(self._terminal)
+        self._outbox.clear()
+        self._connected.set()
+        self._drained.set()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether it is the parent's of this process."""
+        return isinstance(self._terminal, ClientForked)
+
+    def forked(self, error: ClientForked) -> None:
+        """See ``_forks``. Tasks that wait do so in the parent; what is asked here fails at once."""
+        link, self.link = self.link, None
+        _forks.keep(link, self._budget, self._flights)
+        self._terminal = error
+        self._budget, self._flights = Budget(self._budget.limit), {}
+        self._outbox, self._live, self._leaving = deque(), {}, set()
+        subscriptions, self.subscriptions = self.subscriptions, {}
+        for subscription in subscriptions:
+            subscription.forked(error)
+        if link is not None:
+            for subscription in link.subscriptions.values():
+                subscription.forked(error)
+            link.let_go()
+
+    # One connection ------------------------------------------------------------------------------
+
+    async def _connect_and_serve(self) -> None:
+        try:
+            with anyio.fail_after(HANDSHAKE_TIMEOUT_S):
+                stream = await self._dial(self.address)
+        except (OSError, TickwheelError) as error:
+            self._last_error = error
+            logger.debug("no connection to %s: %s", self.address, error)
+            if isinstance(error, TickwheelError) and not error.retryable and self._limits is None:
+                self.close(error)
+            return
+        link = Link(self, anyio.current_time())
+        try:
+            link.stream = stream
+            async with stream:
+                await self._serve(link, stream)
+        except _LINK_ERRORS as error:
+            link.break_with(error)
+        finally:
+            self._lost(link)
+
+    async def _serve(self, link: Link, stream: ByteStream) -> None:
+        async with anyio.create_task_group() as group:
+            link.scope = group.cancel_scope
+            link.scope.deadline = anyio.current_time() + HANDSHAKE_TIMEOUT_S
+
+            async def guarded(loop: Callable[[Link, ByteStream], Awaitable[None]]) -> None:
+                try:
+                    await loop(link, stream)
+                except _LINK_ERRORS as error:
+                    link.break_with(explain_tls(error, self.address) or error)
+                    group.cancel_scope.cancel()  # the other loop may be waiting for something that never comes
+
+            group.start_soon(guarded, self._read)
+            group.start_soon(guarded, self._write)
+            group.start_soon(guarded, self._renew)
+        if not link.ready:
+            link.break_with(NotConnected("The broker did not answer the handshake in time."))
+
+    async def _read(self, link: Link, stream: ByteStream) -> None:
+        while not (link.draining and not link.pending):
+            data = await stream.receive(READ_BYTES)
+            link.heard_at = anyio.current_time()
+            for event in link.machine.receive_data(data):
+                self._handle(link, event)
+        raise NotConnected("The broker is stopping.")
+
+    async def _write(self, link: Link, stream: ByteStream) -> None:
+        await stream.send(link.machine.hello(self._name, self._token()))
+        while True:
+            frames = self._take(link)
+            if frames:
+                await stream.send(frames[0] if len(frames) == 1 else b"".join(frames))
+                continue
+            self._drained.set()
+            self._wake = anyio.Event()
+            await self._wake.wait()
+
+    async def _renew(self, link: Link, stream: ByteStream) -> None:
+        """Renews the leases of what is held, when it is time."""
+        while True:
+            self._renewal_due = anyio.Event()
+            now = anyio.current_time()
+            self._renews_at = min((holding.turn(now) for holding in list(self.holdings)), default=math.inf)
+            with anyio.move_on_after(self._renews_at - now):
+                await self._renewal_due.wait()
+
+    def leases_changed(self, due: float) -> None:
+        """Something must be renewed at this time (of the loop)."""
+        if due < self._renews_at:
+            self._renewal_due.set()
+
+    @property
+    def arrived_at(self) -> float:
+        """When what is being read arrived, at the earliest: if the loop did not turn, it may lie here since then."""
+        assert self.link is not None
+        now = self.link.heard_at
+        return now if now - self._turned_at < 2 * self._watch_s else self._turned_at
+
+    def _take(self, link: Link) -> list[bytes]:
+        """The frames of the next write: about WRITE_BYTES of them."""
+        frames: list[bytes] = []
+        size_bytes = 0
+        while self._outbox and size_bytes < WRITE_BYTES and link.ready and not link.draining:
+            call = self._outbox.popleft()
+            if call not in self._live:
+                continue
+            frame = self._frame(link, call)
+            if frame is not None:
+                frames.append(frame)
+                size_bytes += len(frame)
+        return frames
+
+    def _frame(self, link: Link, call: Call) -> bytes | None:
+        payload = call.payload(link)
+        if payload is None:
+            return None
+        assert self._limits is not None
+        max_frame_bytes = self._limits.max_frame_bytes
+        size = len(payload) + HEADER_BYTES + (IDENTITY_BYTES if call.frame_type in IDENTIFIED else 0)
+        if size > max_frame_bytes:
+            self.fail(
+                call, FrameTooLarge(f"The request has {size:,} bytes; {max_frame_bytes:,} are allowed.")
+            )
+            return None
+        identity = self._identity(call) if self._limits.answers_remembered else None
+        correlation, frame = link.machine.request(call.frame_type, payload, identity)
+        link.pending[correlation] = call
+        call.written = True
+        return frame
+
+    def _identity(self, call: Call) -> RequestIdentity | None:
+        """The identity of a request that changes something. It keeps its number when it is repeated."""
+        if call.frame_type not in IDENTIFIED:
+            return None
+        assert self._limits is not None
+        position = self._limits.log_position
+        if not call.number:
+            call.number = self._identities.begin()
+        if not call.repeated:
+            call.since = position
+            return self._identities.of(call.number, None)
+        # A broker that was set back, to a backup say, may have less of a log than it told.
+        call.since = min(call.since, position)
+        return self._identities.of(call.number, call.since)
+
+    def _handle(self, link: Link, event: ClientEvent) -> None:
+        if isinstance(event, Delivered):
+            subscription = link.subscriptions.get(event.delivery.subscription)
+            if subscription is not None:
+                subscription.delivered(event.delivery)
+        elif isinstance(event, Revoked):
+            subscription = link.subscriptions.get(event.revoke.subscription)
+            if subscription is not None:
+                subscription.revoked(event.revoke.ids, event.revoke.epochs)
+        elif isinstance(event, LeaseTold):
+            subscription = link.subscriptions.get(event.lease.subscription)
+            if subscription is not None:
+                subscription.lease_told(event.lease.ack_wait_ms)
+        elif isinstance(event, Answered):
+            self._answered(link, event)
+        elif isinstance(event, Refused):
+            self._refused(link, event)
+        elif isinstance(event, Connected):
+            self._established(link, event.hello)
+        elif isinstance(event, GoingAway):
+            logger.info("broker %s goes away: %s", self.address, event.reason)
+            link.draining = True
+
+    def _answered(self, link: Link, event: Answered) -> None:
+        call = link.pending[event.correlation]
+        call.answered(event.body)
+        self._settle(call)
+        del link.pending[event.correlation]
+
+    def _refused(self, link: Link, event: Refused) -> None:
+        if not link.ready or event.correlation == 0:
+            raise event.error
+        call = link.pending.pop(event.correlation)
+        if isinstance(event.error, ShuttingDown):
+            # Nothing was accepted, so even a message without key can safely go again, to the next connection.
+            link.draining = True
+            call.written = False
+            self._outbox.appendleft(call)
+            return
+        if isinstance(event.error, UnknownTopic) and isinstance(call, SendCall):
+            link.forget_topic(call.topic)
+            if link.ask_again(call):
+                return
+        self.fail(call, event.error)
+
+    def _established(self, link: Link, hello: HelloOk) -> None:
+        link.ready = True
+        self.link = link
+        self._limits = hello
+        link.scope.deadline = math.inf
+        self._last_error = None
+        for subscription in self.subscriptions:
+            call = subscription.resubscribe_call()
+            self.submit(call)
+            self._outbox.rotate(1)
+        self._connected.set()
+        self._wake.set()
+
+    def _lost(self, link: Link) -> None:
+        """Sorts the open requests after a connection ended: what may be repeated goes again, in its old
+        order."""
+        error = link.broken
+        self._last_error = error
+        self.link = None
+        if anyio.current_time() - link.opened_at > self._backoff.max_s:
+            self._backoff.reset()
+        if self._terminal is not None:
+            return
+        # Who lost its right does not get it back by trying again.
+        is_final = self._limits is None or isinstance(error, ConnectionDenied)
+        if link.refused_for_good and is_final and isinstance(error, TickwheelError):
+            self.close(error)
+            return
+        logger.info("connection to %s lost: %s", self.address, error)
+        for subscription in {**self.subscriptions, **dict.fromkeys(link.subscriptions.values())}:
+            subscription.connection_lost(given_back=link.draining)
+        self._drained.set()
+        interrupted = (*link.pending.values(), *link.take_parked(), *self._outbox)
+        self._outbox.clear()
+        for call in interrupted:
+            if call.bound or call.abandoned:
+                self.fail(call, NotConnected("The connection broke."))
+            elif call.written and not call.repeatable:
+                self.fail(call, SendUncertain())
+            else:
+                call.repeated = call.repeated or call.written
+                call.written = False
+                self._outbox.append(call)
+
+    # Time ----------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Ends requests that waited too long, and connections that fell silent."""
+        while self._terminal is None:
+            self._turned_at = anyio.current_time()
+            await anyio.sleep(self._watch_s)
+            now = anyio.current_time()
+            for call in [call for call in self._live if call.deadline <= now]:
+                call.abandoned = True
+                what = f"The broker did not answer within {self.timeout_s:g} s."
+                self.fail(call, _uncertain(what) if call.is_uncertain else RequestTimeout(what))
+            # The client may have been closed while we slept; what happens to the user's block is not ours to disturb.
+            if self.link is not None and self._terminal is None:
+                self._check_alive(self.link, now)
+
+    def _check_alive(self, link: Link, now: float) -> None:
+        silent_s = now - link.heard_at
+        if silent_s > self._keepalive_s:
+            link.break_with(NotConnected(f"The broker was silent for {silent_s:.0f} s."))
+            link.scope.cancel()
+        elif silent_s > self._keepalive_s / 2 and now - link.pinged_at > self._keepalive_s / 2:
+            link.pinged_at = now
+            self.submit_bound(Ping())
+
+
+def _uncertain(why: str) -> RequestUncertain:
+    return RequestUncertain(f"{why} It is not known whether the request was carried out.")

@@ -1,0 +1,1 @@
+"""The MessagePack bodies of requests and answers."""

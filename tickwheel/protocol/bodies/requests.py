@@ -1,0 +1,327 @@
+"""The MessagePack bodies, as typed Structs: one for each request and each answer that is not columnar.
+
+Decoding is strict: a wrong type, a value out of range or an unknown field of a request is refused, so that
+a typing mistake in a client cannot be taken for a default. Answers may have fields that this version does
+not know. Names are not judged here: a bad one has its own error code (``limits.is_valid_name``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from tickwheel.protocol.bodies import admin, bulk, groups, schedules, settling
+from tickwheel.protocol.bodies.base import (
+    U32,
+    Answer,
+    Credit,
+    Ids,
+    Keys,
+    Name,
+    Priority,
+    Request,
+    TimeMs,
+    check_one_time,
+    check_target,
+)
+from tickwheel.protocol.errors import BadFrame, BadRequest, TickwheelError, error_from_wire, to_wire
+from tickwheel.protocol.frames import FrameType
+from tickwheel.protocol.limits import (
+    MAX_HORIZONS,
+    MAX_QUERY_PARAMETERS,
+    MAX_QUERY_ROWS,
+    MAX_QUERY_TIMEOUT_MS,
+    MAX_SQL_CHARACTERS,
+    PROTOCOL_VERSION,
+)
+
+_Sql: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SQL_CHARACTERS)]
+_Horizons: TypeAlias = Annotated[list[TimeMs], msgspec.Meta(min_length=1, max_length=MAX_HORIZONS)]
+_Token: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
+_RowLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_ROWS)]
+_Positional: TypeAlias = Annotated[list[Any], msgspec.Meta(max_length=MAX_QUERY_PARAMETERS)]
+_Named: TypeAlias = Annotated[dict[str, Any], msgspec.Meta(max_length=MAX_QUERY_PARAMETERS)]
+_QueryTimeoutMs: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_TIMEOUT_MS)]
+
+
+class Hello(Request, frozen=True):
+    """HELLO: the first frame of a client. ``token``: to log in with; brokers from before there were any refuse it."""
+
+    protocol: U32
+    client: Name
+    token: _Token = ""
+
+    def __repr__(self) -> str:
+        return f"Hello(protocol={self.protocol}, client={self.client!r})"  # a token is nobody's business
+
+
+class OpenTopic(Request, frozen=True):
+    """OPEN_TOPIC: asks for the number of a topic; ``create`` makes it when it does not exist."""
+
+    topic: Name
+    create: bool
+
+
+class Subscribe(Request, frozen=True):
+    """SUBSCRIBE: hold at most ``credit`` un-acked messages, at most ``batch`` in one DELIVER."""
+
+    topic: Name
+    group: Name
+    credit: Credit
+    batch: Credit
+    start: Literal["earliest", "latest"] | TimeMs = "earliest"  #: of a group that is new
+    ephemeral_ms: TimeMs = (
+        0  #: of a group that is new: it ends so long after its last subscriber has left; 0: it stays
+    )
+    shard: Name | None = None  #: a shard's key range, such as ``-80``; None: all
+    holds: bool = False  #: it renews its leases, and is to be told by LEASE when another `ack_wait` holds
+
+
+class Unsubscribe(Request, frozen=True):
+    """UNSUBSCRIBE."""
+
+    subscription: U32
+
+
+class SetCredit(Request, frozen=True):
+    """CREDIT: the subscription holds at most ``credit`` un-acked messages from now on."""
+
+    subscription: U32
+    credit: Credit
+
+
+class Cancel(Request, frozen=True):
+    """CANCEL: either ``ids``, or ``topic`` and ``keys``; ``stop``: also end the redelivery of what was delivered."""
+
+    ids: Ids | None = None
+    topic: Name | None = None
+    keys: Keys | None = None
+    stop: bool = False
+
+    def __post_init__(self) -> None:
+        check_target(self.ids, self.topic, self.keys)
+
+
+class Reschedule(Request, frozen=True):
+    """RESCHEDULE: the target as in CANCEL; ``deliver_at_ms`` or ``delay_ms``, or ``priority``, or both."""
+
+    ids: Ids | None = None
+    topic: Name | None = None
+    keys: Keys | None = None
+    deliver_at_ms: TimeMs | None = None
+    delay_ms: TimeMs | None = None
+    priority: Priority | None = None
+
+    def __post_init__(self) -> None:
+        check_target(self.ids, self.topic, self.keys)
+        check_one_time(self.deliver_at_ms, self.delay_ms, needed=self.priority is None)
+
+
+class Ping(Request, frozen=True):
+    """PING. Its payload is empty, as are those of STATS and TOPICS."""
+
+
+class GetStats(Request, frozen=True):
+    """STATS."""
+
+
+class GetTopics(Request, frozen=True):
+    """TOPICS."""
+
+
+class GetWheel(Request, frozen=True):
+    """WHEEL. ``horizons``: until when to count, in ms from now; without them the payload is empty."""
+
+    horizons: _Horizons | None = None
+
+
+class Query(Request, frozen=True):
+    """QUERY: one SELECT over the messages; at most ``limit`` rows come back. ``parameters``: values for ``?`` and
+    ``$1``, or for ``$name``."""
+
+    sql: _Sql
+    limit: _RowLimit
+    timeout_ms: _QueryTimeoutMs
+    parameters: _Positional | _Named | None = None
+
+
+class HelloOk(Answer, frozen=True):
+    """HELLO_OK: who the server is, and its limits in bytes."""
+
+    protocol: U32
+    server: str
+    now_ms: int
+    max_frame_bytes: Annotated[int, msgspec.Meta(ge=1024, le=0xFFFF_FFFF)]
+    max_body_bytes: U32
+    max_key_bytes: U32
+    max_headers_bytes: U32
+    delay_levels_ms: list[int] = msgspec.field(default_factory=list)
+    tells_differences: bool = False  #: bit 6 of a SEND's columns is known
+    answers_remembered: int = 0  #: of so many requests with an identity; 0: it knows no identities
+    log_position: int = 0  #: up to which the log is durable
+    holds: bool = False  #: it knows `only_longer` of EXTEND, and CREDIT
+
+
+class Pong(Answer, frozen=True):
+    """PONG."""
+
+
+class GoAway(Answer, frozen=True):
+    """GOAWAY: the server is stopping."""
+
+    reason: str
+
+
+class OpenTopicOk(Answer, frozen=True):
+    """OPEN_TOPIC_OK. ``created``: by this request."""
+
+    topic_id: U32
+    created: bool = False
+
+
+class SubscribeOk(Answer, frozen=True):
+    """SUBSCRIBE_OK."""
+
+    subscription: U32
+    group_id: U32
+    topic_id: U32
+    ack_wait_ms: int
+    created_topic: bool = False
+    created_group: bool = False
+
+
+class UnsubscribeOk(Answer, frozen=True):
+    """UNSUBSCRIBE_OK: how many leases were given back."""
+
+    released: int
+
+
+class SetCreditOk(Answer, frozen=True):
+    """CREDIT_OK: what holds now."""
+
+    credit: int
+
+
+class CancelOk(Answer, frozen=True):
+    """CANCEL_OK: one result for each id or key, in order."""
+
+    results: list[str]
+
+
+class RescheduleOk(Answer, frozen=True):
+    """RESCHEDULE_OK: one result for each id or key, in order."""
+
+    results: list[str]
+
+
+class ErrorBody(Answer, frozen=True):
+    """ERROR."""
+
+    code: str
+    message: str
+    advice: str = ""
+    retryable: bool = False
+    details: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+REQUEST_CLASSES: Final[dict[FrameType, type[Request]]] = {
+    FrameType.HELLO: Hello,
+    FrameType.PING: Ping,
+    FrameType.OPEN_TOPIC: OpenTopic,
+    FrameType.SUBSCRIBE: Subscribe,
+    FrameType.UNSUBSCRIBE: Unsubscribe,
+    FrameType.CREDIT: SetCredit,
+    FrameType.CANCEL: Cancel,
+    FrameType.RESCHEDULE: Reschedule,
+    FrameType.STATS: GetStats,
+    FrameType.TOPICS: GetTopics,
+    FrameType.WHEEL: GetWheel,
+    FrameType.QUERY: Query,
+    **settling.REQUESTS,
+    **admin.REQUESTS,
+    **schedules.REQUESTS,
+    **bulk.REQUESTS,
+    **groups.REQUESTS,
+}
+FRAME_TYPE_OF_REQUEST: Final[dict[type[Request], FrameType]] = {c: t for t, c in REQUEST_CLASSES.items()}
+
+ANSWER_CLASSES: Final[dict[FrameType, type[Answer]]] = {
+    FrameType.OPEN_TOPIC_OK: OpenTopicOk,
+    FrameType.SUBSCRIBE_OK: SubscribeOk,
+    FrameType.UNSUBSCRIBE_OK: UnsubscribeOk,
+    FrameType.CREDIT_OK: SetCreditOk,
+    FrameType.CANCEL_OK: CancelOk,
+    FrameType.RESCHEDULE_OK: RescheduleOk,
+    **settling.ANSWERS,
+    **admin.ANSWERS,
+    **schedules.ANSWERS,
+    **bulk.ANSWERS,
+    **groups.ANSWERS,
+}
+"""The MessagePack answers; those that are not here are columnar, empty, or a map that only who asked understands."""
+
+_EMPTY: Final = frozenset({Ping, GetStats, GetTopics, Pong})
+_PLAIN_WHEEL: Final = GetWheel()
+_REQUEST_DECODERS: Final[dict[FrameType, msgspec.msgpack.Decoder[Request]]] = {
+    frame_type: msgspec.msgpack.Decoder(cls) for frame_type, cls in REQUEST_CLASSES.items()
+}
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_ERROR_DECODER: Final = msgspec.msgpack.Decoder(ErrorBody)
+# Deeply nested values in fields that the Structs do not know end in RecursionError.
+DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+T = TypeVar("T")
+
+
+def hello(client: str, token: str = "") -> Hello:
+    """The HELLO of this version."""
+    return Hello(protocol=PROTOCOL_VERSION, client=client, token=token)
+
+
+def encode_body(body: msgspec.Struct) -> bytes:
+    """The payload of a request or an answer."""
+    return b"" if type(body) in _EMPTY or body == _PLAIN_WHEEL else _ENCODER.encode(body)
+
+
+def decode_request(frame_type: FrameType, payload: bytes) -> Request:
+    """The typed body of a request.
+
+    Raises BadRequest with what is wrong; KeyError if it is no such request.
+    """
+    cls = REQUEST_CLASSES[frame_type]
+    if cls in _EMPTY:
+        if payload:
+            raise BadRequest(f"The payload of {frame_type.name} must be empty.")
+        return cls()
+    if cls is GetWheel and not payload:
+        return _PLAIN_WHEEL
+    try:
+        return _REQUEST_DECODERS[frame_type].decode(payload)
+    except DECODE_ERRORS as error:
+        raise BadRequest(f"{frame_type.name} was not understood: {error}.") from None
+
+
+def decode_answer(decoder: msgspec.msgpack.Decoder[T], payload: bytes) -> T:
+    """The typed body of an answer. Raises BadFrame."""
+    try:
+        return decoder.decode(payload)
+    except DECODE_ERRORS as error:
+        raise BadFrame(f"An answer was not understood: {error}.") from None
+
+
+def encode_error(error: TickwheelError) -> bytes:
+    """The payload of ERROR."""
+    return _ENCODER.encode(to_wire(error))
+
+
+def decode_error(payload: bytes) -> TickwheelError:
+    """The typed exception of an ERROR payload. Raises BadFrame."""
+    body = decode_answer(_ERROR_DECODER, payload)
+    return error_from_wire(msgspec.structs.asdict(body))
+
+
+def encode_map(fields: dict[str, Any]) -> bytes:
+    """A plain MessagePack map: the headers of a message, and answers that the engine already gives as a
+    dict."""
+    return _ENCODER.encode(fields)

@@ -1,0 +1,1 @@
+"""Bulk scheduling: jobs that arrive as whole segments."""

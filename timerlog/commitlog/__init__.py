@@ -1,0 +1,1 @@
+"""The one truth: append-only segments of records."""

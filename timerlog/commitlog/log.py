@@ -1,0 +1,446 @@
+"""The CommitLog: the one truth, in append-only segments.
+
+A position is a byte's offset in the whole log; segment ``n`` holds positions ``n * segment_bytes`` and up, and starts
+with a 64-byte header. Records are staged in memory, handed to the operating system by ``flush`` and durable once a
+``SyncTicket`` has run: many appends share one fdatasync (group commit).
+
+Disk blocks are allocated *before* a message is accepted. The last part of what is allocated is kept for acks and other
+control records, so that these go on when the disk is full; purging may spend the spare then.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tickwheel_native import Buffer, crc32c, ffi, lib
+from timerlog.errors import BadSettings, DiskFull, LogFailed, NoAddressSpace, StoreError, UnsupportedFormat
+from timerlog.files.disk import Disk, SegmentFile
+from timerlog.files.reserve import Lender, allocate_lent
+from timerlog.layout import (
+    FORMAT_VERSION,
+    MAX_BATCH,
+    MESSAGE_HEAD_BYTES,
+    RECORD_HEAD_BYTES,
+    SEGMENT_HEADER_BYTES,
+    RecordType,
+)
+
+MAGIC: Final = b"TWCOMLOG"
+ADDRESS_SPACE_BYTES: Final = 1 << 44
+ALLOCATION_STEP_BYTES: Final = 16 * 1024 * 1024
+CONTROL_RESERVE_BYTES: Final = 1024 * 1024
+#: On a full disk not every sync is marked.
+_MARK_STEP_BYTES: Final = 4096
+_HEADER = struct.Struct("<8sIIQQQ")  # magic, format, 0, base, segment_bytes, log_id; then CRC-32C at byte 60
+
+
+def pack_segment_header(base: int, segment_bytes: int, log_id: int) -> bytes:
+    head = _HEADER.pack(MAGIC, FORMAT_VERSION, 0, base, segment_bytes, log_id).ljust(60, b"\0")
+    return head + struct.pack("<I", crc32c(head))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    base: int
+    segment_bytes: int
+    log_id: int
+
+
+def unpack_segment_header(data: bytes) -> SegmentHeader | None:
+    """Returns None when this is no whole header. Raises ``UnsupportedFormat`` for one of a newer version."""
+    if len(data) < SEGMENT_HEADER_BYTES or crc32c(data[:60]) != struct.unpack("<I", data[60:64])[0]:
+        return None
+    magic, version, _, base, segment_bytes, log_id = _HEADER.unpack(data[: _HEADER.size])
+    if magic != MAGIC:
+        return None
+    if version > FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"the CommitLog has format {version}; this version reads up to {FORMAT_VERSION}"
+        )
+    return SegmentHeader(base, segment_bytes, log_id)
+
+
+@dataclass(slots=True)
+class SyncTicket:
+    """What one group commit has to sync. ``run`` may be called in another thread while appends go on."""
+
+    position: int
+    next_id: int
+    _files: list[SegmentFile]
+
+    def run(self) -> None:
+        """Returns when everything before ``position`` is on the disk. Raises ``OSError``: then the log is unusable."""
+        for file in self._files:
+            file.sync()
+
+
+@dataclass(slots=True)
+class CommitLog:
+    """Appends, flushes and syncs. Created by ``timerlog.recovery.opening``, which finds where the log ends.
+
+    ``native`` is the ``tw_store`` that the C functions share; this class owns its log and staging fields.
+    """
+
+    disk: Disk
+    native: Any
+    segment_bytes: int
+    log_id: int
+    base_pointer: Any
+    durable_position: int = 0
+    syncs: int = 0
+    #: What the BASE record of a new segment says.
+    base_payload: Callable[[], bytes] | None = None
+    _segments: dict[int, SegmentFile] = field(default_factory=dict)
+    _staging: Any = None
+    _unsynced: list[SegmentFile] = field(default_factory=list)
+    _dirty: bool = False
+    _failed: str = ""
+    #: Who helps out when the disk is full.
+    lender: Lender | None = None
+    _is_lent: bool = False
+    _marked_position: int = 0
+    _ticket_position: int = 0
+
+    # -- opening --
+
+    def prepare(self, max_frame_bytes: int) -> None:
+        """Allocates the staging buffer, big enough for the largest frame."""
+        capacity = max_frame_bytes + MAX_BATCH * (MESSAGE_HEAD_BYTES + 8)
+        needed = capacity + CONTROL_RESERVE_BYTES + 128
+        if needed > self.segment_bytes:
+            raise BadSettings(
+                f"segment_bytes {self.segment_bytes} is too small for max_frame_bytes {max_frame_bytes}: use at least "
+                f"{needed}, or lower max_frame_bytes (an existing directory keeps its segment size)"
+            )
+        self._staging = np.empty(capacity, np.uint8)
+        self.native.staging = ffi.cast("uint8_t *", self._staging.ctypes.data)
+        self.native.staging_capacity = capacity
+        self.native.log = ffi.cast("const uint8_t *", self.base_pointer)
+
+    def attach(self, base: int, file: SegmentFile) -> None:
+        """Makes an existing segment readable."""
+        self._segments[base] = file
+        file.map_into(self.base_pointer, base, self.segment_bytes)
+
+    def start_at(self, position: int) -> None:
+        """Continues appending at a position inside the last attached segment."""
+        self.native.staging_position = position
+        self.native.staging_bytes = 0
+        self.native.log_readable = position
+        self.durable_position = self._ticket_position = position
+        self._set_limits()
+
+    def create_segment(self, base: int, bytes_needed: int = 0) -> SegmentFile:
+        """Creates a segment file with its header. On ``DiskFull`` nothing is left behind."""
+        file = self.disk.open_segment(base, create=True)
+        wanted = min(self.segment_bytes, max(ALLOCATION_STEP_BYTES, bytes_needed))
+        try:
+            self._allocate(file, wanted, bytes_needed or wanted)
+        except DiskFull:
+            file.close()
+            self.disk.remove_segment(base)
+            raise
+        file.write(0, pack_segment_header(base, self.segment_bytes, self.log_id))
+        # On disk before anything refers to it: then a segment without a header is one that was never used.
+        try:
+            file.sync()
+            self.disk.sync_directory()
+        except DiskFull:  # the directory could not be opened
+            file.close()
+            self.disk.remove_segment(base)
+            raise
+        except OSError as error:
+            self._failed = f"syncing a new segment failed: {error.strerror}"
+            raise LogFailed(self._failed) from error
+        self.attach(base, file)
+        return file
+
+    # -- positions --
+
+    @property
+    def appended_position(self) -> int:
+        return int(self.native.staging_position + self.native.staging_bytes)
+
+    @property
+    def telling_position(self) -> int:
+        """Who is told of the state as it is now learns of nothing behind this: only marks may follow."""
+        return self.appended_position if self._dirty else self._ticket_position
+
+    @property
+    def room_bytes(self) -> int:
+        """What can be appended before the log must grow."""
+        return max(0, int(self.native.segment_end) - self.appended_position)
+
+    @property
+    def segments(self) -> list[int]:
+        return sorted(self._segments)
+
+    def _current(self) -> tuple[int, SegmentFile]:
+        base = int(self.native.staging_position) // self.segment_bytes * self.segment_bytes
+        return base, self._segments[base]
+
+    def _set_limits(self) -> None:
+        base, file = self._current()
+        # An END record must always fit behind the last one.
+        end = base + min(self.segment_bytes, file.size_bytes) - RECORD_HEAD_BYTES
+        self.native.segment_end = end
+        self.native.message_limit = max(base, end - CONTROL_RESERVE_BYTES)
+
+    # -- appending --
+
+    def append(self, record: RecordType, aux: int, payload: Buffer) -> int:
+        """Stages one control record; returns its position. Raises ``DiskFull`` when even the reserve is used up."""
+        data = ffi.from_buffer("uint8_t[]", payload)
+        position = int(lib.tw_log_append(self.native, record, aux, data, len(data)))
+        if position < 0:
+            self.flush()
+            self.make_room(len(data) + 2 * RECORD_HEAD_BYTES, reserve=0)
+            position = int(lib.tw_log_append(self.native, record, aux, data, len(data)))
+            if position < 0:
+                raise StoreError(f"a control record of {len(data)} bytes does not fit into a segment")
+        self._dirty = True
+        return position
+
+    def touched(self) -> None:
+        """Says that C code has staged messages, so the next group commit has work."""
+        self._dirty = True
+
+    def ensure_room(self, bytes_needed: int) -> None:
+        """After this, control records of so many bytes (heads included) can be appended without an error."""
+        staged = int(self.native.staging_bytes)
+        if staged + bytes_needed > self.native.staging_capacity:
+            self.flush()
+        if self.appended_position + bytes_needed > self.native.segment_end:
+            self.flush()
+            self.make_room(bytes_needed, reserve=0)
+
+    @property
+    def largest_record_bytes(self) -> int:
+        """What one record can take at most, padding included."""
+        whole = self.segment_bytes - SEGMENT_HEADER_BYTES - CONTROL_RESERVE_BYTES - RECORD_HEAD_BYTES - 64
+        return min(int(self.native.staging_capacity), whole)
+
+    def make_message_room(self, bytes_needed: int) -> None:
+        """After this, so many bytes of messages can be staged at once. Raises ``DiskFull``."""
+        self.flush()
+        if self.appended_position + bytes_needed > self.native.message_limit:
+            self.make_room(bytes_needed)
+
+    def make_room(self, bytes_needed: int, reserve: int = CONTROL_RESERVE_BYTES) -> None:
+        """Allocates disk blocks for ``bytes_needed`` more, in this segment or a new one. Raises ``DiskFull``."""
+        base, file = self._current()
+        # Behind the last record there is always room for an END.
+        needed = self.appended_position + bytes_needed + reserve + RECORD_HEAD_BYTES
+        if needed <= base + self.segment_bytes:
+            step = min(base + self.segment_bytes, max(needed, base + file.size_bytes + ALLOCATION_STEP_BYTES))
+            self._allocate(file, step - base, min(needed - base + 4096, self.segment_bytes))
+            self._set_limits()
+            return
+        self._roll(base, bytes_needed)
+
+    def _allocate(self, file: SegmentFile, wanted_bytes: int, least_bytes: int) -> None:
+        """Makes a segment as long as it should be, or at least as long as it must be. Raises ``DiskFull``."""
+        for size_bytes in (wanted_bytes, least_bytes):
+            with suppress(DiskFull):
+                file.allocate(size_bytes)
+                self._is_lent = False
+                return
+        missing_bytes = max(0, least_bytes - file.size_bytes)
+        allocate_lent((self.lender,), missing_bytes, lambda: file.allocate(least_bytes))
+        self._is_lent = True
+
+    @contextmanager
+    def spending(self, lender: Lender | None) -> Iterator[None]:
+        """Inside, the log grows out of this when the disk is full."""
+        usual, self.lender = self.lender, lender
+        try:
+            yield
+        finally:
+            self.lender = usual
+
+    def roll(self) -> None:
+        """Goes on in a new segment. Raises ``DiskFull``."""
+        self.flush()
+        self._roll(self._current()[0], 0)
+
+    def following_bases(self, count: int) -> list[int]:
+        """Where the next segments will lie."""
+        base, _ = self._current()
+        return [base + self.segment_bytes * (number + 1) for number in range(count)]
+
+    def adopt(self, sources: Sequence[Path], payload: bytes) -> int:
+        """Makes files the next segments, whose headers say so already, and goes on behind them; returns where the first
+        one lies. All of it counts as soon as the log is on the disk up to here, and none of it before: the ADOPTED
+        record with ``payload`` says it. Raises ``DiskFull``, ``OSError``: then nothing has changed."""
+        self.ensure_room(len(payload) + 4 * RECORD_HEAD_BYTES)
+        self.flush()
+        bases = self.following_bases(len(sources))
+        linked: list[int] = []
+        try:
+            for base, source in zip(bases, sources, strict=True):
+                self.disk.adopt_segment(base, source)
+                linked.append(base)
+            self.disk.sync_directory()
+            self._roll(bases[-1], 0, before_end=lambda: self._take_over(bases, payload))
+        except (DiskFull, OSError):
+            for base in linked:
+                self.disk.remove_segment(base)
+            raise
+        return bases[0]
+
+    def _take_over(self, bases: Sequence[int], payload: bytes) -> None:
+        for base in bases:
+            self.attach(base, self.disk.open_segment(base, create=False))
+        data = ffi.from_buffer("uint8_t[]", payload)
+        lib.tw_log_append(self.native, RecordType.ADOPTED, 0, data, len(data))
+
+    def _roll(self, base: int, bytes_needed: int, before_end: Callable[[], None] = lambda: None) -> None:
+        payload = self.base_payload() if self.base_payload is not None else b""
+        rest = SEGMENT_HEADER_BYTES + bytes_needed + CONTROL_RESERVE_BYTES + 4 * RECORD_HEAD_BYTES
+        if rest + len(payload) > self.segment_bytes or len(payload) + 64 > self.native.staging_capacity:
+            payload = b""  # what is asked for must fit; the segment before cannot be purged then
+        self.create_segment(base + self.segment_bytes, rest + len(payload))
+        before_end()
+        self.native.segment_end += RECORD_HEAD_BYTES
+        lib.tw_log_append(self.native, RecordType.END, 0, ffi.NULL, 0)
+        self._dirty = True
+        self.flush()
+        self.native.staging_position = base + self.segment_bytes + SEGMENT_HEADER_BYTES
+        self.native.log_readable = self.native.staging_position
+        self._set_limits()
+        self._write_base(payload)
+
+    def _write_base(self, payload: bytes) -> None:
+        if payload:
+            data = ffi.from_buffer("uint8_t[]", payload)
+            lib.tw_log_append(self.native, RecordType.BASE, 0, data, len(data))
+            self.flush()
+            self._dirty = True
+
+    def complete_roll(self) -> None:
+        """After a start: writes the BASE record that a segment should begin with, if a crash came just before it."""
+        position = self.appended_position
+        if position % self.segment_bytes == SEGMENT_HEADER_BYTES and position > self.segment_bytes:
+            payload = self.base_payload() if self.base_payload is not None else b""
+            if position + len(payload) + 2 * RECORD_HEAD_BYTES <= self.native.message_limit:
+                self._write_base(payload)
+
+    def begins_with_base(self, base: int) -> bool:
+        """Whether a segment can be understood without those before it."""
+        start = base + SEGMENT_HEADER_BYTES
+        if base not in self._segments or start + RECORD_HEAD_BYTES > self.native.staging_position:
+            return False
+        return bool(self.native.log[start + 8] == RecordType.BASE)
+
+    def detach(self, base: int) -> SegmentFile:
+        """Takes a segment out of the log, for its file to be deleted: nothing may refer to it any more."""
+        lib.tw_unmap_to_reserved(self.base_pointer, base, self.segment_bytes)
+        return self._segments.pop(base)
+
+    def flush(self) -> int:
+        """Hands what is staged to the operating system; returns the position reached."""
+        if self._failed:
+            raise LogFailed(self._failed)
+        count = int(self.native.staging_bytes)
+        if count:
+            base, file = self._current()
+            position = int(self.native.staging_position)
+            try:
+                file.write(position - base, memoryview(self._staging)[:count])
+            except LogFailed as error:
+                self._failed = str(error)
+                raise
+            self.native.staging_position = position + count
+            self.native.staging_bytes = 0
+            self.native.log_readable = position + count
+            if file not in self._unsynced:
+                self._unsynced.append(file)
+        return int(self.native.staging_position)
+
+    # -- durability --
+
+    def begin_sync(self) -> SyncTicket | None:
+        """Flushes and says what to sync; None when nothing was appended since the last ticket."""
+        if not self._dirty:
+            return None
+        position = self.flush()
+        self._dirty = False
+        self._ticket_position = position
+        ticket = SyncTicket(position, int(self.native.next_id), self._unsynced)
+        self._unsynced = []
+        return ticket
+
+    def finish_sync(self, ticket: SyncTicket) -> int:
+        """Takes note that a ticket has run; returns the durable position. Raises ``LogFailed``.
+
+        The mark that this leaves in the log lets recovery tell a torn tail from damage: whatever lies before a marked
+        position was on the disk once.
+        """
+        self.syncs += 1
+        self.durable_position = max(self.durable_position, ticket.position)
+        if not self._is_lent or self.durable_position >= self._marked_position + _MARK_STEP_BYTES:
+            self._mark()
+        # Before anybody is told: who reads the files from outside then sees at once what was acknowledged.
+        self.flush()
+        return self.durable_position
+
+    def _mark(self) -> None:
+        self._marked_position = self.durable_position
+        was_dirty = self._dirty
+        with suppress(DiskFull), self.spending(None):  # it helps recovery, but nothing depends on it
+            self.append(RecordType.MARK, 0, struct.pack("<Q", self.durable_position))
+        self._dirty = was_dirty
+
+    def drop(self, base: int) -> None:
+        """Removes a segment that holds nothing that was ever synced."""
+        file = self._segments.pop(base, None)
+        if file is not None:
+            file.close()
+        self.disk.remove_segment(base)
+        self.disk.sync_directory()
+
+    def cut(self, end: int) -> None:
+        """Forgets what lies behind ``end`` in its segment: a torn tail."""
+        base = end // self.segment_bytes * self.segment_bytes
+        self._segments[base].cut(end - base)
+
+    def sync_all(self, from_base: int) -> None:
+        """Syncs the segments from ``from_base`` on: after a crash, what was read back need not be on disk yet."""
+        for base, file in self._segments.items():
+            if base >= from_base:
+                file.sync()
+
+    def sizes(self) -> dict[int, int]:
+        """Base → size in bytes of each segment."""
+        return {base: file.size_bytes for base, file in self._segments.items()}
+
+    def disk_bytes(self) -> int:
+        return sum(file.size_bytes for file in self._segments.values())
+
+    def is_deleted(self) -> bool:
+        """Whether somebody deleted the segment that is being written."""
+        return bool(self._segments) and self._segments[max(self._segments)].is_deleted()
+
+    def close_files(self) -> None:
+        for file in self._segments.values():
+            file.close()
+        self._segments.clear()
+
+    def close(self) -> None:
+        self.close_files()
+        lib.tw_release(self.base_pointer, ADDRESS_SPACE_BYTES)
+
+
+def reserve_log_address_space() -> Any:
+    base = lib.tw_reserve(ADDRESS_SPACE_BYTES)
+    if base == ffi.NULL:
+        raise NoAddressSpace(f"cannot reserve address space for the log: {os.strerror(ffi.errno)}")
+    return base

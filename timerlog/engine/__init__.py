@@ -1,0 +1,1 @@
+"""Decide, make room, log, apply: one module a verb."""

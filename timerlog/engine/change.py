@@ -1,0 +1,416 @@
+"""Changing messages after they were sent: cancel, reschedule, redeliver; and documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tickwheel_native import ffi, lib
+from timerlog.engine.commit import JudgedSend
+from timerlog.engine.settle import Settling
+from timerlog.engine.state import INTERNAL, MESSAGE_TIMER, Control, UInt32Array, UInt64Array, in_records
+from timerlog.errors import BadTime, UnknownGroup
+from timerlog.layout import (
+    CALLED,
+    IN_RETRY,
+    MAX_TIME_MS,
+    POSTPONED,
+    RESET_ATTEMPTS,
+    RUN,
+    WERE_DONE,
+    DeliveryState,
+    DocumentRecord,
+    MessageState,
+    RecordType,
+)
+from timerlog.tables.apply import AS_IT_IS, Runs, pack_redeliver, reschedule_aux
+
+UNKNOWN, SCHEDULED, READY, DELIVERED, DONE, CANCELLED, EXPIRED = range(7)
+_ANSWERS: Final = (
+    "not_found", "", "", "already_delivered", "already_acked", "already_cancelled", "expired"
+)  # fmt: skip
+_CHUNK: Final = 65_536
+_ORDERED: Final = 1
+
+Verdicts = npt.NDArray[np.uint8]
+
+
+class Revoked(msgspec.Struct, frozen=True):
+    """Messages that a subscription holds and that are no longer its own."""
+
+    holder: int
+    ids: list[int]
+    epochs: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Messages of a group that are called for again: runs, and how they are redelivered."""
+
+    group_id: int
+    seqs: UInt64Array
+    epochs: UInt32Array
+    time_ms: int
+    parts: list[tuple[Runs, int]]
+    revoked: list[Revoked]
+
+    def records(self) -> list[Control]:
+        """What the log is to say."""
+        return [
+            record
+            for runs, how in self.parts
+            for record in in_records(
+                RecordType.REDELIVER, self.group_id, runs, partial(pack_redeliver, how=how)
+            )
+        ]
+
+
+class Changing(Settling):
+    #: What subscribers should be told of, since it was last taken.
+    _revoked: list[Revoked]
+    #: Groups that have something to deliver because of a change.
+    _woken: set[int]
+
+    def _make_changing(self) -> None:
+        self._revoked = []
+        self._woken = set()
+
+    # -- which messages --
+
+    def find(self, topic: str, keys: Sequence[str]) -> list[int]:
+        """The ids of the messages with these keys; 0 where there is none."""
+        topic_id = self.tables.topic_ids.get(topic)
+        if topic_id is None:
+            return [0] * len(keys)
+        return [self._find(topic_id, key.encode()) for key in keys]
+
+    def _find(self, topic_id: int, key: bytes) -> int:
+        if not key:
+            return 0
+        return int(lib.tw_keys_find(self._native, topic_id, ffi.from_buffer("uint8_t[]", key), len(key)))
+
+    def _judge_ids(self, ids: UInt64Array) -> Verdicts:
+        verdicts = np.empty(len(ids), np.uint8)
+        lib.tw_judge_all(
+            self._native, ffi.from_buffer("uint64_t[]", ids), len(ids), ffi.from_buffer("uint8_t[]", verdicts)
+        )
+        return verdicts
+
+    def _change(
+        self,
+        ids: Sequence[int] | UInt64Array,
+        done: Mapping[int, str],
+        act: Callable[[UInt64Array], None],
+        again: str,
+    ) -> list[str]:
+        """Judges all ids, acts on those with a verdict that ``done`` has a word for, and gives an answer for each."""
+        wanted = _as_ids(ids)
+        verdicts = self._judge_ids(wanted)
+        can = np.zeros(len(_ANSWERS), bool)
+        can[list(done)] = True
+        chosen = can[verdicts]
+        is_first = np.ones(len(wanted), bool)
+        if len(wanted) > 1:
+            _, first = np.unique(wanted, return_index=True)
+            is_first[:] = False
+            is_first[first] = True
+        results = [_ANSWERS[verdict] or again for verdict in verdicts.tolist()]
+        for index in np.flatnonzero(chosen).tolist():
+            results[index] = done[int(verdicts[index])] if is_first[index] else again
+        changed = np.ascontiguousarray(wanted[chosen & is_first])
+        starts = range(0, len(changed), _CHUNK)
+        for start in starts:
+            if start == starts[-1]:  # only what is changed last makes all of the answer true
+                self.decided(results)
+            act(changed[start : start + _CHUNK])
+        return results
+
+    # -- cancelling --
+
+    def cancel(self, ids: Sequence[int] | UInt64Array, now_ms: int, *, stop: bool = False) -> list[str]:
+        """Cancels messages that no subscriber was given yet. An answer for each: ``cancelled``, ``already_delivered``,
+        ``already_acked``, ``already_cancelled``, ``expired`` or ``not_found``. With ``stop`` also those that were
+        delivered and not acked by every group are never delivered again: ``stopped``. A cancelled message frees its
+        key. Raises ``DiskFull``."""
+        done = {SCHEDULED: "cancelled", READY: "cancelled"}
+        if stop:
+            return self._change(ids, {**done, DELIVERED: "stopped"}, self._stop, "already_cancelled")
+        return self._change(ids, done, self._cancel, "already_cancelled")
+
+    def _cancel(self, ids: UInt64Array) -> None:
+        self._end(ids, RecordType.CANCEL, MessageState.CANCELLED)
+
+    def _stop(self, ids: UInt64Array) -> None:
+        revoked = self._holders_of_messages(ids)
+        self._end(ids, RecordType.CANCEL, MessageState.CANCELLED)
+        self._revoked.extend(revoked)
+
+    def expire(self, ids: UInt64Array, due_until_ms: int) -> int:
+        """Ends messages that were kept for as long as their topic keeps what nobody acks, and returns how many. Those
+        that are not in their topic any more, were due at ``due_until_ms`` or later, or that every group is done with
+        are passed over: that may have come to be since they were selected. Raises ``DiskFull``: then those before the
+        full disk have ended."""
+        verdicts = self._judge_ids(ids)
+        unacked = (verdicts == READY) | (verdicts == DELIVERED)
+        old = self.tables.rows["deliver_at_ms"][ids] < due_until_ms
+        ids = np.ascontiguousarray(ids[unacked & old])
+        for start in range(0, len(ids), _CHUNK):
+            part = ids[start : start + _CHUNK]
+            revoked = self._holders_of_messages(part)
+            self._end(part, RecordType.EXPIRED, MessageState.EXPIRED)
+            self._revoked.extend(revoked)
+        return len(ids)
+
+    def _end(self, ids: UInt64Array, record: RecordType, state: MessageState) -> None:
+        self._append(record, 0, ids.tobytes())
+        self._applier.end(ids, state)
+        self._wake_ordered(ids)
+
+    def _wake_ordered(self, ids: UInt64Array) -> None:
+        """The next message of an ordering key may go."""
+        ordered = ids[self.tables.rows["flags"][ids] & _ORDERED != 0]
+        for topic_id in np.unique(self.tables.rows["topic_id"][ordered]).tolist():
+            self._woken.update(self.tables.topics[topic_id].groups.values())
+
+    # -- another time --
+
+    def reschedule(
+        self,
+        ids: Sequence[int] | UInt64Array,
+        deliver_at_ms: int | None,
+        now_ms: int,
+        *,
+        priority: int | None = None,
+    ) -> list[str]:
+        """Gives messages that no subscriber was given yet another time, another priority, or both. An answer for each:
+        ``rescheduled``, or as ``cancel`` gives. Raises ``BadTime``, ``DiskFull``."""
+        if deliver_at_ms is not None and not 0 <= deliver_at_ms <= MAX_TIME_MS:
+            raise BadTime(f"{deliver_at_ms} is not between 0 and {MAX_TIME_MS}")
+
+        def act(chosen: UInt64Array) -> None:
+            self._reschedule(chosen, deliver_at_ms, AS_IT_IS if priority is None else priority, now_ms)
+
+        done = {SCHEDULED: "rescheduled", READY: "rescheduled"}
+        return self._change(ids, done, act, "rescheduled")
+
+    def _reschedule(self, ids: UInt64Array, deliver_at_ms: int | None, priority: int, now_ms: int) -> None:
+        runs = self.prepare_reschedule(ids, deliver_at_ms, now_ms)
+        self._append_runs(RecordType.RESCHEDULE, reschedule_aux(priority), runs)
+        self._applier.reschedule(runs, priority)
+
+    def prepare_reschedule(self, ids: UInt64Array, deliver_at_ms: int | None, now_ms: int) -> Runs:
+        """Sets the new timers and returns the runs to be logged. A timer whose reschedule never happens is passed over
+        when it fires. Raises ``DiskFull``."""
+        rows = self.tables.rows
+        runs = np.zeros(len(ids), RUN)
+        runs["first"], runs["count"] = ids, 1
+        runs["time_ms"] = rows["deliver_at_ms"][ids] if deliver_at_ms is None else deliver_at_ms
+        # Versions wrap at 16 bits: a timer would have to be 65,536 reschedules old to be taken for the newest one.
+        runs["epoch"] = (rows["version"][ids] + np.uint16(1)).astype(np.uint16)
+        linked = ids < self._enqueued_id  # the others get on the wheel by EnqueuePut, with their new time
+        self.wheel.advance(now_ms)
+        self.wheel.link(
+            self._spread(runs["time_ms"][linked], ids[linked]), ids[linked], runs["epoch"][linked],
+            np.full(int(linked.sum()), MESSAGE_TIMER, np.uint32),
+        )  # fmt: skip
+        return runs
+
+    def verdicts(self, ids: Sequence[int]) -> list[int]:
+        """How each message stands: UNKNOWN to EXPIRED."""
+        verdicts: list[int] = self._judge_ids(_as_ids(ids)).tolist()
+        return verdicts
+
+    def answer_for(self, verdict: int) -> str:
+        """Why a message that stands so cannot be changed."""
+        return _ANSWERS[verdict]
+
+    # -- again --
+
+    def redeliver(
+        self,
+        ids: Sequence[int] | UInt64Array,
+        group: str | None,
+        at_ms: int | None,
+        now_ms: int,
+        *,
+        acked: bool = False,
+        postpone: bool = False,
+        reset_attempts: bool = True,
+    ) -> list[str]:
+        """Delivers messages again, now or at a time, to one group or to all of their topic that are not done with
+        them; ``acked``: also to those that are; ``postpone``: what could be delivered again by now waits for a later
+        time as well. An answer for each: ``redelivered``, ``waiting`` (it is to be delivered
+        anyway), ``already_acked``, ``already_cancelled``, ``expired`` or ``not_found``. Who holds one loses it.
+        Raises ``BadTime``, ``UnknownGroup``, ``DiskFull``: then nothing was changed."""
+        if at_ms is not None and not 0 <= at_ms <= MAX_TIME_MS:
+            raise BadTime(f"{at_ms} is not between 0 and {MAX_TIME_MS}")
+        time_ms = now_ms if at_ms is None else at_ms
+        wanted = _as_ids(ids)
+        verdicts = self._judge_ids(wanted)
+        results = [_ANSWERS[verdict] or "waiting" for verdict in verdicts.tolist()]
+        in_topic = (verdicts == DELIVERED) | (verdicts == DONE) | (verdicts == READY)
+        redelivered: set[int] = set()
+        waiting: set[int] = set()
+        calls: list[_Call] = []
+        for group_id, seqs, members in self._in_groups(wanted[in_topic], group):
+            again, idle = self._judge_redelivery(group_id, seqs, acked, postpone and time_ms > now_ms)
+            if again.any():
+                chosen = np.ascontiguousarray(seqs[again])
+                calls.append(self._prepare_call(group_id, chosen, time_ms, now_ms, reset_attempts))
+            redelivered.update(members[again].tolist())
+            waiting.update(members[idle].tolist())
+        for index in np.flatnonzero(in_topic).tolist():
+            message_id = int(wanted[index])
+            if message_id in redelivered:
+                results[index] = "redelivered"
+            else:
+                results[index] = "waiting" if message_id in waiting else "already_acked"
+        if calls:
+            self.decided(results)
+            self._append_all([record for call in calls for record in call.records()])
+        for call in calls:
+            self._call_again(call, now_ms)
+        return results
+
+    def _in_groups(
+        self, ids: UInt64Array, group: str | None
+    ) -> Iterable[tuple[int, UInt64Array, UInt64Array]]:
+        """(group id, topic_seqs, ids) for every group that messages of ``ids`` are delivered to."""
+        ids = np.unique(ids)
+        rows = self.tables.rows
+        known = False
+        for topic_id in np.unique(rows["topic_id"][ids]).tolist():
+            members = ids[rows["topic_id"][ids] == topic_id]
+            for name, group_id in self.tables.topics[topic_id].groups.items():
+                if group in (None, name):
+                    known = True
+                    yield group_id, rows["topic_seq"][members], members
+        if group is not None and len(ids) and not known:
+            raise UnknownGroup(f"no topic of these messages has a group {group!r}")
+
+    def _judge_redelivery(
+        self, group_id: int, seqs: UInt64Array, acked: bool, postpone: bool
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Which messages of a group can be redelivered, and which wait for their delivery anyway."""
+        group = self.tables.groups[group_id]
+        reached = seqs < int(self._native.groups[group_id].allocated)
+        rows = group.deliveries.items[np.where(reached, seqs, 0)]
+        states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED)
+        is_acked, is_dead = states == DeliveryState.ACKED, states == DeliveryState.DEAD
+        # What was acked while it stood in the chain of redeliveries stands there still, and is passed over there.
+        waits = (rows["flags"] & (IN_RETRY | POSTPONED) == IN_RETRY) & ~is_acked & ~is_dead & (not postpone)
+        untouched = states == DeliveryState.UNTOUCHED
+        is_its_own = (
+            seqs >= group.record.start_seq
+        )  # what lies before, it may have been given before it was moved
+        again = ~untouched & ~waits & (acked | ~is_acked) & is_its_own
+        idle = (untouched | waits) & is_its_own
+        return again, idle
+
+    def _prepare_call(
+        self, group_id: int, seqs: UInt64Array, time_ms: int, now_ms: int, reset_attempts: bool
+    ) -> _Call:
+        """What is to be written so that messages of a group wait for ``time_ms``, whatever became of them, whose
+        timers it sets. Raises ``DiskFull``."""
+        rows = self.tables.groups[group_id].deliveries.items[seqs]
+        epochs = rows["epoch"].copy()
+        times = np.full(len(seqs), time_ms, np.int64)
+        revoked = self._holders_of(group_id, seqs)
+        if time_ms > now_ms:
+            self._set_timers(group_id, seqs, epochs, times)
+        done = np.isin(rows["state"], (DeliveryState.ACKED, DeliveryState.DEAD)) | (
+            rows["flags"] & CALLED != 0
+        )
+        reset = RESET_ATTEMPTS if reset_attempts else 0
+        parts = [
+            (self.runs_of(seqs[which], epochs[which], times[which]), reset | how)
+            for which, how in ((~done, 0), (done, WERE_DONE))
+            if which.any()
+        ]
+        return _Call(group_id, seqs, epochs, time_ms, parts, revoked)
+
+    def _call_again(self, call: _Call, now_ms: int) -> None:
+        """Makes it so: it is in the log."""
+        for runs, how in call.parts:
+            self._applier.redeliver(call.group_id, runs, how)
+        self._revoked.extend(call.revoked)
+        self._woken.add(call.group_id)
+        if call.time_ms <= now_ms:
+            self._expire(call.group_id, call.seqs, call.epochs, now_ms)
+
+    # -- who has to know --
+
+    def take_revoked(self) -> list[Revoked]:
+        """What subscriptions held of the messages that were stopped or called back since the last call."""
+        revoked, self._revoked = self._revoked, []
+        return revoked
+
+    def take_woken(self) -> set[int]:
+        """The groups that got something to deliver by changes since the last call."""
+        woken, self._woken = self._woken, set()
+        return woken
+
+    def _holders_of_messages(self, ids: UInt64Array) -> list[Revoked]:
+        """Who holds these messages, in any group."""
+        ready = ids[self.tables.rows["state"][ids] == MessageState.READY]
+        held: list[Revoked] = []
+        for group_id, seqs, _ in self._in_groups(ready, None):
+            held.extend(self._holders_of(group_id, seqs))
+        return held
+
+    def _holders_of(self, group_id: int, seqs: UInt64Array) -> list[Revoked]:
+        seqs = seqs[seqs < int(self._native.groups[group_id].allocated)]
+        group = self.tables.groups[group_id]
+        rows = group.deliveries.items[seqs]
+        held = (rows["state"] == DeliveryState.LEASED) & (rows["holder"] != 0)
+        ids = self.tables.topics[group.record.topic_id].arrivals.items["id"][seqs]
+        holders: list[Revoked] = []
+        for holder in np.unique(rows["holder"][held]).tolist():
+            mine = held & (rows["holder"] == holder)
+            holders.append(Revoked(holder, ids[mine].tolist(), rows["epoch"][mine].tolist()))
+        return holders
+
+    # -- documents --
+
+    def put_document(
+        self,
+        name: str,
+        content: bytes | None,
+        now_ms: int,
+        *,
+        send: JudgedSend | None = None,
+        cancel: Sequence[int] = (),
+        result: Any = None,
+    ) -> None:
+        """Keeps a document under a name, or deletes it (``None``), together with a message that is stored and others
+        that are cancelled, if no subscriber was given them yet: all of it or nothing, also after a crash. It may be
+        relied on once the log is durable. ``result``: what a request is answered. Raises ``DiskFull``,
+        ``TransactionTooLarge``."""
+        ids = np.unique(_as_ids(cancel))
+        ids = np.ascontiguousarray(ids[_is_undelivered(self._judge_ids(ids))])
+        document = msgspec.msgpack.encode(DocumentRecord(name, content))
+        controls: list[Control] = [(RecordType.DOCUMENT, 0, document)]
+        if len(ids):
+            controls.append((RecordType.CANCEL, 0, ids.tobytes()))
+        if result is not None:
+            self.decided(result)
+        self.commit_records(INTERNAL, [send] if send is not None else [], controls, now_ms)
+        self._wake_ordered(ids)
+
+
+def _is_undelivered(verdicts: Verdicts) -> npt.NDArray[np.bool_]:
+    undelivered: npt.NDArray[np.bool_] = (verdicts == SCHEDULED) | (verdicts == READY)
+    return undelivered
+
+
+def _as_ids(ids: Sequence[int] | UInt64Array) -> UInt64Array:
+    """Ids as an array; a number that no message can have becomes 0."""
+    if isinstance(ids, np.ndarray):
+        return ids
+    return np.fromiter((i if 0 <= i < 1 << 63 else 0 for i in ids), np.uint64, len(ids))

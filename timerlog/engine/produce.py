@@ -1,0 +1,161 @@
+"""Sending: SEND frames from a socket's bytes into the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+
+from tickwheel_native import Buffer, ffi, lib
+from timerlog.engine.topics import Topics
+from timerlog.errors import DiskFull, StoreError
+from timerlog.layout import MAX_BATCH
+
+FRAME_HEAD_BYTES: Final = 16
+_REPLY_BYTES: Final = 32
+_EXCEPTION_BYTES: Final = 16
+_REPLIES_BYTES: Final = 2 * 16 * MAX_BATCH + 4096
+
+
+class Stop(IntEnum):
+    """Why ``ingest`` stopped where it did."""
+
+    NEED_MORE = 0  #: what is left is not a whole frame
+    OTHER_FRAME = 1  #: a frame of another type, for the caller
+    BAD_CRC = 2
+    FRAME_TOO_LARGE = 3
+    BAD_FRAME = 4  #: a SEND whose columns do not add up; nothing of it was stored
+    UNKNOWN_TOPIC = 5
+    DISK_FULL = 6  #: nothing of the frame was stored
+    FORBIDDEN = 7  #: the caller may not send to this topic
+
+
+_WITH_FRAME: Final = (Stop.OTHER_FRAME, Stop.BAD_FRAME, Stop.UNKNOWN_TOPIC, Stop.DISK_FULL, Stop.FORBIDDEN)
+
+
+class Need(IntEnum):
+    """What the C function asks for before it goes on with the next frame."""
+
+    FLUSH = 10
+    DISK = 11
+    ROWS = 12
+    KEYS = 13
+    REPLIES = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What became of a socket's bytes. ``replies`` (whole SEND_OK frames) may be sent once the log is durable up to
+    ``position``. ``stop_frame``, for the stops that name a frame: (type, correlation, payload); its bytes are among
+    the consumed ones. ``exceptions``: messages in ``replies`` that were not stored."""
+
+    consumed_bytes: int
+    messages: int
+    replies: bytes
+    position: int
+    stop: Stop
+    stop_frame: tuple[int, int, memoryview] | None
+    exceptions: int = 0
+    stop_flags: int = 0  #: of the frame: the three bytes behind its type
+
+
+class SendRights:
+    """To which topics a caller may send. Each is asked about once: numbers of topics are never given again."""
+
+    def __init__(self, topics_capacity: int, may_send: Callable[[int], bool]) -> None:
+        self._allowed = np.zeros(topics_capacity, np.uint8)
+        self._may_send = may_send
+        self.pointer = ffi.cast("uint8_t *", self._allowed.ctypes.data)
+
+    def ask(self, topic_id: int) -> bool:
+        """Whether it may; a yes is remembered."""
+        if topic_id >= len(self._allowed) or not self._may_send(topic_id):
+            return False
+        self._allowed[topic_id] = 1
+        return True
+
+
+class Producing(Topics):
+    _replies: Any
+    _ingested: Any
+
+    def _make_producing(self) -> None:
+        self._replies = np.empty(_REPLIES_BYTES, np.uint8)
+        self._replies_pointer = ffi.cast("uint8_t *", self._replies.ctypes.data)
+        self._ingested = ffi.new("tw_ingested *")
+
+    def ingest(self, data: Buffer, now_ms: int, rights: SendRights | None = None) -> Ingested:
+        """Stores every whole SEND frame at the head of ``data``, in one pass of C, up to the first other frame. With
+        ``rights``, only those to topics that they allow."""
+        if rights is None:
+            return self._ingest(data, now_ms, None)
+        self._native.may_send = rights.pointer
+        try:
+            return self._ingest(data, now_ms, rights)
+        finally:
+            self._native.may_send = ffi.NULL
+
+    def _ingest(self, data: Buffer, now_ms: int, rights: SendRights | None) -> Ingested:
+        source = ffi.from_buffer("uint8_t[]", data)
+        total, consumed, messages, frames = len(source), 0, 0, 0
+        result = self._ingested
+        replies: list[bytes] = []
+        while True:
+            lib.tw_ingest(
+                self._native, source + consumed, total - consumed, now_ms,
+                self._replies_pointer, _REPLIES_BYTES, result,
+            )  # fmt: skip
+            payload_offset = consumed + int(result.stop_payload_offset)
+            consumed += int(result.consumed_bytes)
+            messages += int(result.messages)
+            frames += int(result.frames)
+            if result.reply_bytes:
+                replies.append(bytes(ffi.buffer(self._replies_pointer, result.reply_bytes)))
+            stop = int(result.stop)
+            if stop == Stop.FORBIDDEN:
+                assert rights is not None, "C forbids only what it was told to"
+                if rights.ask(
+                    int.from_bytes(memoryview(data)[payload_offset : payload_offset + 4], "little")
+                ):
+                    continue
+                consumed += FRAME_HEAD_BYTES + int(result.stop_payload_bytes)
+            if stop < Need.FLUSH:
+                break
+            try:
+                with self.reserve.closed():
+                    self._provide(stop, int(result.need))
+            except DiskFull:
+                stop = Stop.DISK_FULL
+                consumed += FRAME_HEAD_BYTES + int(result.stop_payload_bytes)
+                break
+        if messages:
+            self.log.touched()
+        frame, flags = None, 0
+        if stop in _WITH_FRAME:
+            flags = int.from_bytes(memoryview(data)[payload_offset - 7 : payload_offset - 4], "little")
+            payload = memoryview(data)[payload_offset : payload_offset + int(result.stop_payload_bytes)]
+            frame = (int(result.stop_type), int(result.stop_correlation), payload)
+        answer = b"".join(replies)
+        exceptions = (len(answer) - frames * _REPLY_BYTES) // _EXCEPTION_BYTES
+        position = self.log.appended_position
+        return Ingested(consumed, messages, answer, position, Stop(stop), frame, exceptions, flags)
+
+    def _provide(self, need: int, amount: int) -> None:
+        """Provides what the next frame needs, before anything of it is stored. Raises ``DiskFull``."""
+        match need:
+            case Need.FLUSH:
+                self.log.flush()
+            case Need.DISK:
+                self.log.flush()
+                self.log.make_room(amount)
+            case Need.ROWS:
+                self._promise_rows(amount)
+            case Need.KEYS:
+                self.tables.grow_keys(amount)
+            case Need.REPLIES:
+                pass  # the replies so far were taken out of the buffer
+            case _:
+                raise StoreError(f"unknown need {need}")

@@ -1,0 +1,118 @@
+"""Reviving dead letters: back to the group that gave them up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from timerlog.commitlog.records import MessageView, Outbound, send_payload
+from timerlog.engine.change import DELIVERED, READY, SCHEDULED, Changing
+from timerlog.engine.dead_letters import HEADER, dead_topic
+from timerlog.engine.state import INTERNAL, Control, UInt64Array
+from timerlog.errors import DECODE_ERRORS
+from timerlog.layout import RESET_ATTEMPTS, RUN, WERE_DONE, DeliveryState, MessageState, RecordType
+from timerlog.tables.apply import pack_redeliver
+
+_GONE, _DEAD, _NOT_DEAD, _ENDED = range(4)
+_RESULTS: Final = ("sent_again", "replayed", "not_dead", "ended")
+
+
+class Reviving(Changing):
+    def replay_dead(self, topic: str, ids: Sequence[int], now_ms: int) -> dict[str, int]:
+        """Gives dead letters back to the groups that gave them up; counts of ``replayed``, ``sent_again`` (the original
+        was purged, so the copy goes to all groups), ``not_dead`` (the group has the original again, or is done with it:
+        only the letter goes), ``ended`` (the original was cancelled or has expired: the letter stays) and
+        ``not_found``. Raises ``DiskFull``, ``TransactionRefused``; those before that were replayed."""
+        counts: dict[str, int] = {}
+        for message_id in ids:
+            result = self.replay_letter(topic, message_id, now_ms)
+            counts[result] = counts.get(result, 0) + 1
+        return counts
+
+    def replay_letter(self, topic: str, message_id: int, now_ms: int) -> str:
+        """As ``replay_dead``, for one letter; what became of it."""
+        letter = np.array([message_id], np.uint64)
+        if int(self._judge_ids(letter)[0]) not in (SCHEDULED, READY, DELIVERED):
+            return "not_found"
+        view = MessageView.read(self._native, message_id)
+        if self.tables.topics[view.topic_id].record.name != dead_topic(topic):
+            return "not_found"
+        try:
+            story = msgspec.msgpack.decode(view.headers, type=dict[str, Any])[HEADER]
+            original, group, key = int(story["id"]), str(story["group"]), str(story["key"]).encode()
+            if story["topic"] != topic:  # long names of earlier versions share a topic for their letters
+                return "not_found"
+        except (KeyError, TypeError, ValueError, *DECODE_ERRORS):
+            return "not_found"
+        if not self._is_of(topic, original):
+            return "not_found"
+        verdict = self._judge_original(original, group)
+        if verdict == _DEAD:
+            self._revive(letter, original, group, now_ms)
+        elif verdict == _NOT_DEAD:
+            self.decided(_RESULTS[verdict])
+            self._stop(letter)
+        elif verdict == _GONE:
+            self._send_again(letter, topic, key, view, now_ms)
+        return _RESULTS[verdict]
+
+    def _is_of(self, topic: str, original: int) -> bool:
+        """Whether a message is of this topic, as far as that is known still. A story is a header, and producers write
+        headers: one that names the message of another topic must not bring that back."""
+        if not 0 < original < self.tables.next_id:
+            return True
+        found = self.tables.topics.get(int(self.tables.rows[original]["topic_id"]))
+        return found is None or found.record.name.partition("/")[0] == topic
+
+    def _judge_original(self, original: int, group: str) -> int:
+        """What became of a dead message in the group that gave it up."""
+        if not 0 < original < self.tables.next_id:
+            return _GONE
+        row = self.tables.rows[original]
+        topic = self.tables.topics.get(int(row["topic_id"]))
+        if topic is None or row["state"] in (MessageState.NONE, MessageState.DROPPED):
+            return _GONE
+        if row["state"] != MessageState.READY or group not in topic.groups:
+            return _ENDED
+        group_id, seq = topic.groups[group], int(row["topic_seq"])
+        if seq < self.tables.groups[group_id].record.start_seq:
+            return _ENDED
+        if seq >= int(self._native.groups[group_id].allocated):
+            return _NOT_DEAD
+        state = self.tables.groups[group_id].deliveries.items["state"][seq]
+        return _DEAD if state == DeliveryState.DEAD else _NOT_DEAD
+
+    def _revive(self, letter: UInt64Array, original: int, group: str, now_ms: int) -> None:
+        row = self.tables.rows[original]
+        group_id, seq = self.tables.topics[int(row["topic_id"])].groups[group], int(row["topic_seq"])
+        epoch = int(self.tables.groups[group_id].deliveries.items["epoch"][seq])
+        payload = pack_redeliver(np.array([(seq, 1, epoch, now_ms)], RUN), RESET_ATTEMPTS | WERE_DONE)
+        revoked = self._holders_of_messages(letter)
+        self.decided(_RESULTS[_DEAD])
+        self._write_together([(RecordType.REDELIVER, group_id, payload), _ending(letter)])
+        self._revoked.extend(revoked)
+        self._wake_revived(group_id, payload, now_ms)
+
+    def _send_again(
+        self, letter: UInt64Array, topic: str, key: bytes, view: MessageView, now_ms: int
+    ) -> None:
+        topic_id = self.open_topic(topic, now_ms)
+        key = b"" if self._find(topic_id, key) else key
+        message = Outbound(view.body, key, view.headers, view.order, view.priority)
+        send = self.judge_send(send_payload(topic_id, [message]), now_ms)
+        revoked = self._holders_of_messages(letter)
+        self.decided(_RESULTS[_GONE])
+        self.commit_records(INTERNAL, [send], [_ending(letter)], now_ms)
+        self._revoked.extend(revoked)
+
+    def _wake_revived(self, group_id: int, payload: bytes, now_ms: int) -> None:
+        run = np.frombuffer(payload, RUN, offset=8)
+        self._woken.add(group_id)
+        self._expire(group_id, run["first"].copy(), run["epoch"].copy(), now_ms)
+
+
+def _ending(letter: UInt64Array) -> Control:
+    return RecordType.CANCEL, 0, letter.tobytes()

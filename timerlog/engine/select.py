@@ -1,0 +1,182 @@
+"""Which messages a filter means: vectorised over the tables, in parts, so that a caller can do other work between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from timerlog.commitlog.records import MessageView
+from timerlog.engine.state import Core, UInt64Array
+from timerlog.engine.topics import Topics
+from timerlog.errors import UnknownGroup
+from timerlog.layout import IN_RETRY, DeliveryState, MessageState
+
+PART: Final = 65_536
+_FOREVER_MS: Final = (1 << 63) - 1
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """``states``: scheduled, ready, leased, waiting, acked, dead; None: any of them. Times in epoch ms; upper bounds
+    are exclusive. ``epoch_min`` and the states after ``ready`` hold if any group (or ``group``) has them."""
+
+    states: frozenset[str] | None = None
+    due_from_ms: int = 0
+    due_until_ms: int = _FOREVER_MS
+    created_from_ms: int = 0
+    created_until_ms: int = _FOREVER_MS
+    priority_min: int = 0
+    priority_max: int = 255
+    epoch_min: int = 0
+    group: str | None = None
+
+
+class Selecting(Topics):
+    def select(self, topic_id: int, wanted: Filter, now_ms: int, after_id: int = 0) -> Iterator[UInt64Array]:
+        """The ids that are meant, in parts (some may be empty); what changes in between counts as of its part, also
+        that the topic is deleted. Raises ``UnknownGroup``."""
+        if topic_id not in self.tables.topics:
+            return
+        topics = self.shards_of(topic_id)
+        if wanted.group is not None and not any(wanted.group in self.tables.topics[t].groups for t in topics):
+            raise UnknownGroup(f"the topic has no group {wanted.group!r}")
+        start, end = after_id + 1, self.tables.next_id
+        while start < end:
+            stop = min(start + PART, end)
+            yield self._select_part(topics, wanted, now_ms, start, stop)
+            start = stop
+
+    def _select_part(
+        self, topics: Sequence[int], wanted: Filter, now_ms: int, start: int, stop: int
+    ) -> UInt64Array:
+        rows = self.tables.rows[start:stop]
+        state = rows["state"]
+        there = [topic_id for topic_id in topics if topic_id in self.tables.topics]
+        mask = np.isin(rows["topic_id"], there) & (
+            (state == MessageState.SCHEDULED) | (state == MessageState.READY)
+        )
+        mask &= (rows["deliver_at_ms"] >= wanted.due_from_ms) & (rows["deliver_at_ms"] < wanted.due_until_ms)
+        mask &= (rows["created_ms"] >= wanted.created_from_ms) & (
+            rows["created_ms"] < wanted.created_until_ms
+        )
+        mask &= (rows["priority"] >= wanted.priority_min) & (rows["priority"] <= wanted.priority_max)
+        found = np.flatnonzero(mask)
+        if wanted.states is not None or wanted.epoch_min or wanted.group is not None:
+            found = found[self._match_deliveries(rows[found], wanted, now_ms)]
+        return (found + start).astype(np.uint64)
+
+    def _match_deliveries(self, rows: npt.NDArray[Any], wanted: Filter, now_ms: int) -> Mask:
+        in_topic = rows["state"] == MessageState.READY
+        states = wanted.states
+        matches: Mask = ~in_topic & (states is None or "scheduled" in states) & (wanted.epoch_min == 0)
+        if wanted.group is not None and states is None:
+            matches[:] = False
+        for topic_id in np.unique(rows["topic_id"][in_topic]).tolist():
+            mine = np.flatnonzero(in_topic & (rows["topic_id"] == topic_id))
+            groups = self.tables.topics[topic_id].groups
+            if not groups:
+                matches[mine] = (states is None or "ready" in states) and not wanted.epoch_min
+            for name, group_id in groups.items():
+                if wanted.group in (None, name):
+                    matches[mine] |= self._match_group(group_id, rows["topic_seq"][mine], wanted, now_ms)
+        return matches
+
+    def _match_group(self, group_id: int, seqs: UInt64Array, wanted: Filter, now_ms: int) -> Mask:
+        names, times = delivery_states(self, group_id, seqs, now_ms)
+        known: Mask = (times >= wanted.epoch_min) & (seqs >= self.tables.groups[group_id].record.start_seq)
+        if wanted.states is not None:
+            known &= np.isin(names, [STATES.index(name) for name in wanted.states if name in STATES])
+        return known
+
+    def browse(self, ids: UInt64Array, now_ms: int, max_body_bytes: int) -> list[dict[str, Any]]:
+        """Messages that were selected, with their content; bodies are cut to ``max_body_bytes``. Those that have been
+        purged since are left out."""
+        states = self.tables.rows["state"][ids]
+        there = ids[(states == MessageState.SCHEDULED) | (states == MessageState.READY)]
+        return [self._entry(message_id, now_ms, max_body_bytes) for message_id in there.tolist()]
+
+    def _entry(self, message_id: int, now_ms: int, max_body_bytes: int) -> dict[str, Any]:
+        row, view = self.tables.rows[message_id], MessageView.read(self._native, message_id)
+        in_topic = row["state"] == MessageState.READY
+        seqs = np.array([row["topic_seq"]], np.uint64)
+        groups = []
+        for name, group_id in self.tables.topics[view.topic_id].groups.items() if in_topic else ():
+            states, times = delivery_states(self, group_id, seqs, now_ms)
+            groups.append({"group": name, "state": STATES[states[0]], "epoch": int(times[0])})
+        return {
+            "id": message_id,
+            "key": view.key.decode(errors="replace"),
+            "order_key": view.order.decode(errors="replace"),
+            "priority": view.priority,
+            "state": "ready" if in_topic else "scheduled",
+            "deliver_at_ms": view.deliver_at_ms,
+            "created_ms": view.created_ms,
+            "groups": groups,
+            "headers": view.headers,
+            "body": view.body[:max_body_bytes],
+            "body_bytes": len(view.body),
+        }
+
+    def message(self, message_id: int, now_ms: int, max_body_bytes: int) -> dict[str, Any] | None:
+        """One message with how far each group is with it; None: it is not there, or not any more."""
+        if not 0 < message_id < self.tables.next_id:
+            return None
+        row = self.tables.rows[message_id]
+        topic = self.tables.topics.get(int(row["topic_id"]))
+        state = _MESSAGE_STATES.get(int(row["state"]))
+        if topic is None or state is None:
+            return None
+        parent = self.tables.topics.get(topic.record.parent)
+        entry = self._entry(message_id, now_ms, max_body_bytes) | {
+            "topic": topic.record.name if parent is None else parent.record.name,
+            "state": state,
+        }
+        for group in entry["groups"]:
+            group.update(self._standing(topic.groups[group["group"]], int(row["topic_seq"])))
+        return entry
+
+    def _standing(self, group_id: int, seq: int) -> dict[str, Any]:
+        """What more is told of one message in a group."""
+        group = self.tables.groups[group_id]
+        standing = {"group_id": group_id, "attempts": 0, "until_ms": 0, "done_ms": 0}
+        if seq < group.record.start_seq:
+            return standing | {"state": "not_its_own"}
+        if seq >= int(self._native.groups[group_id].allocated):
+            return standing
+        row = group.deliveries.items[seq]
+        standing["attempts"] = int(row["epoch"]) - int(row["base_epoch"])
+        if row["state"] in (DeliveryState.LEASED, DeliveryState.WAITING):
+            standing["until_ms"] = int(row["time_ms"])
+        elif row["state"] in (DeliveryState.ACKED, DeliveryState.DEAD):
+            standing["done_ms"] = int(row["time_ms"])
+        return standing
+
+
+_MESSAGE_STATES: Final[dict[int, str]] = {
+    MessageState.SCHEDULED: "scheduled",
+    MessageState.READY: "ready",
+    MessageState.CANCELLED: "cancelled",
+    MessageState.DAMAGED: "damaged",
+    MessageState.EXPIRED: "expired",
+}
+STATES: Final = ("ready", "leased", "acked", "waiting", "dead")  # by DeliveryState
+
+
+def delivery_states(
+    core: Core, group_id: int, seqs: UInt64Array, now_ms: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
+    """(index in STATES, how often they were delivered) of messages in a group; a lease that has ended counts
+    as waiting."""
+    reached = seqs < int(core.tables.native.groups[group_id].allocated)
+    rows = core.tables.groups[group_id].deliveries.items[np.where(reached, seqs, 0)]
+    states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED).astype(np.uint8)
+    ended = (states == DeliveryState.LEASED) & ((rows["time_ms"] <= now_ms) | (rows["flags"] & IN_RETRY != 0))
+    states[ended] = DeliveryState.WAITING
+    fence = np.uint32(core.tables.native.groups[group_id].fence)
+    return states, np.where(reached & (rows["epoch"] > fence), rows["epoch"] - fence, 0).astype(np.uint32)

@@ -1,0 +1,208 @@
+"""Topics: creating, changing and deleting them, and the shards that a topic may be split into."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from timerlog.engine.space import Reserving
+from timerlog.engine.state import MESSAGE_TIMER, Control
+from timerlog.errors import BadName, BadTopicSettings, TooManyTopics, TopicExists, UnknownTopic
+from timerlog.layout import MessageState, RecordType, TopicRecord
+from timerlog.settings import TopicSettings, check_topic_settings
+from timerlog.tables.tables import DEAD_SUFFIX, shard_bytes
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+MAX_SHARDS: Final = 256
+#: A topic's name has room for that of its dead letters' topic.
+MAX_NAME_CHARS_WITH_LETTERS: Final = 128 - len(DEAD_SUFFIX)
+_CHUNK: Final = 65_536
+
+
+def check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise BadName(f"{name[:140]!r} is not a valid name")
+
+
+def shard_name(shard: int, shards: int) -> str:
+    """The key range of a shard as Vitess writes it: ``-80`` and ``80-`` for two.
+
+    >>> [shard_name(i, 4) for i in range(4)]
+    ['-40', '40-80', '80-c0', 'c0-']
+    """
+    first, end = shard_bytes(shard, shards)
+    return f"{first:02x}-{end:02x}".removeprefix("00").removesuffix("100")
+
+
+class Topics(Reserving):
+    def open_topic(self, name: str, now_ms: int, *, create: bool = True) -> int:
+        """The topic's permanent number. Raises ``UnknownTopic``, ``BadName``, ``TooManyTopics``, ``DiskFull``."""
+        known = self.tables.topic_ids.get(name)
+        if known is not None:
+            return known
+        check_name(name)
+        if not create:
+            error = UnknownTopic(f"there is no topic {name!r}")
+            error.advice = (
+                "Create it first (`tickwheel topics create`), or set auto_create_topics = true on the broker."
+            )
+            raise error
+        return self._create(name, TopicSettings(), 0, now_ms).topic_id
+
+    def topic(self, name: str) -> TopicRecord:
+        """What holds for a topic now. Raises ``UnknownTopic``."""
+        topic_id = self.tables.topic_ids.get(name)
+        if topic_id is None:
+            raise UnknownTopic(f"there is no topic {name!r}")
+        return self.tables.topics[topic_id].record
+
+    def create_topic(self, name: str, values: Mapping[str, Any], shards: int, now_ms: int) -> TopicRecord:
+        """Creating what is there with exactly these settings changes nothing: it is how a repeated request ends. Raises
+        ``TopicExists``, ``BadName``, ``BadTopicSettings``, ``TooManyTopics``, ``DiskFull``."""
+        check_name(name)
+        if shards != 0 and not 2 <= shards <= MAX_SHARDS:
+            raise BadTopicSettings(f"{shards} shards are not possible: 2 to {MAX_SHARDS}, or none")
+        settings = check_topic_settings(dict(values))
+        if name not in self.tables.topic_ids:
+            return self._create(name, settings, shards, now_ms, is_answer=True)
+        known = self.topic(name)
+        if (known.settings, known.shards, known.paused) != (settings, shards, False):
+            raise TopicExists(f"there is a topic {name!r} already, and it has other settings")
+        return known
+
+    def set_topic(
+        self,
+        name: str,
+        values: Mapping[str, Any],
+        unset: Sequence[str],
+        paused: bool | None,
+        now_ms: int,
+    ) -> TopicRecord:
+        """Changes some settings of a topic, all or none; those of ``unset`` go back to the broker's. Raises
+        ``UnknownTopic``, ``BadTopicSettings``, ``DiskFull``."""
+        record = self.topic(name)
+        unknown = set(unset) - set(TopicSettings.__struct_fields__)
+        if unknown:
+            raise BadTopicSettings(f"a topic has no setting {sorted(unknown)[0]!r}")
+        merged = {**msgspec.to_builtins(record.settings), **values}
+        settings = check_topic_settings({key: value for key, value in merged.items() if key not in unset})
+        changed = msgspec.structs.replace(
+            record, settings=settings, paused=record.paused if paused is None else paused
+        )
+        self.decided(changed)
+        self._change_topics([changed, *self._shards_like(changed)], now_ms)
+        return changed
+
+    def delete_topic(self, name: str) -> TopicRecord:
+        """Deletes a topic with its messages and groups. Raises ``UnknownTopic``, ``DiskFull``."""
+        record = msgspec.structs.replace(self.topic(name), deleted=True)
+        if record.parent:
+            raise BadTopicSettings(f"{name!r} is a shard: delete the topic that it is a part of")
+        self.decided(record)
+        self._write_topics([*self._shards_like(record), record])
+        return record
+
+    def shards_of(self, topic_id: int) -> list[int]:
+        """The numbers of the topics in which a topic's messages lie: its shards, or itself."""
+        record = self.tables.topics[topic_id].record
+        if not record.shards:
+            return [topic_id]
+        return [
+            self.tables.topic_ids[f"{record.name}/{shard_name(i, record.shards)}"]
+            for i in range(record.shards)
+        ]
+
+    def _shards_like(self, record: TopicRecord) -> list[TopicRecord]:
+        """The records of a topic's shards, with what the topic itself says now."""
+        if not record.shards:
+            return []
+        return [
+            msgspec.structs.replace(
+                self.tables.topics[shard].record,
+                settings=record.settings,
+                paused=record.paused,
+                deleted=record.deleted,
+            )
+            for shard in self.shards_of(record.topic_id)
+        ]
+
+    def _create(
+        self, name: str, settings: TopicSettings, shards: int, now_ms: int, *, is_answer: bool = False
+    ) -> TopicRecord:
+        if len(name) > MAX_NAME_CHARS_WITH_LETTERS and not name.endswith(DEAD_SUFFIX):
+            raise BadName(
+                f"{name!r} is too long: a topic's name has at most {MAX_NAME_CHARS_WITH_LETTERS} characters, "
+                f"so that {DEAD_SUFFIX!r} fits behind it for its dead letters"
+            )
+        topic_id = self.tables.last_topic_id + 1
+        if topic_id + shards > self.settings.max_topics:
+            raise TooManyTopics(
+                f"there are {self.tables.last_topic_id} topics of {self.settings.max_topics} already"
+            )
+        record = TopicRecord(topic_id, name, now_ms, settings, shards=shards)
+        parts = [
+            TopicRecord(
+                topic_id + 1 + i,
+                f"{name}/{shard_name(i, shards)}",
+                now_ms,
+                settings,
+                parent=topic_id,
+                shard=i,
+            )
+            for i in range(shards)
+        ]
+        self._promise_topics(1 + shards)
+        if is_answer:
+            self.decided(record)
+        self._write_topics([record, *parts])
+        return record
+
+    def _change_topics(self, records: list[TopicRecord], now_ms: int) -> None:
+        """A message's timer stands where its spread put it, so another spread needs other timers first. The old ones
+        are passed over when they fire."""
+        structs = [self._native.topics[record.topic_id] for record in records]
+        before = [struct_.spread_ms for struct_ in structs]
+        try:
+            for record, struct_ in zip(records, structs, strict=True):
+                after = record.settings.spread_ms or 0
+                if struct_.spread_ms != after and not record.shards:
+                    struct_.spread_ms, self.tables.has_spread = after, True
+                    self._link_again(record.topic_id, now_ms)
+            self._write_topics(records)
+        except BaseException:
+            # The timers that were set already are passed over when they fire; those from before are still there.
+            for struct_, spread_ms in zip(structs, before, strict=True):
+                struct_.spread_ms = spread_ms
+            raise
+
+    def _link_again(self, topic_id: int, now_ms: int) -> None:
+        self.wheel.advance(now_ms)
+        rows = self.tables.rows
+        for start in range(1, self._enqueued_id, _CHUNK):
+            part = rows[start : min(start + _CHUNK, self._enqueued_id)]
+            found = np.flatnonzero((part["topic_id"] == topic_id) & (part["state"] == MessageState.SCHEDULED))
+            if len(found):
+                ids = (found + start).astype(np.uint64)
+                owners = np.full(len(ids), MESSAGE_TIMER, np.uint32)
+                due_ms = np.maximum(self._spread(part["deliver_at_ms"][found], ids), self.wheel.tick_ms + 1)
+                self.wheel.link(due_ms, ids, part["version"][found].astype(np.uint32), owners)
+
+    def _write_topics(self, records: Sequence[TopicRecord]) -> None:
+        self._write_together(
+            [(RecordType.TOPIC, record.topic_id, msgspec.msgpack.encode(record)) for record in records]
+        )
+
+    def _write_together(self, records: Sequence[Control]) -> None:
+        """Appends control records so that the log holds all or none, and applies them. Raises ``DiskFull``,
+        ``TransactionTooLarge``: then nothing was done."""
+        if len(records) == 1:
+            record, aux, payload = records[0]
+            self._append(record, aux, payload)
+        else:
+            self._append_group(records)
+        for record, aux, payload in records:
+            self._applier.apply(record, aux, payload)

@@ -1,0 +1,99 @@
+"""A transaction that is being put together: each part is judged when it is added; nothing happens before commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tickwheel_native import Buffer
+from timerlog.engine.change import READY, SCHEDULED, Changing
+from timerlog.engine.commit import JudgedSend
+from timerlog.engine.state import Control, UInt64Array, in_records
+from timerlog.errors import BadTime, TransactionRefused
+from timerlog.layout import MAX_TIME_MS, RUN, RecordType
+from timerlog.tables.apply import AS_IT_IS, reschedule_aux
+
+
+class OpenTransaction:
+    """Add parts, then ``commit``; ``close`` in any case. Each method raises ``TransactionRefused`` for a part that
+    could not be done; then the transaction should be closed."""
+
+    def __init__(self, store: Changing, transaction_id: bytes, now_ms: int) -> None:
+        self._store = store
+        self._id = transaction_id
+        self._now_ms = now_ms
+        self._sends: list[JudgedSend] = []
+        self._controls: list[Control] = []
+        self._marked: list[tuple[int, UInt64Array]] = []
+        self._changed: set[int] = set()
+
+    def send(self, payload: Buffer) -> None:
+        """The payload of a SEND. Raises ``ValueError`` for one that does not add up, and ``UnknownTopic``."""
+        self._sends.append(self._store.judge_send(payload, self._now_ms))
+
+    def ack(self, group_id: int, ids: Sequence[int], epochs: Sequence[int]) -> None:
+        """Receipts. Raises ``UnknownGroup``."""
+        # Its group would count it as done twice. The other way round, what was delivered cannot be changed.
+        for index, message_id in enumerate(ids):
+            if message_id in self._changed:
+                raise TransactionRefused(
+                    f"message {message_id} is changed and acked",
+                    index=index,
+                    message_id=message_id,
+                    reason="changed_twice",
+                )
+        for part in self._store.mark_acks(group_id, ids, epochs):
+            self._marked.append((part.group_id, part.seqs))
+            times = np.full(len(part.seqs), self._now_ms, np.int64)
+            runs = self._store.runs_of(part.seqs, part.epochs, times)
+            self._controls += in_records(RecordType.ACK, part.group_id, runs)
+        refused = self._store.last_refusals
+        if refused:
+            message_id, reason = refused[0]
+            raise TransactionRefused(
+                f"message {message_id} cannot be acked: {reason}",
+                index=list(ids).index(message_id),
+                message_id=message_id,
+                reason=reason,
+            )
+
+    def cancel(self, ids: Sequence[int]) -> None:
+        """Messages that no subscriber was given yet."""
+        chosen = self._undelivered(ids, "cancelled")
+        self._controls.append((RecordType.CANCEL, 0, chosen.tobytes()))
+
+    def reschedule(self, ids: Sequence[int], deliver_at_ms: int | None, priority: int | None) -> None:
+        """Messages that no subscriber was given yet. Raises ``BadTime``, ``DiskFull``."""
+        if deliver_at_ms is not None and not 0 <= deliver_at_ms <= MAX_TIME_MS:
+            raise BadTime(f"{deliver_at_ms} is not between 0 and {MAX_TIME_MS}")
+        chosen = self._undelivered(ids, "rescheduled")
+        runs = self._store.prepare_reschedule(chosen, deliver_at_ms, self._now_ms)
+        aux = reschedule_aux(AS_IT_IS if priority is None else priority)
+        self._controls.append((RecordType.RESCHEDULE, aux, runs.astype(RUN).tobytes()))
+
+    def _undelivered(self, ids: Sequence[int], done: str) -> UInt64Array:
+        for index, (message_id, verdict) in enumerate(zip(ids, self._store.verdicts(ids), strict=True)):
+            reason = "" if verdict in (SCHEDULED, READY) else self._store.answer_for(verdict)
+            text = f"message {message_id} cannot be {done}: {reason}"
+            if message_id in self._changed:
+                reason, text = "changed_twice", f"message {message_id} is changed twice"
+            if reason:
+                raise TransactionRefused(text, index=index, message_id=message_id, reason=reason)
+            self._changed.add(message_id)
+        return np.array(ids, np.uint64)
+
+    def commit(self) -> list[tuple[int, int]]:
+        """(first id, count) of each send, in order. Raises ``TransactionRefused``, ``TransactionTooLarge``,
+        ``DiskFull``: then nothing was done."""
+        stored = self._store.commit_records(
+            self._id, self._sends, self._controls, self._now_ms, is_answer=True
+        )
+        self._marked.clear()
+        return stored
+
+    def close(self) -> None:
+        """Takes back the marks of acks that were not committed."""
+        for group_id, seqs in self._marked:
+            self._store.unmark_acks(group_id, seqs)
+        self._marked.clear()

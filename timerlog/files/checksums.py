@@ -1,0 +1,72 @@
+"""Checksums of the derived files, which a clean checkpoint keeps: what a start believes is what a stop left.
+
+A file is read in blocks, and each block that is not all zeros adds its part. So a hole and written zeros are the same,
+whatever copied the file, and a sparse file of a terabyte costs what is in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from tickwheel_native import crc32c
+from timerlog.files.mapped_file import PAGE_BYTES
+
+BLOCK_BYTES: Final = 1 << 20
+_MASK: Final = (1 << 64) - 1
+_EMPTY: Final = crc32c(bytes(BLOCK_BYTES))
+
+
+def table_sum(path: Path, size_bytes: int) -> int:
+    """Raises ``OSError`` when it cannot be read."""
+    total, block = 0, bytearray(BLOCK_BYTES)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for number in _used_blocks(fd, size_bytes):
+            count = os.preadv(fd, [block], number * BLOCK_BYTES)
+            if count < BLOCK_BYTES:
+                block[count:] = bytes(BLOCK_BYTES - count)
+            checksum = crc32c(block)
+            if checksum != _EMPTY:
+                place = struct.pack("<QI", number, checksum)
+                total += crc32c(place) << 32 | checksum
+    finally:
+        os.close(fd)
+    return total & _MASK
+
+
+def _used_blocks(fd: int, size_bytes: int) -> Iterator[int]:
+    """Numbers of the blocks of which something may be written."""
+    number = 0
+    while number * BLOCK_BYTES < size_bytes:
+        try:
+            start = os.lseek(fd, number * BLOCK_BYTES, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole
+                return
+            raise
+        number = max(number, start // BLOCK_BYTES)
+        if number * BLOCK_BYTES < size_bytes:
+            yield number
+        number += 1
+
+
+def are_as_they_were(directory: Path, sizes: Mapping[str, int], sums: Mapping[str, int]) -> bool:
+    """Whether the derived files of a directory are those that a clean checkpoint speaks of, byte by byte."""
+    if sums.keys() != sizes.keys():
+        return False
+    for name, size_bytes in sizes.items():
+        path = directory / name
+        try:
+            # What lies behind would be mapped, and must be nothing, too.
+            if path.stat().st_size // PAGE_BYTES * PAGE_BYTES != size_bytes:
+                return False
+            if table_sum(path, size_bytes) != sums[name]:
+                return False
+        except OSError:
+            return False  # it cannot be read: what it held follows from the log
+    return True

@@ -1,0 +1,235 @@
+"""The disk seam: everything the CommitLog and the checkpoint ask of a disk.
+
+``FileDisk`` is the real one. The simulator has another that forgets what was not synced, tears writes and fails.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+from tickwheel_native import Buffer, lib
+from timerlog.errors import DiskFull, LogFailed, TooManyOpenFiles
+
+
+class SegmentFile(Protocol):
+    """One open CommitLog segment. Offsets are from its start."""
+
+    size_bytes: int
+
+    def allocate(self, end: int) -> None:
+        """Makes the file ``end`` bytes long with disk blocks behind all of it. Raises ``DiskFull``."""
+
+    def write(self, offset: int, data: Buffer) -> None:
+        """Hands data to the operating system; it is durable after the next ``sync``. Raises ``LogFailed``."""
+
+    def sync(self) -> None:
+        """Returns when everything written is on the disk. Raises ``OSError``; safe in another thread."""
+
+    def cut(self, end: int) -> None:
+        """Forgets everything from ``end`` on, durably; the file keeps no stale bytes there."""
+
+    def map_into(self, base: Any, offset: int, span_bytes: int) -> None:
+        """Maps the file, now and as it grows to ``span_bytes``, read-only at ``base + offset``."""
+
+    def is_deleted(self) -> bool:
+        """Whether the file has no name any more."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def segments(self) -> list[int]:
+        """The base positions of the segments that exist, ascending."""
+
+    def open_segment(self, base: int, *, create: bool) -> SegmentFile: ...
+
+    def remove_segment(self, base: int) -> None: ...
+
+    def adopt_segment(self, base: int, source: Path) -> None:
+        """Gives a file, which stays where it is, a second name as a segment. Raises ``OSError``."""
+
+    def sync_directory(self) -> None: ...
+
+    def read(self, name: str) -> bytes | None: ...
+
+    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
+        """Replaces a small file as a whole: a reader sees the old one or the new one."""
+
+    def prepare(self, name: str, size_bytes: int) -> None:
+        """Makes room for ``replace``. Raises ``DiskFull``."""
+
+    def remove(self, name: str) -> None:
+        """Deletes a small file, durably."""
+
+    def held_bytes(self, name: str) -> int:
+        """The size of a file of blocks that hold nothing."""
+
+    def resize_held(self, name: str, size_bytes: int) -> None:
+        """Makes such a file larger or smaller. Raises ``DiskFull``: then it is as it was."""
+
+
+def _raise_allocation(error: int, what: object) -> None:
+    if -error in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        raise DiskFull(f"the disk is full (growing {what})")
+    raise LogFailed(f"cannot grow {what}: {os.strerror(-error)}")
+
+
+def open_file(path: Path, flags: int, mode: int = 0o640) -> int:
+    """A descriptor, closed on exec. Raises ``TooManyOpenFiles``, ``OSError``."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise TooManyOpenFiles(f"{path.name} cannot be opened: {error.strerror}") from error
+        raise
+
+
+class FileSegment:
+    def __init__(self, path: Path, create: bool) -> None:
+        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        try:
+            self._fd = open_file(path, flags)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"the disk is full (creating {path.name})") from error
+            raise
+        self._path = path
+        self.size_bytes = os.fstat(self._fd).st_size
+
+    def allocate(self, end: int) -> None:
+        if end <= self.size_bytes:
+            return
+        result = lib.tw_allocate(self._fd, self.size_bytes, end - self.size_bytes)
+        if result:
+            _raise_allocation(result, self._path.name)
+        self.size_bytes = end
+
+    def write(self, offset: int, data: Buffer) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                written = os.pwrite(self._fd, view, offset)
+                view, offset = view[written:], offset + written
+        except OSError as error:
+            raise LogFailed(f"writing {self._path.name} failed: {error.strerror}") from error
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def cut(self, end: int) -> None:
+        size = self.size_bytes
+        os.ftruncate(self._fd, end)
+        self.size_bytes = end
+        self.allocate(size)
+        os.fsync(self._fd)
+
+    def truncate(self, end: int) -> None:
+        os.ftruncate(self._fd, end)
+        self.size_bytes = end
+
+    def map_into(self, base: Any, offset: int, span_bytes: int) -> None:
+        result = lib.tw_map_file(base, offset, self._fd, 0, span_bytes, 0)
+        if result:
+            raise OSError(-result, f"cannot map {self._path.name}: {os.strerror(-result)}")
+
+    def is_deleted(self) -> bool:
+        return os.fstat(self._fd).st_nlink == 0
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class FileDisk:
+    """Segments are files ``<base, 20 digits>.log`` in ``directory/commitlog``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._log_directory = directory / "commitlog"
+        self._log_directory.mkdir(mode=0o750, exist_ok=True)
+
+    def _path(self, base: int) -> Path:
+        return self._log_directory / f"{base:020d}.log"
+
+    def segments(self) -> list[int]:
+        return sorted(int(path.stem) for path in self._log_directory.glob("*.log") if path.stem.isdigit())
+
+    def open_segment(self, base: int, *, create: bool) -> SegmentFile:
+        return FileSegment(self._path(base), create)
+
+    def remove_segment(self, base: int) -> None:
+        self._path(base).unlink()
+
+    def adopt_segment(self, base: int, source: Path) -> None:
+        os.link(source, self._path(base))
+
+    def sync_directory(self) -> None:
+        for path in (self._log_directory, self.directory):
+            fd = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self.directory / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
+        temporary = self._new(name)
+        try:
+            # Not cut before it is written: there may be room in it already.
+            with open(open_file(temporary, os.O_RDWR | os.O_CREAT), "wb") as file:
+                file.write(data)
+                file.truncate()
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(temporary, self.directory / name)
+            if durable:
+                self.sync_directory()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                temporary.unlink(missing_ok=True)  # half a file would only take space
+                raise DiskFull(f"the disk is full (writing {name})") from error
+            raise
+
+    def _new(self, name: str) -> Path:
+        return self.directory / f"{name}.new"
+
+    def prepare(self, name: str, size_bytes: int) -> None:
+        file = FileSegment(self._new(name), create=True)
+        try:
+            file.allocate(size_bytes)
+        finally:
+            file.close()
+
+    def remove(self, name: str) -> None:
+        (self.directory / name).unlink(missing_ok=True)
+        self.sync_directory()
+
+    def held_bytes(self, name: str) -> int:
+        try:
+            return (self.directory / name).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def resize_held(self, name: str, size_bytes: int) -> None:
+        file = FileSegment(self.directory / name, create=True)
+        before_bytes = file.size_bytes
+        try:
+            if size_bytes > before_bytes:
+                file.allocate(size_bytes)
+            else:
+                file.truncate(size_bytes)
+        except DiskFull:
+            file.truncate(before_bytes)  # it may have got a part of it
+            raise
+        finally:
+            file.close()

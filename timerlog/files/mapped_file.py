@@ -1,0 +1,255 @@
+"""A file as one flat array that grows in place.
+
+A region reserves a large range of addresses once and maps its file there. Growing allocates disk blocks *first*, so a
+full disk is an error before anything is written, and arrays over the region stay valid for ever. ``path=None`` gives
+a region without a file (memory only), which the simulator and unit tests use.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tickwheel_native import ffi, lib
+from timerlog.errors import DiskFull, NoAddressSpace, StoreError
+from timerlog.files.disk import open_file
+from timerlog.files.holes import PAGE_BYTES as PAGE_BYTES
+from timerlog.files.holes import Holes, find_holes, reading_fills
+from timerlog.files.reserve import Lender, allocate_lent
+
+SMALLEST_STEP_BYTES = 64 * 1024
+LARGEST_STEP_BYTES = 8 * 1024 * 1024
+
+
+def _check(result: int, what: str) -> None:
+    if result == 0:
+        return
+    if -result in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        raise DiskFull(f"the disk is full ({what})")
+    raise OSError(-result, f"{os.strerror(-result)} ({what})")
+
+
+class Region:
+    """``allocated_bytes`` of a file, mapped at a fixed address inside ``reserve_bytes`` of address space."""
+
+    def __init__(self, path: Path | None, reserve_bytes: int, lender: Lender | None = None) -> None:
+        """``lender`` helps out when the disk is full."""
+        self.path = path
+        self._lender = lender
+        self.reserve_bytes = reserve_bytes
+        self.allocated_bytes = 0
+        # Without a path: an unlinked file in memory; the same calls, no disk.
+        self._memory_fd = os.memfd_create("tickwheel-region", os.MFD_CLOEXEC) if path is None else -1
+        self._base = lib.tw_reserve(reserve_bytes)
+        if self._base == ffi.NULL:
+            raise NoAddressSpace(f"cannot reserve {reserve_bytes} bytes of address space for {path}")
+        #: None where holes may be read.
+        self._holes: Holes | None = None
+        try:
+            with self._file() as fd:
+                size = os.fstat(fd).st_size // PAGE_BYTES * PAGE_BYTES
+                fills = reading_fills(fd)
+                if fills or Holes.are_read_only:
+                    self._holes = Holes(self._base)
+                if size:
+                    self._map(fd, 0, size)
+                if size and fills:
+                    self._cover_holes(fd, size)
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def _file(self) -> Iterator[int]:
+        """The file, open for a moment: thousands of topics must not need thousands of descriptors."""
+        if self.path is None:
+            yield self._memory_fd
+            return
+        fd = open_file(self.path, os.O_RDWR | os.O_CREAT)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    @property
+    def address(self) -> int:
+        """The address of byte 0; constant for the life of the region."""
+        return int(ffi.cast("uintptr_t", self._base))
+
+    @property
+    def pointer(self) -> Any:
+        return self._base
+
+    def _map(self, fd: int, start: int, end: int) -> None:
+        _check(lib.tw_map_file(self._base, start, fd, start, end - start, 1), f"mapping {self.path}")
+        self.allocated_bytes = end
+
+    def _cover_holes(self, fd: int, size: int) -> None:
+        if self._holes is not None:
+            for start, end in find_holes(fd, size, is_own=True):
+                self._holes.cover(start, end)
+
+    def ensure(self, bytes_needed: int) -> None:
+        """Makes at least ``bytes_needed`` usable, growing by doubling steps; on a full disk by the smallest one.
+        Raises ``DiskFull``; then nothing changed."""
+        if bytes_needed <= self.allocated_bytes:
+            return
+        step = min(max(self.allocated_bytes, SMALLEST_STEP_BYTES), LARGEST_STEP_BYTES)
+        least = -(-bytes_needed // PAGE_BYTES) * PAGE_BYTES
+        target = max(self.allocated_bytes + step, least)
+        if target > self.reserve_bytes:
+            target = self.reserve_bytes
+            if bytes_needed > target:
+                raise StoreError(f"{self.path} cannot grow beyond {self.reserve_bytes} bytes")
+        start = self.allocated_bytes
+        with self._file() as fd:
+            if not self._has_room(fd, target):
+                target = min(target, least)
+                self._allocate_least(fd, target)
+            self._map(fd, start, target)
+
+    def _has_room(self, fd: int, target: int) -> bool:
+        try:
+            self._allocate(fd, target)
+        except DiskFull:
+            return False
+        return True
+
+    def _allocate(self, fd: int, target: int) -> None:
+        start = self.allocated_bytes
+        _check(lib.tw_allocate(fd, start, target - start), f"growing {self.path}")
+
+    def _allocate_least(self, fd: int, target: int) -> None:
+        if not self._has_room(fd, target):
+            missing_bytes = target - self.allocated_bytes
+            allocate_lent((self._lender,), missing_bytes, lambda: self._allocate(fd, target))
+
+    def start_at(self, offset: int) -> None:
+        """Begins to allocate disk blocks at ``offset``: what lies before and was not allocated yet reads as zeros, and
+        must never be written."""
+        start, offset = self.allocated_bytes, offset // PAGE_BYTES * PAGE_BYTES
+        if offset <= start:
+            return
+        if offset > self.reserve_bytes:
+            raise StoreError(f"{self.path} cannot grow beyond {self.reserve_bytes} bytes")
+        with self._file() as fd:
+            os.ftruncate(fd, offset)
+            self._map(fd, start, offset)
+            if self._holes is not None:
+                self._holes.cover(start, offset)
+
+    def clear(self) -> None:
+        """Gives everything back and starts anew with an empty file."""
+        if self.allocated_bytes:
+            _check(lib.tw_unmap_to_reserved(self._base, 0, self.allocated_bytes), f"clearing {self.path}")
+        if self._holes is not None:
+            self._holes.forget()
+        with self._file() as fd:
+            os.ftruncate(fd, 0)
+        self.allocated_bytes = 0
+
+    def array(self, dtype: npt.DTypeLike, offset_bytes: int, count: int) -> npt.NDArray[Any]:
+        """A numpy array over ``count`` items at ``offset_bytes``; they must be allocated before they are touched."""
+        itemsize = np.dtype(dtype).itemsize
+        buffer = ffi.buffer(ffi.cast("char *", self._base) + offset_bytes, itemsize * count)
+        return np.frombuffer(buffer, dtype=dtype)
+
+    def free(self, start: int, end: int) -> None:
+        """Gives the disk blocks of ``[start, end)``, whole pages, back; the range then reads as zeros, and is never
+        written. Safe in another thread as long as nobody closes the region."""
+        if self.leave(start, end):
+            self.punch(start, end)
+
+    def leave(self, start: int, end: int) -> bool:
+        """Before ``punch``: whether nothing needs ``[start, end)``, whole pages, any more. Fast."""
+        return self._holes is None or self._holes.cover(start, end)
+
+    def punch(self, start: int, end: int) -> None:
+        """Gives disk blocks back that were left. It may wait for the disk, and is safe in another thread."""
+        if self.path is None:
+            if self.is_open:
+                self._punch_hole(self._memory_fd, start, end)
+            return
+        try:
+            fd = open_file(self.path, os.O_RDWR)
+        except FileNotFoundError:
+            return  # its topic was deleted
+        try:
+            self._punch_hole(fd, start, end)
+        finally:
+            os.close(fd)
+
+    def refill(self, start: int, end: int) -> None:
+        """Gives ``[start, end)``, which is a part of what is usable, disk blocks again. Safe in another thread. Raises
+        ``DiskFull``."""
+        with self._file() as fd:
+            if self._holes is None:
+                _check(lib.tw_allocate(fd, start, end - start), f"refilling {self.path}")
+            else:
+                self._fill_holes(fd, self._holes, start, end)
+
+    def _fill_holes(self, fd: int, holes: Holes, start: int, end: int) -> None:
+        """Only them: on tmpfs, what does not fit takes blocks away that were there and not yet written."""
+        for first, last in holes.within(start // PAGE_BYTES * PAGE_BYTES, -(-end // PAGE_BYTES) * PAGE_BYTES):
+            _check(lib.tw_allocate(fd, first, last - first), f"refilling {self.path}")
+            _check(lib.tw_map_file(self._base, first, fd, first, last - first, 1), f"mapping {self.path}")
+            holes.uncovered(first, last)
+
+    def write_back(self, start: int, end: int) -> None:
+        """Writes what is dirty in ``[start, end)`` without haste: what the system would write in one burst later,
+        for which everybody's syncs wait. Safe in another thread, and promises nothing."""
+        if self.path is None:
+            return
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return  # its topic was deleted, or clients have all open files: the system writes it some day
+        try:
+            lib.tw_write_back(fd, start, end - start)
+        finally:
+            os.close(fd)
+
+    def _punch_hole(self, fd: int, start: int, end: int) -> None:
+        result = lib.tw_punch_hole(fd, start, end - start)
+        if result != -errno.EOPNOTSUPP:  # a file system without holes keeps the space; nothing else is wrong
+            _check(result, f"freeing part of {self.path or 'memory'}")
+
+    def sync(self) -> None:
+        """Writes every change to the disk."""
+        if self.allocated_bytes:
+            _check(lib.tw_sync_map(self._base, self.allocated_bytes), f"syncing {self.path}")
+            with self._file() as fd:
+                os.fsync(fd)
+
+    def disk_bytes(self) -> int:
+        if self.path is None:
+            return os.fstat(self._memory_fd).st_blocks * 512
+        return self.path.stat().st_blocks * 512
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._base != ffi.NULL)
+
+    def delete(self) -> None:
+        """Closes the region and deletes its file."""
+        self.close()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Unmaps the region. No array over it may be touched afterwards."""
+        if self._base != ffi.NULL:
+            lib.tw_release(self._base, self.reserve_bytes)
+            self._base = ffi.NULL
+            if self._holes is not None:
+                self._holes.forget()
+        if self._memory_fd >= 0:
+            os.close(self._memory_fd)
+            self._memory_fd = -1

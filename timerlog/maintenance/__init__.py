@@ -1,0 +1,1 @@
+"""What an operator asks of a whole directory: backup, inspect, repair."""

@@ -1,0 +1,409 @@
+"""Online backups: a copy of the CommitLog, made beside a broker that serves, and verified record by record.
+
+The log is append-only and everything else follows from it, so a copy of its files up to a point where a record ends is
+a whole data directory. The broker takes no part: segments are opened before they are copied, and an open file stays
+when a purge deletes its name. What lies in the log when the copy begins is in it, so everything that was acknowledged
+before is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tickwheel_native import crc32c
+from timerlog.commitlog.log import pack_segment_header, unpack_segment_header
+from timerlog.commitlog.reader import MappedLog, full_disk_errors, sync_directory
+from timerlog.errors import (
+    BackupTargetInUse,
+    BadBackup,
+    BadDirectory,
+    DamagedLog,
+    NoDataDirectory,
+    UnsupportedFormat,
+)
+from timerlog.files.disk import FileDisk
+from timerlog.files.small_files import seal, unseal
+from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES, RecordType
+from timerlog.recovery import checkpoint as checkpoints
+from timerlog.recovery.opening import END_RECORD, REASONS
+
+NAME: Final = "backup.json"
+BACKUP_FORMAT: Final = 1
+#: How often segments may be purged while they are being opened.
+_ATTEMPTS: Final = 10
+_PIECE_BYTES: Final = 4 * 1024 * 1024
+#: Written to the disk after so much, so that the broker's syncs never wait for a long queue.
+_WRITE_BACK_BYTES: Final = 16 * 1024 * 1024
+
+
+class BackupSegment(msgspec.Struct, frozen=True):
+    file: str
+    base: int
+    size_bytes: int
+    crc32c: int
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup holds. Everything before ``end_position`` of the log is in it."""
+
+    log_format: int = FORMAT_VERSION
+    log_id: str
+    created_ms: int
+    segment_bytes: int
+    end_position: int
+    records: int
+    messages: int
+    segments: list[BackupSegment]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+
+def pack_manifest(backup: Backup) -> bytes:
+    return seal(BACKUP_FORMAT, backup)
+
+
+def read_manifest(directory: Path) -> Backup:
+    """Raises ``BadBackup`` when it is none or damaged, ``UnsupportedFormat`` for one of a newer version."""
+    try:
+        content = (directory / NAME).read_bytes()
+    except OSError as error:
+        raise BadBackup(f"{directory} is not a finished backup: it has no {NAME}") from error
+    body = unseal(content, BACKUP_FORMAT, "the backup")
+    if body is None:
+        raise BadBackup(f"{directory / NAME} is damaged: its checksum is wrong")
+    backup = msgspec.json.decode(body, type=Backup)
+    if backup.log_format > FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"the backup holds a log of format {backup.log_format}; this version reads up to {FORMAT_VERSION}"
+        )
+    return backup
+
+
+def check_empty(target: Path, *sources: Path) -> None:
+    """Raises ``BackupTargetInUse`` unless nothing lies at ``target``, and it is no part of any of ``sources``."""
+    for source in sources:
+        if target.resolve().is_relative_to(source.resolve()):
+            raise BackupTargetInUse(f"{target} lies inside {source}")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise BackupTargetInUse(f"{target} is not empty")
+
+
+def back_up(
+    directory: Path, target: Path, created_ms: int, pause: Callable[[int], None] = lambda copied_bytes: None
+) -> Backup:
+    """Copies the log of ``directory`` to ``target``, which is made, while a broker may serve; then reads the copy back
+    and verifies every record. ``pause`` is told how much was copied, and may wait.
+
+    Raises ``NoDataDirectory``, ``BackupTargetInUse``, ``DamagedLog``, ``UnsupportedFormat``, ``DiskFull``; then
+    nothing is left at ``target``.
+    """
+    if not (directory / "commitlog").is_dir():
+        raise NoDataDirectory(f"{directory} is not a data directory: it has no commitlog/")
+    check_empty(target, directory)
+    had_target = target.exists()
+    try:
+        with full_disk_errors(target), ExitStack() as files:
+            (target / "commitlog").mkdir(parents=True, mode=0o750)
+            return _Copying(directory, target, pause, files).run(created_ms)
+    except BaseException:
+        shutil.rmtree(target / "commitlog" if had_target else target, ignore_errors=True)
+        raise
+
+
+class _Copying:
+    def __init__(self, directory: Path, target: Path, pause: Callable[[int], None], files: ExitStack) -> None:
+        self._directory, self._target, self._pause, self._files = directory, target, pause, files
+        self._held: dict[int, int] = {}  # base → descriptor
+        self._unwritten_bytes = 0
+
+    def run(self, created_ms: int) -> Backup:
+        floor = self._durable_position()
+        self._hold()
+        if not self._held:
+            raise BadDirectory(f"{self._directory} holds no log yet")
+        for base in sorted(self._held):
+            self._copy(base)
+        log = MappedLog.of(self._target / "commitlog")
+        try:
+            end, counts = self._verify(log)
+            return self._finish(log, end, counts, floor, created_ms)
+        finally:
+            log.close()
+
+    def _verify(self, log: MappedLog) -> tuple[int, dict[int, int]]:
+        """Reads every record of the copy, and follows a broker that goes on: see ``verify_log``.
+
+        A copy takes its time. Behind a place that was not written yet when it was read, there may be what was written a
+        moment later: that looks like damage. So such a place is read once more, and counts as damage if it is still not
+        whole.
+        """
+        check_bases(log)
+        position, read_again = log.bases[0] + SEGMENT_HEADER_BYTES, -1
+        while True:
+            base = position // log.segment_bytes * log.segment_bytes
+            end, reason = log.reader.verify(position)
+            if reason == END_RECORD:
+                base += log.segment_bytes
+                if base not in log.reader.sizes and not self._take_later(log):
+                    break
+                position = base + SEGMENT_HEADER_BYTES
+            elif end != read_again and (base != log.bases[-1] or log.reader.marked_behind(end) > end):
+                self._copy(base, end - base)
+                log.remap(base, self._path(base))
+                position = read_again = end
+            else:
+                break
+        check_end(log, end, reason)
+        self._drop_behind(log, end, reason)
+        return end, counts_of(log)
+
+    def _drop_behind(self, log: MappedLog, end: int, reason: int) -> None:
+        """Leaves out segments in which the broker was about to go on, and had not yet said so, as a start would."""
+        later = [base for base in log.bases if base > end]
+        if later and reason != END_RECORD and log.reader.garbage_behind(end):
+            raise _damaged_at(log, end, REASONS[reason])
+        for base in later:
+            log.drop(base)
+            self._path(base).unlink()
+
+    def _take_later(self, log: MappedLog) -> bool:
+        """Copies the segments in which a broker has gone on meanwhile, if any."""
+        bases = self._hold_later()
+        for base in bases:
+            self._copy(base)
+            log.remap(base, self._path(base))
+        check_bases(log)
+        return bool(bases)
+
+    def _path(self, base: int) -> Path:
+        return self._target / "commitlog" / f"{base:020d}.log"
+
+    def _durable_position(self) -> int:
+        found = checkpoints.load(FileDisk(self._directory))
+        return 0 if found is None else found.durable_position
+
+    def _hold(self) -> None:
+        """Opens every segment that there is: from then on a purge cannot take it away."""
+        for _ in range(_ATTEMPTS):
+            self._hold_later()
+            steps = {later - base for base, later in pairwise(sorted(self._held))}
+            if len(steps) <= 1:
+                break
+            self._held.clear()  # some were purged just now; the files are closed in the end
+        else:
+            raise DamagedLog("a segment is missing from the middle of the CommitLog")
+        found = checkpoints.load(FileDisk(self._directory))
+        if found is not None and found.segments and min(found.segments) < min(self._held, default=0):
+            raise DamagedLog(f"segment {min(found.segments):020d}.log is missing")
+
+    def _hold_later(self) -> list[int]:
+        """Opens the segments that are not held yet; returns which."""
+        bases = FileDisk(self._directory).segments()
+        later = [base for base in bases if base > max(self._held, default=-1)]
+        return [base for base in later if self._open(base, is_newest=base == bases[-1])]
+
+    def _open(self, base: int, *, is_newest: bool) -> bool:
+        path = self._directory / "commitlog" / f"{base:020d}.log"
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False  # purged since: what was needed of it stands in a later one
+        self._files.callback(os.close, fd)
+        if unpack_segment_header(os.pread(fd, SEGMENT_HEADER_BYTES, 0)) is not None:
+            self._held[base] = fd
+        elif not is_newest:  # that one may be about to be created
+            raise DamagedLog(f"segment {path.name} has a damaged header")
+        return base in self._held
+
+    def _copy(self, base: int, at: int = 0) -> None:
+        """Copies a segment from byte ``at`` on."""
+        source = self._held[base]
+        size_bytes = os.fstat(source).st_size
+        with open(self._path(base), "r+b" if at else "xb", buffering=0) as copy:
+            copy.seek(at)
+            while at < size_bytes:
+                piece = os.pread(source, min(_PIECE_BYTES, size_bytes - at), at)
+                if not piece:
+                    break
+                copy.write(piece)
+                at += len(piece)
+                self._note_written(copy.fileno(), len(piece))
+                self._pause(len(piece))
+            os.fsync(copy.fileno())
+            # What is read back comes from the disk then, and the broker keeps its part of the memory.
+            os.posix_fadvise(copy.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def _note_written(self, fd: int, size_bytes: int) -> None:
+        self._unwritten_bytes += size_bytes
+        if self._unwritten_bytes >= _WRITE_BACK_BYTES:
+            os.fdatasync(fd)
+            self._unwritten_bytes = 0
+
+    def _finish(
+        self, log: MappedLog, end: int, counts: dict[int, int], floor: int, created_ms: int
+    ) -> Backup:
+        """Cuts what was still being written, and says what the copy holds."""
+        if end < floor:
+            raise DamagedLog(
+                f"the log is damaged at position {end}: it was on the disk up to position {floor}"
+            )
+        last = end // log.segment_bytes * log.segment_bytes
+        os.truncate(self._path(last), end - last)
+        segments = [
+            BackupSegment(f"commitlog/{base:020d}.log", base, *_size_and_checksum(self._target, base))
+            for base in log.bases
+        ]
+        backup = Backup(
+            log_id=f"{log.log_id:016x}",
+            created_ms=created_ms,
+            segment_bytes=log.segment_bytes,
+            end_position=end,
+            records=sum(counts.values()),
+            messages=counts.get(RecordType.MESSAGE, 0),
+            segments=segments,
+        )
+        sync_directory(self._target / "commitlog")
+        temporary = self._target / f"{NAME}.new"
+        with temporary.open("wb") as file:
+            file.write(pack_manifest(backup))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(self._target / NAME)
+        sync_directory(self._target)
+        sync_directory(self._target.resolve().parent)
+        return backup
+
+
+def _size_and_checksum(target: Path, base: int) -> tuple[int, int]:
+    path = target / "commitlog" / f"{base:020d}.log"
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+    return path.stat().st_size, file_checksum(path)
+
+
+def file_checksum(path: Path) -> int:
+    """The CRC-32C of a whole file."""
+    seed = 0
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            seed = crc32c(piece, seed)
+    return seed
+
+
+def verify_log(log: MappedLog) -> tuple[int, dict[int, int]]:
+    """Reads every record of a copied log: (where its last whole record ends, how many there are of each type). Raises
+    ``DamagedLog`` for anything that is not whole before that."""
+    check_bases(log)
+    end = 0
+    for base in log.bases:
+        end, reason = log.reader.verify(base + SEGMENT_HEADER_BYTES)
+        if base != log.bases[-1] and reason != END_RECORD:
+            raise _damaged_at(log, end, REASONS[reason])
+    check_end(log, end, reason)
+    return end, counts_of(log)
+
+
+def check_bases(log: MappedLog) -> None:
+    """Raises ``DamagedLog`` when a segment is missing at the start or between others."""
+    bases = log.bases
+    if bases != list(range(bases[0], bases[-1] + 1, log.segment_bytes)):
+        raise DamagedLog("a segment is missing from the middle of the CommitLog")
+    if bases[0] and log.first_type() != RecordType.BASE:
+        raise DamagedLog(f"the start of the CommitLog, before {bases[0]:020d}.log, is missing")
+
+
+def check_end(log: MappedLog, end: int, reason: int) -> None:
+    """Raises ``DamagedLog`` when something behind ``end`` says that the log was on the disk beyond it."""
+    if (marked := log.reader.marked_behind(end)) > end:
+        what = "" if reason == END_RECORD else f"{REASONS[reason]}; "
+        raise _damaged_at(log, end, f"{what}the log was on disk up to position {marked}")
+
+
+def _damaged_at(log: MappedLog, end: int, reason: str) -> DamagedLog:
+    base = end // log.segment_bytes * log.segment_bytes
+    return DamagedLog(f"segment {base:020d}.log is damaged at offset {end - base} (position {end}): {reason}")
+
+
+def counts_of(log: MappedLog) -> dict[int, int]:
+    """How many records of each type were read."""
+    return {number: int(count) for number, count in enumerate(log.reader.counts) if count}
+
+
+def check_backup(directory: Path) -> Backup:
+    """Verifies a backup: its manifest, the checksum of every file, every record. Raises ``BadBackup``,
+    ``UnsupportedFormat``."""
+    backup = read_manifest(directory)
+    for segment in backup.segments:
+        path = directory / segment.file
+        if segment.file != f"commitlog/{segment.base:020d}.log" or not path.is_file():
+            raise BadBackup(f"{path} is missing")
+        if path.stat().st_size != segment.size_bytes or file_checksum(path) != segment.crc32c:
+            raise BadBackup(f"{path} is damaged: it is not what was backed up")
+    named = {Path(segment.file).name for segment in backup.segments}
+    if {path.name for path in (directory / "commitlog").iterdir()} != named:
+        raise BadBackup(f"{directory / 'commitlog'} has files in it that are no part of the backup")
+    log = MappedLog.of(directory / "commitlog")
+    try:
+        end, counts = verify_log(log)
+    except DamagedLog as error:
+        raise BadBackup(f"{directory}: {error}") from error
+    finally:
+        log.close()
+    if (end, sum(counts.values())) != (backup.end_position, backup.records):
+        raise BadBackup(f"{directory} does not end where its {NAME} says")
+    return backup
+
+
+def restore(source: Path, target: Path, log_id: int) -> Backup:
+    """Makes a data directory at ``target`` out of a backup, after all of it was verified. ``log_id``: a new number,
+    because what is sent from now on is numbered anew, beside what the broker that was backed up has sent since.
+
+    Raises ``BadBackup``, ``UnsupportedFormat``, ``BackupTargetInUse``, ``DiskFull``; then nothing is left there.
+    """
+    check_empty(target, source)
+    backup = check_backup(source)
+    had_target = target.exists()
+    try:
+        with full_disk_errors(target):
+            _restore(backup, source, target, log_id)
+    except BaseException:
+        shutil.rmtree(target / "restoring" if had_target else target, ignore_errors=True)
+        raise
+    return backup
+
+
+def _restore(backup: Backup, source: Path, target: Path, log_id: int) -> None:
+    # Under another name until it is complete: a broker must not start on half a log.
+    new = target / "restoring"
+    new.mkdir(parents=True, mode=0o750)
+    for segment in backup.segments:
+        _copy_segment(source / segment.file, new / Path(segment.file).name, segment, backup, log_id)
+    sync_directory(new)
+    new.rename(target / "commitlog")
+    sync_directory(target)
+    sync_directory(target.resolve().parent)
+
+
+def _copy_segment(source: Path, copy: Path, segment: BackupSegment, backup: Backup, log_id: int) -> None:
+    header = pack_segment_header(segment.base, backup.segment_bytes, log_id)
+    seed = 0
+    with source.open("rb") as old, copy.open("xb") as file:
+        os.fchmod(file.fileno(), 0o640)
+        while piece := old.read(_PIECE_BYTES):
+            seed = crc32c(piece, seed)
+            file.write(piece)
+        file.flush()
+        os.pwrite(file.fileno(), header, 0)
+        os.fsync(file.fileno())
+    if seed != segment.crc32c:
+        raise BadBackup(f"{source} has changed while it was read")

@@ -1,0 +1,1 @@
+"""Giving disk space back, by whole segments and by pages."""

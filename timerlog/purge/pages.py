@@ -1,0 +1,150 @@
+"""Which pages of the tables hold nothing any more, and giving their disk space back.
+
+A page that is given back reads as zeros and must never be written again: on a full disk the write would end the
+process. So a page goes only when every item on it is gone for ever, and items that are gone are never written: the
+C functions look before they write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from timerlog.files.mapped_file import PAGE_BYTES, Region
+from timerlog.layout import HEADER_BYTES
+from timerlog.tables.tables import Table, Tables
+
+#: Half a megabyte at a time, so that nobody who touches the file waits long.
+_PAGES_A_STEP: Final = 128
+
+Pages = npt.NDArray[np.uint64]
+UInt64Array = npt.NDArray[np.uint64]
+Piece: TypeAlias = tuple[Region, int, int]  # and from which byte to which
+
+
+class Reclaim:
+    """Takes note of what is purged, and frees the pages that became empty by it."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._rows: list[Pages] = []
+        #: By group: pages of its deliveries.
+        self._deliveries: dict[int, list[Pages]] = {}
+        #: By table: below which item everything was given back already.
+        self._freed: dict[Table, int] = {}
+        # A run that was interrupted may have left empty pages behind: the first one looks at all of them.
+        self._sweeps_all = any(
+            int(tables.native.topics[topic_id].purged_messages) for topic_id in tables.topics
+        )
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._rows) or self._sweeps_all
+
+    def note(self, ids: UInt64Array) -> None:
+        """These messages are about to be forgotten."""
+        rows = self._tables.rows[ids]
+        self._rows.append(self._tables.messages.pages_of(ids))
+        for topic_id in np.unique(rows["topic_id"]).tolist():
+            if topic_id in self._tables.topics:
+                self._note_deliveries(topic_id, rows["topic_seq"][rows["topic_id"] == topic_id])
+
+    def _note_deliveries(self, topic_id: int, seqs: UInt64Array) -> None:
+        pages: Pages | None = None
+        for group_id in self._tables.topics[topic_id].groups.values():
+            if pages is None:  # those of all groups have the same numbers
+                pages = self._tables.groups[group_id].deliveries.pages_of(seqs)
+            self._deliveries.setdefault(group_id, []).append(pages)
+
+    def steps(self) -> Iterator[list[Piece]]:
+        """What to free, a little at each step. A checkpoint of what was purged must be there."""
+        rows, self._rows = self._rows, []
+        deliveries, self._deliveries = self._deliveries, {}
+        if self._sweeps_all:
+            rows, deliveries = self._everything()
+            self._sweeps_all = False
+        yield from self._free_below()
+        if rows:
+            yield from self._free(self._tables.messages, np.unique(np.concatenate(rows)), None)
+        for group_id, pages in deliveries.items():
+            group = self._tables.groups.get(group_id)
+            if group is not None:
+                unique = np.unique(np.concatenate(pages))
+                yield from self._free(group.deliveries, unique, group.record.topic_id)
+
+    def _everything(self) -> tuple[list[Pages], dict[int, list[Pages]]]:
+        """All pages that may be empty, besides those below the first message that is there."""
+        tables, native = self._tables, self._tables.native
+        deliveries = {
+            group_id: [_pages_between(group.deliveries, int(native.topics[group.record.topic_id].first_seq))]
+            for group_id, group in tables.groups.items()
+        }
+        return [_pages_between(tables.messages, int(native.first_id))], deliveries
+
+    def _free_below(self) -> Iterator[list[Piece]]:
+        """What lies before the first message that is still there, in the MessageTable and in each topic."""
+        tables, native = self._tables, self._tables.native
+        yield from self._free_range(tables.messages, int(native.first_id))
+        for topic_id in list(tables.topics):
+            topic, first = tables.topics.get(topic_id), int(native.topics[topic_id].first_seq)
+            if topic is None:
+                continue  # it was deleted meanwhile
+            yield from self._free_range(topic.arrivals, first)
+            for group_id in list(topic.groups.values()):
+                group = tables.groups.get(group_id)
+                if group is not None and not _in_chains(tables, group_id):
+                    yield from self._free_range(group.deliveries, first)
+
+    def _free_range(self, table: Table, end: int) -> Iterator[list[Piece]]:
+        """Frees the pages that hold only items below ``end``."""
+        start, end = self._freed.get(table, 0), min(end, table.capacity)
+        page = max(HEADER_BYTES, HEADER_BYTES + start * table.dtype.itemsize) // PAGE_BYTES
+        last = (HEADER_BYTES + end * table.dtype.itemsize) // PAGE_BYTES
+        while page < last and table.region.is_open:
+            stop = min(last, page + _PAGES_A_STEP)
+            yield [(table.region, page * PAGE_BYTES, stop * PAGE_BYTES)]
+            page = stop
+        self._freed[table] = max(start, end)
+
+    def _free(self, table: Table, pages: Pages, topic_id: int | None) -> Iterator[list[Piece]]:
+        """Frees those of some pages that are empty and stay so; ``topic_id``: of a table of deliveries."""
+        for start in range(0, len(pages), _PAGES_A_STEP):
+            if topic_id is not None and topic_id not in self._tables.topics:
+                return  # it was deleted meanwhile
+            some = pages[start : start + _PAGES_A_STEP]
+            free = some[[self._is_empty(table, int(page), topic_id) for page in some.tolist()]]
+            runs = np.split(free, np.flatnonzero(np.diff(free) != 1) + 1)
+            yield [
+                (table.region, int(run[0]) * PAGE_BYTES, (int(run[-1]) + 1) * PAGE_BYTES)
+                for run in runs
+                if len(run)
+            ]
+
+    def _is_empty(self, table: Table, page: int, topic_id: int | None) -> bool:
+        """Whether nothing is on a page, and nothing can come there."""
+        first = (page * PAGE_BYTES - HEADER_BYTES) // table.dtype.itemsize
+        end = -(-((page + 1) * PAGE_BYTES - HEADER_BYTES) // table.dtype.itemsize)
+        if page == 0 or end > table.capacity:
+            return False
+        if bool(table.items[first:end].view(np.uint8).any()):
+            return False
+        if topic_id is None:
+            return end <= self._tables.next_id
+        arrivals = self._tables.topics[topic_id].arrivals.items["id"]
+        count = int(self._tables.native.topics[topic_id].count)
+        return end <= count and not arrivals[first:end].any()
+
+
+def _pages_between(table: Table, first: int) -> Pages:
+    """The pages of a table from an item on."""
+    start = (HEADER_BYTES + first * table.dtype.itemsize) // PAGE_BYTES
+    return np.arange(start, max(start, table.region.allocated_bytes // PAGE_BYTES), dtype=np.uint64)
+
+
+def _in_chains(tables: Tables, group_id: int) -> bool:
+    """Whether messages wait for redelivery in a group: chains may still go through rows of purged ones."""
+    group = tables.native.groups[group_id]
+    return any(group.retry_lanes[word] for word in range(4)) or group.orders_count > 0

@@ -1,0 +1,489 @@
+"""Purging: disk space comes back by whole segments, the oldest first.
+
+What nobody needs any more is forgotten. What is still needed of the oldest segment is written once more at the head of
+the log, with all that is known of it (MOVED); then the segment is deleted. Everything happens in small steps, so that a
+caller can do other work between them, and a crash between any two of them loses nothing and doubles nothing:
+
+1. MOVED records for what is needed and a PURGED record for the rest of a part of the segment; applied to the tables.
+2. When all parts are done: wait until the log is on the disk up to here.
+3. A checkpoint that no longer names the segment, on the disk.
+4. The segment is deleted, and the tables give back the pages on which nothing is left.
+
+Disk space in the tables is given back last because a start never replays what lies before a checkpoint: a page that was
+given back must not be written again, since on a full disk that would end the process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tickwheel_native import ffi, lib
+from timerlog.commitlog.log import ALLOCATION_STEP_BYTES
+from timerlog.errors import DamagedLog, DiskFull
+from timerlog.files.disk import Disk, SegmentFile
+from timerlog.layout import KEY_PARTITIONS, RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, MessageState, RecordType
+from timerlog.purge.pages import Piece, Reclaim
+from timerlog.recovery import checkpoint as checkpoints
+from timerlog.tables.base_record import Purged
+
+if TYPE_CHECKING:
+    from timerlog.store import Store
+
+STEP_BYTES: Final = 256 * 1024
+STEP_MESSAGES: Final = 1_024
+_SURVEY_ROWS: Final = 16_384
+_RAISE: Final = 65_536
+_PARTITIONS_A_STEP: Final = 16
+#: A survey looks at every message: not more often than this.
+SURVEY_MS: Final = 5_000
+_SURVEYED_ROWS_A_MS: Final = 100
+_NEED_DISK: Final = 11
+#: What the log may grow by besides what is moved: the end of a segment, the start of the next one, control records.
+_MORE_THAN_MOVED_BYTES: Final = 2 * 1024 * 1024
+
+UInt64Array = npt.NDArray[np.uint64]
+
+
+class PurgeReport(msgspec.Struct, kw_only=True):
+    """What a purge did, or would do. ``freed_bytes``: of the log, without what moved messages take again."""
+
+    segments: int = 0
+    freed_bytes: int = 0
+    purged_messages: int = 0
+    moved_messages: int = 0
+    moved_bytes: int = 0
+    damaged_messages: int = 0
+    kept_messages: int = 0  #: in segments that stay
+
+
+@dataclass(frozen=True, slots=True)
+class WaitDurable:
+    """The purge goes on when the log is on the disk up to ``position``."""
+
+    position: int
+
+
+@dataclass(slots=True)
+class DropTicket:
+    """Deletes segments. ``run`` may be called in another thread while the store goes on; then the purge goes on."""
+
+    disk: Disk
+    checkpoint: bytes
+    segments: dict[int, SegmentFile]
+
+    def run(self) -> None:
+        """Raises ``OSError``, ``DiskFull`` (then nothing was deleted; it may be called again)."""
+        self.disk.replace(checkpoints.NAME, self.checkpoint, durable=True)
+        for base, file in self.segments.items():
+            file.close()
+            self.disk.remove_segment(base)
+        self.disk.sync_directory()
+
+
+@dataclass(slots=True)
+class FreeTicket:
+    """Gives pages of the tables back. ``run`` may be called in another thread, as it may wait for the disk."""
+
+    pieces: list[Piece]
+
+    def run(self) -> None:
+        """Raises ``OSError``."""
+        for region, start, end in self.pieces:
+            region.punch(start, end)
+
+
+#: What a step asks its caller for: None, only to be called again.
+Pause: TypeAlias = WaitDurable | DropTicket | FreeTicket | None
+Steps: TypeAlias = Generator[Pause, None, None]
+
+
+@dataclass(slots=True)
+class Job:
+    """One run over the log. ``force``: whatever can be purged is, also when little would be won."""
+
+    force: bool = False
+    dry_run: bool = False
+    report: PurgeReport = field(default_factory=PurgeReport)
+    is_done: bool = False
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class Survey:
+    """What the segments hold, oldest first."""
+
+    bases: list[int]
+    bytes_used: UInt64Array
+    live: UInt64Array
+    live_bytes: UInt64Array
+    dead: UInt64Array
+
+    @property
+    def dead_bytes(self) -> npt.NDArray[np.int64]:
+        return self.bytes_used.astype(np.int64) - self.live_bytes.astype(np.int64)
+
+    def messages_from(self, index: int) -> int:
+        """How many messages lie in the segments from one on."""
+        return int(self.live[index:].sum() + self.dead[index:].sum())
+
+
+class Purger:
+    """Call ``step`` again and again; ``start`` asks for a run now."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._native = store.tables.native
+        self._jobs: deque[Job] = deque()
+        self._job: Job | None = None
+        self._steps: Steps | None = None
+        self._now_ms = 0
+        self._next_survey_ms = 0
+        self._last_position = 0
+        self._dead = np.empty(STEP_MESSAGES, np.uint64)
+        self._damaged = np.empty(STEP_MESSAGES, np.uint64)
+        self._reclaim = Reclaim(store.tables)
+        #: What this purger wrote last, and what the last checkpoint covers of it.
+        self._written = self._covered = 0
+        self._ticket: DropTicket | None = None
+        self._surveyed_rows = 0
+        #: What was needed of the log when it was looked through last; None: it was not, yet.
+        self.live_bytes: int | None = None
+
+    @property
+    def is_dropping(self) -> bool:
+        """Whether a checkpoint is being written elsewhere."""
+        return self._ticket is not None
+
+    def close(self) -> None:
+        """The next start deletes what could not be deleted any more."""
+        if self._ticket is not None:
+            for file in self._ticket.segments.values():
+                file.close()
+
+    def start(self, *, dry_run: bool = False) -> Job:
+        """A purge of all that can go now; it is done when ``is_done``. One that has not begun serves all who ask."""
+        for job in self._jobs:
+            if job.dry_run == dry_run:
+                return job
+        job = Job(force=True, dry_run=dry_run)
+        self._jobs.append(job)
+        return job
+
+    @property
+    def is_running(self) -> bool:
+        return self._steps is not None
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Whether ``step`` would do nothing. After the clock went back, there is something to do."""
+        if self._steps is None and not self._store.adopter.is_idle:
+            return True  # rows are being filled in, and look as if they were gone
+        waits = self._now_ms <= now_ms < self._next_survey_ms
+        return self._steps is None and not self._jobs and waits
+
+    def step(self, now_ms: int) -> Pause:
+        """A little of the work, well under a millisecond or two. Raises ``DiskFull``, ``DamagedLog``: this run is over,
+        and another one begins later."""
+        self._now_ms = now_ms
+        if self.is_idle(now_ms):
+            return None
+        if self._steps is None:
+            self._job = self._jobs.popleft() if self._jobs else Job()
+            self._steps = self._run(self._job)
+        job = self._job
+        assert job is not None
+        try:
+            return next(self._steps)
+        except StopIteration:
+            self._finish(job, None)
+            return None
+        except Exception as error:
+            self._finish(job, error)
+            if job.force and isinstance(error, DiskFull | DamagedLog):
+                return None  # whoever asked is told
+            raise
+
+    def _finish(self, job: Job, error: Exception | None) -> None:
+        job.is_done, job.error, self._steps, self._job = True, error, None, None
+        self._next_survey_ms = self._now_ms + SURVEY_MS
+        if error is None and not job.report.segments:
+            self._next_survey_ms += self._surveyed_rows // _SURVEYED_ROWS_A_MS
+
+    # -- one run --
+
+    def _run(self, job: Job) -> Steps:
+        survey = Survey([], *(np.zeros(0, np.uint64) for _ in range(4)))
+        yield from self._survey(survey)
+        self.live_bytes = int(survey.live_bytes.sum())
+        count, with_current = self._choose(survey, force=job.force)
+        self._surveyed_rows = self._store.tables.next_id - int(self._native.first_id)
+        if job.dry_run:
+            self._forecast(job.report, survey, count)
+            return
+        self._store.spare.fill()
+        if with_current and not self._roll(is_alone=count == 1):
+            count -= 1  # the others can go all the same
+        job.report.kept_messages = survey.messages_from(count)
+        if count:
+            yield from self._clean(survey, count, job.report)
+        yield from self._give_back()
+        yield from self._shrink_keys()
+
+    def _roll(self, *, is_alone: bool) -> bool:
+        """Whether the log goes on in a new segment, so that the current one can go. The spare is for more than that,
+        unless no other segment can give space back."""
+        log = self._store.log
+        try:
+            with log.spending(self._store.spare if is_alone else None):
+                log.roll()
+        except DiskFull:
+            return False
+        self._written = log.appended_position
+        return True
+
+    def _survey(self, survey: Survey) -> Steps:
+        """Adds up what is live in each segment, some rows at a time."""
+        log = self._store.log
+        survey.bases = log.segments
+        count = len(survey.bases)
+        survey.live, survey.live_bytes, survey.dead = (np.zeros(count, np.uint64) for _ in range(3))
+        current, sizes = survey.bases[-1], log.sizes()
+        at, end_id = int(self._native.first_id), self._store.tables.next_id
+        while at < end_id:
+            stop = min(at + _SURVEY_ROWS, end_id)
+            lib.tw_purge_survey(
+                self._native, at, stop, self._now_ms, survey.bases[0], log.segment_bytes, count,
+                *(ffi.from_buffer("uint64_t[]", a) for a in (survey.live, survey.live_bytes, survey.dead)),
+            )  # fmt: skip
+            at = stop
+            yield None
+        used = [sizes[base] for base in survey.bases[:-1]] + [max(0, log.appended_position - current)]
+        survey.bytes_used = np.array(used, np.uint64)
+
+    def _choose(self, survey: Survey, *, force: bool) -> tuple[int, bool]:
+        """How many segments to purge, and whether the current one, which is still written, is among them."""
+        dead_bytes, closed = survey.dead_bytes, len(survey.bases) - 1
+        log = self._store.log
+        quiet = log.appended_position == self._last_position
+        is_current = log.segments[-1] == survey.bases[-1]
+        self._last_position = log.appended_position
+        if force:
+            wanted = np.flatnonzero(
+                (survey.dead > 0) | (2 * dead_bytes >= survey.bytes_used.astype(np.int64))
+            )
+            count = min(int(wanted[-1]) + 1, closed) if len(wanted) else 0
+            quiet = True
+        else:
+            count = 0
+            while count < closed and self._is_worth_it(survey, count):
+                count += 1
+        with_current = is_current and count == closed and quiet and self._current_can_go(survey, force)
+        count = self._up_to_base(survey.bases, count + with_current, with_current)
+        return count, with_current and count == closed + 1
+
+    def _is_worth_it(self, survey: Survey, index: int) -> bool:
+        """At least half of the segment is dead, or so much of the log that rewriting it all would free as much."""
+        dead_bytes = survey.dead_bytes[index:]
+        if 2 * int(dead_bytes[0]) >= int(survey.bytes_used[index]):
+            return True
+        least = max(int(survey.live_bytes[index:].sum()), 2 * self._store.log.segment_bytes)
+        return int(dead_bytes.sum()) > least
+
+    def _current_can_go(self, survey: Survey, force: bool) -> bool:
+        """A new segment takes disk space as well: it must be worth it."""
+        used, live = int(survey.bytes_used[-1]), int(survey.live_bytes[-1])
+        if force:
+            return bool(survey.dead[-1]) and 2 * live <= used
+        return 4 * live <= used and self._store.log.sizes()[survey.bases[-1]] > ALLOCATION_STEP_BYTES
+
+    def _up_to_base(self, bases: list[int], count: int, with_current: bool) -> int:
+        """A segment can be dropped only when the next one can be understood alone; that after the current one will."""
+        log = self._store.log
+        if count == len(bases) and with_current:
+            return count
+        while count and not log.begins_with_base(bases[count]):
+            count -= 1
+        return count
+
+    def _forecast(self, report: PurgeReport, survey: Survey, count: int) -> None:
+        sizes = self._store.log.sizes()
+        report.segments = count
+        report.moved_messages = int(survey.live[:count].sum())
+        report.moved_bytes = int(survey.live_bytes[:count].sum())
+        report.purged_messages = int(survey.dead[:count].sum())
+        report.kept_messages = survey.messages_from(count)
+        report.freed_bytes = sum(sizes[base] for base in survey.bases[:count]) - report.moved_bytes
+
+    # -- segments --
+
+    def _clean(self, survey: Survey, count: int, report: PurgeReport) -> Steps:
+        """Several segments go together only when one between them has no BASE record: an older version wrote it."""
+        together: list[int] = []
+        for base, live_bytes in zip(survey.bases[:count], survey.live_bytes.tolist(), strict=False):
+            together.append(base)
+            yield from self._clean_segment(base, live_bytes, report)
+            if self._store.log.begins_with_base(base + self._store.log.segment_bytes):
+                yield from self._drop(together, report)
+                yield from self._give_back()
+                together = []
+
+    def _clean_segment(self, base: int, live_bytes: int, report: PurgeReport) -> Steps:
+        end = base + self._store.log.sizes()[base]
+        end = min(end, base + self._store.log.segment_bytes)
+        at = base + SEGMENT_HEADER_BYTES
+        # Spent on a segment that stays in the end, the spare would be gone for nothing.
+        is_enough = self._store.spare.can_lend(live_bytes + _MORE_THAN_MOVED_BYTES)
+        spare = self._store.spare if is_enough else None
+        while at < end:
+            with self._store.log.spending(spare):
+                at = self._clean_part(at, end, report)
+            yield None
+
+    def _clean_part(self, start: int, end: int, report: PurgeReport) -> int:
+        """Moves or forgets what a part of a segment holds; returns where the next part starts."""
+        log = self._store.log
+        log.flush()
+        at, result = ffi.new("uint64_t *", start), ffi.new("tw_purging *")
+        moved_from = log.appended_position
+        stop = self._plan(at, min(start + STEP_BYTES, end), end, result)
+        if stop < 0:
+            raise DamagedLog(f"the segment at {start} is damaged near {at[0]}: it cannot be purged")
+        if stop == _NEED_DISK and at[0] == start:
+            log.make_message_room(int(result.need) + STEP_BYTES)
+            moved_from = log.appended_position
+            if self._plan(at, min(start + STEP_BYTES, end), end, result) and at[0] == start:
+                raise DiskFull("there is no room to move a message to")
+        if result.moved:
+            log.touched()
+            self._apply_moved(moved_from, log.flush())
+        dead, damaged = self._dead[: result.dead], self._damaged[: result.damaged].copy()
+        if len(damaged):
+            log.append(RecordType.DAMAGED, 0, damaged.tobytes())
+            log.flush()
+            self._store.applier.end(damaged, MessageState.DAMAGED)
+            dead = np.concatenate([dead, damaged])
+        if len(dead):
+            self._forget(start, int(at[0]), dead)
+        if result.moved or len(dead):
+            self._written = log.appended_position
+        report.moved_messages += int(result.moved)
+        report.moved_bytes += int(result.moved_bytes)
+        report.damaged_messages += len(damaged)
+        report.freed_bytes -= int(result.moved_bytes)
+        report.purged_messages += len(dead)
+        return int(at[0])
+
+    def _plan(self, at: object, limit: int, end: int, result: object) -> int:
+        return int(
+            lib.tw_purge_plan(
+                self._native, at, limit, end, self._now_ms, STEP_MESSAGES,
+                ffi.from_buffer("uint64_t[]", self._dead), ffi.from_buffer("uint64_t[]", self._damaged), result,
+            )
+        )  # fmt: skip
+
+    def _apply_moved(self, start: int, end: int) -> None:
+        at, need = ffi.new("uint64_t *", start), ffi.new("uint64_t *")
+        if lib.tw_replay(self._native, at, end, need):
+            raise DamagedLog(f"what was moved to {int(at[0])} does not make sense")
+
+    def _forget(self, start: int, end: int, dead: UInt64Array) -> None:
+        """Writes and applies a PURGED record."""
+        dead = np.ascontiguousarray(dead)
+        purged = self._counted(start, end, dead)
+        payload = msgspec.msgpack.encode(purged)
+        self._store.log.ensure_room(len(payload) + 2 * RECORD_HEAD_BYTES)
+        self._reclaim.note(dead)
+        self._store.log.append(RecordType.PURGED, 0, payload)
+        self._store.log.flush()
+        self._store.applier.purged(purged)
+
+    def _counted(self, start: int, end: int, dead: UInt64Array) -> Purged:
+        native = self._native
+        topics = np.zeros((native.topics_capacity, 2), np.uint64)
+        groups = np.zeros((native.groups_capacity, 3), np.uint64)
+        lib.tw_purge_count(
+            native, ffi.from_buffer("uint64_t[]", dead), len(dead),
+            ffi.from_buffer("uint64_t[]", topics), ffi.from_buffer("uint64_t[]", groups),
+        )  # fmt: skip
+        of_topics = []
+        for topic_id in np.flatnonzero(topics[:, 0]).tolist():
+            topic, (messages, cancelled) = native.topics[topic_id], topics[topic_id].tolist()
+            of_topics.append((topic_id, topic.purged_messages + messages, topic.purged_cancelled + cancelled))
+        of_groups = []
+        for group_id in np.flatnonzero(groups.any(axis=1)).tolist():
+            group, (acked, gone, deliveries) = native.groups[group_id], groups[group_id].tolist()
+            of_groups.append(
+                (
+                    group_id,
+                    group.purged_acked + acked,
+                    group.purged_dead + gone,
+                    group.purged_deliveries + deliveries,
+                )
+            )
+        return Purged(start, end, of_topics, of_groups)
+
+    def _drop(self, bases: list[int], report: PurgeReport) -> Steps:
+        """Deletes segments to which nothing refers any more."""
+        store = self._store
+        yield from self._raise_first()
+        while store.durable_position < self._written:
+            yield WaitDurable(self._written)
+        self._make_room_to_save()
+        sizes = store.log.sizes()
+        segments = {base: store.log.detach(base) for base in bases}
+        yield from self._save(segments)
+        report.segments += len(bases)
+        report.freed_bytes += sum(sizes[base] for base in bases)
+
+    def _make_room_to_save(self) -> None:
+        with suppress(DiskFull):  # then it is tried again until there is some
+            self._store.make_checkpoint_room()
+
+    def _save(self, segments: dict[int, SegmentFile]) -> Steps:
+        """A checkpoint on the disk, then segments deleted."""
+        checkpoint = self._store.unclean_checkpoint()
+        self._ticket = DropTicket(self._store.disk, checkpoints.pack(checkpoint), segments)
+        yield self._ticket
+        self._ticket = None
+        self._covered = checkpoint.position
+        self._store.spare.fill()
+
+    def _raise_first(self) -> Steps:
+        while lib.tw_raise_first_id(self._native, _RAISE):
+            yield None
+        for topic_id in list(self._store.tables.topics):
+            while topic_id in self._store.tables.topics and lib.tw_raise_first_seq(
+                self._native, topic_id, _RAISE
+            ):
+                yield None
+
+    # -- tables --
+
+    def _give_back(self) -> Steps:
+        """Pages of the tables on which nothing is left."""
+        yield from self._raise_first()
+        if not self._reclaim.is_needed:
+            return
+        if self._covered < self._written:
+            self._make_room_to_save()
+            yield from self._save({})
+        for pieces in self._reclaim.steps():
+            left = [piece for piece in pieces if piece[0].leave(piece[1], piece[2])]
+            yield FreeTicket(left) if left else None
+
+    def _shrink_keys(self) -> Steps:
+        for start in range(0, KEY_PARTITIONS, _PARTITIONS_A_STEP):
+            try:
+                with self._store.reserve.closed():
+                    for partition in range(start, start + _PARTITIONS_A_STEP):
+                        self._store.tables.shrink_keys(partition)
+            except DiskFull:
+                return  # the next run tries again
+            yield None

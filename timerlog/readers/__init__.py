@@ -1,0 +1,1 @@
+"""Other processes look at a data directory: read-only, without the lock."""

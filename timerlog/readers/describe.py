@@ -1,0 +1,239 @@
+"""Describes a data directory from its files alone, whether a broker is using it or not: read-only, without the lock.
+
+A checkpoint says what held at a point of the log; the log's records from there on say what has changed since. What is
+*committed* ends at the last position that a MARK or the checkpoint calls durable: a broker acknowledges nothing before
+that mark is in the file. Everything behind it may be lost in a power loss, and is left out unless it is asked for.
+
+The tables are read as they are. Whether they are those of this log follows from the checkpoint, as for a start: it
+counts after a clean shutdown or in the same boot of the machine. Otherwise only a broker's start can say what they are.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from timerlog.commitlog.log import ADDRESS_SPACE_BYTES, SegmentHeader, unpack_segment_header
+from timerlog.errors import BadDirectory, DamagedLog, NoDataDirectory, PositionGone, TablesMissing
+from timerlog.files.disk import FileDisk
+from timerlog.layout import (
+    RECORD_HEAD_BYTES,
+    SEGMENT_HEADER_BYTES,
+    TRANSACTION_ID_BYTES,
+    GroupRecord,
+    RecordType,
+    TopicRecord,
+)
+from timerlog.readers.snapshot import Description, Int64Array, LogView
+from timerlog.recovery import checkpoint as checkpoints
+from timerlog.recovery.checkpoint import Checkpoint
+
+_MARK_BODY: Final = struct.Struct("<Q")
+_BROKEN: Final = (2, 3)  # a bad length, a bad checksum
+_TELLING: Final = frozenset(
+    {
+        RecordType.MESSAGE,
+        RecordType.TOPIC,
+        RecordType.GROUP,
+        RecordType.GROUP_CHANGED,
+        RecordType.TRANSACTION,
+        RecordType.MARK,
+    }
+)
+
+
+class Offline(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory at one moment. Positions are bytes in the log; everything before ``end_position`` is committed."""
+
+    description: Description
+    first_position: int  #: of the first record that is left
+    end_position: int
+    segments: list[int]  #: the position at which each segment begins, in order
+
+    def parts(self, start: int, end: int) -> list[tuple[int, int]]:
+        """The part of the log from ``start`` to ``end``, cut where segments end. Raises ``PositionGone`` when it begins
+        before the log or ends behind what is committed."""
+        self.check_position(start)
+        self.check_position(end)
+        size = self.description.segment_bytes
+        pieces = [(max(base, start), min(base + size, end)) for base in self.segments]
+        return [(first, last) for first, last in pieces if first < last]
+
+    def check_position(self, position: int) -> None:
+        """Raises ``PositionGone`` for one from which the log cannot be read on."""
+        where = self.description.directory
+        if position < self.first_position:
+            raise PositionGone(
+                f"position {position} was purged from {where}: its log begins at {self.first_position}"
+            )
+        if position > self.end_position:
+            raise PositionGone(
+                f"position {position} lies behind what {where} has committed ({self.end_position})"
+            )
+
+
+def describe_directory(directory: Path, now_ms: int, *, committed: bool = True) -> Offline:
+    """Describes a directory at ``now_ms``; with ``committed`` false, up to the last whole record that is in the file.
+
+    Raises ``BadDirectory`` when it is not a data directory, ``TablesMissing`` when its tables cannot be trusted,
+    ``DamagedLog``, ``UnsupportedFormat``.
+    """
+    headers = _segment_headers(directory)
+    first = headers[0]
+    found = _checkpoint(directory, first.log_id)
+    _check_sizes(directory, found, first.base)
+    log = LogView(directory / "commitlog", first.segment_bytes)
+    try:
+        state = _State.of(found)
+        start = max(min(found.durable_position, found.position), first.base + SEGMENT_HEADER_BYTES)
+        end = _read_on(log, start, state)
+    finally:
+        log.close()
+    end = state.durable if committed else max(end, state.durable)
+    return Offline(
+        description=Description(
+            directory=str(directory.resolve()),
+            log_id=first.log_id,
+            segment_bytes=first.segment_bytes,
+            now_ms=now_ms,
+            next_id=state.next_id_at(end),
+            topics=list(state.topics.values()),
+            groups=[group for group in state.groups.values() if group.topic_id in state.topics],
+        ),
+        first_position=first.base + SEGMENT_HEADER_BYTES,
+        end_position=end,
+        segments=[header.base for header in headers],
+    )
+
+
+def _segment_headers(directory: Path) -> list[SegmentHeader]:
+    """The headers of the segments, oldest first; one that is being created has none yet."""
+    if not (directory / "commitlog").is_dir():
+        raise NoDataDirectory(f"{directory} is not a data directory: it has no commitlog/")
+    headers = []
+    for base in FileDisk(directory).segments():
+        header = _segment_header(directory / "commitlog" / f"{base:020d}.log")
+        if header is not None:
+            headers.append(header)
+    if not headers:
+        raise BadDirectory(f"{directory} holds no log yet")
+    if any(header.log_id != headers[0].log_id for header in headers):
+        raise DamagedLog(f"the segments of {directory} are not of one log")
+    return headers
+
+
+def _segment_header(path: Path) -> SegmentHeader | None:
+    try:
+        with path.open("rb") as file:
+            return unpack_segment_header(file.read(SEGMENT_HEADER_BYTES))
+    except FileNotFoundError:  # purged just now
+        return None
+    except PermissionError as error:
+        raise BadDirectory(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from error
+
+
+def _checkpoint(directory: Path, log_id: int) -> Checkpoint:
+    """The checkpoint, if by it the tables are those of this log."""
+    found = checkpoints.load(FileDisk(directory))
+    if found is None or found.log_id != log_id or not checkpoints.is_trustworthy(found):
+        raise TablesMissing(f"the tables of {directory} cannot be trusted: no checkpoint speaks for them")
+    for name, size_bytes in found.tables.items():
+        path = directory / name
+        if not path.is_file() or path.stat().st_size < size_bytes:
+            # The tables of a topic go when it is deleted, and the log says so behind the checkpoint.
+            if name.startswith("topics/") and not path.exists():
+                continue
+            raise TablesMissing(f"{path} is missing or was cut")
+    return found
+
+
+def _check_sizes(directory: Path, found: Checkpoint, first_base: int) -> None:
+    for base, size_bytes in found.segments.items():
+        path = directory / "commitlog" / f"{base:020d}.log"
+        if base >= first_base and (not path.exists() or path.stat().st_size < size_bytes):
+            raise DamagedLog(f"{path} is missing or shorter than the {size_bytes} bytes it had")
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known at the point up to which the log was read."""
+
+    topics: dict[int, TopicRecord]
+    groups: dict[int, GroupRecord]
+    next_id: int
+    durable: int  #: the highest position that a MARK names
+    #: Positions and ids of messages that lie behind it, in parts.
+    pending: list[tuple[Int64Array, Int64Array]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, found: Checkpoint) -> _State:
+        return cls(
+            topics={topic.record.topic_id: topic.record for topic in found.base.topics},
+            groups={group.record.group_id: group.record for group in found.base.groups},
+            next_id=found.base.next_id,
+            durable=found.durable_position,
+        )
+
+    def next_id_at(self, position: int) -> int:
+        """The id of the first message that does not lie before ``position``."""
+        for positions, ids in self.pending:
+            behind = np.flatnonzero(positions >= position)
+            if len(behind):
+                return int(ids[behind[0]])
+        return self.next_id
+
+    def forget_durable(self) -> None:
+        """Keeps only messages behind the last mark: that is all that anybody may ask for."""
+        self.pending = [part for part in self.pending if part[0][-1] >= self.durable]
+
+
+def _read_on(log: LogView, start: int, state: _State) -> int:
+    """Takes note of what the log says from ``start`` on; returns where its last whole record ends. Raises
+    ``DamagedLog``."""
+    stop = start
+    while True:
+        for part in log.scan(stop, ADDRESS_SPACE_BYTES, _TELLING):
+            _note(log, part.positions, state)
+            state.forget_durable()
+            reason, last, stop = part.reason, stop, part.stop
+        if reason not in _BROKEN or log.marked_behind(stop) <= stop:
+            return stop
+        # The broker may have finished this record, and others, since it was looked at.
+        if stop == last:
+            raise DamagedLog(f"the log is damaged at position {stop}: it was on disk beyond that")
+
+
+def _note(log: LogView, positions: Int64Array, state: _State) -> None:
+    heads = log.heads(positions)
+    is_message = heads["type"] == RecordType.MESSAGE
+    if is_message.any():
+        ids = log.messages(positions[is_message])["id"].astype(np.int64)
+        state.pending.append((positions[is_message], ids))
+        state.next_id = max(state.next_id, int(ids[-1]) + 1)
+    others = np.flatnonzero(~is_message)
+    for position, head in zip(positions[others].tolist(), heads[others], strict=True):
+        start, end = position + RECORD_HEAD_BYTES, position + int(head["record_bytes"])
+        match head["type"]:
+            case RecordType.MARK:
+                state.durable = max(state.durable, _MARK_BODY.unpack(log.read(start, _MARK_BODY.size))[0])
+            case RecordType.TOPIC:
+                topic = msgspec.msgpack.decode(log.read(start, end - start), type=TopicRecord)
+                if topic.deleted:
+                    state.topics.pop(topic.topic_id, None)
+                else:
+                    state.topics[topic.topic_id] = topic
+            case RecordType.GROUP | RecordType.GROUP_CHANGED:
+                group = msgspec.msgpack.decode(log.read(start, end - start), type=GroupRecord)
+                if group.deleted:
+                    state.groups.pop(group.group_id, None)
+                else:
+                    state.groups[group.group_id] = group
+            case RecordType.TRANSACTION:
+                for part in log.scan(start + TRANSACTION_ID_BYTES, end, _TELLING):
+                    _note(log, part.positions, state)

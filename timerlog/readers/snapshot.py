@@ -1,0 +1,477 @@
+"""Reads a data directory that a broker is using, from another process: read-only, without the lock, without asking.
+
+The tables and the log are memory-mapped files, so this sees them as they are at each moment. The broker says what
+cannot be seen from outside (``describe``): names, and where the tables end. Rows are copied in chunks before they are
+judged. Files only ever grow while a broker runs, so nothing that is mapped can vanish: a purged segment is unlinked,
+which keeps open mappings, and a hole reads as zeros, which is a message that is gone. What purging moves is looked for
+again where its row says then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tickwheel_native import ffi, lib
+from timerlog.commitlog.log import ADDRESS_SPACE_BYTES, reserve_log_address_space
+from timerlog.engine.state import Core
+from timerlog.errors import StoreError
+from timerlog.files.mapping import Mapping, mapped
+from timerlog.layout import (
+    ARRIVAL,
+    DELIVERY,
+    MESSAGE_HEAD_BYTES,
+    RECORD_HEAD_BYTES,
+    ROW,
+    SEGMENT_HEADER_BYTES,
+    GroupRecord,
+    MessageState,
+    TopicRecord,
+)
+from timerlog.recovery.opening import END_RECORD, LogReader
+
+Int64Array = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+
+CHUNK_ROWS: Final = 100_000
+
+_MESSAGE = np.dtype(
+    [
+        ("crc", "<u4"),
+        ("record_bytes", "<u4"),
+        ("type", "u1"),
+        ("flags", "u1"),
+        ("order_bytes", "<u2"),
+        ("topic_id", "<u4"),
+        ("id", "<u8"),
+        ("deliver_at_ms", "<i8"),
+        ("created_ms", "<i8"),
+        ("key_bytes", "<u2"),
+        ("headers_bytes", "<u2"),
+        ("body_bytes", "<u4"),
+    ]
+)
+assert _MESSAGE.itemsize == MESSAGE_HEAD_BYTES
+RECORD_HEAD = np.dtype([*_MESSAGE.descr[:5], ("aux", "<u4")])
+assert RECORD_HEAD.itemsize == RECORD_HEAD_BYTES
+_SCANNED: Final = 65_536
+_SCAN_FULL: Final = 5
+_LOOKS: Final = 5
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reader has to know of a store: everything below ``next_id`` is in the files when it is made."""
+
+    directory: str
+    log_id: int
+    segment_bytes: int
+    now_ms: int
+    next_id: int
+    topics: list[TopicRecord]
+    groups: list[GroupRecord]
+
+
+def describe(store: Core, now_ms: int) -> Description:
+    """Hands what is staged to the operating system and describes the store. Raises ``LogFailed``."""
+    tables = store.tables
+    if tables.directory is None:
+        raise StoreError("a store in memory cannot be read by another process")
+    store.log.flush()
+    return Description(
+        directory=str(tables.directory.resolve()),
+        log_id=tables.log_id,
+        segment_bytes=store.log.segment_bytes,
+        now_ms=now_ms,
+        next_id=tables.next_id,
+        topics=[topic.record for topic in tables.topics.values()],
+        groups=[group.record for group in tables.groups.values()],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Messages as their groups see them, by column: message ``ids[i]`` with its row, and what group ``groups[i]``
+    (0: none) knows of it."""
+
+    ids: Int64Array
+    rows: Array
+    groups: npt.NDArray[np.uint32]
+    deliveries: Array
+
+
+class Snapshot:
+    """The tables of one directory. Close it only when nothing refers to its arrays any more."""
+
+    def __init__(self, description: Description) -> None:
+        self.description = description
+        self.groups_of: dict[int, list[GroupRecord]] = {topic.topic_id: [] for topic in description.topics}
+        self._fences = np.zeros(
+            max((group.group_id for group in description.groups), default=0) + 1, np.int64
+        )
+        for group in description.groups:
+            self.groups_of.setdefault(group.topic_id, []).append(group)
+            self._fences[group.group_id] = group.fence or 0
+        self._directory = Path(description.directory)
+        self._mappings: list[Mapping] = []
+        self._tables: dict[str, Array] = {}
+        self.log = LogView(self._directory / "commitlog", description.segment_bytes)
+        self.rows = self._table("messages.table", ROW, b"TWMSGTAB")[: description.next_id]
+
+    def chunks(
+        self,
+        topic_id: int | None,
+        *,
+        with_deliveries: bool = True,
+        chunk_rows: int = CHUNK_ROWS,
+        ids: range | None = None,
+        judge: Callable[[Int64Array, Array], npt.NDArray[np.bool_]] | None = None,
+    ) -> Iterator[Chunk]:
+        """All messages of a topic, or of all topics, in order of ids: each once for every group of its topic, and
+        once without a group when no group is ever given it. ``ids``: only these; ``judge`` says of ids and their rows
+        which are wanted."""
+        wanted_topics = self.groups_of if topic_id is None else (topic_id,)
+        copies = max((len(self.groups_of.get(number, ())) for number in wanted_topics), default=1)
+        step = max(chunk_rows // max(copies, 1), 1)  # bounds the memory of what a chunk expands to
+        first_id, end_id = (1, len(self.rows)) if ids is None else (max(ids.start, 1), ids.stop)
+        for start in range(first_id, min(end_id, len(self.rows)), step):
+            rows = _copied(self.rows[start : min(start + step, end_id)])  # one moment for all columns
+            wanted = (rows["state"] != MessageState.NONE) & (rows["state"] != MessageState.DROPPED)
+            if topic_id is not None:
+                wanted &= rows["topic_id"] == topic_id
+            if judge is not None:
+                wanted &= judge(np.arange(start, start + len(rows)), rows)
+            kept = np.flatnonzero(wanted)
+            if len(kept):
+                rows = rows if len(kept) == len(rows) else _taken(rows, kept)
+                yield self._without_purged(self._expand(kept + start, rows, with_deliveries))
+
+    def records(self, ids: Int64Array) -> Records:
+        """Where in the log messages are; what does not exist is not whole. Purging may move a message between a look at
+        its row and a look at its record, behind what is mapped even: then both are looked at again."""
+        known = (ids > 0) & (ids < len(self.rows))
+        places = np.where(known, ids, 0)
+        for _ in range(_LOOKS):
+            rows = _taken(self.rows, places)
+            found = self.log.records(ids, rows)
+            lost = np.flatnonzero(~found.is_whole & (self.rows["state"][places] != MessageState.NONE))
+            positions = self.rows["position"][places[lost]]
+            has_moved = bool((positions != rows["position"][lost]).any())
+            if not self.log.map_more(positions.astype(np.int64)) and not has_moved:
+                break
+        return found
+
+    def ids_of(self, topic_id: int, seqs: Int64Array) -> Int64Array:
+        """The message that has each number in a topic; 0 where that is not known any more."""
+        arrivals = self._table(f"topics/{topic_id}.arrivals", ARRIVAL, b"TWARRIVE")
+        inside = (seqs >= 0) & (seqs < len(arrivals))
+        found = np.zeros(len(seqs), np.int64)
+        found[inside] = arrivals["id"][seqs[inside]]
+        return found
+
+    def close(self) -> None:
+        for mapping in self._mappings:
+            mapping.close()
+        self.log.close()
+
+    def _table(self, name: str, dtype: np.dtype[Any], magic: bytes) -> Array:
+        if name not in self._tables:
+            mapping = Mapping(self._directory / name)
+            self._mappings.append(mapping)
+            self._tables[name] = mapping.items(dtype, magic, self.description.log_id)
+        return self._tables[name]
+
+    def _expand(self, ids: Int64Array, rows: Array, with_deliveries: bool) -> Chunk:
+        if self._nobody_has(rows["topic_id"]):
+            return Chunk(ids, rows, np.zeros(len(ids), np.uint32), np.zeros(len(ids), DELIVERY))
+        parts: list[tuple[Int64Array, int, Array]] = []
+        for topic_id, part in _by_topic(rows["topic_id"]):
+            if topic_id in self.groups_of:  # else it was deleted
+                parts += self._of_topic(topic_id, part, ids, rows, with_deliveries)
+        if not parts:
+            return Chunk(ids[:0], rows[:0], np.empty(0, np.uint32), np.empty(0, DELIVERY))
+        if len(parts) == 1 and len(parts[0][0]) == len(ids):
+            return Chunk(ids, rows, np.full(len(ids), parts[0][1], np.uint32), parts[0][2])
+        index = np.concatenate([part for part, _, _ in parts])
+        groups = np.repeat(
+            np.array([group_id for _, group_id, _ in parts], np.uint32), [len(part) for part, _, _ in parts]
+        )
+        deliveries = np.concatenate([delivery for _, _, delivery in parts])
+        return Chunk(ids[index], _taken(rows, index), groups, deliveries)
+
+    def _nobody_has(self, topic_ids: npt.NDArray[np.uint16]) -> bool:
+        """Whether all of these topics are there, and none has a group."""
+        return all(
+            self.groups_of.get(number) == [] for number in np.flatnonzero(np.bincount(topic_ids)).tolist()
+        )
+
+    def _without_purged(self, chunk: Chunk) -> Chunk:
+        """What was purged since the rows were copied is left out: its deliveries may have been gone already, and an
+        acked message must not look like a new one. Purging removes the row first."""
+        is_there = self.rows["state"][chunk.ids] != MessageState.NONE
+        if is_there.all():
+            return chunk
+        kept = np.flatnonzero(is_there)
+        return Chunk(
+            chunk.ids[kept], _taken(chunk.rows, kept), chunk.groups[kept], _taken(chunk.deliveries, kept)
+        )
+
+    def _of_topic(
+        self, topic_id: int, part: Int64Array, ids: Int64Array, rows: Array, with_deliveries: bool
+    ) -> list[tuple[Int64Array, int, Array]]:
+        """(indexes of messages, group or 0, deliveries) of one topic's messages."""
+        groups = self.groups_of[topic_id]
+        if not groups:
+            return [(part, 0, np.zeros(len(part), DELIVERY))]
+        if not with_deliveries and not any(group.start_seq for group in groups):
+            return [(part, group.group_id, np.zeros(len(part), DELIVERY)) for group in groups]
+        seqs = self._seqs(topic_id, ids[part], rows[part])
+        is_alone = np.ones(len(part), bool)
+        found = []
+        for group in groups:
+            belongs = (seqs < 0) | (seqs >= group.start_seq)
+            is_alone &= ~belongs
+            found.append((part[belongs], group.group_id, self._deliveries(group, seqs[belongs])))
+        if is_alone.any():
+            found.append((part[is_alone], 0, np.zeros(int(is_alone.sum()), DELIVERY)))
+        return found
+
+    def _seqs(self, topic_id: int, ids: Int64Array, rows: Array) -> Int64Array:
+        """The topic_seq of each message, -1 before it is in its topic. The arrivals have the last word: a row that is
+        being put right now may have its new state and not yet its number."""
+        arrivals = self._table(f"topics/{topic_id}.arrivals", ARRIVAL, b"TWARRIVE")
+        seqs = rows["topic_seq"].astype(np.int64)
+        if not len(arrivals):
+            return np.full(len(seqs), -1, np.int64)
+        inside = (seqs >= 0) & (seqs < len(arrivals))
+        is_there = arrivals["id"][np.where(inside, seqs, 0)].astype(np.int64) == ids
+        return np.where(inside & is_there, seqs, -1)
+
+    def times_delivered(self, groups: npt.NDArray[Any], deliveries: Array) -> Int64Array:
+        """How often messages were given to groups, by what these know of them."""
+        epochs: Int64Array = deliveries["epoch"].astype(np.int64)
+        times: Int64Array = np.maximum(epochs - self._fences[groups], 0)
+        return times
+
+    def _deliveries(self, group: GroupRecord, seqs: Int64Array) -> Array:
+        known = self._table(f"topics/{group.topic_id}-{group.group_id}.deliveries", DELIVERY, b"TWDELIVR")
+        deliveries = np.zeros(len(seqs), DELIVERY)
+        touched = (seqs >= 0) & (seqs < len(known))
+        if touched.any():
+            _words(deliveries)[touched] = _words(_taken(known, seqs[touched]))
+        return deliveries
+
+
+def _words(items: Array) -> Array:
+    """Rows as plain words: numpy copies and takes those ten times as fast as records with fields."""
+    return items.view("<u8").reshape(len(items), -1)
+
+
+def _copied(items: Array) -> Array:
+    return _words(items).copy().view(items.dtype)[:, 0]
+
+
+def _taken(items: Array, index: Int64Array) -> Array:
+    return _words(items).take(index, axis=0).view(items.dtype)[:, 0]
+
+
+def _by_topic(topic_ids: npt.NDArray[np.uint16]) -> list[tuple[int, Int64Array]]:
+    """Indexes by topic, in order inside each."""
+    if (topic_ids == topic_ids[0]).all():
+        return [(int(topic_ids[0]), np.arange(len(topic_ids)))]
+    order = np.argsort(topic_ids, kind="stable")
+    bounds = np.flatnonzero(np.diff(topic_ids[order])) + 1
+    return [(int(topic_ids[part[0]]), part) for part in np.split(order, bounds)]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Where in the log the parts of messages are; ``is_whole`` is false where the record is no longer there."""
+
+    is_whole: npt.NDArray[np.bool_]
+    positions: Int64Array
+    key_bytes: Int64Array
+    headers_bytes: Int64Array
+    order_bytes: Int64Array
+    body_bytes: Int64Array
+
+    def keys(self) -> tuple[Int64Array, Int64Array]:
+        """Start and length of each key."""
+        return self.positions + MESSAGE_HEAD_BYTES, self.key_bytes
+
+    def headers(self) -> tuple[Int64Array, Int64Array]:
+        """Start and length of each message's headers."""
+        return self.positions + MESSAGE_HEAD_BYTES + self.key_bytes, self.headers_bytes
+
+    def order_keys(self) -> tuple[Int64Array, Int64Array]:
+        """Start and length of each ordering key."""
+        return self.positions + MESSAGE_HEAD_BYTES + self.key_bytes + self.headers_bytes, self.order_bytes
+
+    def bodies(self) -> tuple[Int64Array, Int64Array]:
+        """Start and length of each body."""
+        starts, lengths = self.order_keys()
+        return starts + lengths, self.body_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """Positions of records, in order; ``stop``: where the scan went on or ended; ``reason``: why it ended there, as
+    ``timerlog.recovery.opening.REASONS`` has them, or None: it goes on."""
+
+    positions: Int64Array
+    stop: int
+    reason: int | None
+
+
+class LogView:
+    """The CommitLog's segments, mapped when they are first looked at; a position is an index into ``_bytes``."""
+
+    def __init__(self, directory: Path, segment_bytes: int) -> None:
+        self._directory, self._segment_bytes = directory, segment_bytes
+        self._base = reserve_log_address_space()
+        flat = np.frombuffer(ffi.buffer(ffi.cast("char *", self._base), ADDRESS_SPACE_BYTES), np.uint8)
+        self._words = flat.view("<u8")
+        self._bytes = flat.data
+        self._ends: dict[int, int] = {}
+
+    def close(self) -> None:
+        lib.tw_release(self._base, ADDRESS_SPACE_BYTES)
+
+    def records(self, ids: Int64Array, rows: Array) -> Records:
+        """Finds the records of messages. What they say is checked against the rows, their checksum is not."""
+        positions = rows["position"].astype(np.int64)
+        sizes = rows["record_bytes"].astype(np.int64)
+        readable = (sizes >= MESSAGE_HEAD_BYTES) & (positions + sizes <= self._readable_ends(positions))
+        count = len(ids)
+        is_whole, lengths = np.empty(count, np.uint8), np.empty((4, count), np.int64)
+        lib.tw_message_parts(
+            ffi.cast("uint8_t *", self._base),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(ids, np.int64)),
+            ffi.from_buffer("uint64_t[]", positions),
+            ffi.from_buffer("uint64_t[]", np.where(readable, sizes, 0)),
+            count,
+            ffi.from_buffer("uint8_t[]", is_whole),
+            ffi.from_buffer("int64_t[]", lengths),
+        )
+        return Records(is_whole.view(np.bool_), positions, *lengths)
+
+    def map_more(self, positions: Int64Array) -> bool:
+        """Maps what the segments of some positions have grown by; whether there was any."""
+        has_grown = False
+        for number in np.unique(positions // self._segment_bytes).tolist():
+            base = number * self._segment_bytes
+            known = self._ends.get(base, 0)
+            self._ends[base] = max(known, self._map(base))
+            has_grown |= self._ends[base] > known
+        return has_grown
+
+    def read(self, start: int, size_bytes: int) -> bytes:
+        """Bytes that ``records`` or ``scan`` has found."""
+        return bytes(self._bytes[start : start + size_bytes])
+
+    def gather(self, starts: Int64Array, sizes: Int64Array) -> npt.NDArray[np.uint8]:
+        """Pieces that ``records`` has found, one behind the other."""
+        gathered = np.empty(int(sizes.sum()), np.uint8)
+        lib.tw_gather(
+            ffi.cast("uint8_t *", self._base),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(starts)),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(sizes)),
+            len(starts),
+            ffi.from_buffer("uint8_t[]", gathered),
+        )
+        return gathered
+
+    def are_right(self, positions: Int64Array, sizes: Int64Array) -> npt.NDArray[np.bool_]:
+        """Whether each of the records that ``records`` has found matches its checksum."""
+        right = np.empty(len(positions), np.uint8)
+        lib.tw_check_records(
+            ffi.cast("uint8_t *", self._base),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(positions)),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(sizes)),
+            len(positions),
+            ffi.from_buffer("uint8_t[]", right),
+        )
+        return right.astype(bool)
+
+    def heads(self, positions: Int64Array) -> Array:
+        """The heads of records that ``scan`` has found."""
+        return self._items(positions, RECORD_HEAD)
+
+    def word(self, positions: Int64Array) -> Int64Array:
+        """The whole numbers of 8 bytes at some positions, each a multiple of 8."""
+        return self._words[positions // 8].view(np.int64)
+
+    def messages(self, positions: Int64Array) -> Array:
+        """The heads of MESSAGE records that ``scan`` has found, with all that stands before the key."""
+        return self._items(positions, _MESSAGE)
+
+    def _items(self, positions: Int64Array, dtype: np.dtype[Any]) -> Array:
+        found: Array = self.gather(positions, np.full(len(positions), dtype.itemsize)).view(dtype)
+        return found
+
+    def scan(self, position: int, end: int, wanted: frozenset[int] | None = None) -> Iterator[Scanned]:
+        """Checks the records from ``position`` on, from segment to segment, up to ``end`` or the first that is broken,
+        and says where those of the ``wanted`` types lie (None: all but END), some at a time; the last part has a
+        ``reason``. Inside a record of records, ``end`` is its end."""
+        types = bytes(wanted is None or kind in wanted for kind in range(256))
+        found, reason = ffi.new("uint64_t *"), ffi.new("int32_t *")
+        while True:
+            base = position // self._segment_bytes * self._segment_bytes
+            position = max(position, base + SEGMENT_HEADER_BYTES)
+            positions = np.empty(_SCANNED, np.uint64)
+            stop = lib.tw_log_scan(
+                ffi.cast("uint8_t *", self._base), position, min(self._end(base), end), types, len(positions),
+                ffi.from_buffer("uint64_t[]", positions), found, reason,
+            )  # fmt: skip
+            here = positions[: found[0]].astype(np.int64)
+            position = int(stop)
+            if reason[0] == END_RECORD and base + self._segment_bytes < end:
+                yield Scanned(here, position, None)
+                position = base + self._segment_bytes
+            elif reason[0] == _SCAN_FULL:
+                yield Scanned(here, position, None)
+            else:
+                yield Scanned(here, position, int(reason[0]))
+                return
+
+    def marked_behind(self, position: int) -> int:
+        """The highest durable position that a MARK behind ``position`` in its segment names; 0 when there is none."""
+        base = position // self._segment_bytes * self._segment_bytes
+        end = self._end(base)
+        sizes = {base: end - base} if end else {}
+        return LogReader(self._base, self._segment_bytes, sizes).marked_behind(position)
+
+    def _readable_ends(self, positions: Int64Array) -> Int64Array:
+        """For each position, where the readable part of its segment ends; 0 when it is gone."""
+        numbers = positions // self._segment_bytes
+        if len(numbers) and (numbers == numbers[0]).all():  # as a rule
+            return np.full(len(numbers), self._end(int(numbers[0]) * self._segment_bytes))
+        segments, which = np.unique(numbers, return_inverse=True)
+        ends = np.array([self._end(int(number) * self._segment_bytes) for number in segments], np.int64)
+        return ends[which] if len(ends) else np.zeros(0, np.int64)
+
+    def _end(self, base: int) -> int:
+        end = self._ends.get(base)
+        if end is None:
+            end = self._ends[base] = self._map(base)
+        return end
+
+    def _map(self, base: int) -> int:
+        path = self._directory / f"{base:020d}.log"
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return 0
+        try:
+            size = min(os.fstat(fd).st_size, self._segment_bytes)
+            if size:
+                mapped(lib.tw_map_file(self._base, base, fd, 0, size, 0), path)
+        finally:
+            os.close(fd)
+        return base + size

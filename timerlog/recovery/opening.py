@@ -1,0 +1,425 @@
+"""Opening a data directory: find where the log ends, bring the tables up to that point, derive the rest.
+
+The log is read from the checkpoint on, or from its start when there is no checkpoint to trust. Where the first record
+that is not whole starts, one of two things holds. Either nothing behind it was ever synced: the tail was torn, and is
+cut off. Or a MARK behind it says that the log was on disk beyond that point: then it was damaged later, and the
+store refuses to open, because cutting there would drop acknowledged messages.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from tickwheel_native import crc32c, ffi, lib
+from timerlog.commitlog.log import (
+    ADDRESS_SPACE_BYTES,
+    CONTROL_RESERVE_BYTES,
+    CommitLog,
+    SegmentHeader,
+    reserve_log_address_space,
+    unpack_segment_header,
+)
+from timerlog.errors import DamagedLog
+from timerlog.files.checksums import are_as_they_were
+from timerlog.files.disk import Disk
+from timerlog.files.reserve import Reserve
+from timerlog.files.small_files import unseal
+from timerlog.layout import (
+    MARK_BODY_BYTES,
+    RECORD_HEAD_BYTES,
+    SEGMENT_HEADER_BYTES,
+    RecordType,
+)
+from timerlog.recovery import checkpoint as checkpoints
+from timerlog.recovery.checkpoint import Checkpoint
+from timerlog.recovery.replay import Replayer
+from timerlog.settings import StoreSettings
+from timerlog.tables.answers import RememberedAnswers
+from timerlog.tables.apply import Applier
+from timerlog.tables.tables import Tables, refuse_newer_tables, remove_derived_files
+
+END_OF_RANGE, ZEROS, BAD_LENGTH, BAD_CHECKSUM, END_RECORD = range(5)
+REASONS: Final = ("end of file", "nothing written", "bad length", "bad checksum", "end of segment")
+NEED_KEYS: Final = 13
+#: Lists the segments that are being taken into the log, while that lasts.
+ADOPTING: Final = "adopting"
+ADOPTING_FORMAT: Final = 1
+_FIRST_BYTES: Final = 64 * 1024
+_MARK_BYTES: Final = RECORD_HEAD_BYTES + MARK_BODY_BYTES
+_PIECE_BYTES: Final = 1 << 20
+
+
+class RecoveryReport(msgspec.Struct, kw_only=True):
+    """What opening a directory found and did."""
+
+    is_new: bool = False
+    from_checkpoint: bool = False
+    was_clean: bool = False
+    replayed_bytes: int = 0
+    replayed_records: int = 0
+    torn_tail_bytes: int = 0
+    torn_tail_position: int | None = None
+    end_position: int = 0
+
+
+@dataclass(slots=True)
+class Opened:
+    """A log and tables that agree with each other."""
+
+    log: CommitLog
+    tables: Tables
+    applier: Applier
+    report: RecoveryReport
+    reserve: Reserve
+
+
+def read_segment_header(disk: Disk, base_pointer: Any, base: int) -> SegmentHeader | None:
+    """Reads a segment's header through a temporary mapping; None when it is not whole."""
+    file = disk.open_segment(base, create=False)
+    try:
+        if file.size_bytes < SEGMENT_HEADER_BYTES:
+            return None
+        file.map_into(base_pointer, 0, 4096)
+        data = bytes(ffi.buffer(ffi.cast("char *", base_pointer), SEGMENT_HEADER_BYTES))
+        lib.tw_unmap_to_reserved(base_pointer, 0, 4096)
+    finally:
+        file.close()
+    return unpack_segment_header(data)
+
+
+def is_unused(disk: Disk, base_pointer: Any, base: int) -> bool:
+    """Whether a segment without a header is one whose creation was interrupted: nothing was ever written to it."""
+    file = disk.open_segment(base, create=False)
+    try:
+        if file.size_bytes == 0:
+            return True
+        file.map_into(base_pointer, 0, file.size_bytes)
+        content = np.frombuffer(ffi.buffer(ffi.cast("char *", base_pointer), file.size_bytes), np.uint8)
+        unused = not content.any()
+        lib.tw_unmap_to_reserved(base_pointer, 0, file.size_bytes)
+        return unused
+    finally:
+        file.close()
+
+
+@dataclass(slots=True)
+class LogReader:
+    """Reads the segments of an existing log."""
+
+    base: Any
+    segment_bytes: int
+    sizes: dict[int, int]  # base → size in bytes, of the segments with a whole header
+    counts: Any = field(default_factory=lambda: ffi.new("uint64_t[256]"))
+
+    def verify(self, position: int) -> tuple[int, int]:
+        """Returns (position of the first record that is not whole, reason) within the position's segment."""
+        segment = position // self.segment_bytes * self.segment_bytes
+        reason = ffi.new("int32_t *")
+        log = ffi.cast("uint8_t *", self.base)
+        end = segment + self.sizes[segment]
+        stop = int(lib.tw_log_verify(log, position, end, self.counts, reason))
+        return stop, int(reason[0])
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        """A copy: a broker may be writing there, and numpy does not bear that what it looks at changes."""
+        return bytes(ffi.buffer(ffi.cast("char *", self.base) + start, end - start))
+
+    def forget_counts(self) -> None:
+        """Counts records from 0 again."""
+        self.counts = ffi.new("uint64_t[256]")
+
+    def garbage_behind(self, position: int) -> int:
+        """How many bytes behind ``position`` in its segment reach to the last one that is not zero."""
+        segment = position // self.segment_bytes * self.segment_bytes
+        end = segment + self.sizes[segment]
+        for start in reversed(range(position, end, _PIECE_BYTES)):
+            used = self._bytes(start, min(start + _PIECE_BYTES, end)).rstrip(b"\0")
+            if used:
+                return start + len(used) - position
+        return 0
+
+    def marked_behind(self, position: int) -> int:
+        """The highest durable position that any whole MARK behind ``position`` names; 0 when there is none."""
+        highest = 0
+        for segment in sorted(self.sizes):
+            start = max(segment + SEGMENT_HEADER_BYTES, position)
+            end = segment + self.sizes[segment]
+            highest = max(highest, *(durable for _, durable in self._marks(start, end)), 0)
+        return highest
+
+    def marks_behind(self, position: int, end: int) -> list[int]:
+        """Where records begin behind ``position``: whole MARKs up to ``end``, and what they name."""
+        return [at for mark in self._marks(position, end) for at in mark]
+
+    def _marks(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """(where it lies, what it names) of each whole MARK."""
+        for at in range(-(-start // 8) * 8, end, _PIECE_BYTES):
+            yield from self._marks_in_piece(at, min(at + _PIECE_BYTES + _MARK_BYTES, end))
+
+    def _marks_in_piece(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        words = (end - start) // 8
+        if words <= 0:
+            return
+        data = np.frombuffer(self._bytes(start, start + words * 8), np.uint32).reshape(-1, 2)
+        # A MARK's second word is its length, its third word is its type.
+        places = np.flatnonzero(data[: max(0, words - 3), 1] == _MARK_BYTES)
+        for place in places[(data[places + 1, 0] & 0xFF) == RecordType.MARK]:
+            record = data[place : place + _MARK_BYTES // 8].tobytes()
+            if crc32c(record[4:]) == struct.unpack_from("<I", record)[0]:
+                yield start + int(place) * 8, struct.unpack_from("<Q", record, RECORD_HEAD_BYTES)[0]
+
+
+def open_directory(
+    directory: Path | None, disk: Disk, settings: StoreSettings, now_ms: int, new_log_id: int
+) -> Opened:
+    """Opens or creates the store's files. Raises ``DamagedLog``, ``DiskFull``, ``UnsupportedFormat``."""
+    with ExitStack() as undo:  # what to close when opening fails half-way
+        base = reserve_log_address_space()
+        undo.callback(lib.tw_release, base, ADDRESS_SPACE_BYTES)
+        headers = {segment: read_segment_header(disk, base, segment) for segment in disk.segments()}
+        if any(headers.values()):
+            opened = _Recovery(directory, disk, settings, base, _without_purged(disk, headers), undo).run()
+        elif len(headers) > 1 or not all(is_unused(disk, base, segment) for segment in headers):
+            raise DamagedLog("no segment of the CommitLog has a whole header")
+        else:
+            opened = _create(directory, disk, settings, base, new_log_id, now_ms, undo)
+        undo.pop_all()
+        return opened
+
+
+def _without_purged(disk: Disk, headers: dict[int, SegmentHeader | None]) -> dict[int, SegmentHeader | None]:
+    """Deletes segments that a purge was done with when it was interrupted: a checkpoint without them is on the disk
+    only when nothing refers to them any more."""
+    found = checkpoints.load(disk)
+    log_ids = {header.log_id for header in headers.values() if header is not None}
+    if found is None or log_ids != {found.log_id} or not found.segments:
+        return headers
+    first = min(found.segments)
+    if headers.get(first) is None:
+        raise DamagedLog(f"segment {first:020d}.log is missing, or its header is damaged")
+    for base in [base for base in headers if base < first]:
+        disk.remove_segment(base)
+    return {base: header for base, header in headers.items() if base >= first}
+
+
+def _create(
+    directory: Path | None,
+    disk: Disk,
+    settings: StoreSettings,
+    base: Any,
+    log_id: int,
+    now_ms: int,
+    undo: ExitStack,
+) -> Opened:
+    if directory is not None:
+        remove_derived_files(directory)
+        (directory / "topics").mkdir(mode=0o750, exist_ok=True)
+    reserve = Reserve(disk, settings.disk_reserve_bytes)
+    tables = Tables(directory, log_id, settings, reserve)
+    undo.callback(tables.close)
+    tables.answers = RememberedAnswers(settings.segment_bytes)
+    log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, base)
+    undo.callback(log.close_files)
+    log.prepare(settings.max_frame_bytes)
+    # On a small disk it need not be whole: it grows.
+    log.create_segment(0, SEGMENT_HEADER_BYTES + CONTROL_RESERVE_BYTES + _FIRST_BYTES)
+    log.start_at(SEGMENT_HEADER_BYTES)
+    report = RecoveryReport(is_new=True, end_position=SEGMENT_HEADER_BYTES)
+    return Opened(log, tables, Applier(tables, settings, tick_ms=now_ms), report, reserve)
+
+
+class _Recovery:
+    def __init__(
+        self,
+        directory: Path | None,
+        disk: Disk,
+        settings: StoreSettings,
+        base: Any,
+        headers: dict[int, SegmentHeader | None],
+        undo: ExitStack,
+    ) -> None:
+        self.directory, self.disk, self.settings, self.base = directory, disk, settings, base
+        self.undo = undo
+        self.reserve = Reserve(disk, settings.disk_reserve_bytes)
+        self.headless = [segment for segment, header in headers.items() if header is None]
+        self.headers = {segment: header for segment, header in headers.items() if header is not None}
+        first = next(iter(self.headers.values()))
+        self.segment_bytes, self.log_id = first.segment_bytes, first.log_id
+        self.sizes: dict[int, int] = {}
+        self.report = RecoveryReport()
+
+    def run(self) -> Opened:
+        self._check_headers()
+        files = {segment: self.disk.open_segment(segment, create=False) for segment in self.headers}
+        for file in files.values():
+            self.undo.callback(file.close)
+        self.sizes = {segment: min(file.size_bytes, self.segment_bytes) for segment, file in files.items()}
+        trusted = self._trusted_checkpoint()
+        for segment, file in files.items():
+            file.map_into(self.base, segment, self.segment_bytes)
+        reader = LogReader(self.base, self.segment_bytes, self.sizes)
+        # Before anything is changed, also of what is derived: a start that is refused leaves all as it was.
+        self._refuse_damage(reader, self._first_record() if trusted is None else trusted.position)
+        tables = self._open_tables(trusted)
+        self.undo.callback(tables.close)
+        tables.answers = RememberedAnswers(self.segment_bytes)
+        log = CommitLog(self.disk, tables.native, self.segment_bytes, self.log_id, self.base)
+        log.prepare(self.settings.max_frame_bytes)
+        for segment, file in files.items():
+            log.attach(segment, file)
+        applier = Applier(tables, self.settings, first_position=min(self.headers))
+        position = self._start(trusted, tables, applier)
+        reader.forget_counts()
+        end = self._replay(reader, tables, applier, position)
+        self._cut(reader, log, end)
+        synced = position if trusted is None else min(position, trusted.durable_position)
+        log.sync_all(synced // self.segment_bytes * self.segment_bytes)
+        log.start_at(end)
+        self._rebuild(tables)
+        self.report.end_position = end
+        return Opened(log, tables, applier, self.report, self.reserve)
+
+    def _check_headers(self) -> None:
+        for segment, header in self.headers.items():
+            if (header.base, header.segment_bytes, header.log_id) != (
+                segment,
+                self.segment_bytes,
+                self.log_id,
+            ):
+                raise DamagedLog(f"segment {segment:020d}.log belongs to another log")
+        bases = sorted({*self.headers, *self._being_adopted()})
+        if bases != list(range(bases[0], bases[-1] + 1, self.segment_bytes)):
+            raise DamagedLog("a segment is missing from the middle of the CommitLog")
+        for segment in self.headless:
+            if segment < bases[-1] or not is_unused(self.disk, self.base, segment):
+                raise DamagedLog(f"segment {segment:020d}.log has a damaged header")
+
+    def _being_adopted(self) -> list[int]:
+        """Segments that were being taken into the log: some may be there and others not. If the log does not lead to
+        them, they are no part of it, and are dropped like everything behind its end."""
+        noted = self.disk.read(ADOPTING)
+        if noted is None:
+            return []
+        body = unseal(noted, ADOPTING_FORMAT, "the list of segments that are being taken in")
+        if body is None:  # if one of them is missing, it counts as a missing segment
+            return []
+        first = min(self.headers)
+        return [base for base in msgspec.json.decode(body, type=list[int]) if base > first]
+
+    def _trusted_checkpoint(self) -> Checkpoint | None:
+        found = checkpoints.load(self.disk)
+        if found is None or found.log_id != self.log_id or not checkpoints.is_trustworthy(found):
+            return None
+        for base, count in found.segments.items():
+            if self.sizes.get(base, 0) < min(count, self.segment_bytes):
+                raise DamagedLog(
+                    f"segment {base:020d}.log is missing or shorter than the {count} bytes it had"
+                )
+        if not self._tables_are_whole(found):
+            return None
+        self.report.from_checkpoint = True
+        self.report.was_clean = found.clean
+        return found
+
+    def _tables_are_whole(self, found: Checkpoint) -> bool:
+        """Whether no derived file is missing or was cut; otherwise all are made again."""
+        directory = self.directory
+        if directory is None:
+            return False
+        paths = {directory / name: count for name, count in found.tables.items()}
+        if not all(path.is_file() and path.stat().st_size >= count for path, count in paths.items()):
+            return False
+        # While a broker runs, its tables are as safe as its memory; from a clean stop on, checksums watch over them.
+        return not found.clean or are_as_they_were(directory, found.tables, found.sums)
+
+    def _open_tables(self, trusted: Checkpoint | None) -> Tables:
+        if self.directory is not None:
+            if trusted is None:
+                # A clean checkpoint that is not trusted says that they are damaged, whatever they say.
+                found = checkpoints.load(self.disk)
+                if found is None or not found.clean:
+                    refuse_newer_tables(self.directory)
+                remove_derived_files(self.directory)
+            (self.directory / "topics").mkdir(mode=0o750, exist_ok=True)
+        return Tables(self.directory, self.log_id, self.settings, self.reserve)
+
+    def _start(self, trusted: Checkpoint | None, tables: Tables, applier: Applier) -> int:
+        if trusted is None:
+            return self._first_record()
+        applier.base(trusted.base)
+        return trusted.position
+
+    def _first_record(self) -> int:
+        first = min(self.headers) + SEGMENT_HEADER_BYTES
+        is_long_enough = self.sizes[min(self.headers)] >= SEGMENT_HEADER_BYTES + RECORD_HEAD_BYTES
+        kind = ffi.cast("uint8_t *", self.base)[first + 8] if is_long_enough else 0
+        if min(self.headers) > 0 and kind != RecordType.BASE:
+            raise DamagedLog(f"the start of the CommitLog, before {min(self.headers):020d}.log, is missing")
+        return first
+
+    def _replay(self, reader: LogReader, tables: Tables, applier: Applier, position: int) -> int:
+        """Verifies and applies segment after segment; returns where the log ends."""
+        replayer = Replayer(self.base, tables, applier)
+        while True:
+            stop, reason = reader.verify(position)
+            replayer.apply(position, stop)
+            self.report.replayed_bytes += stop - position
+            following = position // self.segment_bytes * self.segment_bytes + self.segment_bytes
+            if reason != END_RECORD or following not in reader.sizes:
+                self.report.replayed_records = sum(reader.counts)
+                return stop
+            position = following + SEGMENT_HEADER_BYTES
+
+    def _refuse_damage(self, reader: LogReader, position: int) -> None:
+        """Decides between a torn tail, which ``_cut`` will cut, and damage. Raises ``DamagedLog``."""
+        while True:
+            end, reason = reader.verify(position)
+            segment = end // self.segment_bytes * self.segment_bytes
+            if reason != END_RECORD or segment + self.segment_bytes not in reader.sizes:
+                break
+            position = segment + self.segment_bytes + SEGMENT_HEADER_BYTES
+        # Whatever a checkpoint is worth for the tables: what it calls durable was on the disk.
+        found = checkpoints.load(self.disk)
+        known = found.durable_position if found is not None and found.log_id == self.log_id else 0
+        durable = max(reader.marked_behind(end), known)
+        if durable > end:
+            raise DamagedLog(
+                f"segment {segment:020d}.log is damaged at offset {end - segment} (position {end}): "
+                f"the log was on disk up to position {durable}"
+            )
+
+    def _cut(self, reader: LogReader, log: CommitLog, end: int) -> None:
+        """Cuts a torn tail."""
+        segment = end // self.segment_bytes * self.segment_bytes
+        later = [base for base in reader.sizes if base > segment]
+        for base in [*later, *self.headless]:
+            log.drop(base)
+        garbage_bytes = reader.garbage_behind(end)
+        if garbage_bytes or later:
+            self.report.torn_tail_position = end
+            self.report.torn_tail_bytes = garbage_bytes
+            log.cut(end)
+
+    def _rebuild(self, tables: Tables) -> None:
+        native = tables.native
+        if lib.tw_rebuild_topics(native):
+            raise DamagedLog("a topic names a message that the log does not hold")
+        for group_id in tables.groups:
+            lib.tw_rebuild_group(native, group_id)
+            at = ffi.new("uint64_t *")
+            while lib.tw_rebuild_orders(native, group_id, at):
+                tables.grow_orders(group_id)
+        if self.report.was_clean and not self.report.replayed_bytes:
+            return
+        tables.clear_keys()
+        at, need = ffi.new("uint64_t *", int(native.first_id)), ffi.new("uint64_t *")
+        while lib.tw_rebuild_keys(native, at, tables.next_id, need) == NEED_KEYS:
+            tables.grow_keys(int(need[0]))

@@ -1,0 +1,1 @@
+"""The five services, each with its work on one batch."""

@@ -1,0 +1,342 @@
+"""What each control record does to the tables.
+
+Used twice: by the store, right after it has handed the record to the log, and by recovery, when it reads the record
+back. So a running store and a replayed one cannot differ. Everything is set to absolute values: applying a record
+again, on tables that already hold it, changes nothing in the end.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tickwheel_native import Buffer, ffi, lib
+from timerlog.errors import BadSettings, StoreError, UnsupportedFormat
+from timerlog.layout import (
+    PUT_HEAD,
+    RUN,
+    AdoptedRecord,
+    DocumentRecord,
+    GroupRecord,
+    MessageState,
+    RecordType,
+    TopicRecord,
+)
+from timerlog.settings import StoreSettings
+from timerlog.tables.answers import AnsweredRecord
+from timerlog.tables.base_record import Base, Purged
+from timerlog.tables.failures import Failure
+from timerlog.tables.tables import Tables
+
+Runs = npt.NDArray[Any]  # of layout.RUN
+
+
+def runs_pointer(runs: Runs) -> Any:
+    return ffi.cast("tw_run *", runs.ctypes.data)
+
+
+def _last(runs: Runs) -> int:
+    """The value behind the last one of any run."""
+    return int((runs["first"] + runs["count"]).max(initial=0))
+
+
+def _check(result: int, what: str) -> None:
+    if result < 0:
+        raise StoreError(f"a {what} record names messages that do not exist")
+
+
+AS_IT_IS: Final = 256  #: a priority that changes nothing
+
+
+def reschedule_aux(priority: int) -> int:
+    """How a RESCHEDULE record tells a new priority; 0, as in logs of version 1: as it is."""
+    return 0 if priority == AS_IT_IS else priority + 1
+
+
+NACK_HEAD = struct.Struct("<Q")
+
+
+def pack_nack(runs: Runs, error: str) -> bytes:
+    return NACK_HEAD.pack(len(runs)) + runs.tobytes() + error.encode()
+
+
+def unpack_nack(payload: Buffer) -> tuple[Runs, str]:
+    view = memoryview(payload)
+    (count,) = NACK_HEAD.unpack_from(view)
+    end = NACK_HEAD.size + count * RUN.itemsize
+    return np.frombuffer(view, RUN, count, NACK_HEAD.size), bytes(view[end:]).decode()
+
+
+GROUP_SEEN = struct.Struct("<q?")
+"""When, in epoch ms, and whether it has subscribers from then on."""
+
+_LEASE_TAIL = struct.Struct("<q")
+
+
+def pack_lease(runs: Runs, now_ms: int) -> bytes:
+    return runs.tobytes() + _LEASE_TAIL.pack(now_ms)
+
+
+def unpack_lease(payload: Buffer) -> tuple[Runs, int]:
+    """The runs, and when the leases were given; 0 where an older version did not say it."""
+    view = memoryview(payload)
+    count, rest = divmod(len(view), RUN.itemsize)
+    given_ms = _LEASE_TAIL.unpack_from(view, count * RUN.itemsize)[0] if rest else 0
+    return np.frombuffer(view, RUN, count), given_ms
+
+
+def pack_returned(runs: Runs, time_ms: int) -> bytes:
+    return time_ms.to_bytes(8, "little") + runs.tobytes()
+
+
+def pack_redeliver(runs: Runs, how: int) -> bytes:
+    return how.to_bytes(8, "little") + runs.tobytes()
+
+
+@dataclass(slots=True)
+class Applier:
+    """Applies control records to ``tables``; ``tick_ms`` is the last tick that the log knows."""
+
+    tables: Tables
+    settings: StoreSettings
+    tick_ms: int = 0
+    transaction_id: bytes = b""  #: of the transaction whose records are being applied
+    first_position: int = 0  #: what lay before it in the log is gone
+
+    def apply(self, record: int, aux: int, payload: Buffer) -> None:
+        """One record as read from the log. MARK and END change nothing."""
+        match record:
+            case RecordType.PUT:
+                head = np.frombuffer(payload, PUT_HEAD, 1)[0]
+                runs = np.frombuffer(payload, RUN, int(head["runs"]), PUT_HEAD.itemsize)
+                self.put(aux, int(head["first_seq"]), int(head["tick_ms"]), runs)
+            case RecordType.LEASE:
+                self.lease(aux, 0, unpack_lease(payload)[0])
+            case RecordType.ACK:
+                self.ack(aux, np.frombuffer(payload, RUN))
+            case RecordType.RELEASE:
+                self.release(aux, np.frombuffer(payload, RUN))
+            case RecordType.RETURNED:
+                self.returned(
+                    aux, np.frombuffer(payload, RUN, offset=8), int.from_bytes(payload[:8], "little")
+                )
+            case RecordType.NACK:
+                runs, error = unpack_nack(payload)
+                self.nack(aux, runs, error)
+            case RecordType.REDELIVER:
+                how = int.from_bytes(payload[:8], "little")
+                self.redeliver(aux, np.frombuffer(payload, RUN, offset=8), how)
+            case RecordType.DEAD:
+                self.dead(aux, np.frombuffer(payload, RUN))
+            case RecordType.CANCEL:
+                self.end(np.frombuffer(payload, np.uint64), MessageState.CANCELLED)
+            case RecordType.EXPIRED:
+                self.end(np.frombuffer(payload, np.uint64), MessageState.EXPIRED)
+            case RecordType.DROPPED:
+                self.end(np.frombuffer(payload, np.uint64), MessageState.DROPPED)
+            case RecordType.DAMAGED:
+                self.end(np.frombuffer(payload, np.uint64), MessageState.DAMAGED)
+            case RecordType.RESCHEDULE:
+                self.reschedule(np.frombuffer(payload, RUN), aux - 1 if aux else AS_IT_IS)
+            case RecordType.TOPIC:
+                self.topic(msgspec.msgpack.decode(payload, type=TopicRecord))
+            case RecordType.GROUP:
+                self.group(msgspec.msgpack.decode(payload, type=GroupRecord))
+            case RecordType.GROUP_CHANGED:
+                self.group_changed(msgspec.msgpack.decode(payload, type=GroupRecord))
+            case RecordType.GROUP_SEEN:
+                self.group_seen(aux, *GROUP_SEEN.unpack(payload))
+            case RecordType.DOCUMENT:
+                self.document(msgspec.msgpack.decode(payload, type=DocumentRecord))
+            case RecordType.STORED:
+                sends = np.frombuffer(payload, np.uint64).reshape(-1, 2).tolist()
+                self.stored([(first, count) for first, count in sends])
+            case RecordType.ANSWERED:
+                self.answered(msgspec.msgpack.decode(payload, type=AnsweredRecord))
+            case RecordType.BASE:
+                self.base(msgspec.msgpack.decode(payload, type=Base))
+            case RecordType.PURGED:
+                self.purged(msgspec.msgpack.decode(payload, type=Purged))
+            case RecordType.RESERVED:
+                self.reserved(int.from_bytes(payload, "little"))
+            case RecordType.ADOPTED:
+                self.adopted(msgspec.msgpack.decode(payload, type=AdoptedRecord))
+            case RecordType.MARK | RecordType.END | RecordType.FILL:
+                pass
+            case _:
+                raise UnsupportedFormat(
+                    f"the log has a record of type {record}, which this version does not know"
+                )
+
+    def put(self, topic_id: int, first_seq: int, tick_ms: int, runs: Runs) -> None:
+        self.tables.ensure_arrivals(topic_id, first_seq + int(runs["count"].sum()))
+        pointer = runs_pointer(runs)
+        _check(lib.tw_apply_put(self.tables.native, topic_id, first_seq, pointer, len(runs)), "PUT")
+        self.tick_ms = max(self.tick_ms, tick_ms)
+
+    def lease(self, group_id: int, holder: int, runs: Runs) -> None:
+        self.tables.ensure_deliveries(group_id, _last(runs))
+        pointer = runs_pointer(runs)
+        _check(lib.tw_apply_lease(self.tables.native, group_id, holder, pointer, len(runs)), "LEASE")
+
+    def ack(self, group_id: int, runs: Runs) -> None:
+        self.tables.ensure_deliveries(group_id, _last(runs))
+        _check(lib.tw_apply_ack(self.tables.native, group_id, runs_pointer(runs), len(runs)), "ACK")
+        self._forget_failures(group_id, runs)
+
+    def returned(self, group_id: int, runs: Runs, time_ms: int) -> None:
+        """The runs' times are the rows' ``base_epoch`` from now on."""
+        self.tables.ensure_deliveries(group_id, _last(runs))
+        pointer = runs_pointer(runs)
+        _check(lib.tw_apply_return(self.tables.native, group_id, pointer, len(runs), time_ms), "RETURNED")
+        for first, count in runs[["first", "count"]].tolist():
+            self.tables.failures.shift(group_id, first, count)
+
+    def reserved(self, next_id: int) -> None:
+        """Messages of others may have numbers below ``next_id``."""
+        self.tables.ensure_rows(next_id)
+        self.tables.native.next_id = max(int(self.tables.native.next_id), next_id)
+
+    def adopted(self, record: AdoptedRecord) -> None:
+        """The messages themselves lie in the segments that follow."""
+        self.tables.transactions.add(record.job, [(record.messages, record.rejected)])
+
+    def release(self, group_id: int, runs: Runs) -> None:
+        self.tables.ensure_deliveries(group_id, _last(runs))
+        _check(lib.tw_apply_release(self.tables.native, group_id, runs_pointer(runs), len(runs)), "RELEASE")
+
+    def nack(self, group_id: int, runs: Runs, error: str) -> None:
+        self.tables.ensure_deliveries(group_id, _last(runs))
+        _check(lib.tw_apply_nack(self.tables.native, group_id, runs_pointer(runs), len(runs)), "NACK")
+        if error:
+            self._remember(group_id, runs, error)
+
+    def _remember(self, group_id: int, runs: Runs, error: str) -> None:
+        group = self.tables.groups[group_id]
+        arrivals = self.tables.topics[group.record.topic_id].arrivals
+        for first, count, epoch, at_ms in runs.tolist():
+            for seq in range(first, min(first + count, arrivals.capacity)):
+                if arrivals.items["id"][seq]:  # else it was purged
+                    self.tables.failures.add(group_id, seq, Failure(epoch, at_ms, error))
+
+    def redeliver(self, group_id: int, runs: Runs, how: int) -> None:
+        """``how``: RESET_ATTEMPTS, WERE_DONE."""
+        self.tables.ensure_deliveries(group_id, _last(runs))
+        pointer = runs_pointer(runs)
+        result = lib.tw_apply_redeliver(self.tables.native, group_id, pointer, len(runs), how)
+        _check(result, "REDELIVER")
+
+    def dead(self, group_id: int, runs: Runs) -> None:
+        self.tables.ensure_deliveries(group_id, _last(runs))
+        _check(lib.tw_apply_dead(self.tables.native, group_id, runs_pointer(runs), len(runs)), "DEAD")
+        self._forget_failures(group_id, runs)
+
+    def _forget_failures(self, group_id: int, runs: Runs) -> None:
+        failures = self.tables.failures
+        if len(failures):
+            for first, count in zip(runs["first"].tolist(), runs["count"].tolist(), strict=True):
+                failures.done_range(group_id, first, count)
+
+    def end(self, ids: npt.NDArray[np.uint64], state: MessageState) -> None:
+        pointer = ffi.cast("uint64_t *", ids.ctypes.data)
+        _check(lib.tw_apply_end(self.tables.native, pointer, len(ids), state), state.name)
+
+    def reschedule(self, runs: Runs, priority: int) -> None:
+        """``priority`` AS_IT_IS: no other one."""
+        result = lib.tw_apply_reschedule(self.tables.native, runs_pointer(runs), len(runs), priority)
+        _check(result, "RESCHEDULE")
+
+    def topic(self, record: TopicRecord, first_seq: int = 0) -> None:
+        if not 0 < record.topic_id < self.tables.native.topics_capacity:
+            raise BadSettings(f"topic {record.name!r} has number {record.topic_id}: raise max_topics")
+        if record.deleted:
+            self.tables.remove_topic(record.topic_id)
+        else:
+            self.tables.add_topic(record, first_seq)
+
+    def stored(self, sends: list[tuple[int, int]]) -> None:
+        if any(self.transaction_id):
+            self.tables.transactions.add(self.transaction_id, sends)
+
+    def answered(self, record: AnsweredRecord) -> None:
+        self.tables.answers.add(record)
+
+    def document(self, record: DocumentRecord) -> None:
+        if record.content is None:
+            self.tables.documents.pop(record.name, None)
+        else:
+            self.tables.documents[record.name] = record.content
+
+    def base(self, base: Base) -> None:
+        """Everything small, as it is at this point. On tables that hold what came before, it changes nothing."""
+        tables = self.tables
+        tables.start_rows(base.first_id, base.next_id)
+        for topic in base.topics:
+            self.topic(topic.record, topic.first_seq)
+            counts = tables.native.topics[topic.record.topic_id]
+            tables.ensure_arrivals(topic.record.topic_id, topic.count)
+            counts.count = max(int(counts.count), topic.count)
+            counts.purged_messages, counts.purged_cancelled = topic.purged_messages, topic.purged_cancelled
+        for group in base.groups:
+            self.group(group.record)
+            sums = tables.native.groups[group.record.group_id]
+            sums.purged_acked, sums.purged_dead = group.purged_acked, group.purged_dead
+            sums.purged_deliveries = group.purged_deliveries
+            self.group_seen(group.record.group_id, group.seen_ms, group.has_readers)
+        tables.documents = dict(base.documents)
+        tables.failures.load(base.failures)
+        tables.transactions.load(base.transactions)
+        tables.answers.load(base.answers)
+        tables.last_topic_id = max(tables.last_topic_id, base.last_topic_id)
+        tables.last_group_id = max(tables.last_group_id, base.last_group_id)
+        tables.load_free_groups(base.free_groups)
+        tables.name_fences.load(base.name_fences)
+        self.tick_ms = max(self.tick_ms, base.tick_ms)
+
+    def purged(self, purged: Purged) -> None:
+        """Forgets what lay in a part of the log, if that is still there, and sets the counters that keep its sums."""
+        native = self.tables.native
+        if purged.start >= self.first_position and lib.tw_apply_purged(native, purged.start, purged.end):
+            raise StoreError("a PURGED record names a part of the log that holds no records")
+        for topic_id, messages, cancelled in purged.topics:
+            topic = native.topics[topic_id]
+            topic.purged_messages, topic.purged_cancelled = messages, cancelled
+        for group_id, acked, dead, deliveries in purged.groups:
+            group = native.groups[group_id]
+            group.purged_acked, group.purged_dead, group.purged_deliveries = acked, dead, deliveries
+
+    def group(self, record: GroupRecord) -> None:
+        if not 0 < record.group_id < self.tables.native.groups_capacity:
+            raise BadSettings(f"group {record.name!r} has number {record.group_id}: raise max_groups")
+        is_new = record.group_id not in self.tables.groups
+        self.tables.add_group(record)
+        if is_new:
+            self._start_group(record)
+
+    def group_changed(self, record: GroupRecord) -> None:
+        """It is gone, or begins anew at another message."""
+        if record.deleted:
+            self.tables.remove_group(record.group_id, record.fence)
+        else:
+            self.tables.move_group(record)
+
+    def group_seen(self, group_id: int, seen_ms: int, has_readers: bool) -> None:
+        group = self.tables.groups.get(group_id)
+        if group is not None:
+            group.seen_ms, group.has_readers = seen_ms, has_readers
+
+    def _start_group(self, record: GroupRecord) -> None:
+        """Where a group starts to read, and how much it has before it; without a look at each message if possible."""
+        group = self.tables.native.groups[record.group_id]
+        topic = self.tables.native.topics[record.topic_id]
+        if record.start_seq == 0:
+            group.pending = topic.ready
+        elif record.start_seq >= topic.count:
+            ffi.memmove(group.cursor, topic.lane_last, ffi.sizeof(topic.lane_last))
+        else:
+            lib.tw_rebuild_group(self.tables.native, record.group_id)

@@ -1,0 +1,91 @@
+"""BASE: everything small that holds at a point of the log. The first record of each segment says it, and so does a
+checkpoint, so neither needs what lies before it to be understood.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from timerlog.layout import GroupRecord, TopicRecord
+from timerlog.tables.answers import AnswersBase
+from timerlog.tables.failures import Failure
+from timerlog.tables.tables import Group, Tables
+
+
+class TopicBase(msgspec.Struct, frozen=True, array_like=True):
+    """A topic, the number of messages that reached it, and what was purged of it."""
+
+    record: TopicRecord
+    count: int
+    purged_messages: int
+    purged_cancelled: int
+    first_seq: int  #: everything below is gone
+
+
+class GroupBase(msgspec.Struct, frozen=True, array_like=True):
+    """A group, and what its counters keep of messages that were purged."""
+
+    record: GroupRecord
+    purged_acked: int
+    purged_dead: int
+    purged_deliveries: int
+    seen_ms: int = 0
+    has_readers: bool = False
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True):
+    next_id: int
+    first_id: int  #: no message below it is there
+    tick_ms: int
+    last_topic_id: int
+    last_group_id: int
+    topics: list[TopicBase]
+    groups: list[GroupBase]
+    documents: dict[str, bytes]
+    failures: list[tuple[int, int, list[Failure]]]
+    transactions: list[tuple[bytes, list[tuple[int, int]]]]
+    answers: AnswersBase = AnswersBase()
+    #: (number, fence) of groups that are gone; None: it is from before their numbers were used again.
+    free_groups: list[tuple[int, int]] | None = None
+    name_fences: tuple[list[tuple[int, str, int]], list[tuple[int, int]]] = ([], [])
+
+
+class Purged(msgspec.Struct, frozen=True, array_like=True):
+    """A PURGED record: what lay between two positions is gone or was moved. The counters of the topics (number,
+    messages, cancelled) and groups (number, acked, dead, deliveries) that this has changed, as they are from now on."""
+
+    start: int
+    end: int
+    topics: list[tuple[int, int, int]]
+    groups: list[tuple[int, int, int, int]]
+
+
+def capture(tables: Tables, tick_ms: int) -> Base:
+    """What holds now."""
+    native = tables.native
+    return Base(
+        next_id=tables.next_id,
+        first_id=int(native.first_id),
+        tick_ms=tick_ms,
+        last_topic_id=tables.last_topic_id,
+        last_group_id=tables.last_group_id,
+        topics=[_topic(topic.record, native.topics[number]) for number, topic in tables.topics.items()],
+        groups=[_group(group, native.groups[number]) for number, group in tables.groups.items()],
+        documents=dict(tables.documents),
+        failures=tables.failures.dump(),
+        transactions=tables.transactions.dump(),
+        answers=tables.answers.dump(),
+        free_groups=list(tables.free_groups.items()),
+        name_fences=tables.name_fences.dump(),
+    )
+
+
+def _topic(record: TopicRecord, counts: object) -> TopicBase:
+    names = ("count", "purged_messages", "purged_cancelled", "first_seq")
+    return TopicBase(record, *(int(getattr(counts, name)) for name in names))
+
+
+def _group(group: Group, counts: object) -> GroupBase:
+    names = ("purged_acked", "purged_dead", "purged_deliveries")
+    acked, dead, deliveries = (int(getattr(counts, name)) for name in names)
+    return GroupBase(group.record, acked, dead, deliveries, group.seen_ms, group.has_readers)

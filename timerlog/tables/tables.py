@@ -1,0 +1,545 @@
+"""The derived tables: MessageTable, key index, topics with their arrivals, groups with their deliveries.
+
+Each table is a memory-mapped file (``timerlog.files.mapped_file``) that C and numpy share. They follow from the
+CommitLog alone: delete them, and the next start makes the same ones again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tickwheel_native import ffi, lib
+from timerlog.errors import StoreError, UnsupportedFormat
+from timerlog.files.checksums import table_sum
+from timerlog.files.mapped_file import PAGE_BYTES, Region
+from timerlog.files.reserve import Lender
+from timerlog.layout import (
+    ARRIVAL,
+    DELIVERY,
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    HOLDERS,
+    IN_RETRY,
+    KEY_PARTITIONS,
+    MAX_BATCH,
+    ROW,
+    DeliveryState,
+    GroupRecord,
+    TopicRecord,
+)
+from timerlog.settings import DEFAULT_PRIORITY, FOREVER_MS, StoreSettings, effective_settings
+from timerlog.tables.answers import RememberedAnswers
+from timerlog.tables.failures import Failures
+from timerlog.tables.name_fences import NameFences
+from timerlog.tables.recent import RecentTransactions
+
+TIB: Final = 1 << 40
+GIB: Final = 1 << 30
+KEYS_BYTES: Final = 1 << 20  #: of the key index at first
+ROWS_MAGIC: Final = b"TWMSGTAB"
+ARRIVALS_MAGIC: Final = b"TWARRIVE"
+DELIVERIES_MAGIC: Final = b"TWDELIVR"
+KEYS_MAGIC: Final = b"TWKEYS01"
+DEAD_SUFFIX: Final = ".dead"
+HEADER: Final = struct.Struct("<8sIIQ")  # magic, format, item_bytes, log_id
+_SCAN: Final = 1 << 20
+#: Above any epoch that a group gave out whose log does not say what its highest one was: a message was not delivered
+#: a thousand million times.
+OLD_FENCE: Final = 1 << 30
+
+
+def shard_bytes(shard: int, shards: int) -> tuple[int, int]:
+    """The first bytes of the routing hash that belong to one of ``shards`` equal parts: from, and up to but not."""
+    return shard * 256 // shards, (shard + 1) * 256 // shards
+
+
+def _clear(pointer: Any) -> None:
+    """Makes a struct that C sees as if it had never been used: nothing in it points to what is gone."""
+    ffi.memmove(pointer, bytes(ffi.sizeof(pointer[0])), ffi.sizeof(pointer[0]))
+
+
+def _pages(freed: Any) -> tuple[int, int]:
+    """Where the whole pages begin and end in a range of an offset and a size."""
+    return -(-freed[0] // PAGE_BYTES) * PAGE_BYTES, (freed[0] + freed[1]) // PAGE_BYTES * PAGE_BYTES
+
+
+class Table:
+    """An array of fixed-size items behind a header page that names the format and the log it belongs to."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        magic: bytes,
+        dtype: np.dtype[Any],
+        log_id: int,
+        reserve_bytes: int,
+        lender: Lender | None = None,
+    ) -> None:
+        self.region = Region(path, reserve_bytes, lender)
+        self.dtype = dtype
+        header = HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
+        self.is_new = self.region.allocated_bytes == 0
+        try:
+            self.region.ensure(HEADER_BYTES)
+        except BaseException:
+            self.region.close()
+            raise
+        page = self.region.array(np.uint8, 0, HEADER_BYTES)
+        if self.is_new:
+            page[: len(header)] = np.frombuffer(header, np.uint8)
+        elif bytes(page[: len(header)]) != header:
+            self.region.close()
+            raise StoreError(f"{path} does not belong to this log")
+        #: All items that the address space has room for; touch only those below ``capacity``.
+        self.items = self.region.array(dtype, HEADER_BYTES, (reserve_bytes - HEADER_BYTES) // dtype.itemsize)
+
+    @property
+    def address(self) -> int:
+        return self.region.address + HEADER_BYTES
+
+    def span(self, first: int, end: int) -> tuple[int, int]:
+        """Where the items from ``first`` to below ``end`` begin and end in the file, in bytes."""
+        return HEADER_BYTES + first * self.dtype.itemsize, HEADER_BYTES + end * self.dtype.itemsize
+
+    @property
+    def capacity(self) -> int:
+        return (self.region.allocated_bytes - HEADER_BYTES) // self.dtype.itemsize
+
+    def ensure(self, items: int) -> None:
+        """Makes room for ``items``. Raises ``DiskFull``."""
+        self.region.ensure(HEADER_BYTES + items * self.dtype.itemsize)
+
+    def start_at(self, item: int) -> None:
+        """In a new table: items below are gone for ever, and take no disk space."""
+        if self.is_new:
+            self.region.start_at(HEADER_BYTES + item * self.dtype.itemsize)
+
+    def pages_of(self, items: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """The numbers of the file's pages that hold these items."""
+        size = np.uint64(self.dtype.itemsize)
+        first = (items * size + np.uint64(HEADER_BYTES)) // np.uint64(PAGE_BYTES)
+        last = (items * size + np.uint64(HEADER_BYTES + self.dtype.itemsize - 1)) // np.uint64(PAGE_BYTES)
+        return np.unique(np.concatenate([first, last]))
+
+
+@dataclass(slots=True)
+class Topic:
+    record: TopicRecord
+    arrivals: Table
+    groups: dict[str, int]  # name → group id
+
+
+@dataclass(slots=True)
+class Group:
+    record: GroupRecord
+    deliveries: Table
+    seen_ms: int = 0  #: when it had its first subscriber or lost its last one, in epoch ms; 0: never
+    has_readers: bool = False  #: since then it has had subscribers
+
+
+class Tables:
+    """All tables of one store, and the ``tw_store`` through which C sees them."""
+
+    def __init__(
+        self, directory: Path | None, log_id: int, settings: StoreSettings, lender: Lender | None = None
+    ) -> None:
+        max_topics, max_groups = settings.max_topics, settings.max_groups
+        self.directory = directory
+        self._lender = lender
+        self.settings = settings
+        self.log_id = log_id
+        self.topics: dict[int, Topic] = {}
+        self.groups: dict[int, Group] = {}
+        self.topic_ids: dict[str, int] = {}
+        #: Small named documents that the broker keeps here: the log holds them, nothing in the engine reads them.
+        self.documents: dict[str, bytes] = {}
+        self.failures = Failures()
+        self.has_spread = False  #: whether any topic ever spread its messages
+        self.transactions = RecentTransactions()
+        self.answers = RememberedAnswers()
+        self._order_tables: dict[int, Any] = {}
+        # Numbers start at 1, so that 0 can mean "none"; that of a deleted topic is not used again.
+        self.last_topic_id = self.last_group_id = 0
+        #: Numbers of groups that are gone, in the order in which they went, and their fences.
+        self.free_groups: dict[int, int] = {}
+        self.name_fences = NameFences()
+        self.ephemeral: set[int] = set()  #: groups that end some time after their last subscriber has left
+        self._topic_structs = ffi.new("tw_topic[]", max_topics + 1)
+        self._group_structs = ffi.new("tw_group[]", max_groups + 1)
+        # Address space is shared out: 47 bits of it have to do for all tables and the log.
+        self._arrivals_reserve = min(64 * GIB, 32 * TIB // max_topics // GIB * GIB)
+        self._deliveries_reserve = min(96 * GIB, 48 * TIB // max_groups // GIB * GIB)
+        self._outstanding = np.zeros(HOLDERS, np.uint32)
+        self._key_hashes = np.zeros(MAX_BATCH, np.uint32)
+        self._key_counts = np.zeros(KEY_PARTITIONS, np.uint16)
+        self.native = ffi.new("tw_store *")
+        self.messages = Table(self._path("messages.table"), ROWS_MAGIC, ROW, log_id, TIB // 2, lender)
+        with ExitStack() as undo:  # a start that fails and is tried again must not use up the address space
+            undo.callback(self.messages.region.close)
+            self._keys = self._open_keys()
+            undo.callback(self._keys.close)
+            self._fill_native(max_topics, max_groups)
+            undo.pop_all()
+
+    def _path(self, name: str) -> Path | None:
+        return None if self.directory is None else self.directory / name
+
+    def _fill_native(self, max_topics: int, max_groups: int) -> None:
+        native = self.native
+        native.rows = ffi.cast("tw_row *", self.messages.address)
+        native.next_id = native.first_id = 1
+        native.topics, native.topics_capacity = self._topic_structs, max_topics + 1
+        native.groups, native.groups_capacity = self._group_structs, max_groups + 1
+        native.outstanding = ffi.cast("uint32_t *", self._outstanding.ctypes.data)
+        native.key_hashes = ffi.cast("uint32_t *", self._key_hashes.ctypes.data)
+        native.key_counts = ffi.cast("uint16_t *", self._key_counts.ctypes.data)
+        self.ensure_rows(2)
+
+    @property
+    def rows(self) -> npt.NDArray[Any]:
+        """The MessageTable; index = message id."""
+        return self.messages.items
+
+    @property
+    def next_id(self) -> int:
+        return int(self.native.next_id)
+
+    def outstanding(self, holder: int) -> int:
+        return int(self._outstanding[holder])
+
+    def ensure_rows(self, rows: int) -> None:
+        self.messages.ensure(rows)
+        self.native.rows_allocated = self.messages.capacity
+
+    def refill_rows(self, first_id: int, end_id: int) -> None:
+        """Makes sure that rows can be written, also where disk space was given back. Raises ``DiskFull``."""
+        self.messages.region.refill(*self.messages.span(first_id, end_id))
+
+    def start_rows(self, first_id: int, next_id: int) -> None:
+        """The table reaches up to ``next_id``, and nothing is there below ``first_id``."""
+        native = self.native
+        self.messages.start_at(first_id)
+        self.ensure_rows(next_id)
+        native.first_id = max(int(native.first_id), first_id)
+        native.next_id = max(int(native.next_id), next_id)
+
+    # -- keys --
+
+    @property
+    def keys_region(self) -> Region:
+        return self._keys
+
+    def _open_keys(self) -> Region:
+        region = Region(self._path("keys.index"), TIB, self._lender)
+        if region.allocated_bytes == 0:
+            try:
+                region.ensure(KEYS_BYTES)
+            except BaseException:
+                region.close()
+                raise
+            lib.tw_keys_init(ffi.cast("uint8_t *", region.pointer))
+        self.native.keys = ffi.cast("uint8_t *", region.pointer)
+        self.native.keys_allocated = region.allocated_bytes
+        return region
+
+    def clear_keys(self) -> None:
+        """An empty index, in a file that is allocated anew: parts of the old one were given back to the disk."""
+        self._keys.clear()
+        self._keys.ensure(KEYS_BYTES)
+        self.native.keys_allocated = self._keys.allocated_bytes
+        lib.tw_keys_init(self.native.keys)
+
+    def grow_keys(self, partition: int) -> None:
+        """Doubles one partition of the key index. Raises ``DiskFull``."""
+        self._keys.ensure(int(lib.tw_keys_bytes_to_grow(self.native, partition)))
+        self.native.keys_allocated = self._keys.allocated_bytes
+        freed = ffi.new("uint64_t[2]")
+        if lib.tw_keys_grow(self.native, partition, freed, freed + 1):
+            raise StoreError("the key index did not grow")
+        self.free_keys([_pages(freed)])
+
+    def shrink_keys(self, partition: int) -> None:
+        """Makes a partition smaller if few entries are left in it. Raises ``DiskFull``."""
+        capacity = int(lib.tw_keys_fitting(self.native, partition))
+        if not capacity:
+            return
+        self.free_keys([self._resize_keys(partition, capacity)])
+
+    def expect_keys(self, partition: int, more: int) -> tuple[int, int]:
+        """Makes a partition large enough for so many keys more, at once. What is left of the old one is to be freed by
+        ``free_keys``, which may wait for the disk. Raises ``DiskFull``."""
+        capacity = int(lib.tw_keys_capacity_for(self.native, partition, more))
+        return self._resize_keys(partition, capacity) if capacity else (0, 0)
+
+    def _resize_keys(self, partition: int, capacity: int) -> tuple[int, int]:
+        self._keys.ensure(int(lib.tw_keys_bytes_to_resize(self.native, capacity)))
+        self.native.keys_allocated = self._keys.allocated_bytes
+        freed = ffi.new("uint64_t[2]")
+        if lib.tw_keys_resize(self.native, partition, capacity, freed, freed + 1):
+            raise StoreError("a part of the key index could not be made larger or smaller")
+        return _pages(freed)
+
+    def free_keys(self, left: Iterable[tuple[int, int]]) -> None:
+        """Gives the disk back what partitions have left behind: nothing lies there again. Safe in another thread."""
+        for start, end in left:
+            if end > start:
+                self._keys.free(start, end)
+
+    # -- topics and groups --
+
+    def add_topic(self, record: TopicRecord, first_seq: int = 0) -> None:
+        """Opens a topic's table, or takes what has changed of one that is there; adding it again changes nothing."""
+        known = self.topics.get(record.topic_id)
+        if known is not None:
+            known.record = record
+            self._configure(known)
+            return
+        self.last_topic_id = max(self.last_topic_id, record.topic_id)
+        path = self._path(f"topics/{record.topic_id}.arrivals")
+        table = Table(path, ARRIVALS_MAGIC, ARRIVAL, self.log_id, self._arrivals_reserve, self._lender)
+        table.start_at(first_seq)
+        self.topics[record.topic_id] = Topic(record, table, {})
+        self.topic_ids[record.name] = record.topic_id
+        struct_ = self.native.topics[record.topic_id]
+        struct_.arrivals = ffi.cast("tw_arrival *", table.address)
+        struct_.allocated = table.capacity
+        struct_.exists, struct_.first_seq = 1, first_seq
+        struct_.shards, struct_.parent = record.shards, record.parent
+        if record.parent:
+            first, end = shard_bytes(record.shard, self.topics[record.parent].record.shards)
+            for byte in range(first, end):
+                self.native.topics[record.parent].shard_of_byte[byte] = record.topic_id
+        self._configure(self.topics[record.topic_id])
+
+    def _configure(self, topic: Topic) -> None:
+        """Puts a topic's settings where the C functions look for them, for it and for its groups."""
+        settings = topic.record.settings
+        struct_ = self.native.topics[topic.record.topic_id]
+        struct_.max_body_bytes = settings.max_body_bytes or 0
+        struct_.spread_ms = settings.spread_ms or 0
+        self.has_spread |= bool(settings.spread_ms)
+        struct_.purge_after_ms = int(effective_settings(settings, self.settings)["purge_after_ms"])
+        struct_.default_priority = DEFAULT_PRIORITY if settings.priority is None else settings.priority
+        for group_id in topic.groups.values():
+            self._configure_group(group_id)
+
+    def _configure_group(self, group_id: int) -> None:
+        record = self.topics[self.groups[group_id].record.topic_id].record
+        holds = effective_settings(record.settings, self.settings)
+        struct_ = self.native.groups[group_id]
+        struct_.ack_wait_ms, struct_.min_backoff_ms = int(holds["ack_wait_ms"]), int(holds["min_backoff_ms"])
+        struct_.max_backoff_ms = int(holds["max_backoff_ms"]) or FOREVER_MS
+        # A dead letter that nobody takes stays where it is.
+        struct_.max_attempts = 0 if record.name.endswith(DEAD_SUFFIX) else int(holds["max_attempts"])
+
+    def remove_topic(self, topic_id: int) -> None:
+        """Closes and deletes a topic's tables; its number is not used again, and its messages count as gone."""
+        topic = self.topics.pop(topic_id, None)
+        if topic is None:
+            return
+        self.topic_ids.pop(topic.record.name, None)
+        self.name_fences.drop_topic(topic_id)
+        for group_id in topic.groups.values():
+            # What it gave out names messages of a topic that no other group will have: topics keep their numbers.
+            self._remove_group(group_id, self.groups[group_id].record.fence or 0)
+        _clear(ffi.addressof(self._topic_structs, topic_id))
+        topic.arrivals.region.delete()
+
+    def remove_group(self, group_id: int, fence: int | None) -> None:
+        """Closes and deletes a group's table; its topic's messages wait for it no more. Another group may have its
+        number then, whose epochs are above ``fence``. Removing it again changes nothing."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        topic_id, following = group.record.topic_id, self.native.groups[group_id].next_group
+        self.topics[topic_id].groups.pop(group.record.name, None)
+        before = int(self.native.topics[topic_id].first_group)
+        if before == group_id:
+            self.native.topics[topic_id].first_group = following
+        else:
+            while self.native.groups[before].next_group != group_id:
+                before = int(self.native.groups[before].next_group)
+            self.native.groups[before].next_group = following
+        fence = OLD_FENCE if fence is None else fence
+        self.name_fences.add(topic_id, group.record.name, fence)
+        self._remove_group(group_id, fence)
+
+    def _remove_group(self, group_id: int, fence: int) -> None:
+        group = self.groups.pop(group_id)
+        self.free_groups[group_id] = fence
+        self.ephemeral.discard(group_id)
+        self._give_credit_back(group_id, group.deliveries)
+        self.failures.forget_group(group_id)
+        _clear(ffi.addressof(self._group_structs, group_id))
+        self._order_tables.pop(group_id, None)
+        group.deliveries.region.delete()
+
+    def _give_credit_back(self, group_id: int, deliveries: Table) -> None:
+        """What subscriptions hold of a group that goes does not count against them any more. During replay nobody
+        holds anything, whatever the rows say."""
+        struct_ = self.native.groups[group_id]
+        high_seq = int(struct_.high_seq)
+        for start in range(int(struct_.floor_seq), high_seq, _SCAN):
+            rows = deliveries.items[start : min(start + _SCAN, high_seq)]
+            leased = (rows["state"] == DeliveryState.LEASED) & (rows["flags"] & IN_RETRY == 0)
+            held = np.bincount(rows["holder"][leased], minlength=HOLDERS)
+            self._outstanding -= np.minimum(held, self._outstanding).astype(np.uint32)
+
+    def ensure_arrivals(self, topic_id: int, count: int) -> None:
+        table = self.topics[topic_id].arrivals
+        table.ensure(count)
+        self.native.topics[topic_id].allocated = table.capacity
+
+    def add_group(self, record: GroupRecord) -> None:
+        """Opens a group's table; adding it again changes nothing."""
+        if record.group_id in self.groups:
+            return
+        self.last_group_id = max(self.last_group_id, record.group_id)
+        self.free_groups.pop(record.group_id, None)
+        path = self._path(f"topics/{record.topic_id}-{record.group_id}.deliveries")
+        table = Table(path, DELIVERIES_MAGIC, DELIVERY, self.log_id, self._deliveries_reserve, self._lender)
+        table.start_at(max(record.rows_from, int(self.native.topics[record.topic_id].first_seq)))
+        self.groups[record.group_id] = Group(record, table)
+        self.topics[record.topic_id].groups[record.name] = record.group_id
+        struct_, topic = self.native.groups[record.group_id], self.native.topics[record.topic_id]
+        struct_.rows = ffi.cast("tw_delivery *", table.address)
+        struct_.allocated = table.capacity
+        struct_.topic_id = record.topic_id
+        struct_.start_seq = struct_.floor_seq = struct_.high_seq = record.start_seq
+        struct_.rows_from = record.rows_from
+        struct_.fence = struct_.highest_epoch = record.fence or 0
+        struct_.next_group, topic.first_group = topic.first_group, record.group_id
+        self._configure_group(record.group_id)
+        if record.ephemeral_ms:
+            self.ephemeral.add(record.group_id)
+        struct_.exists = 1
+
+    def load_free_groups(self, known: list[tuple[int, int]] | None) -> None:
+        """Takes what a BASE says; None: it is from before numbers were used again."""
+        if known is not None:
+            self.free_groups = dict(known)
+            return
+        for group_id in range(1, self.last_group_id + 1):
+            if group_id not in self.groups:
+                self.free_groups.setdefault(group_id, OLD_FENCE)
+
+    def numbers_for_groups(self, count: int) -> tuple[int, int] | None:
+        """Consecutive numbers for so many new groups: the first one, and the fence of all. Fresh numbers, if there are
+        any left; otherwise those of groups that are gone the longest. None: too few are free.
+
+        A number is free at once, since a receipt of the group that had it cannot count for the next one: that
+        begins with an epoch above every epoch that receipts with the number may have. A receipt names the number of the
+        whole topic's group also where the group of a shard gave it out, so all parts of a group have one fence.
+        """
+        most = self.settings.max_groups
+        if self.last_group_id + count <= most:
+            return self.last_group_id + 1, 0
+        if count > most:
+            return None
+        # When each number became free: 0 for fresh ones.
+        freed = np.full(most, most + 1, np.int64)
+        freed[self.last_group_id :] = 0
+        numbers = np.fromiter(self.free_groups, np.int64, len(self.free_groups))
+        places, is_allowed = np.arange(1, len(numbers) + 1), numbers <= most
+        freed[numbers[is_allowed] - 1] = places[is_allowed]
+        latest = np.lib.stride_tricks.sliding_window_view(freed, count).max(axis=1)
+        first = int(latest.argmin())
+        if latest[first] > most:
+            return None
+        return first + 1, max(self.free_groups.get(first + 1 + i, 0) for i in range(count))
+
+    def move_group(self, record: GroupRecord) -> None:
+        """A group begins anew, and what it was given counts as new."""
+        self.make_room_before(record)
+        group, struct_ = self.groups[record.group_id], self.native.groups[record.group_id]
+        group.record = record
+        lib.tw_apply_seek(self.native, record.group_id, record.start_seq)
+        struct_.rows_from = record.rows_from
+        self.failures.forget_group(record.group_id)
+
+    def make_room_before(self, record: GroupRecord) -> None:
+        """Of a group that is to begin earlier than ever: rows that it has not had. Raises ``DiskFull``."""
+        struct_, table = self.native.groups[record.group_id], self.groups[record.group_id].deliveries
+        first = max(record.rows_from, int(self.native.topics[record.topic_id].first_seq))
+        end = min(int(struct_.rows_from), table.capacity)
+        if first < end:
+            table.region.refill(*table.span(first, end))
+
+    def grow_orders(self, group_id: int) -> None:
+        """Makes room for more ordering keys that are busy in a group."""
+        capacity = max(64, 2 * int(self.native.groups[group_id].orders_capacity))
+        table = ffi.new("tw_order[]", capacity)
+        lib.tw_orders_move(self.native, group_id, table, capacity)
+        self._order_tables[group_id] = table
+
+    def ensure_deliveries(self, group_id: int, count: int) -> None:
+        table = self.groups[group_id].deliveries
+        table.ensure(count)
+        self.native.groups[group_id].allocated = table.capacity
+
+    # -- all --
+
+    def _regions(self) -> list[Region]:
+        tables = [self.messages, *(t.arrivals for t in self.topics.values())]
+        tables += [group.deliveries for group in self.groups.values()]
+        return [self._keys, *(table.region for table in tables)]
+
+    def sizes(self) -> dict[str, int]:
+        """File name in the directory → allocated bytes, of every table; empty in memory."""
+        directory = self.directory
+        if directory is None:
+            return {}
+        named = [
+            (region.path, region.allocated_bytes) for region in self._regions() if region.path is not None
+        ]
+        return {str(path.relative_to(directory)): count for path, count in named}
+
+    def sums(self) -> dict[str, int]:
+        """File name in the directory → checksum, of every table; empty in memory."""
+        directory = self.directory
+        if directory is None:
+            return {}
+        return {name: table_sum(directory / name, size_bytes) for name, size_bytes in self.sizes().items()}
+
+    def sync(self) -> None:
+        for region in self._regions():
+            region.sync()
+
+    def shared_disk_bytes(self) -> int:
+        """Of the tables that belong to no topic."""
+        return self.messages.region.disk_bytes() + self._keys.disk_bytes()
+
+    def disk_bytes(self) -> int:
+        return sum(region.disk_bytes() for region in self._regions())
+
+    def close(self) -> None:
+        for region in self._regions():
+            region.close()
+
+
+def refuse_newer_tables(directory: Path) -> None:
+    """Raises ``UnsupportedFormat`` when a newer version has made a derived file: then it has used the log as well."""
+    for path in [*directory.glob("*.table"), *directory.glob("topics/*"), *directory.glob("keys.index")]:
+        with path.open("rb") as file:
+            head = file.read(12)
+        magic, newest = head[:8], KEYS_MAGIC
+        is_newer = magic[:6] == newest[:6] and magic[6:].isdigit() and magic > newest
+        if magic in (ROWS_MAGIC, ARRIVALS_MAGIC, DELIVERIES_MAGIC) and len(head) == 12:
+            is_newer = int.from_bytes(head[8:], "little") > FORMAT_VERSION
+        if is_newer:
+            raise UnsupportedFormat(f"{path} has a newer format than this version reads ({FORMAT_VERSION})")
+
+
+def remove_derived_files(directory: Path) -> None:
+    """Deletes every file that follows from the CommitLog."""
+    for pattern in ("messages.table", "keys.index", "timer.*", "topics/*", "checkpoint"):
+        for path in directory.glob(pattern):
+            path.unlink()

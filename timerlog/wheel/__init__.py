@@ -1,0 +1,1 @@
+"""The TimerWheel and the TimerLog: which timers are due at which millisecond."""

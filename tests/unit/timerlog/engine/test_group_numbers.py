@@ -15,7 +15,7 @@ from tests.support.driver import NOW_MS, pump
 from tests.support.frames import send
 from tests.support.purging import LATER_MS, ack, fill, take
 from tests.support.reader import Reader
-from tests.unit.timerlog.test_groups import opened, same_after_every_end, topic_with
+from tests.unit.timerlog.engine.test_groups import opened, same_after_every_end, topic_with
 from tickwheel.spark.events import all_events, read_event_batches
 from timerlog.engine.select import Filter
 from timerlog.errors import TooManyGroups, UnknownGroup

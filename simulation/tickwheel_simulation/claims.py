@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import trio
 
 from tickwheel_simulation.oracle import Lease, Message, Violation
+from tickwheel_simulation.scene import Scene
 
 if TYPE_CHECKING:
     from tickwheel import Client
-    from tickwheel_simulation.world import World
 
 _SLOW_PIECE_S = 2.0
 _SLOW_SYNC_S = 3.0
@@ -45,22 +45,22 @@ class Claim:
 class Claims:
     """All that is being handled."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
         self._claims: dict[tuple[str, str], Claim] = {}
         self._leases: dict[tuple[str, str], tuple[int, float, Circumstances]] = {}
         self.settings = 0
         """How often settings were changed."""
 
     def _now(self) -> Circumstances:
-        return Circumstances(self._world.machine.lives, self._world.clock.jumps, self.settings)
+        return Circumstances(self._scene.lives, self._scene.clock.jumps, self.settings)
 
     @property
     def _is_in_time(self) -> bool:
         """Whether every renewal arrives before its lease ends."""
-        profile, faults = self._world.profile, self._world.network.faults
+        profile, faults = self._scene.profile, self._scene.network.faults
         one_way_s = faults.delay_s + (_SLOW_PIECE_S if faults.slow_piece else 0.0)
-        is_slow = profile.slow_sync and not self._world.is_calm
+        is_slow = profile.slow_sync and not self._scene.is_calm
         syncs_s = _SYNCS * (_SLOW_SYNC_S if is_slow else profile.sync_delay_s)
         return 2 * one_way_s + syncs_s < _PART_OF_LEASE * profile.ack_wait_ms / 1_000
 
@@ -87,11 +87,11 @@ class Claims:
         is_same = session is not None and session.link is claim.link and then == now and claim.epoch == epoch
         held = message.group(lease.group)
         is_asked_for = message.is_stray or held.was_redelivered or message.is_stopped
-        if is_same and not is_asked_for and not self._is_silent() and not self._world.was_full(since_s):
+        if is_same and not is_asked_for and not self._is_silent() and not self._scene.was_full(since_s):
             raise Violation(
                 f"{lease.token} (epoch {lease.epoch}, group {lease.group}) is given to another, while a client that is "
                 f"connected handles it"
             )
 
     def _is_silent(self) -> bool:
-        return any(one.to_server.is_silent for one in self._world.network.connections)
+        return any(one.to_server.is_silent for one in self._scene.network.connections)

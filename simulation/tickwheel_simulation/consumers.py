@@ -12,7 +12,8 @@ from tickwheel import Client
 from tickwheel.errors import AckRefused, InternalError, TickwheelError
 from tickwheel.protocol.errors import DiskFull, RemoteProtocolError
 from tickwheel_simulation.oracle import Message, Violation
-from tickwheel_simulation.world import MORTAL, UNDERTAKERS, World
+from tickwheel_simulation.scene import MORTAL, UNDERTAKERS
+from tickwheel_simulation.world import World
 
 _DEAD = f"{MORTAL}.dead"
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import trio
@@ -22,8 +22,10 @@ from tickwheel_broker.daemon import Running, serve_broker, store_settings
 from tickwheel_broker.group_commit import InPlace, SyncFailed
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_native import lib
+from tickwheel_simulation.claims import Claims
 from tickwheel_simulation.disk import NO_LIMIT, Disk, Killed, View
 from tickwheel_simulation.oracle import Violation
+from tickwheel_simulation.scene import Scene
 from tickwheel_simulation.tap import tap, tapped_put
 from timerlog.errors import DamagedLog, DiskFull, StoreError
 from timerlog.files import mapped_file as region
@@ -31,9 +33,6 @@ from timerlog.files.holes import Holes
 from timerlog.recovery import checkpoint as checkpoints
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
-
-if TYPE_CHECKING:
-    from tickwheel_simulation.world import World
 
 NOWHERE = "/nonexistent/tickwheel"
 """The broker is told that its directory is here: what it asks the real file system about it must not matter."""
@@ -83,16 +82,16 @@ class FullDiskLib:
 class Machine:
     """Holds the disk and the derived tables; runs one broker at a time."""
 
-    def __init__(self, world: World, settings: Settings) -> None:
-        self.world = world
+    def __init__(self, scene: Scene, claims: Claims, settings: Settings) -> None:
+        self.scene = scene
+        self._claims = claims
         self.settings = settings
-        self.disk = Disk(world.random("disk"))
+        self.disk = scene.disk
         self.view: View | None = None
         self.died = trio.Event()
         self.broker: Broker | None = None
-        self.lives = 0
         self.is_wanted = True
-        self._rng: random.Random = world.random("machine")
+        self._rng: random.Random = scene.random("machine")
         shared = Path("/dev/shm")
         self._root = Path(tempfile.mkdtemp(prefix="tickwheel-sim-", dir=shared if shared.is_dir() else None))
         self._boot = 0
@@ -117,7 +116,9 @@ class Machine:
         with ExitStack() as patches:
             patches.enter_context(mock.patch.object(region, "lib", FullDiskLib(lib, self)))
             patches.enter_context(mock.patch.object(checkpoints, "boot_id", self._boot_id))
-            patches.enter_context(mock.patch.object(Outgoing, "put", tapped_put(Outgoing.put, self.world)))
+            patches.enter_context(
+                mock.patch.object(Outgoing, "put", tapped_put(Outgoing.put, self.scene, lambda: self.is_dead))
+            )
             patches.callback(self._close)
             yield
 
@@ -144,7 +145,7 @@ class Machine:
         """Stops in order; returns when it has ended, however."""
         self.is_wanted = False
         if self._running is not None:
-            self.world.note("stop")
+            self.scene.note("stop")
             self._running.stop()
         while self.view is not None:
             await trio.sleep(0.1)
@@ -153,19 +154,19 @@ class Machine:
         """Ends the process now; `power`: with the whole machine."""
         if self.view is None or self.view.is_dead:
             return
-        self.world.note("power loss" if power else "kill")
-        self.world.count("power losses" if power else "kills")
+        self.scene.note("power loss" if power else "kill")
+        self.scene.count("power losses" if power else "kills")
         self._power_lost |= power
         self._take_snapshot()
         self.view.is_dead = True
         self.disk.faults.kill_in = 0
-        self.world.network.cut_all()
+        self.scene.network.cut_all()
         self.died.set()
         if self._scope is not None:
             self._scope.cancel()
 
     async def _live(self) -> None:
-        self.lives += 1
+        self.scene.lives += 1
         self.died = trio.Event()
         self.view = view = View(self.disk, self._killed_in_call)
         is_clean = False
@@ -174,7 +175,7 @@ class Machine:
             store = self._open(view)
             is_clean = await self._serve(store, view)
         except* Killed:
-            self.world.note("killed in a call")
+            self.scene.note("killed in a call")
         except* (StoreError, OSError, SyncFailed) as group:
             self._failed(group)
         finally:
@@ -182,10 +183,10 @@ class Machine:
 
     def _open(self, view: View) -> Store:
         self._check_replay_before(view)
-        self.world.clock.forget_step_back()
+        self.scene.clock.forget_step_back()
         Holes.are_read_only = True  # a write to disk space that was given back ends the process
-        store = Store._open(self._tables, view, self.store_settings, self.world.clock.now_ms(), LOG_ID)
-        self.world.note("started", **self._recovered(store))
+        store = Store._open(self._tables, view, self.store_settings, self.scene.clock.now_ms(), LOG_ID)
+        self.scene.note("started", **self._recovered(store))
         self._check_state(store)
         return store
 
@@ -200,27 +201,27 @@ class Machine:
         }
 
     async def _serve(self, store: Store, view: View) -> bool:
-        tap(store, self.world, self.lives)
+        tap(store, self.scene, self._claims, lambda: self.is_dead)
         with trio.CancelScope() as self._scope:
             async with trio.open_nursery() as nursery:
-                broker = Broker(self.settings, store, self.world.clock, DiskThread(self, view), nursery)
+                broker = Broker(self.settings, store, self.scene.clock, DiskThread(self, view), nursery)
                 self.broker = broker
-                listener = self.world.network.listen()
+                listener = self.scene.network.listen()
                 self._running = running = Running([listener.url], self.settings)
                 await serve_broker(broker, [listener], None, running, nursery)
                 nursery.cancel_scope.cancel()
         if view.is_dead:
             return False
         self.state = store.state_hash()
-        self.world.oracle.stopped_in_order()
+        self.scene.oracle.stopped_in_order()
         return True
 
     def _failed(self, group: BaseExceptionGroup[BaseException]) -> None:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        self.world.note("broker failed", error=f"{type(error).__name__}: {error}")
-        if isinstance(error, DamagedLog) or not self.world.may_fail(error):
+        self.scene.note("broker failed", error=f"{type(error).__name__}: {error}")
+        if isinstance(error, DamagedLog) or not self.scene.may_fail(error):
             raise Violation(f"the broker ended: {type(error).__name__}: {error}") from error
         if not isinstance(error, DiskFull):
             # After a failed sync nobody knows what is on the disk; the machine is started anew.
@@ -229,7 +230,7 @@ class Machine:
     def _end(self, store: Store | None, view: View, is_clean: bool) -> None:
         self._running = self.broker = None
         self._scope = None
-        self.world.network.cut_all()
+        self.scene.network.cut_all()
         if store is not None:
             try:
                 store.close(clean=is_clean and not view.is_dead)
@@ -237,11 +238,11 @@ class Machine:
                 is_clean = False
             except (StoreError, OSError) as error:
                 is_clean = False
-                if not self.world.may_fail(error):
+                if not self.scene.may_fail(error):
                     raise Violation(f"stopping failed: {type(error).__name__}: {error}") from error
         view.is_dead = True
         self.view = None
-        self.world.oracle.ended()
+        self.scene.oracle.ended()
         self._settle_tables()
         if not is_clean:
             self.state = None
@@ -250,7 +251,7 @@ class Machine:
             self._power_lost = False
             self._lose_power()
         if is_clean:
-            self.world.count("clean stops")
+            self.scene.count("clean stops")
 
     def _lose_power(self) -> None:
         self._boot += 1
@@ -263,12 +264,12 @@ class Machine:
     # -- tables --
 
     def _killed_in_call(self) -> None:
-        self.world.count("kills in calls")
+        self.scene.count("kills in calls")
         if self._rng.random() < 0.3:
             self._power_lost = True
-            self.world.count("power losses")
+            self.scene.count("power losses")
         self._take_snapshot()
-        self.world.network.cut_all()
+        self.scene.network.cut_all()
         self.died.set()
 
     def _take_snapshot(self) -> None:
@@ -309,14 +310,14 @@ class Machine:
         is_disturbed = (
             self.disk.faults.read_fails or self.disk.faults.kill_in or self.disk.free_bytes < NO_LIMIT
         )
-        if is_disturbed or self._rng.random() > self.world.replays or not self.disk.segments:
+        if is_disturbed or self._rng.random() > self.scene.replays or not self.disk.segments:
             return
         self.view = None
-        self._replayed = replayed_state(self.disk, self.store_settings, self.world.clock.now_ms())
+        self._replayed = replayed_state(self.disk, self.store_settings, self.scene.clock.now_ms())
         if self._replayed is not None and self._was_stopped:
             self._check_rot(self._replayed)
         self.view = view
-        self.world.count("replays compared")
+        self.scene.count("replays compared")
 
     def _check_rot(self, state: str) -> None:
         """A bit that changes in what was synced is found, or makes no difference. Only after a stop in order: any other
@@ -327,13 +328,13 @@ class Machine:
         inode.flip(place, 1 << self._rng.randrange(8))
         before = [one.content() for one in copy.segments.values()]
         try:
-            found = replayed_state(copy, self.store_settings, self.world.clock.now_ms(), keep=copy)
+            found = replayed_state(copy, self.store_settings, self.scene.clock.now_ms(), keep=copy)
         except StoreError:
-            self.world.count("rot refused")
+            self.scene.count("rot refused")
             if [one.content() for one in copy.segments.values()] != before:
                 raise Violation("a start that was refused has changed the log") from None
         else:
-            self.world.count("rot without effect")
+            self.scene.count("rot without effect")
             if found != state:
                 raise Violation(f"a bit that changed at {place} of a segment gives another state")
         finally:
@@ -361,8 +362,8 @@ class Machine:
 
     def sync_delay_s(self) -> float:
         """How long the next sync takes."""
-        profile = self.world.profile
-        if self._rng.random() < profile.slow_sync and not self.world.is_calm:
+        profile = self.scene.profile
+        if self._rng.random() < profile.slow_sync and not self.scene.is_calm:
             return self._rng.random() * 3
         return self._rng.random() * profile.sync_delay_s
 

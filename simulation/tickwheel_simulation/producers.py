@@ -19,10 +19,10 @@ from tickwheel.errors import (
     TransactionRefused,
     UnknownTopic,
 )
-from tickwheel_simulation import aggregates
 from tickwheel_simulation.consumers import check_error
-from tickwheel_simulation.oracle import Known, Message, Violation
-from tickwheel_simulation.world import MORTAL, ORDERED, PLAIN, SCRATCH, World
+from tickwheel_simulation.oracle import Known, Message, Violation, check_figures, figure_bounds
+from tickwheel_simulation.scene import MORTAL, ORDERED, PLAIN, SCRATCH
+from tickwheel_simulation.world import World
 
 _UNCERTAIN = (NotConnected, ClientClosed, RequestTimeout, SendUncertain, trio.Cancelled)
 _KEPT = 60
@@ -332,9 +332,9 @@ class Producer:
 
     async def _look(self, client: Client) -> None:
         """Aggregates lie between what is certain and what may be."""
-        before = aggregates.bounds(self._world.oracle)
+        before = figure_bounds(self._world.oracle)
         topics = await client.topics()
-        aggregates.check(self._world.oracle, topics, before)
+        check_figures(self._world.oracle, topics, before)
         await client.stats()
         await client.wheel()
 

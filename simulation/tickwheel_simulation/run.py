@@ -13,14 +13,14 @@ from trio.testing import MockClock
 
 from tickwheel import Client
 from tickwheel.client.admin.prepared import CHECKS_GROUP
-from tickwheel_simulation import aggregates
 from tickwheel_simulation.consumers import all_consumers
 from tickwheel_simulation.determinism import repeatable
 from tickwheel_simulation.faults import Faults
 from tickwheel_simulation.machine import replayed_state
-from tickwheel_simulation.oracle import Violation
+from tickwheel_simulation.oracle import Violation, check_figures, figure_bounds
 from tickwheel_simulation.producers import Producer
-from tickwheel_simulation.world import GROUPS, MORTAL, ORDERED, PLAIN, UNDERTAKERS, World
+from tickwheel_simulation.scene import GROUPS, MORTAL, ORDERED, PLAIN, UNDERTAKERS
+from tickwheel_simulation.world import World
 
 HEAL_S = 3_600.0
 """So much simulated time all that is due may take to be delivered and acked, once nothing goes wrong any more."""
@@ -75,7 +75,7 @@ def _totals(world: World) -> dict[str, int]:
     disk = {f"disk: {name}": count for name, count in world.machine.disk.counts.items()}
     others = {
         "leases": world.oracle.leases,
-        "starts": world.machine.lives,
+        "starts": world.lives,
         "connections": world.network.opened,
         "cuts": world.network.cuts,
         "lost answers": sum(world.network.lost_answers.values()),
@@ -235,9 +235,9 @@ class _Run:
         """Now that all is known, every figure has one right value."""
         oracle = self._world.oracle
         oracle.settle()
-        before = aggregates.bounds(oracle)
+        before = figure_bounds(oracle)
         async with self._patient_client() as client:
-            aggregates.check(oracle, await client.topics(), before)
+            check_figures(oracle, await client.topics(), before)
 
     def _check_replay(self) -> None:
         machine = self._world.machine

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.message import Batch
 from tickwheel.protocol.frames import HEADER_BYTES
 from tickwheel.protocol.messages import decode_deliver
 from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_simulation.claims import Claims
 from tickwheel_simulation.oracle import Given, Lease
+from tickwheel_simulation.scene import Scene
 from timerlog.engine.dead_letters import HEADER as STORY
 from timerlog.store import Store
 
-if TYPE_CHECKING:
-    from tickwheel_simulation.world import World
 
-
-def tap(store: Store, world: World, life: int) -> None:
+def tap(store: Store, scene: Scene, claims: Claims, is_dead: Callable[[], bool]) -> None:
     """From now on the oracle sees what the store gives out, and who gives it back."""
     fetch, release, release_some = store.fetch, store.release_holder, store.release_some
     return_unseen = store.return_unseen
@@ -27,16 +26,16 @@ def tap(store: Store, world: World, life: int) -> None:
         group_id: int, holder: int, subscription: int, limit: int, limit_bytes: int, now_ms: int
     ) -> Any:
         frame = fetch(group_id, holder, subscription, limit, limit_bytes, now_ms)
-        if frame and not world.machine.is_dead:
+        if frame and not is_dead():
             group = store.tables.groups[group_id].record
             topic = store.tables.topics[group.topic_id].record.name
-            given = _tell(world, frame, topic, group.name, now_ms, (life, holder))
-            world.given[id(frame)] = frame, given
+            given = _tell(scene, claims, frame, topic, group.name, now_ms, (scene.lives, holder))
+            scene.given[id(frame)] = frame, given
         return frame
 
     def released(holder: int) -> None:
-        world.trace("released", life, holder)
-        world.oracle.released((life, holder))
+        scene.trace("released", scene.lives, holder)
+        scene.oracle.released((scene.lives, holder))
 
     def tapped_release(holder: int, now_ms: int, **options: Any) -> int:
         released(holder)
@@ -50,7 +49,7 @@ def tap(store: Store, world: World, life: int) -> None:
         group_id: int, holder: int, ids: Sequence[int], epochs: Sequence[int], now_ms: int
     ) -> int:
         released(holder)
-        world.oracle.ids_may_come_again(ids)
+        scene.oracle.ids_may_come_again(ids)
         return return_unseen(group_id, holder, ids, epochs, now_ms)
 
     taps: Any = store
@@ -58,35 +57,37 @@ def tap(store: Store, world: World, life: int) -> None:
     taps.return_unseen = tapped_return
 
 
-def tapped_put(put: Callable[[Outgoing, bytes], None], world: World) -> Callable[[Outgoing, bytes], None]:
+def tapped_put(
+    put: Callable[[Outgoing, bytes], None], scene: Scene, is_dead: Callable[[], bool]
+) -> Callable[[Outgoing, bytes], None]:
     """`Outgoing.put`, which also tells the oracle which messages leave the broker."""
 
     def tapped(outgoing: Outgoing, frames: bytes) -> None:
-        _, given = world.given.pop(id(frames), (b"", ()))
-        if not world.machine.is_dead:
+        _, given = scene.given.pop(id(frames), (b"", ()))
+        if not is_dead():
             for one in given:
-                world.oracle.left(one)
+                scene.oracle.left(one)
         put(outgoing, frames)
 
     return tapped
 
 
 def _tell(
-    world: World, frame: bytes, topic: str, group: str, now_ms: int, holder: tuple[int, int]
+    scene: Scene, claims: Claims, frame: bytes, topic: str, group: str, now_ms: int, holder: tuple[int, int]
 ) -> list[Given]:
     queue: AckQueue | Any = None
     given = []
     batch = Batch(decode_deliver(frame[HEADER_BYTES:]), topic, queue)
     for message in batch:
-        token = world.token_of(message.body)
-        world.trace("lease", topic, group, token, message.id, message.epoch, now_ms)
+        token = scene.token_of(message.body)
+        scene.trace("lease", topic, group, token, message.id, message.epoch, now_ms)
         story = message.headers.get(STORY)
         if story is None:
             lease = Lease(topic, group, token, message.id, message.epoch, now_ms, holder)
-            sent = world.oracle.messages.get(token)
+            sent = scene.oracle.messages.get(token)
             if sent is not None:
-                world.claims.leased(lease, sent)
-            given.append(world.oracle.leased(lease))
+                claims.leased(lease, sent)
+            given.append(scene.oracle.leased(lease))
         else:
-            given.append(world.oracle.buried(token, story["group"], story["attempts"]))
+            given.append(scene.oracle.buried(token, story["group"], story["attempts"]))
     return given

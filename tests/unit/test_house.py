@@ -90,10 +90,6 @@ CIRCLES: set[str] = {
     "tickwheel_broker.requests.remembered "
     "tickwheel_broker.security.rights",
     "tickwheel_broker.monitoring.http_listener tickwheel_broker.monitoring.web",
-    "tickwheel_simulation.claims "
-    "tickwheel_simulation.machine "
-    "tickwheel_simulation.tap "
-    "tickwheel_simulation.world",
     "timerlog.bulk.adopt timerlog.bulk.job timerlog.purge.purger timerlog.store",
 }
 ARROWS: set[str] = {

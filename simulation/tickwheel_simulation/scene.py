@@ -1,0 +1,122 @@
+"""What the parts of a simulated world share: randomness, clock, network, disk, oracle and trace; what is wrong now."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from random import Random
+
+import trio
+
+from tickwheel_simulation.clock import WallClock
+from tickwheel_simulation.determinism import stream
+from tickwheel_simulation.disk import NO_LIMIT, Disk
+from tickwheel_simulation.network import Network, NetworkFaults
+from tickwheel_simulation.oracle import Given, Oracle
+from tickwheel_simulation.profile import Profile
+from timerlog.errors import DiskFull, LogFailed, StoreError
+
+START_MS = 1_800_000_000_000
+PLAIN, ORDERED, MORTAL, SCRATCH = "plain", "ordered", "mortal", "scratch"
+GROUPS: dict[str, tuple[str, ...]] = {
+    PLAIN: ("red", "blue"),
+    ORDERED: ("red",),
+    MORTAL: ("red",),
+    SCRATCH: (),
+}
+UNDERTAKERS = "undertakers"
+_TRACE_LINES = 40
+_CALM = NetworkFaults(0.001, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+class Scene:
+    """Before there is a machine in it."""
+
+    def __init__(self, seed: int, *, replays: float) -> None:
+        """`replays`: at how many starts the state is compared with that of a replay."""
+        self.seed = seed
+        self.replays = replays
+        self.profile = Profile.draw(stream(seed, "profile"))
+        self.clock = WallClock(START_MS)
+        self.network = Network(self.random("network"), self.profile.network)
+        self.disk = Disk(self.random("disk"))
+        self.oracle = Oracle(GROUPS, self.profile.ack_wait_ms, MORTAL, self.profile.max_attempts)
+        self.given: dict[int, tuple[bytes, list[Given]]] = {}
+        """Frames that have not left the broker, by what identifies the object."""
+        self.lives = 0
+        """How often a broker was started."""
+        self.counts: dict[str, int] = {}
+        self.lines: deque[str] = deque(maxlen=_TRACE_LINES)
+        self.is_calm = False
+        self._digest = hashlib.sha256()
+        self._forgiven: dict[str, int] = {}
+        self._full_until_s = -1.0
+
+    def random(self, purpose: str) -> Random:
+        """Randomness for one purpose."""
+        return stream(self.seed, purpose)
+
+    # -- what happens --
+
+    def trace(self, *what: object) -> None:
+        """One line of what happens; the hash of all lines is the same whenever the seed is."""
+        line = f"{trio.current_time():.6f} {' '.join(map(str, what))}"
+        self._digest.update(line.encode() + b"\n")
+        self.lines.append(line)
+
+    def note(self, what: str, **details: object) -> None:
+        """A line with names."""
+        self.trace(what, *(f"{name}={value}" for name, value in details.items()))
+
+    def count(self, what: str, by: int = 1) -> None:
+        """For the totals."""
+        self.counts[what] = self.counts.get(what, 0) + by
+
+    @property
+    def trace_hash(self) -> str:
+        """Of everything until now."""
+        return self._digest.hexdigest()
+
+    @staticmethod
+    def token_of(body: bytes) -> str:
+        """Which message a body belongs to, if it is whole."""
+        head, _, rest = body.partition(b" ")
+        whole = (head + b" ") * (len(rest) // (len(head) + 1))
+        return head.decode(errors="replace") if rest == whole else "a damaged body"
+
+    # -- faults --
+
+    def fill_disk(self, free_bytes: int) -> None:
+        """Somebody else takes all space but so much."""
+        self.disk.free_bytes = free_bytes
+        self.count("disk full")
+
+    def empty_disk(self) -> None:
+        """There is space again."""
+        if self.disk.free_bytes < NO_LIMIT:
+            self.disk.free_bytes = NO_LIMIT
+            self._full_until_s = trio.current_time()
+
+    def was_full(self, since_s: float) -> bool:
+        """Whether the disk was full at some time since."""
+        return self.disk.free_bytes < NO_LIMIT or self._full_until_s >= since_s
+
+    def may_fail(self, error: BaseException) -> bool:
+        """Whether the broker may end because of what was done to its disk. Each fault is an excuse once."""
+        if isinstance(error, DiskFull):
+            return self.disk.free_bytes < NO_LIMIT
+        counts = self.disk.counts
+        for fault in ("sync error", "write error", "read error"):
+            if counts.get(fault, 0) > self._forgiven.get(fault, 0):
+                self._forgiven[fault] = counts[fault]
+                return isinstance(error, StoreError) is isinstance(error, LogFailed)
+        return False
+
+    def calm_down(self) -> None:
+        """No more faults: what is left must heal by itself."""
+        self.is_calm = True
+        self.network.faults = _CALM
+        self.empty_disk()
+        faults = self.disk.faults
+        faults.kill_in, faults.write_fails, faults.sync_fails, faults.read_fails = 0, False, False, False
+        self.note("calm")

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.unit.broker.test_outgoing import Pipe
+from tests.unit.broker.net.test_outgoing import Pipe
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.messages import decode_deliver
 from tickwheel_broker.clock import ManualClock

@@ -14,7 +14,7 @@ import trio.testing
 
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
-from tests.unit.broker.test_connection import Wire
+from tests.unit.broker.connections.test_connection import Wire
 from tickwheel.protocol.bodies.admin import GetTopic
 from tickwheel.protocol.bodies.requests import (
     Cancel,

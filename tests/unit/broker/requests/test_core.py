@@ -15,7 +15,7 @@ import trio.testing
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.reader import Reader
-from tests.unit.broker.test_outgoing import Pipe
+from tests.unit.broker.net.test_outgoing import Pipe
 from tickwheel.protocol.bodies.admin import DeleteTopic
 from tickwheel.protocol.bodies.requests import Subscribe, Unsubscribe
 from tickwheel.protocol.errors import TopicInUse, UnknownTopic

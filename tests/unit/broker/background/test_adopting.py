@@ -16,7 +16,7 @@ import trio.testing
 
 from tests.support.bulk import JOB, columns, job
 from tests.support.driver import NOW_MS, SMALL
-from tests.unit.broker.test_core import Client
+from tests.unit.broker.requests.test_core import Client
 from tickwheel.protocol.bodies.bulk import PlanJob, ReserveIds
 from tickwheel.protocol.errors import BadJob as JobDamaged
 from tickwheel.protocol.errors import DiskFull

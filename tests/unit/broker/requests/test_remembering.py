@@ -12,7 +12,7 @@ import trio
 
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
-from tests.unit.broker.test_connection import PATIENCE_S, Wire
+from tests.unit.broker.connections.test_connection import PATIENCE_S, Wire
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.requests import (
     FRAME_TYPE_OF_REQUEST,

@@ -12,7 +12,7 @@ import trio
 
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
-from tests.unit.broker.test_outgoing import Pipe
+from tests.unit.broker.net.test_outgoing import Pipe
 from tickwheel.protocol.bodies.admin import DeleteTopic
 from tickwheel.protocol.bodies.requests import (
     FRAME_TYPE_OF_REQUEST,

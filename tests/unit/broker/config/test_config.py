@@ -10,7 +10,7 @@ from tickwheel_broker.config.example import example_toml
 from tickwheel_broker.config.load import from_arguments, load
 from tickwheel_broker.config.settings import FIELDS, Settings
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 
 
 def write(path: Path, text: str) -> Path:

@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SANITIZED := build/sanitize
 
-NATIVE_SOURCES := $(wildcard native/*.c native/*.h native/*.cdef native/build.py)
+NATIVE_SOURCES := $(wildcard native/*.c native/*.h native/build.py)
 
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
 DEMO_ARGS ?=

@@ -11,6 +11,9 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Marks what the C sources share and Python does not see: see build.py. */
+#define TW_INTERNAL __attribute__((visibility("hidden")))
+
 /* ---- CommitLog records: 16-byte head, then a payload by type; the next record starts at a multiple of 8. ---- */
 typedef struct {
     uint32_t crc;          /* CRC-32C of bytes 4 .. record_bytes */
@@ -287,7 +290,7 @@ static inline int tw_topic_exists(const tw_store *store, uint32_t topic_id) {
 }
 
 /* Applies one message record to the MessageTable and its topic's counters. */
-void tw_apply_message(tw_store *store, const tw_message *message, uint64_t position, uint32_t key_hash);
+TW_INTERNAL void tw_apply_message(tw_store *store, const tw_message *message, uint64_t position, uint32_t key_hash);
 
 /* ---- ingest.c ---- */
 /* Handles every whole SEND frame at the head of `data`: checks, appends to staging, fills rows and key index, and
@@ -305,7 +308,7 @@ int64_t tw_send_check(tw_store *store, const uint8_t *payload, uint64_t bytes, i
 
 /* ---- log.c ---- */
 /* What is wrong with the record at the head of `room` bytes, at least a head's: 0 nothing, otherwise 1 to 3 as below. */
-int32_t  tw_judge_record(const uint8_t *record, uint64_t room);
+TW_INTERNAL int32_t  tw_judge_record(const uint8_t *record, uint64_t room);
 /* Checks records from `position`; returns where the first one that is not whole, padding included, starts, with
  * *reason: 0 the end of
  * the range, 1 zeros (nothing was written there), 2 a bad length, 3 a bad checksum, 4 an END record.
@@ -328,18 +331,19 @@ void     tw_keys_init(uint8_t *keys);
 uint32_t tw_key_hash(uint32_t topic_id, const uint8_t *key, uint64_t bytes);
 uint64_t tw_keys_find(const tw_store *store, uint32_t topic_id, const uint8_t *key, uint64_t bytes);
 /* Asks for the place of a hash before it is needed. */
-void     tw_keys_prefetch(const tw_store *store, uint32_t hash);
+TW_INTERNAL void     tw_keys_prefetch(const tw_store *store, uint32_t hash);
 /* 0: nobody has a key with this hash. */
-int      tw_keys_may_hold(const tw_store *store, uint32_t hash);
+TW_INTERNAL int      tw_keys_may_hold(const tw_store *store, uint32_t hash);
 /* Also messages that are not visible yet. */
-uint64_t tw_keys_find_any(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key, uint64_t bytes);
+TW_INTERNAL uint64_t tw_keys_find_any(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key,
+                                      uint64_t bytes);
 /* Only messages with an id from first_id to below end_id. */
-uint64_t tw_keys_find_among(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key, uint64_t bytes,
-                            uint64_t first_id, uint64_t end_id);
-uint64_t tw_keys_find_hashed(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key,
-                             uint64_t bytes);
-int      tw_keys_has_room(const tw_store *store, uint32_t partition, uint64_t more);
-void     tw_keys_insert(tw_store *store, uint64_t id, uint32_t hash);
+TW_INTERNAL uint64_t tw_keys_find_among(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key,
+                                        uint64_t bytes, uint64_t first_id, uint64_t end_id);
+TW_INTERNAL uint64_t tw_keys_find_hashed(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key,
+                                         uint64_t bytes);
+TW_INTERNAL int      tw_keys_has_room(const tw_store *store, uint32_t partition, uint64_t more);
+TW_INTERNAL void     tw_keys_insert(tw_store *store, uint64_t id, uint32_t hash);
 int      tw_keys_remove(tw_store *store, uint64_t id);
 uint64_t tw_keys_bytes_to_grow(const tw_store *store, uint32_t partition);
 /* Doubles a partition's table into the space after the last one. Returns 0, or -1 when keys_allocated is too small.
@@ -367,7 +371,7 @@ int64_t  tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *v
  * This and the other apply functions change nothing when they return -1. */
 int      tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const tw_run *runs, uint64_t n);
 /* When a message is due: its deliver_at, and its part of the topic's spread. */
-int64_t  tw_due_ms(const tw_store *store, const tw_row *row, uint64_t id);
+TW_INTERNAL int64_t  tw_due_ms(const tw_store *store, const tw_row *row, uint64_t id);
 void     tw_due_times(const tw_store *store, const uint64_t *ids, uint64_t n, int64_t *due_ms);
 /* Adds to a histogram how long it is past the time of messages, or past their coming if that was later. values: ids, or
  * with a group_id numbers in its topic. With epochs, only those of the group's first one. counts has one place for each bound, which
@@ -375,26 +379,26 @@ void     tw_due_times(const tw_store *store, const uint64_t *ids, uint64_t n, in
 uint64_t tw_count_lateness(const tw_store *store, uint32_t group_id, const uint64_t *values, const uint32_t *epochs,
                            uint64_t n, int64_t now_ms, const int64_t *bounds, uint64_t bounds_count, int64_t *counts,
                            int64_t *sum_ms);
-int      tw_runs_end_by(const tw_run *runs, uint64_t n, uint64_t end);
+TW_INTERNAL int      tw_runs_end_by(const tw_run *runs, uint64_t n, uint64_t end);
 /* Appends a message of the topic to the end of its lane. */
-void     tw_link_lane(tw_topic *topic, uint32_t priority, uint64_t seq);
+TW_INTERNAL void     tw_link_lane(tw_topic *topic, uint32_t priority, uint64_t seq);
 /* clamp(min_backoff * 2^(epoch-1), ack_wait, max_backoff), spread by up to a third inside the clamps from epoch 2. */
 int64_t  tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_backoff_ms, uint64_t id, uint32_t epoch);
-const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t seq);
+TW_INTERNAL const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t seq);
 /* A group's row of a message; NULL: it has none. */
-const tw_delivery *tw_delivery_at(const tw_group *group, uint64_t seq);
+TW_INTERNAL const tw_delivery *tw_delivery_at(const tw_group *group, uint64_t seq);
 /* How often a group was given the message of a row. */
 static inline uint32_t tw_times_delivered(const tw_group *group, const tw_delivery *row) {
     return row->epoch > group->fence ? row->epoch - group->fence : 0;
 }
 /* 1 when nothing is known of a number of the group's topic: what was there is gone. */
-int      tw_is_gone(const tw_store *store, const tw_group *group, uint64_t seq);
+TW_INTERNAL int      tw_is_gone(const tw_store *store, const tw_group *group, uint64_t seq);
 /* 1 when the message of that number is in its topic now (and not cancelled, or rescheduled and there under another). */
-int      tw_is_in_topic(const tw_store *store, const tw_group *group, uint64_t seq);
+TW_INTERNAL int      tw_is_in_topic(const tw_store *store, const tw_group *group, uint64_t seq);
 /* 1 when, besides, the group is not done with it. */
-int      tw_is_open(const tw_store *store, const tw_group *group, uint64_t seq);
+TW_INTERNAL int      tw_is_open(const tw_store *store, const tw_group *group, uint64_t seq);
 /* Appends to the chain of those that wait for redelivery. */
-void     tw_push_retry(tw_group *group, uint32_t priority, uint64_t seq);
+TW_INTERNAL void     tw_push_retry(tw_group *group, uint32_t priority, uint64_t seq);
 /* Takes up to `limit` messages for a delivery: lowest priority number first, redeliveries before new ones, one of
  * TW_RESERVED_SHARE the longest-waiting. Returns how many (one always fits limit_bytes); *frame_bytes: the size of their
  * DELIVER frame; *need: 0, or what must be provided for more: TW_NEED_ORDERS, TW_NEED_MORE_TIME (call again), or the
@@ -415,7 +419,7 @@ int64_t  tw_ack_check(tw_store *store, uint32_t group_id, const uint8_t *payload
 /* Takes the marks of tw_ack_check back, when the acks could not be logged. */
 void     tw_unmark_acks(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n);
 /* The subscription no longer holds the message: its credit comes back. */
-void     tw_let_go(tw_store *store, tw_group *group, tw_delivery *row);
+TW_INTERNAL void     tw_let_go(tw_store *store, tw_group *group, tw_delivery *row);
 int      tw_apply_ack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
 int      tw_apply_dead(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
 /* Nobody holds them any more; they go on at the runs' time. */
@@ -441,16 +445,16 @@ int      tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs
 int      tw_apply_return(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int64_t time_ms);
 
 /* ---- orders.c: ordering keys ---- */
-int      tw_orders_have_room(const tw_group *group);
+TW_INTERNAL int      tw_orders_have_room(const tw_group *group);
 /* Rehashes the busy keys of a group into a larger, empty table. */
 void     tw_orders_move(tw_store *store, uint32_t group_id, tw_order *table, uint32_t capacity);
 /* 1: the message may go, and its key is busy with it; 0: another one of its key is not done. The table has room. */
-int      tw_order_enter(tw_group *group, uint32_t hash, uint64_t seq);
+TW_INTERNAL int      tw_order_enter(tw_group *group, uint32_t hash, uint64_t seq);
 /* Lets a message that was entered, and may not go, wait for its key. */
-void     tw_order_park(tw_group *group, uint64_t seq);
+TW_INTERNAL void     tw_order_park(tw_group *group, uint64_t seq);
 /* The group is done with the message, or it was taken out of the topic: the next one of its key may go. */
-void     tw_order_leave(const tw_store *store, tw_group *group, uint64_t seq);
-uint32_t tw_order_hash(const tw_store *store, const tw_row *row);
+TW_INTERNAL void     tw_order_leave(const tw_store *store, tw_group *group, uint64_t seq);
+TW_INTERNAL uint32_t tw_order_hash(const tw_store *store, const tw_row *row);
 
 /* ---- change.c ---- */
 enum {
@@ -462,7 +466,7 @@ enum {
     TW_IS_CANCELLED = 5,
     TW_IS_EXPIRED = 6,
 };
-int      tw_judge(const tw_store *store, uint64_t id);
+TW_INTERNAL int      tw_judge(const tw_store *store, uint64_t id);
 void     tw_judge_all(const tw_store *store, const uint64_t *ids, uint64_t n, uint8_t *verdicts);
 /* Ends messages (TW_CANCELLED, TW_DAMAGED, TW_EXPIRED, TW_DROPPED) that are scheduled or in their topic; their keys
  * are free. */
@@ -497,7 +501,6 @@ int      tw_bulk_check(tw_store *store, uint64_t *at, uint64_t end, uint64_t *ne
 /* Lists the ids that have a key, and its hash, by partition of the key index: entering them so is fast. */
 void     tw_bulk_order(const tw_store *store, uint64_t first_id, uint64_t n, uint64_t *ids, uint32_t *hashes,
                        uint64_t *count);
-/* Adds to counts[TW_KEY_PARTITIONS] how many of them each partition gets. */
 /* Enters keys. Returns how many ids were looked at: fewer than n when partition *need must grow first. Those whose key is
  * there already are listed, with the message that has it. */
 uint64_t tw_bulk_enter(tw_store *store, const uint64_t *ids, const uint32_t *hashes, uint64_t n, uint64_t *duplicates,

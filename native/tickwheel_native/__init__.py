@@ -1,7 +1,7 @@
 """The native extension: hot paths over buffers. It never allocates, never blocks and never calls back.
 
-``lib`` and ``ffi`` are what cffi made of the ``*.cdef`` files in this folder; the headers beside them say what each
-function does. This module only adds what more than one package needs.
+``lib`` and ``ffi`` are what cffi made of the headers in the folder above, which say what each function does;
+``build.py`` beside them says how. This module only adds what more than one package needs.
 """
 
 from __future__ import annotations

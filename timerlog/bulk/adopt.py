@@ -336,13 +336,15 @@ class _Adoption:
 
     def _enter(self, keyed: Keyed) -> Steps:
         found = [np.empty(STEP_MESSAGES, np.uint64) for _ in range(2)]
-        pointers = [ffi.from_buffer("uint64_t[]", array) for array in found]
+        duplicates, earlier = (ffi.from_buffer("uint64_t[]", array) for array in found)
         out = ffi.new("uint64_t[2]")
         start = 0
         while start < keyed.count:
             step = min(self.pace.count, keyed.count - start)
             ids, hashes = keyed.id_pointer(start), keyed.hash_pointer(start)
-            start += int(lib.tw_bulk_enter(self._native, ids, hashes, step, *pointers, out, out + 1))
+            start += int(
+                lib.tw_bulk_enter(self._native, ids, hashes, step, duplicates, earlier, out, out + 1)
+            )
             self._rejects.add(*(array[: int(out[0])] for array in found))
             if out[1] != KEY_PARTITIONS:
                 self._store.tables.grow_keys(int(out[1]))

@@ -85,6 +85,7 @@ class Broker:
             on_durable=self._durable_moved,
             durability=settings.durability,
             sync_interval_s=settings.sync_interval_ms / 1_000,
+            is_about_to_deliver=lambda: self.services.is_about_to_move,
         )
         self.receive_room = ReceiveRoom(settings.max_receive_bytes)
         self.queries = Queries(

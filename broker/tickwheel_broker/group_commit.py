@@ -30,6 +30,9 @@ LAZY_SYNC_S = 0.01
 """Ticks and the like, which nobody waits for, are synced this late at most; until then they share a sync with others.
 """
 
+SHARED_SYNC_S = 0.001
+"""Acks whose sync would keep a delivery waiting share its sync; they wait for it so long at most."""
+
 SYNC_SECONDS = (
     0.0001,
     0.0002,
@@ -132,8 +135,10 @@ class GroupCommit:
         *,
         durability: Durability = "always",
         sync_interval_s: float = 1.0,
+        is_about_to_deliver: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_durable` is called when the position up to which replies may go has moved.
+        """`on_durable` is called when the position up to which replies may go has moved. `is_about_to_deliver`:
+        whether something may be delivered before a sync that begins now has ended.
 
         With the default that is the position on the disk. `interval` and `os` let replies go as soon as the
         operating system has the data: a killed process loses nothing then, a power loss loses what was not
@@ -149,7 +154,9 @@ class GroupCommit:
         self.figures = SyncFigures()
         self._dirty = Bell()
         self._urgent = Bell()
+        self._is_about_to_deliver = is_about_to_deliver
         self._has_patience = False
+        self._is_hurried = False
 
     def mark_dirty(self) -> None:
         """Something was staged that nobody waits for: ticks."""
@@ -159,8 +166,9 @@ class GroupCommit:
         """Somebody was woken who will append something in this turn of the loop: it shares the next sync."""
         self._has_patience = True
 
-    def when_durable(self, position: int, sink: Sink, reply: bytes) -> None:
-        """Call `sink(reply)` once the log is durable up to `position`; at once if it is already."""
+    def when_durable(self, position: int, sink: Sink, reply: bytes, *, is_hurried: bool = True) -> None:
+        """Call `sink(reply)` once the log is durable up to `position`; at once if it is already. What is not
+        `is_hurried` lets a delivery go first, up to `SHARED_SYNC_S`, and shares its sync."""
         if position <= max(self._store.durable_position, self._handed_over):
             sink(reply)
             return
@@ -168,6 +176,7 @@ class GroupCommit:
         if waiting and waiting[-1][0] > position:
             position = waiting[-1][0]
         waiting.append((position, sink, reply))
+        self._is_hurried |= is_hurried
         self._urgent.ring()
         self._dirty.ring()
 
@@ -220,14 +229,23 @@ class GroupCommit:
             if not self._waiting:
                 with trio.move_on_after(LAZY_SYNC_S):
                     await self._urgent.wait()
+            if self._waiting and not self._is_hurried:
+                await self._wait_for_delivery()
             if self._has_patience:
                 self._has_patience = False
                 await trio.lowlevel.checkpoint()
             await self.sync_once()
 
+    async def _wait_for_delivery(self) -> None:
+        """A sync of acks alone that began now would keep a delivery waiting: they share the one that it needs."""
+        with trio.move_on_after(SHARED_SYNC_S):
+            while self._is_about_to_deliver() and not self._is_hurried:
+                await self._dirty.wait()
+
     async def sync_once(self) -> None:
         """Make everything staged durable and release the replies that waited for it. Raises SyncFailed."""
         store = self._store
+        self._is_hurried = False
         ticket = store.begin_sync()
         if ticket is None:
             # Nothing that matters was appended: what little lies behind the durable position needs no sync.

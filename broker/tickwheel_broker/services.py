@@ -134,6 +134,13 @@ class Services:
             self._alarm.ring()
 
     @property
+    def is_about_to_move(self) -> bool:
+        """Whether messages come into their topics within about a millisecond."""
+        if self.due.batches or self.ready.batches:
+            return True
+        return self._wakes_at_ms is not None and self._wakes_at_ms <= self._clock.now_ms() + 1
+
+    @property
     def is_behind(self) -> bool:
         """Whether so much is accepted and not yet on its way that producers must wait."""
         return self._store.pending_enqueue > self._max_backlog_messages

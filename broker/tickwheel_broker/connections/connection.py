@@ -396,7 +396,7 @@ class Connection:
             acked = broker.store.ack(payload, correlation, broker.clock.now_ms())
         except ValueError as error:
             raise BadFrame(f"ACK was not understood: {error}.") from error
-        broker.commit.when_durable(acked.position, self.outgoing.promise(), acked.reply)
+        broker.commit.when_durable(acked.position, self.outgoing.promise(), acked.reply, is_hurried=False)
         broker.delivery.wake_group(acked.group_id)
 
     def _control(self, frame_type: int, correlation: int, payload: memoryview, flags: int) -> None:

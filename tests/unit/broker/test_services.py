@@ -65,5 +65,8 @@ async def test_only_an_earlier_timer_wakes_the_timer_service(tmp_path: Path) -> 
         assert clock.slept_until_ms == [None, now_ms + 1_000], "it is not woken for a later one"
         await put_on_the_wheel(now_ms + 500)
         assert clock.slept_until_ms == [None, now_ms + 1_000, now_ms + 500]
+        assert not services.is_about_to_move
+        await put_on_the_wheel(now_ms + 1)
+        assert services.is_about_to_move, "a millisecond before it is due"
         nursery.cancel_scope.cancel()
     store.close(clean=False)

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from tickwheel_broker.group_commit import GroupCommit, InPlace, SyncFailed, SyncThread
+from tickwheel_broker.group_commit import SHARED_SYNC_S, GroupCommit, InPlace, SyncFailed, SyncThread
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -79,6 +79,53 @@ async def test_who_was_woken_at_the_same_time_shares_the_sync(store: Store) -> N
         runner.gate.release()
         await trio.testing.wait_all_tasks_blocked()
         assert (replies, runner.runs) == ([b"1", b"2"], 1)
+        nursery.cancel_scope.cancel()
+    store.close()
+
+
+async def test_acks_share_the_sync_of_a_delivery_that_is_about_to_come(
+    store: Store, mock_clock: trio.testing.MockClock
+) -> None:
+    runner, is_about_to_deliver = GatedRunner(), True
+    commit = GroupCommit(
+        store, runner, on_durable=lambda: None, is_about_to_deliver=lambda: is_about_to_deliver
+    )
+    replies: list[bytes] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        store.open_topic("ack", NOW_MS)
+        commit.when_durable(store.appended_position, replies.append, b"ack", is_hurried=False)
+        await trio.testing.wait_all_tasks_blocked()
+        assert commit.figures.began_s is None
+        store.open_topic("lease", NOW_MS)
+        commit.when_durable(store.appended_position, replies.append, b"delivery")
+        runner.gate.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (replies, runner.runs) == ([b"ack", b"delivery"], 1)
+        is_about_to_deliver = False
+        store.open_topic("other-ack", NOW_MS)
+        commit.when_durable(store.appended_position, replies.append, b"other ack", is_hurried=False)
+        runner.gate.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (replies[2:], runner.runs) == ([b"other ack"], 2)
+        nursery.cancel_scope.cancel()
+    store.close()
+
+
+async def test_acks_wait_for_a_delivery_a_millisecond_at_most(
+    store: Store, mock_clock: trio.testing.MockClock
+) -> None:
+    commit = GroupCommit(store, InPlace(), on_durable=lambda: None, is_about_to_deliver=lambda: True)
+    replies: list[bytes] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        store.open_topic("ack", NOW_MS)
+        commit.when_durable(store.appended_position, replies.append, b"ack", is_hurried=False)
+        await trio.testing.wait_all_tasks_blocked()
+        assert replies == []
+        mock_clock.jump(SHARED_SYNC_S)
+        await trio.testing.wait_all_tasks_blocked()
+        assert replies == [b"ack"]
         nursery.cancel_scope.cancel()
     store.close()
 

@@ -25,7 +25,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 from tickwheel._blocking import Loop
 from tickwheel.client import client as _client
 from tickwheel.client.admin.groups import MessageInfo
-from tickwheel.client.admin.prepared import CHECKS_GROUP, PREPARED_SUFFIX, decided
+from tickwheel.client.admin.prepared import CHECKS_GROUP, decided
 from tickwheel.client.admin.transactions import Transaction as AsyncTransaction
 from tickwheel.client.admin.transactions import TransactionResult
 from tickwheel.client.checks import known
@@ -45,6 +45,7 @@ from tickwheel.client.options import ClientOptions
 from tickwheel.client.results import CancelResult, ReceiptResult, RescheduleResult
 from tickwheel.client.times import Delay, Moment
 from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
+from tickwheel.protocol.limits import PREPARED_SUFFIX
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -6,13 +6,18 @@ keep reading the older version.
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final, TypeAlias
 
-import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from timerlog.settings import TopicSettings
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+UInt64Array: TypeAlias = npt.NDArray[np.uint64]
+UInt32Array: TypeAlias = npt.NDArray[np.uint32]
+#: Of items of one of the types below.
+Array: TypeAlias = npt.NDArray[Any]
 
 FORMAT_VERSION: Final = 2
 HEADER_BYTES: Final = 4096  # of every derived file, so that its array starts on a page
@@ -21,6 +26,12 @@ SEGMENT_HEADER_BYTES: Final = 64
 MAX_BATCH: Final = 65_536
 MAX_KEY_BYTES: Final = 255
 MAX_HEADERS_BYTES: Final = 16_384
+ROWS_MAGIC: Final = b"TWMSGTAB"
+ARRIVALS_MAGIC: Final = b"TWARRIVE"
+DELIVERIES_MAGIC: Final = b"TWDELIVR"
+KEYS_MAGIC: Final = b"TWKEYS01"
+#: What the first page of a table begins with: magic, format, item_bytes, log_id.
+TABLE_HEADER: Final = struct.Struct("<8sIIQ")
 KEY_PARTITIONS: Final = 1_024
 HOLDERS: Final = 65_536
 MAX_TIME_MS: Final = 253_402_300_799_999
@@ -106,6 +117,7 @@ ROW = np.dtype(
     ]
 )
 RUN = np.dtype([("first", "<u8"), ("count", "<u4"), ("epoch", "<u4"), ("time_ms", "<i8")])
+Runs: TypeAlias = Array  #: of RUN
 ARRIVAL = np.dtype([("id", "<u8"), ("next", "<u8")])
 DELIVERY = np.dtype(
     [
@@ -123,46 +135,3 @@ PUT_HEAD = np.dtype([("tick_ms", "<i8"), ("first_seq", "<u8"), ("runs", "<u8")])
 TRANSACTION_ID_BYTES: Final = 16
 MARK_BODY_BYTES: Final = 8  # the durable position
 MESSAGE_HEAD_BYTES: Final = 48
-
-
-class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    topic_id: int
-    name: str
-    created_ms: int
-    settings: TopicSettings = TopicSettings()
-    paused: bool = False
-    deleted: bool = False
-    shards: int = 0  #: this topic's messages lie in so many others
-    parent: int = 0  #: of a shard: the topic that it is a part of
-    shard: int = 0  #: of a shard: which one
-
-
-class AdoptedRecord(msgspec.Struct, frozen=True, array_like=True):
-    job: bytes  #: 16 bytes
-    segments: int
-    messages: int
-    rejected: int
-
-
-class DocumentRecord(msgspec.Struct, frozen=True):
-    name: str
-    content: bytes | None  #: None: it is deleted
-
-
-class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    group_id: int
-    topic_id: int
-    name: str
-    start_seq: int  #: it has nothing to do with what lies before
-    created_ms: int
-    deleted: bool = False
-    ephemeral_ms: int = 0  #: it ends so long after its last subscriber has left; 0: it stays
-    first_row: int | None = None  #: of a group that was moved: the lowest number at which it ever began
-    #: Receipts with its number and an epoch up to this one are of groups that are gone. Of a deleted one: no receipt
-    #: with its number has a higher epoch; None in logs from before numbers were used again.
-    fence: int | None = None
-
-    @property
-    def rows_from(self) -> int:
-        """It may have been given messages from this number on."""
-        return self.start_seq if self.first_row is None else self.first_row

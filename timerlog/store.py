@@ -15,20 +15,20 @@ from pathlib import Path
 
 import msgspec
 
+from timerlog.background import InThread, WaitDurable
 from timerlog.bulk.adopt import Adopter
-from timerlog.bulk.job import AdoptReport, InThread
+from timerlog.bulk.job import AdoptReport
 from timerlog.bulk.write import Plan, TopicPlan
 from timerlog.commitlog.log import SyncTicket
 from timerlog.engine.look import Control
 from timerlog.engine.produce import Ingested, Stop
 from timerlog.errors import DirectoryGone, DirectoryReadOnly, DiskFull, TooManyOpenFiles
 from timerlog.files.disk import Disk, FileDisk
+from timerlog.files.held_space import Spare, allocate_lent
+from timerlog.files.holes import PAGE_BYTES
 from timerlog.files.lock import DirectoryLock
-from timerlog.files.mapped_file import PAGE_BYTES
-from timerlog.files.reserve import allocate_lent
-from timerlog.files.spare import Spare
 from timerlog.layout import RecordType
-from timerlog.purge.purger import DropTicket, FreeTicket, Purger, PurgeReport, WaitDurable
+from timerlog.purge.purger import DropTicket, FreeTicket, Purger, PurgeReport
 from timerlog.recovery import checkpoint as checkpoints
 from timerlog.recovery.checkpoint import Checkpoint
 from timerlog.recovery.opening import Opened, RecoveryReport, open_directory

@@ -13,7 +13,7 @@ from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_simulation.claims import Claims
 from tickwheel_simulation.oracle import Given, Lease
 from tickwheel_simulation.scene import Scene
-from timerlog.engine.dead_letters import HEADER as STORY
+from timerlog.names import DEAD_HEADER as STORY
 from timerlog.store import Store
 
 

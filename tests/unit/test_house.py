@@ -90,7 +90,7 @@ CIRCLES: set[str] = {
     "tickwheel_broker.requests.remembered "
     "tickwheel_broker.security.rights",
     "tickwheel_broker.monitoring.http_listener tickwheel_broker.monitoring.web",
-    "timerlog.bulk.adopt timerlog.bulk.job timerlog.purge.purger timerlog.store",
+    "timerlog.bulk.adopt timerlog.purge.purger timerlog.store",
 }
 ARROWS: set[str] = {
     "tickwheel._blocking -> tickwheel.client.forks",
@@ -115,11 +115,8 @@ ARROWS: set[str] = {
     "tickwheel_broker.group_commit -> tickwheel_broker.net.outgoing",
     "tickwheel_broker.security.rights -> tickwheel_broker.broker",
     "tickwheel_cli.demo.views -> tickwheel_cli.looking.wheel_picture",
-    "timerlog.bulk.adopt -> timerlog.purge.purger",
     "timerlog.bulk.adopt -> timerlog.store",
-    "timerlog.bulk.job -> timerlog.purge.purger",
     "timerlog.commitlog.reader -> timerlog.recovery.opening",
-    "timerlog.files.mapping -> timerlog.tables.tables",
     "timerlog.purge.purger -> timerlog.store",
 }
 FULL_FOLDERS: set[str] = {

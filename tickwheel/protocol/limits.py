@@ -48,6 +48,7 @@ NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Topic and group names must match this in full."""
 
 DEAD_SUFFIX: Final = ".dead"
+PREPARED_SUFFIX: Final = ".prepared"
 MAX_TOPIC_NAME_CHARS: Final = 128 - len(DEAD_SUFFIX)
 """A new topic's name leaves room for that of its dead letters' topic, unless it is one."""
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from tickwheel.spark.options import MESSAGE_COLUMNS
 from tickwheel.spark.predicates import Mask, Predicate
-from timerlog.layout import DELIVERY, MESSAGE_HEAD_BYTES
+from timerlog.layout import DELIVERY, MESSAGE_HEAD_BYTES, Array, Int64Array
 from timerlog.query.columns import TABLE_COLUMNS, LogColumns, TableColumns, needs_deliveries
 from timerlog.readers.describe import Offline
-from timerlog.readers.snapshot import Array, Chunk, Int64Array, Snapshot
+from timerlog.readers.snapshot import Chunk, Snapshot
 
 ARROW_TYPES: Final = {
     "bigint": pa.int64(),

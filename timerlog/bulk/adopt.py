@@ -22,33 +22,16 @@ import msgspec
 import numpy as np
 
 from tickwheel_native import ffi, lib
-from timerlog.bulk.job import (
-    AdoptJob,
-    AdoptReport,
-    InThread,
-    Join,
-    Keyed,
-    Pace,
-    Pause,
-    Reject,
-    Rejects,
-    Steps,
-    WriteBack,
-)
+from timerlog.background import InThread, Join, Pace, WaitDurable, WriteBack
+from timerlog.bulk.job import AdoptJob, AdoptReport, Keyed, Pause, Reject, Rejects, Steps
 from timerlog.bulk.job_files import JobFiles, clear_away
 from timerlog.bulk.write import Segment
-from timerlog.engine.state import MESSAGE_TIMER
+from timerlog.commitlog.records import AdoptedRecord
 from timerlog.errors import BadJob, DiskFull, TooManyRejects
 from timerlog.files.small_files import seal
-from timerlog.layout import (
-    KEY_PARTITIONS,
-    RECORD_HEAD_BYTES,
-    SEGMENT_HEADER_BYTES,
-    AdoptedRecord,
-    MessageState,
-)
-from timerlog.purge.purger import WaitDurable
+from timerlog.layout import KEY_PARTITIONS, RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, MessageState
 from timerlog.recovery.opening import ADOPTING, ADOPTING_FORMAT
+from timerlog.wheel.timers import MESSAGE_TIMER
 
 if TYPE_CHECKING:
     from timerlog.store import Store

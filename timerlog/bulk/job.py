@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
 from tickwheel_native import ffi, lib
+from timerlog.background import InThread, Join, WaitDurable, WriteBack
 from timerlog.bulk.write import Segment
-from timerlog.engine.state import UInt64Array
-from timerlog.files.mapped_file import Region
-from timerlog.purge.purger import WaitDurable
-
-_LEAST: Final = 1_024
-_QUICK_S: Final = 0.001
-_SLOW_S: Final = 0.003
+from timerlog.layout import UInt64Array
 
 
 class Reject(msgspec.Struct, frozen=True):
@@ -40,30 +35,6 @@ class AdoptReport(msgspec.Struct, kw_only=True):
     repeated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class InThread:
-    """``work`` is called, in another thread as a rule. The job goes on when it has ended, or, with ``beside``, at
-    once: then ``Join`` waits for it, and there is no other one meanwhile."""
-
-    work: Callable[[], None]
-    beside: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """The job goes on when the work beside it has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriteBack:
-    """These bytes of a table are as they will stay for a while: a good time for ``Region.write_back``, in a thread that
-    nobody waits for. The job goes on."""
-
-    region: Region
-    start_bytes: int
-    end_bytes: int
-
-
 Pause: TypeAlias = InThread | Join | WriteBack | WaitDurable | None
 Steps: TypeAlias = Generator[Pause, None, None]
 
@@ -79,21 +50,6 @@ class AdoptJob:
     report: AdoptReport = field(default_factory=AdoptReport)
     is_done: bool = False
     error: Exception | None = None
-
-
-class Pace:
-    """How many messages a step may take, so that it takes one to three milliseconds and everybody else has a turn. As
-    a rule that is ``most``; while the system writes the pages that a step touches, each costs as much as hundreds."""
-
-    def __init__(self, most: int) -> None:
-        self.count = self._most = most
-
-    def took(self, taken_s: float) -> None:
-        """How long a step took."""
-        if taken_s > _SLOW_S:
-            self.count = max(self.count // 2, _LEAST)
-        elif taken_s < _QUICK_S:
-            self.count = min(self.count * 2, self._most)
 
 
 class Keyed:

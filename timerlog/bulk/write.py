@@ -29,10 +29,10 @@ from timerlog.layout import (
     MESSAGE_HEAD_BYTES,
     RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
+    Array,
     RecordType,
 )
 
-Array = npt.NDArray[Any]
 ORDERED_PRIORITY: Final = 50
 #: Where a segment says that it lies before it is taken in: nowhere.
 NOWHERE: Final = 0

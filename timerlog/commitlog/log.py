@@ -23,7 +23,7 @@ import numpy as np
 from tickwheel_native import Buffer, crc32c, ffi, lib
 from timerlog.errors import BadSettings, DiskFull, LogFailed, NoAddressSpace, StoreError, UnsupportedFormat
 from timerlog.files.disk import Disk, SegmentFile
-from timerlog.files.reserve import Lender, allocate_lent
+from timerlog.files.held_space import Lender, allocate_lent
 from timerlog.layout import (
     FORMAT_VERSION,
     MAX_BATCH,

@@ -1,4 +1,8 @@
-"""Messages one by one, for the paths that are not hot: reading one from the log, and making a SEND payload."""
+"""What records say, outside the hot paths: control records and their payloads, messages one by one, SEND payloads.
+
+docs/file-formats.md has the bytes. A control record sets absolute values, so that applying it again changes nothing;
+``timerlog.tables.apply`` says what each does.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,134 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tickwheel_native import ffi
-from timerlog.layout import MESSAGE_HEAD_BYTES
+import msgspec
+import numpy as np
+
+from tickwheel_native import Buffer, ffi
+from timerlog.layout import MESSAGE_HEAD_BYTES, RUN, Runs
+from timerlog.settings import TopicSettings
 
 _SEND_HEAD: Final = struct.Struct("<IIIIq")
 _KEYS, _HEADERS, _PRIORITIES, _ORDERS = 4, 8, 2, 32
 _MESSAGE: Final = struct.Struct("<IIBBHIQqqHHI")
+
+
+class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    topic_id: int
+    name: str
+    created_ms: int
+    settings: TopicSettings = TopicSettings()
+    paused: bool = False
+    deleted: bool = False
+    shards: int = 0  #: this topic's messages lie in so many others
+    parent: int = 0  #: of a shard: the topic that it is a part of
+    shard: int = 0  #: of a shard: which one
+
+
+class AdoptedRecord(msgspec.Struct, frozen=True, array_like=True):
+    job: bytes  #: 16 bytes
+    segments: int
+    messages: int
+    rejected: int
+
+
+class DocumentRecord(msgspec.Struct, frozen=True):
+    name: str
+    content: bytes | None  #: None: it is deleted
+
+
+class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    group_id: int
+    topic_id: int
+    name: str
+    start_seq: int  #: it has nothing to do with what lies before
+    created_ms: int
+    deleted: bool = False
+    ephemeral_ms: int = 0  #: it ends so long after its last subscriber has left; 0: it stays
+    first_row: int | None = None  #: of a group that was moved: the lowest number at which it ever began
+    #: Receipts with its number and an epoch up to this one are of groups that are gone. Of a deleted one: no receipt
+    #: with its number has a higher epoch; None in logs from before numbers were used again.
+    fence: int | None = None
+
+    @property
+    def rows_from(self) -> int:
+        """It may have been given messages from this number on."""
+        return self.start_seq if self.first_row is None else self.first_row
+
+
+class AnsweredRecord(msgspec.Struct, frozen=True, array_like=True):
+    """An ANSWERED record: an answer, or a part of one that is made in steps."""
+
+    session: int
+    number: int
+    unanswered_from: int  #: the lowest number whose answer the session still waits for
+    at: int  #: the log's end before this record
+    frame_type: int
+    part: int
+    content: bytes
+    is_packed: bool
+
+
+class Purged(msgspec.Struct, frozen=True, array_like=True):
+    """A PURGED record: what lay between two positions is gone or was moved. The counters of the topics (number,
+    messages, cancelled) and groups (number, acked, dead, deliveries) that this has changed, as they are from now on."""
+
+    start: int
+    end: int
+    topics: list[tuple[int, int, int]]
+    groups: list[tuple[int, int, int, int]]
+
+
+def runs_pointer(runs: Runs) -> Any:
+    return ffi.cast("tw_run *", runs.ctypes.data)
+
+
+AS_IT_IS: Final = 256  #: a priority that changes nothing
+
+
+def reschedule_aux(priority: int) -> int:
+    """How a RESCHEDULE record tells a new priority; 0, as in logs of version 1: as it is."""
+    return 0 if priority == AS_IT_IS else priority + 1
+
+
+NACK_HEAD = struct.Struct("<Q")
+
+
+def pack_nack(runs: Runs, error: str) -> bytes:
+    return NACK_HEAD.pack(len(runs)) + runs.tobytes() + error.encode()
+
+
+def unpack_nack(payload: Buffer) -> tuple[Runs, str]:
+    view = memoryview(payload)
+    (count,) = NACK_HEAD.unpack_from(view)
+    end = NACK_HEAD.size + count * RUN.itemsize
+    return np.frombuffer(view, RUN, count, NACK_HEAD.size), bytes(view[end:]).decode()
+
+
+GROUP_SEEN = struct.Struct("<q?")
+"""When, in epoch ms, and whether it has subscribers from then on."""
+
+_LEASE_TAIL = struct.Struct("<q")
+
+
+def pack_lease(runs: Runs, now_ms: int) -> bytes:
+    return runs.tobytes() + _LEASE_TAIL.pack(now_ms)
+
+
+def unpack_lease(payload: Buffer) -> tuple[Runs, int]:
+    """The runs, and when the leases were given; 0 where an older version did not say it."""
+    view = memoryview(payload)
+    count, rest = divmod(len(view), RUN.itemsize)
+    given_ms = _LEASE_TAIL.unpack_from(view, count * RUN.itemsize)[0] if rest else 0
+    return np.frombuffer(view, RUN, count), given_ms
+
+
+def pack_returned(runs: Runs, time_ms: int) -> bytes:
+    return time_ms.to_bytes(8, "little") + runs.tobytes()
+
+
+def pack_redeliver(runs: Runs, how: int) -> bytes:
+    return how.to_bytes(8, "little") + runs.tobytes()
 
 
 @dataclass(frozen=True, slots=True)

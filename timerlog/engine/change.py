@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import ffi, lib
+from timerlog.commitlog.records import AS_IT_IS, DocumentRecord, pack_redeliver, reschedule_aux
 from timerlog.engine.commit import JudgedSend
 from timerlog.engine.settle import Settling
-from timerlog.engine.state import INTERNAL, MESSAGE_TIMER, Control, UInt32Array, UInt64Array, in_records
+from timerlog.engine.state import INTERNAL, Control, in_records
 from timerlog.errors import BadTime, UnknownGroup
 from timerlog.layout import (
     CALLED,
@@ -25,11 +26,13 @@ from timerlog.layout import (
     RUN,
     WERE_DONE,
     DeliveryState,
-    DocumentRecord,
     MessageState,
     RecordType,
+    Runs,
+    UInt32Array,
+    UInt64Array,
 )
-from timerlog.tables.apply import AS_IT_IS, Runs, pack_redeliver, reschedule_aux
+from timerlog.wheel.timers import MESSAGE_TIMER
 
 UNKNOWN, SCHEDULED, READY, DELIVERED, DONE, CANCELLED, EXPIRED = range(7)
 _ANSWERS: Final = (

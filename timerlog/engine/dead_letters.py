@@ -15,13 +15,10 @@ import numpy as np
 
 from timerlog.commitlog.records import MessageView, Outbound
 from timerlog.engine.commit import Transactions
-from timerlog.engine.state import UInt64Array
-from timerlog.engine.topics import MAX_NAME_CHARS_WITH_LETTERS
 from timerlog.errors import DECODE_ERRORS, DiskFull, LogFailed, StoreError, TooManyTopics
-from timerlog.layout import MAX_HEADERS_BYTES, RUN, RecordType
-from timerlog.tables.tables import DEAD_SUFFIX
+from timerlog.layout import MAX_HEADERS_BYTES, RUN, RecordType, UInt64Array
+from timerlog.names import DEAD_HEADER, dead_topic
 
-HEADER: Final = "tickwheel-dead"
 #: Letters of about so many bytes go into one record, or half of what a frame may have, if that is less.
 _BATCH_BYTES: Final = 1024 * 1024
 _STORY_BYTES: Final = 1024
@@ -36,16 +33,6 @@ class Unburied:
     group: str
     messages: int
     error: StoreError
-
-
-def dead_topic(topic: str) -> str:
-    """The name of the topic that gets a topic's dead letters. It is cut for names that are longer than those that new
-    topics may have.
-
-    >>> dead_topic("mails")
-    'mails.dead'
-    """
-    return f"{topic[:MAX_NAME_CHARS_WITH_LETTERS]}{DEAD_SUFFIX}"
 
 
 class DeadLetters(Transactions):
@@ -149,7 +136,7 @@ def _with_story(headers: bytes, story: dict[str, Any]) -> bytes:
     except DECODE_ERRORS:
         own = {}
     shorter = {name: value for name, value in story.items() if name != "history"}
-    for fields in ({**own, HEADER: story}, {**own, HEADER: shorter}, {HEADER: shorter}):
+    for fields in ({**own, DEAD_HEADER: story}, {**own, DEAD_HEADER: shorter}, {DEAD_HEADER: shorter}):
         encoded = msgspec.msgpack.encode(fields)
         if len(encoded) <= MAX_HEADERS_BYTES:
             return encoded

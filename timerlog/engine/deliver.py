@@ -12,20 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import Buffer, ffi, lib
+from timerlog.commitlog.records import GroupRecord, pack_lease
 from timerlog.engine.lateness import Lateness
-from timerlog.engine.state import UInt64Array, in_records
-from timerlog.engine.topics import Topics, check_name
+from timerlog.engine.state import in_records
+from timerlog.engine.topics import Topics
 from timerlog.errors import DiskFull, StoreError, TooManyGroups, TooManySubscriptions, UnknownGroup
 from timerlog.layout import (
     HOLDERS,
     MAX_BATCH,
     MAX_HEADERS_BYTES,
     MAX_KEY_BYTES,
-    GroupRecord,
     MessageState,
     RecordType,
+    UInt64Array,
 )
-from timerlog.tables.apply import pack_lease
+from timerlog.names import check_name
 
 FETCH_LIMIT: Final = 8192
 Start: TypeAlias = Literal["earliest", "latest"] | int

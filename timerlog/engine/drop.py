@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from timerlog.engine.change import DONE, UNKNOWN, Changing
-from timerlog.engine.state import UInt64Array
 from timerlog.errors import OtherLog
-from timerlog.layout import MessageState, RecordType
+from timerlog.layout import MessageState, RecordType, UInt64Array
 
 
 @dataclass(frozen=True, slots=True)

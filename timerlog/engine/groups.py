@@ -9,13 +9,13 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from timerlog.commitlog.records import GROUP_SEEN, GroupRecord
 from timerlog.engine.change import Changing, Revoked
 from timerlog.engine.deliver import Start
 from timerlog.engine.state import Control
-from timerlog.engine.topics import check_name
 from timerlog.errors import DiskFull, UnknownGroup
-from timerlog.layout import DeliveryState, GroupRecord, MessageState, RecordType
-from timerlog.tables.apply import GROUP_SEEN
+from timerlog.layout import DeliveryState, MessageState, RecordType
+from timerlog.names import check_name
 
 _CHUNK: Final = 65_536
 

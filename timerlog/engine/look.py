@@ -10,15 +10,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from timerlog.commitlog.records import TopicRecord
 from timerlog.engine.drop import Dropping
 from timerlog.engine.groups import Groups
 from timerlog.engine.prepared import Prepared
 from timerlog.engine.replay_dead import Reviving
 from timerlog.engine.select import Selecting
 from timerlog.engine.state import check_transaction_id
-from timerlog.engine.topics import shard_name
 from timerlog.engine.transaction import OpenTransaction
-from timerlog.layout import ROW, MessageState, TopicRecord
+from timerlog.layout import ROW, MessageState
+from timerlog.names import shard_name
 from timerlog.settings import effective_settings
 from timerlog.wheel.forecast import WheelPicture
 

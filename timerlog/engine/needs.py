@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tickwheel_native import ffi
 from timerlog.commitlog.log import CONTROL_RESERVE_BYTES, CommitLog
-from timerlog.files.mapped_file import PAGE_BYTES
+from timerlog.files.holes import PAGE_BYTES
 from timerlog.layout import ARRIVAL, DELIVERY, PUT_HEAD, RECORD_HEAD_BYTES, RUN
 from timerlog.tables.tables import Tables
 from timerlog.wheel.native_core import TIMER_DTYPE

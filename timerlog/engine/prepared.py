@@ -18,18 +18,17 @@ from timerlog.engine.change import CANCELLED, DELIVERED, EXPIRED, READY, SCHEDUL
 from timerlog.engine.state import INTERNAL
 from timerlog.errors import DECODE_ERRORS, TransactionRefused
 from timerlog.layout import MessageState, RecordType
+from timerlog.names import PREPARED_HEADER, PREPARED_SUFFIX
 
-SUFFIX: Final = ".prepared"
 GROUP: Final = "checks"
-HEADER: Final = "tickwheel-prepared"
 
 
 class Prepared(Changing):
     def open_prepared(self, topic: str, settings: Mapping[str, Any], now_ms: int) -> int:
         """The number of the topic in which prepared messages of ``topic`` wait; ``settings`` hold if it is new."""
-        known = self.tables.topic_ids.get(topic + SUFFIX)
+        known = self.tables.topic_ids.get(topic + PREPARED_SUFFIX)
         if known is None:
-            known = self.create_topic(topic + SUFFIX, settings, 0, now_ms).topic_id
+            known = self.create_topic(topic + PREPARED_SUFFIX, settings, 0, now_ms).topic_id
         self.open_group(known, GROUP, now_ms)
         return known
 
@@ -52,9 +51,9 @@ class Prepared(Changing):
             return "not_found", 0
         view = MessageView.read(self._native, message_id)
         name = self.tables.topics[view.topic_id].record.name
-        if not name.endswith(SUFFIX):
+        if not name.endswith(PREPARED_SUFFIX):
             return "not_found", 0
-        topic = name.removesuffix(SUFFIX)
+        topic = name.removesuffix(PREPARED_SUFFIX)
         key = view.key or f"{name}:{message_id}".encode()
         # One that was committed ends as expired, one that was rolled back as cancelled: then each can say so again,
         # whatever became of the message meanwhile.
@@ -84,7 +83,7 @@ class Prepared(Changing):
             return "already_committed", earlier
         try:
             fields = msgspec.msgpack.decode(view.headers, type=dict[str, Any])
-            deliver_at_ms = int(fields.pop(HEADER)["deliver_at_ms"])
+            deliver_at_ms = int(fields.pop(PREPARED_HEADER)["deliver_at_ms"])
         except (KeyError, TypeError, ValueError, *DECODE_ERRORS):
             return "not_found", 0  # it was sent to this topic, not prepared: producers write headers
         headers = msgspec.msgpack.encode(fields) if fields else b""

@@ -8,13 +8,20 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from timerlog.commitlog.records import MessageView, Outbound, send_payload
+from timerlog.commitlog.records import MessageView, Outbound, pack_redeliver, send_payload
 from timerlog.engine.change import DELIVERED, READY, SCHEDULED, Changing
-from timerlog.engine.dead_letters import HEADER, dead_topic
-from timerlog.engine.state import INTERNAL, Control, UInt64Array
+from timerlog.engine.state import INTERNAL, Control
 from timerlog.errors import DECODE_ERRORS
-from timerlog.layout import RESET_ATTEMPTS, RUN, WERE_DONE, DeliveryState, MessageState, RecordType
-from timerlog.tables.apply import pack_redeliver
+from timerlog.layout import (
+    RESET_ATTEMPTS,
+    RUN,
+    WERE_DONE,
+    DeliveryState,
+    MessageState,
+    RecordType,
+    UInt64Array,
+)
+from timerlog.names import DEAD_HEADER, dead_topic
 
 _GONE, _DEAD, _NOT_DEAD, _ENDED = range(4)
 _RESULTS: Final = ("sent_again", "replayed", "not_dead", "ended")
@@ -41,7 +48,7 @@ class Reviving(Changing):
         if self.tables.topics[view.topic_id].record.name != dead_topic(topic):
             return "not_found"
         try:
-            story = msgspec.msgpack.decode(view.headers, type=dict[str, Any])[HEADER]
+            story = msgspec.msgpack.decode(view.headers, type=dict[str, Any])[DEAD_HEADER]
             original, group, key = int(story["id"]), str(story["group"]), str(story["key"]).encode()
             if story["topic"] != topic:  # long names of earlier versions share a topic for their letters
                 return "not_found"

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from timerlog.commitlog.records import MessageView
-from timerlog.engine.state import Core, UInt64Array
+from timerlog.engine.state import Core
 from timerlog.engine.topics import Topics
 from timerlog.errors import UnknownGroup
-from timerlog.layout import IN_RETRY, DeliveryState, MessageState
+from timerlog.layout import IN_RETRY, DeliveryState, MessageState, UInt64Array
 
 PART: Final = 65_536
 _FOREVER_MS: Final = (1 << 63) - 1

@@ -11,12 +11,22 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import ffi, lib
+from timerlog.commitlog.records import pack_nack, pack_returned
 from timerlog.engine.dead_letters import DeadLetters
-from timerlog.engine.state import Control, Int64Array, UInt32Array, UInt64Array, in_records
+from timerlog.engine.state import Control, in_records
 from timerlog.errors import BadTime
-from timerlog.layout import IN_RETRY, MAX_BATCH, MAX_TIME_MS, DeliveryState, RecordType
-from timerlog.tables.apply import Runs, pack_nack, pack_returned
-from timerlog.tables.failures import MAX_ERROR_CHARS
+from timerlog.layout import (
+    IN_RETRY,
+    MAX_BATCH,
+    MAX_TIME_MS,
+    DeliveryState,
+    Int64Array,
+    RecordType,
+    Runs,
+    UInt32Array,
+    UInt64Array,
+)
+from timerlog.tables.histories import MAX_ERROR_CHARS
 
 #: What became of a receipt that could not be used, by the code of an ACK.
 REFUSALS: Final = ("", "already_acked", "stale_receipt", "not_found", "never_delivered", "cancelled")

@@ -8,7 +8,7 @@ from typing import Final
 from timerlog.engine.needs import Needs
 from timerlog.engine.state import Core
 from timerlog.errors import DiskFull
-from timerlog.files.mapped_file import PAGE_BYTES
+from timerlog.files.holes import PAGE_BYTES
 from timerlog.layout import MAX_BATCH
 
 #: For how much of what sends will need there is room at a time.

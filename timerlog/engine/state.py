@@ -12,31 +12,35 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from tickwheel_native import Buffer, ffi, lib
 from timerlog.commitlog.log import CommitLog
+from timerlog.commitlog.records import AnsweredRecord, runs_pointer
 from timerlog.engine.lateness import Lateness
 from timerlog.errors import BadTransactionId, StoreError, TransactionTooLarge
-from timerlog.files.reserve import Reserve
-from timerlog.files.spare import Spare
-from timerlog.layout import MAX_BATCH, RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, RecordType
+from timerlog.files.held_space import Reserve, Spare
+from timerlog.layout import (
+    MAX_BATCH,
+    RECORD_HEAD_BYTES,
+    RUN,
+    TRANSACTION_ID_BYTES,
+    Int64Array,
+    RecordType,
+    Runs,
+    UInt32Array,
+    UInt64Array,
+)
 from timerlog.settings import StoreSettings
-from timerlog.tables.answers import AnsweredRecord, Answering
-from timerlog.tables.apply import Applier, Runs, runs_pointer
+from timerlog.tables.answers import Answering
+from timerlog.tables.apply import Applier
 from timerlog.tables.tables import Tables
 from timerlog.wheel.wheel import TimerWheel
 
 #: A record holds at most so many runs, so that it always fits into a segment.
 RUNS_A_RECORD: Final = 4096
-MESSAGE_TIMER: Final = 0  #: the owner of a message's timer; a lease's timer is owned by its group
 
 Control: TypeAlias = tuple[RecordType, int, bytes]  # record, aux, payload
 INTERNAL: Final = bytes(TRANSACTION_ID_BYTES)  #: the id of transactions that nobody repeats
-
-UInt64Array = npt.NDArray[np.uint64]
-UInt32Array = npt.NDArray[np.uint32]
-Int64Array = npt.NDArray[np.int64]
 
 
 def in_records(

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
+from timerlog.commitlog.records import TopicRecord
 from timerlog.engine.space import Reserving
-from timerlog.engine.state import MESSAGE_TIMER, Control
+from timerlog.engine.state import Control
 from timerlog.errors import BadName, BadTopicSettings, TooManyTopics, TopicExists, UnknownTopic
-from timerlog.layout import MessageState, RecordType, TopicRecord
+from timerlog.layout import MessageState, RecordType
+from timerlog.names import DEAD_SUFFIX, MAX_NAME_CHARS_WITH_LETTERS, check_name, shard_name
 from timerlog.settings import TopicSettings, check_topic_settings
-from timerlog.tables.tables import DEAD_SUFFIX, shard_bytes
+from timerlog.wheel.timers import MESSAGE_TIMER
 
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MAX_SHARDS: Final = 256
-#: A topic's name has room for that of its dead letters' topic.
-MAX_NAME_CHARS_WITH_LETTERS: Final = 128 - len(DEAD_SUFFIX)
 _CHUNK: Final = 65_536
-
-
-def check_name(name: str) -> None:
-    if not NAME.fullmatch(name):
-        raise BadName(f"{name[:140]!r} is not a valid name")
-
-
-def shard_name(shard: int, shards: int) -> str:
-    """The key range of a shard as Vitess writes it: ``-80`` and ``80-`` for two.
-
-    >>> [shard_name(i, 4) for i in range(4)]
-    ['-40', '40-80', '80-c0', 'c0-']
-    """
-    first, end = shard_bytes(shard, shards)
-    return f"{first:02x}-{end:02x}".removeprefix("00").removesuffix("100")
 
 
 class Topics(Reserving):

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tickwheel_native import Buffer
+from timerlog.commitlog.records import AS_IT_IS, reschedule_aux
 from timerlog.engine.change import READY, SCHEDULED, Changing
 from timerlog.engine.commit import JudgedSend
-from timerlog.engine.state import Control, UInt64Array, in_records
+from timerlog.engine.state import Control, in_records
 from timerlog.errors import BadTime, TransactionRefused
-from timerlog.layout import MAX_TIME_MS, RUN, RecordType
-from timerlog.tables.apply import AS_IT_IS, reschedule_aux
+from timerlog.layout import MAX_TIME_MS, RUN, RecordType, UInt64Array
 
 
 class OpenTransaction:

@@ -19,7 +19,7 @@ from timerlog.commitlog.log import ADDRESS_SPACE_BYTES, SegmentHeader, reserve_l
 from timerlog.errors import NoDataDirectory
 from timerlog.files.checksums import table_sum
 from timerlog.files.disk import Disk, FileDisk
-from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES, RecordType
+from timerlog.layout import FORMAT_VERSION, KEYS_MAGIC, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery import checkpoint as checkpoints
 from timerlog.recovery.checkpoint import Checkpoint
 from timerlog.recovery.opening import (
@@ -31,7 +31,6 @@ from timerlog.recovery.opening import (
     is_unused,
     read_segment_header,
 )
-from timerlog.tables.tables import KEYS_MAGIC
 
 #: How often segments may be purged while they are being opened.
 _ATTEMPTS: Final = 10

@@ -11,17 +11,16 @@ from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from timerlog.files.mapped_file import PAGE_BYTES, Region
-from timerlog.layout import HEADER_BYTES
+from timerlog.files.holes import PAGE_BYTES
+from timerlog.files.mapped_file import Region
+from timerlog.layout import HEADER_BYTES, UInt64Array
 from timerlog.tables.tables import Table, Tables
 
 #: Half a megabyte at a time, so that nobody who touches the file waits long.
 _PAGES_A_STEP: Final = 128
 
-Pages = npt.NDArray[np.uint64]
-UInt64Array = npt.NDArray[np.uint64]
+Pages = UInt64Array
 Piece: TypeAlias = tuple[Region, int, int]  # and from which byte to which
 
 

@@ -26,13 +26,21 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import ffi, lib
+from timerlog.background import WaitDurable
 from timerlog.commitlog.log import ALLOCATION_STEP_BYTES
+from timerlog.commitlog.records import Purged
 from timerlog.errors import DamagedLog, DiskFull
 from timerlog.files.disk import Disk, SegmentFile
-from timerlog.layout import KEY_PARTITIONS, RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, MessageState, RecordType
+from timerlog.layout import (
+    KEY_PARTITIONS,
+    RECORD_HEAD_BYTES,
+    SEGMENT_HEADER_BYTES,
+    MessageState,
+    RecordType,
+    UInt64Array,
+)
 from timerlog.purge.pages import Piece, Reclaim
 from timerlog.recovery import checkpoint as checkpoints
-from timerlog.tables.base_record import Purged
 
 if TYPE_CHECKING:
     from timerlog.store import Store
@@ -49,8 +57,6 @@ _NEED_DISK: Final = 11
 #: What the log may grow by besides what is moved: the end of a segment, the start of the next one, control records.
 _MORE_THAN_MOVED_BYTES: Final = 2 * 1024 * 1024
 
-UInt64Array = npt.NDArray[np.uint64]
-
 
 class PurgeReport(msgspec.Struct, kw_only=True):
     """What a purge did, or would do. ``freed_bytes``: of the log, without what moved messages take again."""
@@ -62,13 +68,6 @@ class PurgeReport(msgspec.Struct, kw_only=True):
     moved_bytes: int = 0
     damaged_messages: int = 0
     kept_messages: int = 0  #: in segments that stay
-
-
-@dataclass(frozen=True, slots=True)
-class WaitDurable:
-    """The purge goes on when the log is on the disk up to ``position``."""
-
-    position: int
 
 
 @dataclass(slots=True)

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timerlog.engine.dead_letters import HEADER
-from timerlog.engine.topics import shard_name
-from timerlog.layout import MESSAGE_HEAD_BYTES, DeliveryState, MessageState, TopicRecord
-from timerlog.readers.snapshot import Chunk, Int64Array, Records, Snapshot
+from timerlog.commitlog.records import TopicRecord
+from timerlog.layout import MESSAGE_HEAD_BYTES, DeliveryState, Int64Array, MessageState
+from timerlog.names import DEAD_HEADER, shard_name
+from timerlog.readers.snapshot import Chunk, Records, Snapshot
 
 IN_RETRY: Final = 1  #: delivery flag: the lease has ended, and the message waits for the next one
 _TIME: Final = pa.timestamp("ms", "UTC")
@@ -287,7 +287,7 @@ class _Story(msgspec.Struct):
     error: str = ""
 
 
-class _DeadHeaders(msgspec.Struct, rename={"story": HEADER}):
+class _DeadHeaders(msgspec.Struct, rename={"story": DEAD_HEADER}):
     story: _Story
 
 
@@ -295,7 +295,7 @@ _READ_DEAD: Final = msgspec.msgpack.Decoder(_DeadHeaders).decode
 
 
 def _dead_reason(packed: bytes | None) -> str | None:
-    if not packed or HEADER.encode() not in packed:
+    if not packed or DEAD_HEADER.encode() not in packed:
         return None
     try:
         return _READ_DEAD(packed).story.error

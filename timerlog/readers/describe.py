@@ -20,17 +20,17 @@ import msgspec
 import numpy as np
 
 from timerlog.commitlog.log import ADDRESS_SPACE_BYTES, SegmentHeader, unpack_segment_header
+from timerlog.commitlog.records import GroupRecord, TopicRecord
 from timerlog.errors import BadDirectory, DamagedLog, NoDataDirectory, PositionGone, TablesMissing
 from timerlog.files.disk import FileDisk
 from timerlog.layout import (
     RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
     TRANSACTION_ID_BYTES,
-    GroupRecord,
+    Int64Array,
     RecordType,
-    TopicRecord,
 )
-from timerlog.readers.snapshot import Description, Int64Array, LogView
+from timerlog.readers.snapshot import Description, LogView
 from timerlog.recovery import checkpoint as checkpoints
 from timerlog.recovery.checkpoint import Checkpoint
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from timerlog.errors import DamagedLog
-from timerlog.layout import RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, RecordType
-from timerlog.readers.snapshot import Array, Int64Array, LogView
+from timerlog.layout import RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, Array, Int64Array, RecordType
+from timerlog.readers.snapshot import LogView
 from timerlog.recovery.opening import END_RECORD
 
 NO_TIME: Final = -1  #: the log does not say when

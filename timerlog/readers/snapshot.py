@@ -21,24 +21,25 @@ import numpy.typing as npt
 
 from tickwheel_native import ffi, lib
 from timerlog.commitlog.log import ADDRESS_SPACE_BYTES, reserve_log_address_space
+from timerlog.commitlog.records import GroupRecord, TopicRecord
 from timerlog.engine.state import Core
 from timerlog.errors import StoreError
-from timerlog.files.mapping import Mapping, mapped
+from timerlog.files.mapped_file import Mapping, mapped
 from timerlog.layout import (
     ARRIVAL,
+    ARRIVALS_MAGIC,
+    DELIVERIES_MAGIC,
     DELIVERY,
     MESSAGE_HEAD_BYTES,
     RECORD_HEAD_BYTES,
     ROW,
+    ROWS_MAGIC,
     SEGMENT_HEADER_BYTES,
-    GroupRecord,
+    Array,
+    Int64Array,
     MessageState,
-    TopicRecord,
 )
 from timerlog.recovery.opening import END_RECORD, LogReader
-
-Int64Array = npt.NDArray[np.int64]
-Array = npt.NDArray[Any]
 
 CHUNK_ROWS: Final = 100_000
 
@@ -122,7 +123,7 @@ class Snapshot:
         self._mappings: list[Mapping] = []
         self._tables: dict[str, Array] = {}
         self.log = LogView(self._directory / "commitlog", description.segment_bytes)
-        self.rows = self._table("messages.table", ROW, b"TWMSGTAB")[: description.next_id]
+        self.rows = self._table("messages.table", ROW, ROWS_MAGIC)[: description.next_id]
 
     def chunks(
         self,
@@ -169,7 +170,7 @@ class Snapshot:
 
     def ids_of(self, topic_id: int, seqs: Int64Array) -> Int64Array:
         """The message that has each number in a topic; 0 where that is not known any more."""
-        arrivals = self._table(f"topics/{topic_id}.arrivals", ARRIVAL, b"TWARRIVE")
+        arrivals = self._table(f"topics/{topic_id}.arrivals", ARRIVAL, ARRIVALS_MAGIC)
         inside = (seqs >= 0) & (seqs < len(arrivals))
         found = np.zeros(len(seqs), np.int64)
         found[inside] = arrivals["id"][seqs[inside]]
@@ -245,7 +246,7 @@ class Snapshot:
     def _seqs(self, topic_id: int, ids: Int64Array, rows: Array) -> Int64Array:
         """The topic_seq of each message, -1 before it is in its topic. The arrivals have the last word: a row that is
         being put right now may have its new state and not yet its number."""
-        arrivals = self._table(f"topics/{topic_id}.arrivals", ARRIVAL, b"TWARRIVE")
+        arrivals = self._table(f"topics/{topic_id}.arrivals", ARRIVAL, ARRIVALS_MAGIC)
         seqs = rows["topic_seq"].astype(np.int64)
         if not len(arrivals):
             return np.full(len(seqs), -1, np.int64)
@@ -260,7 +261,9 @@ class Snapshot:
         return times
 
     def _deliveries(self, group: GroupRecord, seqs: Int64Array) -> Array:
-        known = self._table(f"topics/{group.topic_id}-{group.group_id}.deliveries", DELIVERY, b"TWDELIVR")
+        known = self._table(
+            f"topics/{group.topic_id}-{group.group_id}.deliveries", DELIVERY, DELIVERIES_MAGIC
+        )
         deliveries = np.zeros(len(seqs), DELIVERY)
         touched = (seqs >= 0) & (seqs < len(known))
         if touched.any():

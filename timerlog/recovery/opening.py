@@ -30,7 +30,7 @@ from timerlog.commitlog.log import (
 from timerlog.errors import DamagedLog
 from timerlog.files.checksums import are_as_they_were
 from timerlog.files.disk import Disk
-from timerlog.files.reserve import Reserve
+from timerlog.files.held_space import Reserve
 from timerlog.files.small_files import unseal
 from timerlog.layout import (
     MARK_BODY_BYTES,

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tickwheel_native import ffi, lib
+from timerlog.commitlog.records import pack_nack
 from timerlog.engine.settle import Settling
-from timerlog.engine.state import MESSAGE_TIMER, RUNS_A_RECORD, UInt32Array, UInt64Array, in_records
+from timerlog.engine.state import RUNS_A_RECORD, in_records
 from timerlog.errors import DiskFull, LogFailed
-from timerlog.layout import PUT_HEAD, DeliveryState, MessageState, RecordType
-from timerlog.tables.apply import Runs, pack_nack
+from timerlog.layout import PUT_HEAD, DeliveryState, MessageState, RecordType, Runs, UInt32Array, UInt64Array
+from timerlog.wheel.timers import MESSAGE_TIMER
 from timerlog.wheel.wheel import Timers, TimerWheel
 
 DueBatch = Timers

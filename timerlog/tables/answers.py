@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from timerlog.commitlog.records import AnsweredRecord
+
 MAX_ANSWERS: Final = 20_000
 MAX_BYTES: Final = 4 * 1024 * 1024
 #: At most this part of a segment: each begins with everything small, these answers among it.
@@ -27,19 +29,6 @@ WHOLE: Final = -1  #: the number of the part that is the whole answer
 _ENTRY_BYTES: Final = 64
 _PACK_FROM_BYTES: Final = 512
 _NOTHING: Final = b"\xc0"
-
-
-class AnsweredRecord(msgspec.Struct, frozen=True, array_like=True):
-    """An ANSWERED record: an answer, or a part of one that is made in steps."""
-
-    session: int
-    number: int
-    unanswered_from: int  #: the lowest number whose answer the session still waits for
-    at: int  #: the log's end before this record
-    frame_type: int
-    part: int
-    content: bytes
-    is_packed: bool
 
 
 class Answer(msgspec.Struct, array_like=True):

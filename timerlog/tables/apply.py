@@ -7,37 +7,32 @@ again, on tables that already hold it, changes nothing in the end.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import Buffer, ffi, lib
-from timerlog.errors import BadSettings, StoreError, UnsupportedFormat
-from timerlog.layout import (
-    PUT_HEAD,
-    RUN,
+from timerlog.commitlog.records import (
+    AS_IT_IS,
+    GROUP_SEEN,
     AdoptedRecord,
+    AnsweredRecord,
     DocumentRecord,
     GroupRecord,
-    MessageState,
-    RecordType,
+    Purged,
     TopicRecord,
+    runs_pointer,
+    unpack_lease,
+    unpack_nack,
 )
+from timerlog.errors import BadSettings, StoreError, UnsupportedFormat
+from timerlog.layout import PUT_HEAD, RUN, MessageState, RecordType, Runs
 from timerlog.settings import StoreSettings
-from timerlog.tables.answers import AnsweredRecord
-from timerlog.tables.base_record import Base, Purged
-from timerlog.tables.failures import Failure
+from timerlog.tables.base_record import Base
+from timerlog.tables.histories import Failure
 from timerlog.tables.tables import Tables
-
-Runs = npt.NDArray[Any]  # of layout.RUN
-
-
-def runs_pointer(runs: Runs) -> Any:
-    return ffi.cast("tw_run *", runs.ctypes.data)
 
 
 def _last(runs: Runs) -> int:
@@ -48,54 +43,6 @@ def _last(runs: Runs) -> int:
 def _check(result: int, what: str) -> None:
     if result < 0:
         raise StoreError(f"a {what} record names messages that do not exist")
-
-
-AS_IT_IS: Final = 256  #: a priority that changes nothing
-
-
-def reschedule_aux(priority: int) -> int:
-    """How a RESCHEDULE record tells a new priority; 0, as in logs of version 1: as it is."""
-    return 0 if priority == AS_IT_IS else priority + 1
-
-
-NACK_HEAD = struct.Struct("<Q")
-
-
-def pack_nack(runs: Runs, error: str) -> bytes:
-    return NACK_HEAD.pack(len(runs)) + runs.tobytes() + error.encode()
-
-
-def unpack_nack(payload: Buffer) -> tuple[Runs, str]:
-    view = memoryview(payload)
-    (count,) = NACK_HEAD.unpack_from(view)
-    end = NACK_HEAD.size + count * RUN.itemsize
-    return np.frombuffer(view, RUN, count, NACK_HEAD.size), bytes(view[end:]).decode()
-
-
-GROUP_SEEN = struct.Struct("<q?")
-"""When, in epoch ms, and whether it has subscribers from then on."""
-
-_LEASE_TAIL = struct.Struct("<q")
-
-
-def pack_lease(runs: Runs, now_ms: int) -> bytes:
-    return runs.tobytes() + _LEASE_TAIL.pack(now_ms)
-
-
-def unpack_lease(payload: Buffer) -> tuple[Runs, int]:
-    """The runs, and when the leases were given; 0 where an older version did not say it."""
-    view = memoryview(payload)
-    count, rest = divmod(len(view), RUN.itemsize)
-    given_ms = _LEASE_TAIL.unpack_from(view, count * RUN.itemsize)[0] if rest else 0
-    return np.frombuffer(view, RUN, count), given_ms
-
-
-def pack_returned(runs: Runs, time_ms: int) -> bytes:
-    return time_ms.to_bytes(8, "little") + runs.tobytes()
-
-
-def pack_redeliver(runs: Runs, how: int) -> bytes:
-    return how.to_bytes(8, "little") + runs.tobytes()
 
 
 @dataclass(slots=True)

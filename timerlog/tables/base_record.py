@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import msgspec
 
-from timerlog.layout import GroupRecord, TopicRecord
+from timerlog.commitlog.records import GroupRecord, TopicRecord
 from timerlog.tables.answers import AnswersBase
-from timerlog.tables.failures import Failure
+from timerlog.tables.histories import Failure
 from timerlog.tables.tables import Group, Tables
 
 
@@ -48,16 +48,6 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     #: (number, fence) of groups that are gone; None: it is from before their numbers were used again.
     free_groups: list[tuple[int, int]] | None = None
     name_fences: tuple[list[tuple[int, str, int]], list[tuple[int, int]]] = ([], [])
-
-
-class Purged(msgspec.Struct, frozen=True, array_like=True):
-    """A PURGED record: what lay between two positions is gone or was moved. The counters of the topics (number,
-    messages, cancelled) and groups (number, acked, dead, deliveries) that this has changed, as they are from now on."""
-
-    start: int
-    end: int
-    topics: list[tuple[int, int, int]]
-    groups: list[tuple[int, int, int, int]]
 
 
 def capture(tables: Tables, tick_ms: int) -> Base:

@@ -6,7 +6,6 @@ CommitLog alone: delete them, and the next start makes the same ones again.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,48 +16,42 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import ffi, lib
+from timerlog.commitlog.records import GroupRecord, TopicRecord
 from timerlog.errors import StoreError, UnsupportedFormat
 from timerlog.files.checksums import table_sum
-from timerlog.files.mapped_file import PAGE_BYTES, Region
-from timerlog.files.reserve import Lender
+from timerlog.files.held_space import Lender
+from timerlog.files.holes import PAGE_BYTES
+from timerlog.files.mapped_file import Region
 from timerlog.layout import (
     ARRIVAL,
+    ARRIVALS_MAGIC,
+    DELIVERIES_MAGIC,
     DELIVERY,
     FORMAT_VERSION,
     HEADER_BYTES,
     HOLDERS,
     IN_RETRY,
     KEY_PARTITIONS,
+    KEYS_MAGIC,
     MAX_BATCH,
     ROW,
+    ROWS_MAGIC,
+    TABLE_HEADER,
     DeliveryState,
-    GroupRecord,
-    TopicRecord,
 )
+from timerlog.names import DEAD_SUFFIX, shard_bytes
 from timerlog.settings import DEFAULT_PRIORITY, FOREVER_MS, StoreSettings, effective_settings
 from timerlog.tables.answers import RememberedAnswers
-from timerlog.tables.failures import Failures
+from timerlog.tables.histories import Failures, RecentTransactions
 from timerlog.tables.name_fences import NameFences
-from timerlog.tables.recent import RecentTransactions
 
 TIB: Final = 1 << 40
 GIB: Final = 1 << 30
 KEYS_BYTES: Final = 1 << 20  #: of the key index at first
-ROWS_MAGIC: Final = b"TWMSGTAB"
-ARRIVALS_MAGIC: Final = b"TWARRIVE"
-DELIVERIES_MAGIC: Final = b"TWDELIVR"
-KEYS_MAGIC: Final = b"TWKEYS01"
-DEAD_SUFFIX: Final = ".dead"
-HEADER: Final = struct.Struct("<8sIIQ")  # magic, format, item_bytes, log_id
 _SCAN: Final = 1 << 20
 #: Above any epoch that a group gave out whose log does not say what its highest one was: a message was not delivered
 #: a thousand million times.
 OLD_FENCE: Final = 1 << 30
-
-
-def shard_bytes(shard: int, shards: int) -> tuple[int, int]:
-    """The first bytes of the routing hash that belong to one of ``shards`` equal parts: from, and up to but not."""
-    return shard * 256 // shards, (shard + 1) * 256 // shards
 
 
 def _clear(pointer: Any) -> None:
@@ -85,7 +78,7 @@ class Table:
     ) -> None:
         self.region = Region(path, reserve_bytes, lender)
         self.dtype = dtype
-        header = HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
+        header = TABLE_HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
         self.is_new = self.region.allocated_bytes == 0
         try:
             self.region.ensure(HEADER_BYTES)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-UInt64Array: TypeAlias = npt.NDArray[np.uint64]
-UInt32Array: TypeAlias = npt.NDArray[np.uint32]
+from timerlog.layout import Int64Array, UInt32Array, UInt64Array
+
+#: The owner of a message's timer; that of a lease is owned by its group.
+MESSAGE_TIMER: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Timers:
     """Timers as four arrays of the same length.
 
-    ``owner`` 0: a scheduled message (``ref`` is its id, ``epoch`` its version); ``owner`` g > 0: a lease of
+    ``owner`` MESSAGE_TIMER: a scheduled message (``ref`` is its id, ``epoch`` its version); ``owner`` g > 0: a lease of
     group g (``ref`` is the sequence number in the topic, ``epoch`` the lease's)."""
 
     due_ms: Int64Array

@@ -58,8 +58,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from timerlog.files.held_space import Lender
 from timerlog.files.mapped_file import Region
-from timerlog.files.reserve import Lender
+from timerlog.layout import Int64Array, UInt32Array, UInt64Array
 from timerlog.wheel.native_core import (
     BLOCK_BITS,
     LEVELS,
@@ -73,7 +74,7 @@ from timerlog.wheel.native_core import (
     capacity,
     view,
 )
-from timerlog.wheel.timers import Crowd, Int64Array, Timers, UInt32Array, UInt64Array
+from timerlog.wheel.timers import Crowd, Timers
 
 __all__ = ["DamagedWheel", "TimerWheel", "Timers"]
 

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from timerlog.wheel.timers import Int64Array, Timers
+from timerlog.layout import Int64Array
+from timerlog.wheel.timers import Timers
 from timerlog.wheel.wheel import TimerWheel
 
 START_MS = 1_750_000_000_000

@@ -27,10 +27,10 @@ from tickwheel_broker.group_commit import InPlace, SyncRunner
 from tickwheel_broker.net.disk_room import room_of
 from tickwheel_broker.requests import remembered as remembering
 from tickwheel_broker.requests.answers import Caller, check_name, when_durable
+from timerlog.background import InThread, Join, WaitDurable, WriteBack
 from timerlog.bulk.job import AdoptJob as Job
-from timerlog.bulk.job import InThread, Join, Pause, WriteBack
+from timerlog.bulk.job import Pause
 from timerlog.errors import StoreError, TooManyRejects
-from timerlog.purge.purger import WaitDurable
 
 if TYPE_CHECKING:
     from tickwheel_broker.broker import Broker

@@ -19,8 +19,9 @@ from tickwheel_broker.errors import from_store
 from tickwheel_broker.group_commit import InPlace, SyncFailed, SyncRunner
 from tickwheel_broker.net.disk_room import room_of
 from tickwheel_broker.requests.answers import Caller
+from timerlog.background import WaitDurable
 from timerlog.errors import DamagedLog, DiskFull, StoreError
-from timerlog.purge.purger import DropTicket, FreeTicket, Job, WaitDurable
+from timerlog.purge.purger import DropTicket, FreeTicket, Job
 
 if TYPE_CHECKING:
     from tickwheel_broker.broker import Broker

@@ -32,8 +32,8 @@ from tickwheel.protocol.messages import decode_send
 from tickwheel_broker.requests import remembered as remembering
 from tickwheel_broker.requests.answers import Caller, check_name, when_durable
 from timerlog.engine.select import Filter
-from timerlog.engine.state import UInt64Array
 from timerlog.errors import TransactionRefused as PartRefused
+from timerlog.layout import UInt64Array
 
 if TYPE_CHECKING:
     from tickwheel_broker.broker import Broker

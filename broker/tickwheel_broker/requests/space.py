@@ -16,7 +16,7 @@ from timerlog.engine.drop import Dropped
 
 if TYPE_CHECKING:
     from tickwheel_broker.broker import Broker
-    from timerlog.engine.state import UInt64Array
+    from timerlog.layout import UInt64Array
 
 _STEP: Final = 8_192
 

@@ -28,11 +28,10 @@ from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.protocol.messages import SendColumns, decode_send, encode_send, pack_column
 from tickwheel_broker.requests import remembered as remembering
 from tickwheel_broker.requests.answers import Caller, check_name, when_durable
-from timerlog.engine.dead_letters import dead_topic
-from timerlog.engine.prepared import HEADER
+from timerlog.commitlog.records import TopicRecord
 from timerlog.engine.select import Filter
 from timerlog.errors import UnknownTopic
-from timerlog.layout import TopicRecord
+from timerlog.names import PREPARED_HEADER, dead_topic
 
 if TYPE_CHECKING:
     from tickwheel_broker.broker import Broker
@@ -247,7 +246,9 @@ def _with_time(headers: bytes, topic: str, deliver_at_ms: int) -> bytes:
         fields = msgspec.msgpack.decode(headers, type=dict[str, Any]) if headers else {}
     except DECODE_ERRORS as error:
         raise BadArgument(f"The headers of a prepared message are not a map: {error}.") from error
-    return msgspec.msgpack.encode({**fields, HEADER: {"topic": topic, "deliver_at_ms": deliver_at_ms}})
+    return msgspec.msgpack.encode(
+        {**fields, PREPARED_HEADER: {"topic": topic, "deliver_at_ms": deliver_at_ms}}
+    )
 
 
 def decide(caller: Caller, correlation: int, request: Decide) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
-from tickwheel.protocol.limits import DEAD_SUFFIX
+from tickwheel.protocol.limits import DEAD_SUFFIX, PREPARED_SUFFIX
 
 PERMISSIONS: Final = ("publish", "consume", "query", "admin")
 EVERY: Final = "*"
 """The pattern that means all topics, also those to come, and what belongs to no topic."""
 
 _ALL: Final = "all"
-_DERIVED: Final = (DEAD_SUFFIX, ".prepared")
+_DERIVED: Final = (DEAD_SUFFIX, PREPARED_SUFFIX)
 _MAX_PATTERN_CHARS: Final = 256
 _MAX_REMEMBERED: Final = 10_000
 

@@ -50,6 +50,7 @@ from tickwheel.protocol.bodies.settling import (
     TransactionChange,
 )
 from tickwheel.protocol.errors import UnknownSchedule
+from tickwheel.protocol.limits import PREPARED_SUFFIX
 from tickwheel.protocol.security_errors import Forbidden
 from tickwheel_broker.security.grants import Identity, base_topic
 from timerlog.engine.produce import SendRights
@@ -134,7 +135,7 @@ class Rights:
     def _may_change(self, permission: str, topic_id: int) -> bool:
         """Messages that wait to be committed belong to who may publish to the topic that they are for."""
         name = self.topic_name(topic_id)
-        prepared = permission == PUBLISH and name.endswith(".prepared")
+        prepared = permission == PUBLISH and name.endswith(PREPARED_SUFFIX)
         return self.identity.may(permission, base_topic(name) if prepared else name)
 
     def need_of_schedule(self, name: str) -> None:

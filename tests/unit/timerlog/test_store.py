@@ -14,7 +14,7 @@ from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tickwheel_broker.errors import from_store
 from timerlog.errors import BadDirectory, BadSettings, DiskFull
-from timerlog.files.mapped_file import PAGE_BYTES
+from timerlog.files.holes import PAGE_BYTES
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 from timerlog.tables.tables import Tables

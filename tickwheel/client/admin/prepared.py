@@ -10,8 +10,8 @@ from tickwheel.client.consumer.subscription import SubscribeOptions, Subscriptio
 from tickwheel.client.requests import Requests
 from tickwheel.protocol.bodies.admin import Decide, DecideOk
 from tickwheel.protocol.errors import TransactionRefused
+from tickwheel.protocol.limits import PREPARED_SUFFIX
 
-PREPARED_SUFFIX: Final = ".prepared"
 CHECKS_GROUP: Final = "checks"
 
 

@@ -30,8 +30,8 @@ from tickwheel.spark.archive.source import STATES, Passed, Wanted, count_message
 from tickwheel.spark.archive.tasks import run_tasks
 from tickwheel.spark.errors import ArchiveDamaged, SourceError
 from tickwheel.spark.places import describe_log
+from timerlog.layout import Int64Array
 from timerlog.readers.describe import Offline
-from timerlog.readers.snapshot import Int64Array
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

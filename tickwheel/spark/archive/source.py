@@ -15,10 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timerlog.layout import DeliveryState, MessageState, TopicRecord
+from timerlog.commitlog.records import TopicRecord
+from timerlog.layout import Array, DeliveryState, Int64Array, MessageState
 from timerlog.query.columns import LogColumns, shard_names
 from timerlog.readers.describe import Offline
-from timerlog.readers.snapshot import Array, Chunk, Int64Array, Snapshot
+from timerlog.readers.snapshot import Chunk, Snapshot
 
 _MS: Final = pa.timestamp("ms", "UTC")
 GROUP: Final = pa.struct(

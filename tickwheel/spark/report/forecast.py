@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from timerlog.tables.tables import DEAD_SUFFIX
+from timerlog.names import DEAD_SUFFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

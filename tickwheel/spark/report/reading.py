@@ -17,9 +17,9 @@ from tickwheel.spark.options import read_options
 from tickwheel.spark.predicates import conditions
 from tickwheel.spark.report.options import ReportOptions
 from tickwheel.spark.source import describe
+from timerlog.names import DEAD_SUFFIX
 from timerlog.readers.describe import Offline
 from timerlog.readers.snapshot import Description
-from timerlog.tables.tables import DEAD_SUFFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.support.bulk import JOB, columns, job
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
-from timerlog.bulk.job import InThread, Join, Pace
+from timerlog.background import InThread, Join, Pace, WaitDurable
 from timerlog.bulk.write import MANIFEST, Manifest, Topics, by_time, write_manifest, write_segments
 from timerlog.errors import BadJob
 from timerlog.layout import MessageState
-from timerlog.purge.purger import DropTicket, FreeTicket, WaitDurable
+from timerlog.purge.purger import DropTicket, FreeTicket
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 from timerlog.tables.tables import remove_derived_files

@@ -14,11 +14,11 @@ from tests.support.full_disk import full_disk
 from tests.support.native_frames import HEADERS, Item, SendFrame
 from tests.support.reader import Reader
 from tickwheel.protocol.limits import dead_topic as dead_topic_by_protocol
-from timerlog.commitlog.records import MessageView, Outbound
-from timerlog.engine.dead_letters import HEADER, dead_topic
+from timerlog.commitlog.records import MessageView, Outbound, TopicRecord
 from timerlog.engine.select import Filter
 from timerlog.errors import BadName, DiskFull
-from timerlog.layout import MAX_HEADERS_BYTES, TopicRecord
+from timerlog.layout import MAX_HEADERS_BYTES
+from timerlog.names import DEAD_HEADER, dead_topic
 from timerlog.settings import TopicSettings
 from timerlog.store import Store
 
@@ -30,7 +30,7 @@ def letters(store: Store, topic: str = "t.dead") -> list[MessageView]:
 
 
 def story_of(letter: MessageView) -> dict[str, Any]:
-    return msgspec.msgpack.decode(letter.headers)[HEADER]
+    return msgspec.msgpack.decode(letter.headers)[DEAD_HEADER]
 
 
 def ready(store: Store, *messages: Outbound, name: str = "t", **settings: int) -> int:
@@ -115,9 +115,9 @@ def test_a_story_that_does_not_fit_is_shortened(store: Store) -> None:
     reader.fetch()
     reader.nack((1, 1), (2, 1), (3, 1), error="e" * 500)
     fields = [msgspec.msgpack.decode(letter.headers) for letter in letters(store)]
-    assert [sorted(one) for one in fields] == [[HEADER], ["own", HEADER], [HEADER]]
-    assert ["history" in one[HEADER] for one in fields] == [False, False, True]
-    assert [one[HEADER]["id"] for one in fields] == [1, 2, 3]
+    assert [sorted(one) for one in fields] == [[DEAD_HEADER], ["own", DEAD_HEADER], [DEAD_HEADER]]
+    assert ["history" in one[DEAD_HEADER] for one in fields] == [False, False, True]
+    assert [one[DEAD_HEADER]["id"] for one in fields] == [1, 2, 3]
 
 
 def test_a_topics_name_has_room_for_that_of_its_letters(store: Store) -> None:
@@ -187,7 +187,7 @@ def test_a_story_that_a_producer_made_up_brings_nothing_back(store: Store) -> No
     reader.fetch()
     assert reader.nack((1, 1), error="no") == ["dead"]
     letter = letters(store)[0]
-    made_up = msgspec.msgpack.encode({HEADER: {**story_of(letter), "topic": "mine"}})
+    made_up = msgspec.msgpack.encode({DEAD_HEADER: {**story_of(letter), "topic": "mine"}})
     ready(store, Outbound(b"x", headers=made_up), name="mine")
     ready(store, Outbound(b"x", headers=made_up), name="mine.dead")
     ready(store, Outbound(b"x", headers=letter.headers), name="elsewhere")

@@ -11,9 +11,8 @@ import pytest
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.purging import ack, fill, take
 from timerlog.engine.select import Filter
-from timerlog.engine.state import UInt64Array
 from timerlog.errors import OtherLog
-from timerlog.layout import MessageState
+from timerlog.layout import MessageState, UInt64Array
 from timerlog.recovery import checkpoint
 from timerlog.store import Store
 from timerlog.tables.tables import remove_derived_files

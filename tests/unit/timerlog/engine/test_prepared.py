@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.driver import NOW_MS, SMALL
 from timerlog.commitlog.records import Outbound, send_payload
-from timerlog.engine.prepared import HEADER
+from timerlog.names import PREPARED_HEADER
 from timerlog.store import Store
 
 
@@ -28,8 +28,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
         b"\xc1",
         msgspec.msgpack.encode([1]),
         msgspec.msgpack.encode({"mine": 1}),
-        msgspec.msgpack.encode({HEADER: 5}),
-        msgspec.msgpack.encode({HEADER: {"deliver_at_ms": "soon"}}),
+        msgspec.msgpack.encode({PREPARED_HEADER: 5}),
+        msgspec.msgpack.encode({PREPARED_HEADER: {"deliver_at_ms": "soon"}}),
     ],
 )
 def test_what_was_sent_to_the_topic_of_prepared_ones_is_none(store: Store, headers: bytes) -> None:

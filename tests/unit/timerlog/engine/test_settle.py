@@ -19,7 +19,7 @@ from timerlog.engine.settle import REFUSALS
 from timerlog.errors import BadTime, DiskFull, LogFailed, UnknownGroup
 from timerlog.layout import HOLDERS, MAX_TIME_MS
 from timerlog.store import Store
-from timerlog.tables.failures import MAX_ERROR_CHARS
+from timerlog.tables.histories import MAX_ERROR_CHARS
 
 LAST_MS = NOW_MS + 3_600_000
 

@@ -14,7 +14,6 @@ from tests.support.full_disk import full_disk
 from tests.support.reader import Reader
 from tickwheel_native import ffi
 from timerlog.commitlog.records import Outbound
-from timerlog.engine.topics import check_name, shard_name
 from timerlog.errors import (
     BadName,
     BadTopicSettings,
@@ -27,6 +26,7 @@ from timerlog.errors import (
     UnknownTopic,
 )
 from timerlog.layout import RecordType
+from timerlog.names import check_name, shard_name
 from timerlog.store import Store
 
 HOUR_MS = 3_600_000

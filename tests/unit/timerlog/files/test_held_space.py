@@ -15,7 +15,8 @@ from tests.support.purging import LATER_MS, content, fill, mixed
 from timerlog.engine.produce import Stop
 from timerlog.errors import DiskFull
 from timerlog.files.disk import FileDisk, FileSegment
-from timerlog.files.spare import FULL_BYTES, Spare
+from timerlog.files.held_space import SPARE_BYTES as SPARE_BYTES
+from timerlog.files.held_space import Spare
 from timerlog.layout import MessageState
 from timerlog.store import Store
 
@@ -56,18 +57,18 @@ def test_it_is_filled_and_lent_by_the_block(tmp_path: Path) -> None:
     assert not spare.lend(1)
     spare.fill()
     path = tmp_path / "spare"
-    assert path.stat().st_size == spare.size_bytes == FULL_BYTES
-    assert path.stat().st_blocks * 512 >= FULL_BYTES, "it is no hole"
+    assert path.stat().st_size == spare.size_bytes == SPARE_BYTES
+    assert path.stat().st_blocks * 512 >= SPARE_BYTES, "it is no hole"
     assert spare.lend(MIB + 1)
     left = path.stat().st_size
     assert left == spare.size_bytes
     assert left % 4_096 == 0
-    assert FULL_BYTES - 2 * MIB < left < FULL_BYTES - MIB - 1
+    assert SPARE_BYTES - 2 * MIB < left < SPARE_BYTES - MIB - 1
     assert not spare.lend(left)
     assert path.stat().st_size == left, "half a loan is of no use"
     assert Spare(disk).size_bytes == left
     spare.fill()
-    assert path.stat().st_size == FULL_BYTES
+    assert path.stat().st_size == SPARE_BYTES
 
 
 def test_what_a_full_disk_did_not_give_is_given_back(tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_a_purge_on_a_full_disk(tmp_path: Path) -> None:
         assert not set(store.log.segments) & set(segments[:-1])
         after = content(store)
         assert {i: after[i] for i in needed} == needed
-        assert store.spare.size_bytes == FULL_BYTES, "it is there for the next time"
+        assert store.spare.size_bytes == SPARE_BYTES, "it is there for the next time"
         assert fill(store, 1, [b"new-%d" % number for number in range(1_000)], LATER_MS * 2)
     store.sync()
     state = store.state_hash()
@@ -136,9 +137,9 @@ def test_it_is_not_spent_on_a_segment_that_would_stay(tmp_path: Path) -> None:
     with full_disk(tmp_path):
         while store.ingest(send(1, [bytes(1_000)] * 50), NOW_MS).stop is not Stop.DISK_FULL:
             pass
-        with mock.patch("timerlog.purge.purger._MORE_THAN_MOVED_BYTES", FULL_BYTES), pytest.raises(DiskFull):
+        with mock.patch("timerlog.purge.purger._MORE_THAN_MOVED_BYTES", SPARE_BYTES), pytest.raises(DiskFull):
             store.purge(LATER_MS)
-    assert store.spare.size_bytes == FULL_BYTES
+    assert store.spare.size_bytes == SPARE_BYTES
     store.close()
 
 
@@ -147,6 +148,6 @@ def test_sends_do_not_get_it(tmp_path: Path) -> None:
     with full_disk(tmp_path):
         while store.ingest(send(1, [bytes(1_000)] * 50), NOW_MS).stop is not Stop.DISK_FULL:
             pass
-        assert store.spare.size_bytes == (tmp_path / "spare").stat().st_size == FULL_BYTES
-    assert store.stats(NOW_MS)["disk_bytes"] > store.log.disk_bytes() + FULL_BYTES
+        assert store.spare.size_bytes == (tmp_path / "spare").stat().st_size == SPARE_BYTES
+    assert store.stats(NOW_MS)["disk_bytes"] > store.log.disk_bytes() + SPARE_BYTES
     store.close()

@@ -11,7 +11,8 @@ import pytest
 
 from timerlog.errors import DiskFull, StoreError
 from timerlog.files import mapped_file as region_module
-from timerlog.files.mapped_file import PAGE_BYTES, Region
+from timerlog.files.holes import PAGE_BYTES
+from timerlog.files.mapped_file import Region
 
 MIB = 1024 * 1024
 

@@ -10,9 +10,10 @@ import pytest
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.purging import LATER_MS, ack, content, fill, mixed, purge_steps, take
+from timerlog.background import WaitDurable
 from timerlog.errors import DamagedLog, DiskFull
 from timerlog.layout import MessageState
-from timerlog.purge.purger import DropTicket, FreeTicket, WaitDurable
+from timerlog.purge.purger import DropTicket, FreeTicket
 from timerlog.recovery import checkpoint
 from timerlog.store import Store
 from timerlog.tables.tables import remove_derived_files

@@ -12,9 +12,10 @@ import pytest
 from tests.support.driver import NOW_MS
 from tests.support.purging import LATER_MS, content, fill, mixed
 from tests.support.queried import ask, expected_rows
-from timerlog.layout import GroupRecord, MessageState
+from timerlog.commitlog.records import GroupRecord
+from timerlog.layout import Array, Int64Array, MessageState
 from timerlog.query.columns import LogColumns
-from timerlog.readers.snapshot import Array, Int64Array, LogView, Snapshot, describe
+from timerlog.readers.snapshot import LogView, Snapshot, describe
 from timerlog.store import Store
 
 

@@ -13,13 +13,13 @@ from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.purging import LATER_MS, content, mixed
 from tests.support.queried import send_all
 from timerlog.commitlog.log import pack_segment_header
+from timerlog.commitlog.records import pack_lease, unpack_lease
 from timerlog.errors import BadDirectory, DamagedLog, PositionGone, TablesMissing
 from timerlog.layout import RUN, SEGMENT_HEADER_BYTES
 from timerlog.readers.describe import Offline, describe_directory
 from timerlog.readers.events import event_types, read_events
 from timerlog.readers.snapshot import LogView, Snapshot, describe
 from timerlog.store import Store
-from timerlog.tables.apply import pack_lease, unpack_lease
 
 
 def send(store: Store, count: int, topic: str = "orders", size_bytes: int = 10) -> int:

@@ -8,9 +8,9 @@ from unittest import mock
 import msgspec
 import pytest
 
+from timerlog.commitlog.records import GroupRecord, TopicRecord
 from timerlog.errors import UnsupportedFormat
 from timerlog.files.disk import FileDisk
-from timerlog.layout import GroupRecord, TopicRecord
 from timerlog.recovery import checkpoint
 from timerlog.recovery.checkpoint import Checkpoint
 from timerlog.tables.base_record import Base, GroupBase, TopicBase

@@ -13,18 +13,11 @@ import pytest
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.purging import LATER_MS, mixed
-from timerlog.commitlog.records import Outbound, send_payload
+from timerlog.commitlog.records import AnsweredRecord, Outbound, send_payload
 from timerlog.layout import RecordType
 from timerlog.maintenance.backup import back_up, restore
 from timerlog.store import Store, StoreSettings
-from timerlog.tables.answers import (
-    WHOLE,
-    AnsweredRecord,
-    Answering,
-    AnswersBase,
-    RememberedAnswers,
-    RequestName,
-)
+from timerlog.tables.answers import WHOLE, Answering, AnswersBase, RememberedAnswers, RequestName
 from timerlog.tables.tables import remove_derived_files
 
 CANCEL_OK = 31

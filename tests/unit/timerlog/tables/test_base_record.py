@@ -8,10 +8,10 @@ import msgspec
 
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.purging import LATER_MS, mixed
-from timerlog.layout import TopicRecord
+from timerlog.commitlog.records import Purged, TopicRecord
 from timerlog.store import Store
 from timerlog.tables.apply import Applier
-from timerlog.tables.base_record import Base, Purged, capture
+from timerlog.tables.base_record import Base, capture
 
 
 def filled(directory: Path) -> Store:

@@ -10,7 +10,7 @@ from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.reader import Reader
 from timerlog.store import Store
-from timerlog.tables.failures import ATTEMPTS_KEPT, CAPACITY_CHARS, Failure, Failures
+from timerlog.tables.histories import ATTEMPTS_KEPT, CAPACITY_CHARS, Failure, Failures
 
 
 def failure(epoch: int, error: str = "e") -> Failure:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from timerlog.tables.recent import CAPACITY, RecentTransactions
+from timerlog.tables.histories import MOST_TRANSACTIONS as MOST_TRANSACTIONS
+from timerlog.tables.histories import RecentTransactions
 
 
 def number(n: int) -> bytes:
@@ -20,11 +21,11 @@ def test_what_a_transaction_stored_is_known_by_its_id() -> None:
 
 def test_the_oldest_are_forgotten() -> None:
     recent = RecentTransactions()
-    for n in range(CAPACITY + 1):
+    for n in range(MOST_TRANSACTIONS + 1):
         recent.add(number(n), [(n, 1)])
     assert recent.get(number(0)) is None
     assert recent.get(number(1)) == [(1, 1)]
-    assert len(recent.dump()) == CAPACITY
+    assert len(recent.dump()) == MOST_TRANSACTIONS
 
 
 def test_what_was_dumped_can_be_loaded() -> None:

@@ -1,9 +1,14 @@
-"""Disk space for what accepted messages will still need: places in their topics and groups, timers, records of leases
-and acks.
+"""Disk space that is held for a full disk: files of blocks that hold nothing, which become smaller by what something
+else has to grow.
 
-It is a file of blocks that hold nothing, made larger before sends are accepted. When the disk is full and a table or
-the log must grow for a message that was accepted, the file becomes smaller by as much. Sends themselves get nothing.
-``timerlog.engine.needs`` says how large it should be.
+The reserve is for what accepted messages will still need: places in their topics and groups, timers, records of leases
+and acks. It is made larger before sends are accepted. When the disk is full and a table or the log must grow for a
+message that was accepted, the reserve becomes smaller by as much. Sends themselves get nothing.
+``timerlog.engine.space`` says how large it should be.
+
+The spare is for purging: on a full disk, what is needed of a segment must be written somewhere before the segment can
+be deleted. Purging makes it smaller by what the log has to grow, so that nothing else gets the blocks in between, and
+larger again as soon as a segment was deleted.
 """
 
 from __future__ import annotations
@@ -15,12 +20,16 @@ from typing import Final, Protocol
 from timerlog.errors import DiskFull
 from timerlog.files.disk import Disk
 
-NAME: Final = "reserve"
+RESERVE_NAME: Final = "reserve"
+SPARE_NAME: Final = "spare"
+SPARE_BYTES: Final = 8 * 1024 * 1024
 _PAGE_BYTES: Final = 4096
-#: The smallest step in which it grows while the disk has room.
+#: The smallest step in which the reserve grows while the disk has room.
 _STEP_BYTES: Final = 2 * 1024 * 1024
 #: What is lent on top when the file system wants blocks of its own to make a file longer.
 _EXTRA_BYTES: Final = (0, 64 * 1024, 256 * 1024)
+#: Of the spare: file systems need blocks of their own to make a file longer, and the next checkpoint needs some.
+_SLACK_BYTES: Final = 128 * 1024
 
 
 class Lender(Protocol):
@@ -54,7 +63,7 @@ class Reserve:
         self._disk = disk
         self._limit_bytes = _in_pages(limit_bytes)
         self._is_closed = False
-        self.size_bytes = disk.held_bytes(NAME)
+        self.size_bytes = disk.held_bytes(RESERVE_NAME)
 
     def cover(self, bytes_needed: int) -> None:
         """Holds at least so much from now on, or its limit. Raises ``DiskFull``: then it is as it was."""
@@ -83,7 +92,7 @@ class Reserve:
 
     def _resize(self, size_bytes: int) -> None:
         size_bytes = _in_pages(size_bytes)
-        self._disk.resize_held(NAME, size_bytes)
+        self._disk.resize_held(RESERVE_NAME, size_bytes)
         self.size_bytes = size_bytes
 
     def lend(self, bytes_needed: int) -> bool:
@@ -102,3 +111,33 @@ class Reserve:
             yield
         finally:
             self._is_closed = was_closed
+
+
+class Spare:
+    """The spare space of one directory; nothing before the first ``fill``."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.size_bytes = disk.held_bytes(SPARE_NAME)
+
+    def fill(self) -> None:
+        """Takes as much as it should have, if the disk has it."""
+        if self.size_bytes < SPARE_BYTES:
+            try:
+                self._disk.resize_held(SPARE_NAME, SPARE_BYTES)
+            except DiskFull:
+                return
+            self.size_bytes = SPARE_BYTES
+
+    def can_lend(self, bytes_needed: int) -> bool:
+        """Whether there is so much, and what file systems need on top of it."""
+        return bytes_needed + _SLACK_BYTES <= self.size_bytes
+
+    def lend(self, bytes_needed: int) -> bool:
+        """Gives blocks back to the disk, for whoever allocates next: so do it at once. False: there is too little."""
+        if not self.can_lend(bytes_needed):
+            return False
+        left = (self.size_bytes - bytes_needed - _SLACK_BYTES) // _PAGE_BYTES * _PAGE_BYTES
+        self._disk.resize_held(SPARE_NAME, left)
+        self.size_bytes = left
+        return True

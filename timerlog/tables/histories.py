@@ -1,7 +1,9 @@
-"""Why deliveries failed: what subscribers said when they gave messages back, for the dead letters' history.
+"""What is remembered of the past, within bounds: why deliveries failed, and what the last transactions stored.
 
-Kept in memory for messages that are not done, within a bound: a flood of failures forgets the oldest histories first,
-never the messages. The log holds what is kept here, and a replay gives the same.
+Failures are what subscribers said when they gave messages back, for the dead letters' history. They are kept in memory
+for messages that are not done: a flood of failures forgets the oldest histories first, never the messages.
+Transactions are known by their ids, so that one which a client repeats after a broken connection is not done twice. The
+log holds what is kept here, and a replay gives the same.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import msgspec
 
 MAX_ERROR_CHARS: Final = 500
 ATTEMPTS_KEPT: Final = 10
-#: About so many characters are kept in all.
+#: About so many characters of failures are kept in all.
 CAPACITY_CHARS: Final = 1_000_000
+#: Far more transactions than can be committed while a client still tries to repeat one of them.
+MOST_TRANSACTIONS: Final = 20_000
 _ENTRY_CHARS: Final = 40
 
 
@@ -93,3 +97,33 @@ class Failures:
 
 def _cost(failure: Failure) -> int:
     return _ENTRY_CHARS + len(failure.error)
+
+
+class RecentTransactions:
+    """What each transaction stored, by the id that its client gave it: (first message id, count) of each send."""
+
+    def __init__(self) -> None:
+        # A plain dict, emptied from its front, takes longer and longer to find what is first.
+        self._results: OrderedDict[bytes, list[tuple[int, int]]] = OrderedDict()
+
+    def get(self, transaction_id: bytes) -> list[tuple[int, int]] | None:
+        """None: this transaction was never committed, or long ago."""
+        return self._results.get(transaction_id)
+
+    def add(self, transaction_id: bytes, sends: list[tuple[int, int]]) -> None:
+        """It was committed."""
+        self._results[transaction_id] = sends
+        if len(self._results) > MOST_TRANSACTIONS:
+            self._results.popitem(last=False)
+
+    def discard(self, transaction_id: bytes) -> None:
+        """It was not committed after all."""
+        self._results.pop(transaction_id, None)
+
+    def dump(self) -> list[tuple[bytes, list[tuple[int, int]]]]:
+        """Everything, for a checkpoint."""
+        return list(self._results.items())
+
+    def load(self, entries: list[tuple[bytes, list[tuple[int, int]]]]) -> None:
+        """What ``dump`` gave."""
+        self._results = OrderedDict(entries)

@@ -1,6 +1,6 @@
 """All `--help` texts of the command line on one page, as wide as a recorded page is.
 
-`python -m tests.support.help_texts > tests/unit/cli/help_texts.txt` records them anew, when an option was added.
+`python -m tests.support.help_texts > tests/recorded/help_texts.txt` records them anew, when an option was added.
 """
 
 from __future__ import annotations

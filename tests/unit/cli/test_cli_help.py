@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.help_texts import HEADING, page
 
-RECORDED = Path(__file__).with_name("help_texts.txt")
+RECORDED = Path(__file__).resolve().parents[2] / "recorded" / "help_texts.txt"
 
 
 def sections(text: str) -> list[str]:

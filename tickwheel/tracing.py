@@ -15,84 +15,23 @@ a year. Attributes follow OpenTelemetry's semantic conventions for messaging.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
-from tickwheel.client.results import SendResult, SendResults
-from tickwheel.client.url import Address, TcpAddress
-from tickwheel.protocol.errors import RemoteProtocolError, TickwheelError, TracingMissing
+from tickwheel.client.tracing import SYSTEM, Producing, Sending, of_operation, span_around
+from tickwheel.protocol.errors import RemoteProtocolError
 
-try:
-    from opentelemetry import propagate, trace
-    from opentelemetry.context import Context
-    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
-except ImportError as error:
-    raise TracingMissing(f"Traces need {error.name}, which is not installed.") from error
+# After the module above, which says what is missing.
+from opentelemetry import propagate, trace  # isort: skip
+from opentelemetry.context import Context  # isort: skip
+from opentelemetry.trace import Link, Span, SpanKind, TracerProvider  # isort: skip
 
-SYSTEM: Final = "tickwheel"
+__all__ = ["MAX_LINKS", "SYSTEM", "Producing", "Sending", "process"]
+
 MAX_LINKS: Final = 128
 """Of the span of a batch; SDKs drop more."""
-
-AnyHeaders = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
-
-
-class Sending:
-    """One producer span, while what it is for is on its way."""
-
-    def __init__(self, span: Span) -> None:
-        self.span = span
-        self._carrier: dict[str, str] = {}
-        propagate.inject(self._carrier, trace.set_span_in_context(span))
-
-    def headers(self, headers: AnyHeaders) -> Any:
-        """The same headers with the context of the span; one that is there already belongs to a message before."""
-        if headers is None or isinstance(headers, Mapping):
-            return {**(headers or {}), **self._carrier}
-        return [{**(of_one or {}), **self._carrier} for of_one in headers]
-
-    def stored(self, result: SendResult) -> None:
-        """The broker has it."""
-        self.span.set_attribute("messaging.message.id", str(result.id))
-        self.span.set_attribute("tickwheel.duplicate", result.duplicate)
-
-    def stored_all(self, results: SendResults) -> None:
-        """The broker has them, but for those that it refused."""
-        refused = [item for item in results if isinstance(item, TickwheelError)]
-        if refused:
-            self.span.record_exception(refused[0])
-            self.span.set_attribute("error.type", refused[0].code)
-            self.span.set_attribute("tickwheel.refused_count", len(refused))
-            self.span.set_status(Status(StatusCode.ERROR, f"{len(refused)} of {len(results)} were refused"))
-
-
-class Producing:
-    """Makes the spans of one client."""
-
-    def __init__(self, address: Address, client_name: str, provider: TracerProvider | None = None) -> None:
-        """Without a provider the global one is asked, when a span is made."""
-        self._provider = provider
-        self._attributes = {"messaging.client.id": client_name, **_server(address)}
-
-    @contextmanager
-    def sending(
-        self,
-        topic: str,
-        operation: str = "send",
-        *,
-        count: int | None = None,
-        size_bytes: int | None = None,
-    ) -> Iterator[Sending]:
-        """A span around one send; ``count`` messages if it is a batch. What is raised inside is recorded."""
-        kind = "create" if operation == "create" else "send"
-        attributes = self._attributes | _of_operation(kind, operation, topic)
-        if count is not None:
-            attributes["messaging.batch.message_count"] = count
-        if size_bytes is not None:
-            attributes["messaging.message.body.size"] = size_bytes
-        with _span(self._provider, f"{operation} {topic}", SpanKind.PRODUCER, attributes, []) as span:
-            yield Sending(span)
 
 
 @contextmanager
@@ -101,7 +40,7 @@ def process(
 ) -> Iterator[Span]:
     """A consumer span around the handling of a message or a batch, linked to the spans that sent them. An exception is
     recorded and goes on its way."""
-    attributes = _of_operation("process", "process", delivered.topic)
+    attributes = of_operation("process", "process", delivered.topic)
     attributes["messaging.consumer.group.name"] = delivered.acks.group_name
     if isinstance(delivered, BaseBatch):
         attributes["messaging.batch.message_count"] = len(delivered)
@@ -109,43 +48,10 @@ def process(
     else:
         attributes |= _of_message(delivered)
         links = _links([delivered])
-    with _span(tracer_provider, f"process {delivered.topic}", SpanKind.CONSUMER, attributes, links) as span:
-        yield span
-
-
-@contextmanager
-def _span(
-    provider: TracerProvider | None, name: str, kind: SpanKind, attributes: dict[str, Any], links: list[Link]
-) -> Iterator[Span]:
-    with _tracer(provider).start_as_current_span(
-        name,
-        kind=kind,
-        attributes=attributes,
-        links=links,
-        record_exception=False,
-        set_status_on_exception=False,
+    with span_around(
+        tracer_provider, f"process {delivered.topic}", SpanKind.CONSUMER, attributes, links
     ) as span:
-        try:
-            yield span
-        except Exception as error:
-            span.record_exception(error)
-            code = error.code if isinstance(error, TickwheelError) else type(error).__qualname__
-            span.set_attribute("error.type", code)
-            span.set_status(Status(StatusCode.ERROR, str(error)))
-            raise
-
-
-def _tracer(provider: TracerProvider | None) -> Tracer:
-    return (provider or trace.get_tracer_provider()).get_tracer("tickwheel")
-
-
-def _of_operation(kind: str, name: str, topic: str) -> dict[str, Any]:
-    return {
-        "messaging.system": SYSTEM,
-        "messaging.operation.type": kind,
-        "messaging.operation.name": name,
-        "messaging.destination.name": topic,
-    }
+        yield span
 
 
 def _of_message(message: BaseMessage) -> dict[str, Any]:
@@ -156,12 +62,6 @@ def _of_message(message: BaseMessage) -> dict[str, Any]:
         "tickwheel.deliver_at_ms": message.deliver_at_ms,
         "tickwheel.created_ms": message.created_ms,
     }
-
-
-def _server(address: Address) -> dict[str, Any]:
-    if isinstance(address, TcpAddress):
-        return {"server.address": address.host, "server.port": address.port}
-    return {"server.address": address.path}
 
 
 def _links(messages: list[BaseMessage]) -> list[Link]:

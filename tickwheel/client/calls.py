@@ -1,9 +1,10 @@
 """Requests on their way: what is to be written, whether it may be written twice, and who waits for the
-answer."""
+answer; and the identities by which the broker knows a repetition."""
 
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.requests import FRAME_TYPE_OF_REQUEST, decode_request, encode_body
 from tickwheel.protocol.errors import BadArgument, BadRequest, TickwheelError
 from tickwheel.protocol.frames import FrameType
-from tickwheel.protocol.identity import IDENTIFIED
+from tickwheel.protocol.identity import IDENTIFIED, RequestIdentity
 from tickwheel.protocol.machine import AnswerBody
 from tickwheel.protocol.messages import (
     TOPIC_PRIORITY,
@@ -44,6 +45,43 @@ class Link(Protocol):
     @property
     def tells_differences(self) -> bool:
         """Whether the server can tell that a duplicate is another message under the same key."""
+
+
+class Line(Protocol):
+    """What carries calls to the broker and lives longer than a connection: the session, as a connection sees it."""
+
+    def submit(self, call: Call) -> None:
+        """Puts a call into the outbox at once. Raises ClientClosed."""
+
+    def requeue(self, calls: Sequence[Call]) -> None:
+        """Puts calls that waited for something back into the outbox: before those that came after them."""
+
+    def fail(self, call: Call, error: TickwheelError) -> None:
+        """Ends a call with an error."""
+
+
+class Identities:
+    """A session: a number of its own, and which of its requests wait for their answers."""
+
+    def __init__(self) -> None:
+        self._session = secrets.randbits(64)
+        self._last_number = 0
+        # In the order of their numbers, so that the first is the lowest.
+        self._unanswered: dict[int, None] = {}
+
+    def begin(self) -> int:
+        """The number of a request that is made now."""
+        self._last_number += 1
+        self._unanswered[self._last_number] = None
+        return self._last_number
+
+    def end(self, number: int) -> None:
+        """Nobody waits for the answer any more."""
+        self._unanswered.pop(number, None)
+
+    def of(self, number: int, since: int | None) -> RequestIdentity:
+        """What is written before a request. ``since``: of a repetition, where the log was at the first time."""
+        return RequestIdentity(self._session, number, next(iter(self._unanswered)), since)
 
 
 class Call:

@@ -64,7 +64,7 @@ from tickwheel.protocol.errors import ClientClosed, TickwheelError
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-    from tickwheel.tracing import Producing
+    from tickwheel.client.tracing import Producing
 
 CLOSE_TIMEOUT_S = 2.0
 B = TypeVar("B", bound=BaseBatch[Any])
@@ -145,7 +145,7 @@ class Client(
         self._shields: list[anyio.CancelScope] = []
 
     def _make_producing(self, tracing: bool | TracerProvider) -> Producing:
-        from tickwheel.tracing import Producing  # OpenTelemetry, only for who asks for it
+        from tickwheel.client.tracing import Producing  # OpenTelemetry, only for who asks for it
 
         return Producing(self._address, self._name, None if isinstance(tracing, bool) else tracing)
 

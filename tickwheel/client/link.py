@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
-from tickwheel.client.calls import Call, RequestCall, SendCall
+from tickwheel.client.calls import Call, Line, RequestCall, SendCall
 from tickwheel.client.forks import let_go
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk
 from tickwheel.protocol.errors import RemoteProtocolError, TickwheelError
 from tickwheel.protocol.machine import AnswerBody, ClientMachine
+from tickwheel.protocol.messages import Delivery
 from tickwheel.protocol.security_errors import ConnectionDenied
 
-if TYPE_CHECKING:
-    from tickwheel.client.consumer.subscription import Subscription
-    from tickwheel.client.session import Session
-
-
 _CREATED_REMEMBERED_MAX: Final = 100
+
+
+class Receiver(Protocol):
+    """A subscription, as the connection sees it that brings its messages."""
+
+    def resubscribe_call(self) -> Call:
+        """The request that renews it on a new connection."""
+
+    def delivered(self, delivery: Delivery) -> None:
+        """Takes a batch from the connection."""
+
+    def revoked(self, ids: Sequence[int], epochs: Sequence[int]) -> None:
+        """Messages were stopped or called back."""
+
+    def lease_told(self, ack_wait_ms: int) -> None:
+        """Leases of what is delivered from now on last so long."""
+
+    def connection_lost(self, *, given_back: bool) -> None:
+        """The connection broke. ``given_back``: the broker was stopping, and then gives all messages back."""
+
+    def forked(self, error: TickwheelError) -> None:
+        """This process is a child of the one whose subscription it is."""
+
+    def fail(self, error: TickwheelError) -> None:
+        """It cannot go on."""
 
 
 class OpenTopicCall(RequestCall):
@@ -42,14 +64,19 @@ class OpenTopicCall(RequestCall):
 
 
 class Link:
-    """The state that dies with a connection. ``session`` takes the requests that come of it."""
+    """The state that dies with a connection.
 
-    def __init__(self, session: Session, opened_at: float) -> None:
+    ``line`` takes the requests that come of it; ``created_topics`` is told of topics that its sends made.
+    """
+
+    def __init__(self, line: Line, created_topics: list[str], opened_at: float) -> None:
         self.machine = ClientMachine()
         self.pending: dict[int, Call] = {}
-        self.subscriptions: dict[int, Subscription[Any, Any]] = {}
+        self.subscriptions: dict[int, Receiver] = {}
         self.ready = False
         """The handshake is done."""
+        self.tells_differences = False
+        """Whether the server can tell that a duplicate is another message under the same key."""
         self.draining = False
         """The server is stopping: nothing new is written here, only answers are awaited."""
         self.broken: BaseException | None = None
@@ -62,18 +89,14 @@ class Link:
         """Cancelling it ends the connection."""
         self.stream: ByteStream | None = None
         """What it goes over."""
-        self._session = session
+        self._line = line
+        self._created_topics = created_topics
         self._topic_ids: dict[str, int] = {}
         self._parked: dict[str, list[SendCall]] = {}
 
     def knows_topic(self, topic: str) -> bool:
         """Whether sends to the topic can be written at once."""
         return topic in self._topic_ids
-
-    @property
-    def tells_differences(self) -> bool:
-        """Whether the server can tell that a duplicate is another message under the same key."""
-        return self._session.limits.tells_differences
 
     def topic_id(self, call: SendCall) -> int | None:
         """The number of the call's topic. None: the call was parked until the server has told."""
@@ -83,22 +106,22 @@ class Link:
         parked = self._parked.get(call.topic)
         if parked is None:
             self._parked[call.topic] = [call]
-            self._session.submit(OpenTopicCall(call.topic, self))
+            self._line.submit(OpenTopicCall(call.topic, self))
         else:
             parked.append(call)
         return None
 
     def topic_opened(self, topic: str, topic_id: int, *, created: bool = False) -> None:
         """The server told the number of a topic."""
-        if created and len(self._session.created_topics) < _CREATED_REMEMBERED_MAX:
-            self._session.created_topics.append(topic)
+        if created and len(self._created_topics) < _CREATED_REMEMBERED_MAX:
+            self._created_topics.append(topic)
         self._topic_ids[topic] = topic_id
-        self._session.requeue(self._parked.pop(topic, []))
+        self._line.requeue(self._parked.pop(topic, []))
 
     def topic_refused(self, topic: str, error: TickwheelError) -> None:
         """The server refused to open a topic: the sends that wait for it fail."""
         for call in self._parked.pop(topic, ()):
-            self._session.fail(call, error)
+            self._line.fail(call, error)
 
     def forget_topic(self, topic: str) -> None:
         """The server does not know the number any more: ask again at the next send."""

@@ -11,14 +11,14 @@ import msgspec
 
 from tickwheel.client.checks import many_ids, many_keys, one_id, one_key
 from tickwheel.client.columns import check_name
+from tickwheel.client.session import Session
 from tickwheel.client.times import Delay, Moment, one_time
 from tickwheel.protocol.bodies.base import Answer, Request
 from tickwheel.protocol.errors import BadArgument, BadFrame
 from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
 
 if TYPE_CHECKING:
-    from tickwheel.client.session import Session
-    from tickwheel.tracing import Producing
+    from tickwheel.client.tracing import Producing
 
 A = TypeVar("A", bound=Answer)
 R = TypeVar("R", bound=StrEnum)

@@ -14,7 +14,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Protocol, TypeAlias
 
 import anyio
 from anyio.abc import ByteStream, TaskStatus
@@ -22,9 +22,8 @@ from anyio.abc import ByteStream, TaskStatus
 from tickwheel.client import forks as _forks
 from tickwheel.client.backoff import Backoff
 from tickwheel.client.budget import Budget
-from tickwheel.client.calls import Call, FlightKey, RequestCall, SendCall, SendFlight
-from tickwheel.client.identities import Identities
-from tickwheel.client.link import Link
+from tickwheel.client.calls import Call, FlightKey, Identities, RequestCall, SendCall, SendFlight
+from tickwheel.client.link import Link, Receiver
 from tickwheel.client.security import explain_tls
 from tickwheel.client.url import Address
 from tickwheel.protocol.bodies.base import Request
@@ -57,10 +56,6 @@ from tickwheel.protocol.machine import (
 )
 from tickwheel.protocol.security_errors import ConnectionDenied
 
-if TYPE_CHECKING:
-    from tickwheel.client.consumer.holding import Holding
-    from tickwheel.client.consumer.subscription import Subscription
-
 logger = logging.getLogger("tickwheel")
 
 Dial: TypeAlias = Callable[[Address], Awaitable[ByteStream]]
@@ -75,6 +70,13 @@ _LINK_ERRORS = (
     anyio.EndOfStream,
     TickwheelError,
 )
+
+
+class Renewing(Protocol):
+    """Something that leases of messages are renewed for."""
+
+    def turn(self, now: float) -> float:
+        """Renews what is to be renewed now; when to come again."""
 
 
 class Session:
@@ -98,8 +100,8 @@ class Session:
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        self.subscriptions: dict[Subscription[Any, Any], None] = {}
-        self.holdings: dict[Holding, None] = {}
+        self.subscriptions: dict[Receiver, None] = {}
+        self.holdings: dict[Renewing, None] = {}
         """What subscriptions hold whose leases are renewed."""
         self.created_topics: list[str] = []
         """Topics that sends of this client made, up to 100."""
@@ -256,7 +258,7 @@ class Session:
         self._outbox.extendleft(call for call in reversed(calls) if call in self._live)
         self._wake.set()
 
-    def attach(self, number: int, subscription: Subscription[Any, Any]) -> None:
+    def attach(self, number: int, subscription: Receiver) -> None:
         """A subscription stands: its deliveries carry this number from now on."""
         assert self.link is not None
         self.link.subscriptions[number] = subscription
@@ -343,7 +345,6 @@ class Session:
             self.fail(call, _uncertain("The client was closed.") if call.is_uncertain else self._terminal)
         for subscription in list(self.subscriptions):
             subscription.fail(self._terminal)
-            subscription.acks.fail(self._terminal)
         self._outbox.clear()
         self._connected.set()
         self._drained.set()
@@ -380,7 +381,7 @@ class Session:
             if isinstance(error, TickwheelError) and not error.retryable and self._limits is None:
                 self.close(error)
             return
-        link = Link(self, anyio.current_time())
+        link = Link(self, self.created_topics, anyio.current_time())
         try:
             link.stream = stream
             async with stream:
@@ -541,7 +542,7 @@ class Session:
         self.fail(call, event.error)
 
     def _established(self, link: Link, hello: HelloOk) -> None:
-        link.ready = True
+        link.ready, link.tells_differences = True, hello.tells_differences
         self.link = link
         self._limits = hello
         link.scope.deadline = math.inf

@@ -24,6 +24,7 @@ from tickwheel.client.columns import (
 )
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
 from tickwheel.client.requests import Requests, targets, when
+from tickwheel.client.session import Session
 from tickwheel.client.times import Delay, Delays, Milliseconds, Moment, Moments
 from tickwheel.protocol.bodies.admin import Decide, DecideOk, Prepare, PrepareOk
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk
@@ -42,8 +43,7 @@ from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
 from tickwheel.protocol.messages import encode_send, retarget_send
 
 if TYPE_CHECKING:
-    from tickwheel.client.session import Session
-    from tickwheel.tracing import Producing
+    from tickwheel.client.tracing import Producing
 
 _RESERVE_BYTES = 4096
 

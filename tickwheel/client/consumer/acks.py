@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -14,6 +14,7 @@ from tickwheel.client.calls import Call, Link
 from tickwheel.client.checks import text
 from tickwheel.client.requests import typed
 from tickwheel.client.results import ReceiptResult
+from tickwheel.client.session import Session
 from tickwheel.client.times import Delay, duration_ms, wait_ms
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.settling import Extend, ExtendOk, Nack, NackOk
@@ -31,10 +32,6 @@ from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.machine import AnswerBody
 from tickwheel.protocol.messages import AckCode, AckOk, encode_ack, pack_column
 
-if TYPE_CHECKING:
-    from tickwheel.client.consumer.holding import Holding
-    from tickwheel.client.session import Session
-
 FLIGHT_ACKS_MAX: Final = 512
 """As many single acks share one frame; then their sender lets the writer run."""
 FLIGHTS_MAX: Final = 64
@@ -51,6 +48,16 @@ _ERROR_OF_CODE: Final[dict[int, type[AckRefused]]] = {
     AckCode.NEVER_DELIVERED: NeverDelivered,
     AckCode.CANCELLED: MessageCancelled,
 }
+
+
+class Held(Protocol):
+    """What a subscription holds, as far as acks change it."""
+
+    def settle(self, ids: Sequence[int], epochs: Sequence[int]) -> None:
+        """These are held no longer."""
+
+    def is_settled(self, receipt: tuple[int, int]) -> bool:
+        """Whether it is known that this one is held no longer."""
 
 
 class AckFlight(Call):
@@ -116,7 +123,7 @@ class AckQueue:
         self._last_group_id: int | None = None
         self.refused: dict[int, type[AckRefused]] = {}
         """Acks that did not count, and that nobody was told about."""
-        self.holding: Holding | None = None
+        self.holding: Held | None = None
         """What hears that messages were given back."""
         self.carrier: Any = None
         """What brings acks of other threads here, if there are any."""

@@ -14,20 +14,18 @@ import logging
 import math
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 
 from tickwheel.client.calls import RequestCall
+from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
+from tickwheel.client.session import Session
 from tickwheel.protocol.bodies.settling import Extend, ExtendOk
 from tickwheel.protocol.errors import NotConnected, TickwheelError
 from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
 from tickwheel.protocol.machine import AnswerBody
-
-if TYPE_CHECKING:
-    from tickwheel.client.consumer.acks import AckQueue
-    from tickwheel.client.session import Session
 
 logger = logging.getLogger("tickwheel")
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -20,6 +20,7 @@ from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.credit import FIRST_CREDIT, MOST_CREDIT, Pace
 from tickwheel.client.consumer.holding import DEFAULT_MAX_HOLD_S, Holding, Parcel
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
+from tickwheel.client.session import Session
 from tickwheel.client.times import Delay, Moment, duration_ms, moment_ms
 from tickwheel.protocol.bodies.requests import SetCredit, Subscribe, SubscribeOk, Unsubscribe
 from tickwheel.protocol.bodies.settling import Return
@@ -36,9 +37,6 @@ from tickwheel.protocol.errors import (
 from tickwheel.protocol.limits import MAX_CREDIT, MAX_IDS_A_REQUEST
 from tickwheel.protocol.machine import AnswerBody
 from tickwheel.protocol.messages import Delivery
-
-if TYPE_CHECKING:
-    from tickwheel.client.session import Session
 
 logger = logging.getLogger("tickwheel")
 

@@ -1,6 +1,7 @@
 """Message tables: messages in a table of the user's own, delivered at their time. After Vitess's messaging.
 
 From the bottom up: ``settings`` (the comment), ``backoff`` and ``candidates`` (pure), ``schema`` (the table itself),
-``statements`` (the SQL of looking, claiming, acking, purging), ``claiming`` (what can be read), ``delivered`` (messages
-and batches), ``acks``, ``stream`` and ``hub`` (who delivers to subscribers), ``table`` (what users hold).
+``statements`` (the SQL of looking, claiming, acking, purging), ``form`` (the table as it is now, and its SQL),
+``claiming`` (what can be read), ``acks``, ``delivered`` (messages and batches), ``stream`` and ``hub`` (who delivers to
+subscribers), ``table`` (what users hold).
 """

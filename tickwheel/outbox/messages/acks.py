@@ -1,23 +1,57 @@
-"""Acks of one hub: those that come while a transaction is under way share the next one."""
+"""Acks in transactions of our own: alone, or, in a hub, shared by those that come while another is under way."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Sequence
 
 import anyio
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tickwheel.client.backoff import Backoff
-from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable, OutboxError
-from tickwheel.outbox.messages.delivered import ack_alone, lease_lost
+from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable, LeaseLost, OutboxError
+from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
+from tickwheel.outbox.messages.form import TableForm
 from tickwheel.outbox.messages.statements import Receipt
 from tickwheel.protocol.errors import TickwheelError
 
-if TYPE_CHECKING:
-    from tickwheel.outbox.messages.table import MessageTable
-
 _ATTEMPTS = 6
+
+
+def ack_alone(table: TableForm, receipts: Sequence[Receipt]) -> list[Receipt]:
+    """Acks in a transaction of its own. Returns those that neither count now nor did before."""
+
+    def work(connection: Connection) -> list[Receipt]:
+        lost = table.statements.ack_deliveries(connection, receipts, table.database.now_sql())
+        done = table.statements.were_acked(connection, lost) if lost else set()
+        return [one for one in lost if one not in done]
+
+    return table.database.run(work)
+
+
+def postpone_alone(table: TableForm, receipts: Sequence[Receipt], delay_ms: int) -> None:
+    """Gives deliveries another time in a transaction of its own. Raises LeaseLost, BadTime."""
+    due_ns(table.database.now_ns(), delay_ms)  # refused before anything is asked
+    refuse_lost(
+        table.database.run(
+            lambda one: table.statements.postpone(
+                one, receipts, table.database.now_sql() + delay_ms * NS_A_MS
+            )
+        )
+    )
+
+
+def refuse_lost(lost: Sequence[Receipt]) -> None:
+    """Raises LeaseLost if there are any."""
+    if lost:
+        raise lease_lost([one for one, _ in lost])
+
+
+def lease_lost(ids: Sequence[Hashable]) -> LeaseLost:
+    """The error for deliveries that are not held any more."""
+    some = ", ".join(repr(one) for one in ids[:5])
+    more = f" and {len(ids) - 5:,} more" if len(ids) > 5 else ""
+    return LeaseLost(f"Delivered again, changed or done in the meantime: {some}{more}.", ids=ids)
 
 
 class _Waiter:
@@ -30,7 +64,7 @@ class _Waiter:
 class AckQueue:
     """Group commit for acks."""
 
-    def __init__(self, table: MessageTable) -> None:
+    def __init__(self, table: TableForm) -> None:
         self._table = table
         self._waiters: list[_Waiter] = []
         self._under_way: list[_Waiter] = []

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, DBAPIError
@@ -21,11 +21,9 @@ from sqlalchemy.exc import DataError, DBAPIError
 from tickwheel.outbox.database import is_denied
 from tickwheel.outbox.errors import BadTable, DatabaseBusy
 from tickwheel.outbox.messages.candidates import Candidate
+from tickwheel.outbox.messages.form import TableForm
 from tickwheel.outbox.messages.schema import current_version
 from tickwheel.outbox.messages.statements import Claimed, Found, UnsoundRows
-
-if TYPE_CHECKING:
-    from tickwheel.outbox.messages.table import MessageTable
 
 logger = logging.getLogger("tickwheel.outbox")
 _UNREADABLE: Final = (ValueError, TypeError, ArithmeticError, DataError)
@@ -38,7 +36,7 @@ _MOST_WARNINGS: Final = 3
 # -- looking --
 
 
-def look(table: MessageTable, limit: int, *, asks_clock: bool = False) -> Found:
+def look(table: TableForm, limit: int, *, asks_clock: bool = False) -> Found:
     """``Statements.look`` at what is not set aside, after repairs that it needs. Raises BadTable."""
     aside = table.aside
     try:
@@ -62,14 +60,14 @@ def look(table: MessageTable, limit: int, *, asks_clock: bool = False) -> Found:
     return Found((), next_due_ns, found.cut)
 
 
-def _look(table: MessageTable, limit: int, asks_clock: bool) -> Found:
+def _look(table: TableForm, limit: int, asks_clock: bool) -> Found:
     database = table.database
     with database.reading() as connection:
         now_ns = database.ask_clock(connection) if asks_clock else database.now_ns()
         return table.statements.look(connection, now_ns, limit)
 
 
-def repair(table: MessageTable) -> int:
+def repair(table: TableForm) -> int:
     """Makes messages deliverable that are not, because of a value that should not be there. Returns how many."""
     database, statements = table.database, table.statements
 
@@ -90,7 +88,7 @@ def repair(table: MessageTable) -> int:
     return repaired
 
 
-def check_times(table: MessageTable) -> None:
+def check_times(table: TableForm) -> None:
     """Repairs what ``look`` does not see."""
     try:
         with table.database.reading() as connection:
@@ -102,7 +100,7 @@ def check_times(table: MessageTable) -> None:
 # -- claiming --
 
 
-def claim_readable(table: MessageTable, chosen: Sequence[Candidate]) -> list[Claimed]:
+def claim_readable(table: TableForm, chosen: Sequence[Candidate]) -> list[Claimed]:
     """Claims candidates, in a transaction of its own if all can be claimed and read, else in ever smaller parts."""
     if not chosen:
         return []
@@ -115,7 +113,7 @@ def claim_readable(table: MessageTable, chosen: Sequence[Candidate]) -> list[Cla
 
 
 def _claim(
-    table: MessageTable, chosen: Sequence[Candidate], refused: list[tuple[Candidate, Exception]]
+    table: TableForm, chosen: Sequence[Candidate], refused: list[tuple[Candidate, Exception]]
 ) -> list[Claimed]:
     database, statements = table.database, table.statements
     try:
@@ -137,12 +135,12 @@ def _claim(
     return []
 
 
-def _was_altered(table: MessageTable) -> bool:
+def _was_altered(table: TableForm) -> bool:
     with table.database.reading() as connection:
         return current_version(table.database, connection, table.name) != table.schema.version
 
 
-def _tell(table: MessageTable, refused: Sequence[tuple[Candidate, Exception]]) -> None:
+def _tell(table: TableForm, refused: Sequence[tuple[Candidate, Exception]]) -> None:
     news = [(one, error) for one, error in refused if table.aside.is_news(one.id)]
     for one, error in news[:_MOST_WARNINGS]:
         said = error.orig if isinstance(error, DBAPIError) else error

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
-
-from sqlalchemy.engine import Connection
+from typing import Any, ClassVar, Generic, TypeVar, overload
 
 from tickwheel.client.times import Delay, duration_ms, wait_ms
-from tickwheel.outbox.errors import LeaseLost
-from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
+from tickwheel.outbox.messages.acks import AckQueue, ack_alone, postpone_alone, refuse_lost
+from tickwheel.outbox.messages.form import TableForm
 from tickwheel.outbox.messages.statements import Claimed, Receipt
 from tickwheel.outbox.transactions import AnyTransaction, joined
-
-if TYPE_CHECKING:
-    from tickwheel.outbox.messages.hub import Hub
-    from tickwheel.outbox.messages.table import MessageTable
 
 
 class BaseMessage(Mapping[str, Any]):
@@ -62,7 +56,7 @@ class BaseBatch(Sequence[M], Generic[M]):
 
     message_class: ClassVar[type[Any]]
 
-    def __init__(self, table: MessageTable, claimed: Sequence[Claimed]) -> None:
+    def __init__(self, table: TableForm, claimed: Sequence[Claimed]) -> None:
         self._table = table
         self._messages: list[M] = [self.message_class(self, one) for one in claimed]
 
@@ -114,9 +108,9 @@ class Batch(BaseBatch[Message]):
 
     message_class = Message
 
-    def __init__(self, table: MessageTable, claimed: Sequence[Claimed], hub: Hub) -> None:
+    def __init__(self, table: TableForm, claimed: Sequence[Claimed], acks: AckQueue) -> None:
         super().__init__(table, claimed)
-        self._hub = hub
+        self._acks = acks
 
     async def ack(self) -> None:
         """As ``Message.ack``, for all messages of the batch."""
@@ -132,7 +126,7 @@ class Batch(BaseBatch[Message]):
 
     async def settle(self, messages: Sequence[Message]) -> None:
         """Acks some of them in a transaction that others may share."""
-        await self._hub.acks.add(receipts_of(messages))
+        await self._acks.add(receipts_of(messages))
 
     async def postpone(self, messages: Sequence[Message], delay_ms: int) -> None:
         """Gives some of them another time."""
@@ -188,39 +182,3 @@ class ClaimedBatch(BaseBatch[ClaimedMessage]):
 def receipts_of(messages: Sequence[BaseMessage]) -> list[Receipt]:
     """Ids and epochs."""
     return [(one.id, one.epoch) for one in messages]
-
-
-def ack_alone(table: MessageTable, receipts: Sequence[Receipt]) -> list[Receipt]:
-    """Acks in a transaction of its own. Returns those that neither count now nor did before."""
-
-    def work(connection: Connection) -> list[Receipt]:
-        lost = table.statements.ack_deliveries(connection, receipts, table.database.now_sql())
-        done = table.statements.were_acked(connection, lost) if lost else set()
-        return [one for one in lost if one not in done]
-
-    return table.database.run(work)
-
-
-def postpone_alone(table: MessageTable, receipts: Sequence[Receipt], delay_ms: int) -> None:
-    """Gives deliveries another time in a transaction of its own. Raises LeaseLost, BadTime."""
-    due_ns(table.database.now_ns(), delay_ms)  # refused before anything is asked
-    refuse_lost(
-        table.database.run(
-            lambda one: table.statements.postpone(
-                one, receipts, table.database.now_sql() + delay_ms * NS_A_MS
-            )
-        )
-    )
-
-
-def refuse_lost(lost: Sequence[Receipt]) -> None:
-    """Raises LeaseLost if there are any."""
-    if lost:
-        raise lease_lost([one for one, _ in lost])
-
-
-def lease_lost(ids: Sequence[Hashable]) -> LeaseLost:
-    """The error for deliveries that are not held any more."""
-    some = ", ".join(repr(one) for one in ids[:5])
-    more = f" and {len(ids) - 5:,} more" if len(ids) > 5 else ""
-    return LeaseLost(f"Delivered again, changed or done in the meantime: {some}{more}.", ids=ids)

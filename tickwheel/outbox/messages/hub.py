@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
@@ -26,6 +25,7 @@ from tickwheel.outbox.messages.acks import AckQueue
 from tickwheel.outbox.messages.candidates import Candidates, PassedOver
 from tickwheel.outbox.messages.claiming import check_times, claim_readable, look, repair
 from tickwheel.outbox.messages.delivered import Batch
+from tickwheel.outbox.messages.form import TableForm
 from tickwheel.outbox.messages.purging import purge_some
 from tickwheel.outbox.messages.statements import PURGE_BATCH, Claimed
 from tickwheel.outbox.messages.stream import Stream
@@ -33,9 +33,6 @@ from tickwheel.outbox.schedule import DueTimes
 from tickwheel.outbox.threads import clean_up
 from tickwheel.outbox.watch import watch_table
 from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
-
-if TYPE_CHECKING:
-    from tickwheel.outbox.messages.table import MessageTable
 
 logger = logging.getLogger("tickwheel.outbox")
 
@@ -64,7 +61,7 @@ class HubStats:
 class Hub:
     """See the module. Made by ``MessageTable.hub``."""
 
-    def __init__(self, table: MessageTable) -> None:
+    def __init__(self, table: TableForm) -> None:
         self.stats = HubStats()
         self.acks = AckQueue(table)
         self._table = table
@@ -95,7 +92,7 @@ class Hub:
             raise ClientClosed(
                 "The hub is not open.", advice="Use it inside `async with table.hub() as hub:`."
             )
-        stream = Stream(self._table, self, batch_size)
+        stream = Stream(self._table, self._wake, batch_size)
         self._streams.append(stream)
         self._wake()
         try:
@@ -103,10 +100,6 @@ class Hub:
         finally:
             self._streams.remove(stream)
             await self._give_back(stream.close())
-
-    def has_room(self) -> None:
-        """A subscriber took its batch."""
-        self._wake()
 
     def ring(self, due_ns: int | None) -> None:
         """A commit may have brought messages: now (None), or some that become due at ``due_ns``."""
@@ -308,7 +301,7 @@ class Hub:
             stream = self._streams[self._turn]
             part = claimed[start : start + stream.wants]
             if part:
-                stream.give(Batch(self._table, part, self))
+                stream.give(Batch(self._table, part, self.acks))
                 start += len(part)
         # Who wanted them has left in the meantime.
         await self._give_back([(one.id, one.epoch) for one in claimed[start:]])
@@ -357,7 +350,7 @@ class Hub:
 
 
 @asynccontextmanager
-async def run_hub(table: MessageTable) -> AsyncIterator[Hub]:
+async def run_hub(table: TableForm) -> AsyncIterator[Hub]:
     """A hub that runs as long as the block."""
     hub = Hub(table)
     await hub.open()

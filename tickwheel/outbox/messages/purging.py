@@ -5,21 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sqlalchemy.exc import DBAPIError
 
 from tickwheel.outbox.database import is_denied
-
-if TYPE_CHECKING:
-    from tickwheel.outbox.messages.table import MessageTable
+from tickwheel.outbox.messages.form import TableForm
 
 logger = logging.getLogger("tickwheel.outbox")
 _MOST_LEFT_OUT: Final = 1_000
 """Rows that a statement names to leave them out."""
 
 
-def purge_some(table: MessageTable) -> int:
+def purge_some(table: TableForm) -> int:
     """Deletes some of the messages that were acked ``purge_after`` ago, in transactions of its own. Returns how many:
     0 when none is left that can be deleted."""
     database, statements, kept = table.database, table.statements, table.kept
@@ -37,7 +35,7 @@ def purge_some(table: MessageTable) -> int:
     return deleted or (purge_some(table) if len(kept) > before else 0)
 
 
-def _delete(table: MessageTable, ids: Sequence[Hashable]) -> int:
+def _delete(table: TableForm, ids: Sequence[Hashable]) -> int:
     if not ids:
         return 0
     try:
@@ -50,7 +48,7 @@ def _delete(table: MessageTable, ids: Sequence[Hashable]) -> int:
     return _delete(table, ids[:middle]) + _delete(table, ids[middle:])
 
 
-def _keep(table: MessageTable, id_: Hashable, error: DBAPIError) -> None:
+def _keep(table: TableForm, id_: Hashable, error: DBAPIError) -> None:
     table.kept.add(id_, time.monotonic())
     if table.kept.is_news(id_):
         logger.warning(

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
 
 import anyio
 
 from tickwheel.client.checks import whole
 from tickwheel.outbox.errors import OutboxError
 from tickwheel.outbox.messages.delivered import Batch, Message, receipts_of
+from tickwheel.outbox.messages.form import TableForm
 from tickwheel.outbox.messages.settings import MAX_BATCH_SIZE
 from tickwheel.outbox.messages.statements import Receipt
 from tickwheel.protocol.errors import ClientForked, TickwheelError
-
-if TYPE_CHECKING:
-    from tickwheel.outbox.messages.hub import Hub
-    from tickwheel.outbox.messages.table import MessageTable
 
 
 class Stream:
     """The messages that one subscriber gets. Iterating ends when the hub is closed."""
 
-    def __init__(self, table: MessageTable, hub: Hub, batch_size: int | None) -> None:
+    def __init__(self, table: TableForm, has_room: Callable[[], None], batch_size: int | None) -> None:
+        """``has_room`` is called when a batch was taken."""
         if batch_size is not None:
             batch_size = whole(batch_size, "batch_size", 1, MAX_BATCH_SIZE)
         self._table = table
-        self._hub = hub
+        self._has_room = has_room
         self._batch_size = batch_size
         self._arrived = anyio.Event()
         self._waiting: deque[Batch] = deque()
@@ -89,7 +86,7 @@ class Stream:
                 self._arrived = anyio.Event()
             await self._arrived.wait()
         batch = self._waiting.popleft()
-        self._hub.has_room()
+        self._has_room()
         return batch
 
     # -- the hub's side --

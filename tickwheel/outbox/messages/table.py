@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine
 
-from tickwheel.client.checks import encoded, listed, shown, whole
+from tickwheel.client.checks import listed, shown, whole
 from tickwheel.client.times import Delay, Moment, moment_ms, wait_ms
-from tickwheel.outbox.database import Database, now_ns, open_database, savepoint
+from tickwheel.outbox.database import Database, now_ns, savepoint
 from tickwheel.outbox.errors import BadTable
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
-from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidates, SetAside
+from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidates
 from tickwheel.outbox.messages.claiming import claim_readable, look
 from tickwheel.outbox.messages.delivered import ClaimedBatch
+from tickwheel.outbox.messages.form import TableForm
 from tickwheel.outbox.messages.purging import purge_some
 from tickwheel.outbox.messages.settings import MAX_BATCH_SIZE, MessageSettings
-from tickwheel.outbox.messages.statements import Statements
-from tickwheel.outbox.messages.values import Values, values_refused
+from tickwheel.outbox.messages.values import values_refused
 from tickwheel.outbox.transactions import AnyTransaction, joined
 from tickwheel.protocol.errors import BadArgument, BadTime
 
@@ -46,7 +46,7 @@ class TableStats:
     next_due_ns: int | None
 
 
-class MessageTable:
+class MessageTable(TableForm):
     """Messages in a table of the user's own, sent and acked in the user's own transactions.
 
     ``where``: a SQLAlchemy URL, an engine, or a ``Database``. The table is made by ``create`` (or by plain SQL with a
@@ -56,12 +56,7 @@ class MessageTable:
 
     def __init__(self, where: str | URL | Engine | Database, name: str) -> None:
         self._owns_database = not isinstance(where, Database)
-        check_name(name)
-        self.database = open_database(where)
-        self.name = name
-        self.aside = SetAside()
-        self.kept = SetAside()
-        self._loaded: tuple[schemas.Schema, Statements, Values] | None = None
+        super().__init__(where, name)
 
     def close(self) -> None:
         """Closes the connections, unless they are an engine's or a Database's of the caller."""
@@ -133,48 +128,6 @@ class MessageTable:
         self.database.run(lambda connection: schemas.drop(self.database, connection, self.name))
         self._loaded = None
 
-    def reload(self) -> schemas.Schema:
-        """Reads the table's form and settings again. Raises TableMissing, BadTable."""
-        with self.database.reading() as connection:
-            schema = schemas.load(self.database, connection, self.name)
-        self._loaded = (schema, Statements(self.database, schema), Values(self.database.kind, schema.table))
-        return schema
-
-    @property
-    def schema(self) -> schemas.Schema:
-        """The table, its settings and what is streamed, as they were when last looked at."""
-        return self._loaded[0] if self._loaded is not None else self.reload()
-
-    @property
-    def settings(self) -> MessageSettings:
-        """How messages are delivered."""
-        return self.schema.settings
-
-    @property
-    def table(self) -> sa.Table:
-        """For queries of your own: messages are rows."""
-        return self.schema.table
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """What is streamed: ``id``, then the user's columns."""
-        return self.schema.columns
-
-    @property
-    def statements(self) -> Statements:
-        """The SQL for the table as it is."""
-        if self._loaded is None:
-            self.reload()
-        assert self._loaded is not None
-        return self._loaded[1]
-
-    @property
-    def _values(self) -> Values:
-        if self._loaded is None:
-            self.reload()
-        assert self._loaded is not None
-        return self._loaded[2]
-
     # -- sending --
 
     def send(
@@ -244,9 +197,9 @@ class MessageTable:
                 f"{self.name} has no column {', '.join(map(str, unknown))} for you to fill.",
                 advice=f"Its columns are {', '.join(self.columns)}.",
             )
-        row = self._values.stored(values)
+        row = self.values.stored(values)
         if priority is not None:
-            row.setdefault("priority", self._values.number("priority", priority))
+            row.setdefault("priority", self.values.number("priority", priority))
         return row
 
     def _due(self, deliver_at: Moment | None, delay: Delay | None, delay_ms: int | None) -> Any:
@@ -265,7 +218,7 @@ class MessageTable:
 
     def ack(self, connection: AnyTransaction, ids: Iterable[Hashable]) -> int:
         """Acks messages by id in the caller's transaction, whoever holds them. Returns how many were not acked yet."""
-        statements, some = self.statements, self._values.ids(ids)
+        statements, some = self.statements, self.values.ids(ids)
         with joined(connection, self.database) as one, values_refused(self.name):
             return statements.ack(one, some, self.database.now_sql())
 
@@ -284,16 +237,16 @@ class MessageTable:
         how many. A delivery that is on its way is not called back, but its ack does not count if ``epoch`` changed."""
         numbers = {"priority": priority, "epoch": epoch}
         values = {
-            name: self._values.number(name, value) for name, value in numbers.items() if value is not None
+            name: self.values.number(name, value) for name, value in numbers.items() if value is not None
         }
         values["time_next"] = self._due(deliver_at, delay, delay_ms)
-        statements, some = self.statements, self._values.ids(ids)
+        statements, some = self.statements, self.values.ids(ids)
         with joined(connection, self.database) as one, values_refused(self.name):
             return statements.reschedule(one, some, values)
 
     def cancel(self, connection: AnyTransaction, ids: Iterable[Hashable]) -> int:
         """Deletes messages that are not acked, in the caller's transaction. Returns how many."""
-        statements, some = self.statements, self._values.ids(ids)
+        statements, some = self.statements, self.values.ids(ids)
         with joined(connection, self.database) as one, values_refused(self.name):
             return statements.cancel(one, some)
 
@@ -347,14 +300,6 @@ class MessageTable:
         with self.database.reading() as connection:
             row = connection.execute(sa.select(*counts, sa.func.count(t.c.time_acked), *firsts)).one()
         return TableStats(row[0], row[1], row[2], row[3], row[4])
-
-
-def check_name(name: object) -> None:
-    """Raises BadTable for what cannot name a table; how long a name may be, the database says."""
-    if isinstance(name, str) and name and "\0" not in name:
-        encoded(name, "The name of the table")
-        return
-    raise BadTable(f"{shown(name)} cannot name a table.", advice="Use a text that is not empty.")
 
 
 def _check_settings(settings: object) -> None:

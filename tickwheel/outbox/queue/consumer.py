@@ -10,8 +10,9 @@ import math
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -20,14 +21,12 @@ from anyio.lowlevel import checkpoint
 
 from tickwheel.client.backoff import Backoff
 from tickwheel.client.forks import tell
+from tickwheel.outbox.database import Database
 from tickwheel.outbox.queue.holding import Holding, State
 from tickwheel.outbox.queue.messages import AWAY, QueueBatch
-from tickwheel.outbox.queue.sql import Claim, Receipt
+from tickwheel.outbox.queue.sql import Claim, QueueSql, Receipt
 from tickwheel.outbox.watch import watch_table
 from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
-
-if TYPE_CHECKING:
-    from tickwheel.outbox.queue.queue import Queue
 
 logger = logging.getLogger("tickwheel")
 
@@ -46,14 +45,25 @@ class QueueConsumer:
     consumers. Leaving the block gives back what is not settled.
     """
 
-    def __init__(self, queue: Queue, batch: int, lease_ns: int, name: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        sql: QueueSql,
+        check: Callable[[], None],
+        batch: int,
+        lease_ns: int,
+        name: str,
+    ) -> None:
+        """``check`` raises TableMissing and BadTable."""
         self.name = name
         """What stands in the table as the owner."""
         self.batch = batch
-        self._queue = queue
-        self._database = queue.database
+        self._database = database
+        self._sql = sql
+        self._check = check
+        self._queue_name = sql.table.name
         self._lease_ns = lease_ns
-        self._watch = watch_table(queue.database, queue.name)
+        self._watch = watch_table(database, self._queue_name)
         self._holdings: dict[Holding, weakref.ref[QueueBatch]] = {}
         self._in_hand: Holding | None = None
         """Of the batch that the iteration returned last."""
@@ -78,7 +88,7 @@ class QueueConsumer:
     async def __aenter__(self) -> QueueConsumer:
         if self._group is not None or self._stopped:
             raise BadArgument("A consumer is entered once.", advice="Call queue.consume() again.")
-        await self._database.call(self._queue.check)
+        await self._database.call(self._check)
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._group.start_soon(self._watch.run, self._ring)
@@ -151,7 +161,7 @@ class QueueConsumer:
                     claim = await self._look()
                 except AWAY as error:
                     if not self._away.attempts:
-                        logger.warning("queue %s waits for its database: %s", self._queue.name, error)
+                        logger.warning("queue %s waits for its database: %s", self._queue_name, error)
                     await anyio.sleep(self._away.next_s())
                     continue
                 self._away.reset()
@@ -169,7 +179,7 @@ class QueueConsumer:
                     self._hold(claim, now_s)
 
             claim = await self._database.transaction(
-                lambda connection: self._queue.sql.claim(connection, self.batch, self._lease_ns, self.name),
+                lambda connection: self._sql.claim(connection, self.batch, self._lease_ns, self.name),
                 keep,
             )
             look.found = bool(claim.rows)
@@ -177,7 +187,7 @@ class QueueConsumer:
         return claim
 
     def _hold(self, claim: Claim, now_s: float) -> None:
-        holding = Holding(self._database, self._queue.sql, claim.rows)
+        holding = Holding(self._database, self._sql, claim.rows)
         holding.until_s = now_s + self._lease_ns / 1e9
         batch = QueueBatch(holding, claim.rows)
         self._holdings[holding] = weakref.ref(batch)
@@ -237,7 +247,7 @@ class QueueConsumer:
                 pause_s = interval_s
             except AWAY as error:
                 if not backoff.attempts:
-                    logger.warning("queue %s: leases cannot be extended: %s", self._queue.name, error)
+                    logger.warning("queue %s: leases cannot be extended: %s", self._queue_name, error)
                 pause_s = backoff.next_s()
 
     async def _extend(self, held: dict[Holding, list[Receipt]]) -> None:
@@ -245,7 +255,7 @@ class QueueConsumer:
 
         def work() -> set[int]:
             return self._database.run(
-                lambda connection: self._queue.sql.extend(connection, receipts, self._lease_ns)
+                lambda connection: self._sql.extend(connection, receipts, self._lease_ns)
             )
 
         until_s = anyio.current_time() + self._lease_ns / 1e9
@@ -255,7 +265,7 @@ class QueueConsumer:
             lost = holding.missed([id_ for id_, _ in some if id_ in missed])
             batch = self._holdings[holding]()
             if lost:
-                logger.warning("queue %s: somebody else took over %s", self._queue.name, lost)
+                logger.warning("queue %s: somebody else took over %s", self._queue_name, lost)
             if lost and batch is not None:
                 batch.tell_lost()
 
@@ -276,16 +286,16 @@ class QueueConsumer:
             return
 
         def work() -> None:
-            self._database.run(lambda connection: self._queue.sql.release(connection, held, 0))
+            self._database.run(lambda connection: self._sql.release(connection, held, 0))
 
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True) as scope:
             try:
                 await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._beats)
             except AWAY as error:
                 logger.warning(
-                    "queue %s: %d messages wait for their leases: %s", self._queue.name, len(held), error
+                    "queue %s: %d messages wait for their leases: %s", self._queue_name, len(held), error
                 )
         if scope.cancelled_caught:
             logger.warning(
-                "queue %s: %d messages wait for the end of their leases", self._queue.name, len(held)
+                "queue %s: %d messages wait for the end of their leases", self._queue_name, len(held)
             )

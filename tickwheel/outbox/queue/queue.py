@@ -109,7 +109,7 @@ class Queue:
         lives, it extends them. ``name``: shown as ``owner`` in the table; by default host and process.
         """
         _check_limit(batch)
-        return QueueConsumer(self, batch, _lease_ns(lease), _owner(name))
+        return QueueConsumer(self.database, self.sql, self.check, batch, _lease_ns(lease), _owner(name))
 
     def stats(self) -> QueueStats:
         """Counts the messages of the queue; this reads an index from end to end."""

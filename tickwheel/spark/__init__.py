@@ -69,9 +69,9 @@ __all__ = [
 
 def register(spark: SparkSession) -> None:
     """Makes ``format("tickwheel")`` known to a session; it is harmless to do it twice."""
-    from tickwheel.spark.source import TickwheelSource
+    from tickwheel.spark import sessions
 
-    spark.dataSource.register(TickwheelSource)
+    sessions.register(spark)
 
 
 def conditions(*wanted: tuple[Any, ...]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tickwheel.protocol.error_base import TickwheelError
 
 if TYPE_CHECKING:
-    from tickwheel.spark.scheduling.report import ScheduleResult
+    from tickwheel.spark.scheduling.result import ScheduleResult
 
 
 class SparkError(TickwheelError):

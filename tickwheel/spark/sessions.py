@@ -37,6 +37,13 @@ _WARNS_OF_SPARK: Final = 24  # from this version on Java warns of what Spark doe
 _QUIET: Final = Path(__file__).with_name("quiet.log4j2.properties")
 
 
+def register(spark: SparkSession) -> None:
+    """Makes ``format("tickwheel")`` known to a session."""
+    from tickwheel.spark.source import TickwheelSource
+
+    spark.dataSource.register(TickwheelSource)
+
+
 def require_pyspark() -> Any:
     """The pyspark package. Raises ``SparkMissing``."""
     # PySpark imports the first two only later, with errors of its own.
@@ -63,8 +70,6 @@ def make_session(
     Raises ``SparkMissing``, ``JavaMissing`` (not for a server: the Java is there).
     """
     require_pyspark()
-    from tickwheel.spark import register
-
     show = sys.stderr.isatty() if progress is None else progress
     if needs_java(master):
         spark = _started(app, master, dict(conf or {}), show, quiet)

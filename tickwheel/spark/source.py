@@ -63,12 +63,12 @@ class TickwheelSource(DataSource):
         return EventStreamReader(read_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from tickwheel.spark.sink import MessageWriter
+        from tickwheel.spark.writing.sink import MessageWriter
 
         return MessageWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from tickwheel.spark.sink import MessageStreamWriter
+        from tickwheel.spark.writing.sink import MessageStreamWriter
 
         return MessageStreamWriter(self.options, schema)
 

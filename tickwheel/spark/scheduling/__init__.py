@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.spark.scheduling.driver import Options, schedule_frame
-from tickwheel.spark.scheduling.report import Rejected, ScheduleResult
+from tickwheel.spark.scheduling.result import Rejected, ScheduleResult
 from tickwheel.spark.scheduling.sources import FORMATS, are_texts, guess_format, read_file
 
 if TYPE_CHECKING:

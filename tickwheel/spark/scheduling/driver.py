@@ -21,7 +21,6 @@ from tickwheel.client.url import default_url
 from tickwheel.protocol.errors import NotConnected, RequestTimeout
 from tickwheel.protocol.limits import is_valid_name
 from tickwheel.spark.action import Attempt, run_action
-from tickwheel.spark.columns import CORRUPT, SINK_COLUMNS, check_columns
 from tickwheel.spark.errors import (
     RowsRefused,
     ScheduleFailed,
@@ -33,16 +32,11 @@ from tickwheel.spark.errors import (
     understood,
 )
 from tickwheel.spark.scheduling.rejects import write_rejects
-from tickwheel.spark.scheduling.report import (
-    INSIDE,
-    KEPT_SAMPLES,
-    TAKEN,
-    Rejected,
-    ScheduleResult,
-    TaskReport,
-    merged,
-)
+from tickwheel.spark.scheduling.report import KEPT_SAMPLES, TaskReport, merged
+from tickwheel.spark.scheduling.result import INSIDE, TAKEN, Rejected, ScheduleResult
 from tickwheel.spark.scheduling.tasks import RUN_BYTES, RemoteBroker, Task, Work
+from tickwheel.spark.writing.columns import SINK_COLUMNS, check_columns
+from tickwheel.spark.writing.reasons import CORRUPT
 from timerlog.bulk.write import MANIFEST, Manifest, Plan, Segment, write_manifest
 
 if TYPE_CHECKING:

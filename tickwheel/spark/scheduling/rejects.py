@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tickwheel.spark.scheduling.report import ScheduleResult
+from tickwheel.spark.scheduling.result import ScheduleResult
 
 SCHEMA: Final = pa.schema(
     [

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tickwheel.spark.columns import Checked, Mask
+from tickwheel.spark.writing.columns import Checked, Mask
 from timerlog.bulk.write import Columns, Plan, Texts, Topics
 
 _TEXTS = ("body", "key", "headers", "order_key")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tickwheel.spark.columns import CORRUPT, SINK_COLUMNS, check_columns
 from tickwheel.spark.errors import SourceError, plain_text, spark_errors
+from tickwheel.spark.writing.columns import SINK_COLUMNS, check_columns
+from tickwheel.spark.writing.reasons import CORRUPT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from tickwheel import sync
 from tickwheel.protocol.bodies.bulk import MAX_RESERVED_IDS
 from tickwheel.protocol.errors import TickwheelError
-from tickwheel.spark.columns import Checked, checked
 from tickwheel.spark.errors import ScheduleFailed, SparkError, StagingError
 from tickwheel.spark.scheduling.report import TaskReport
 from tickwheel.spark.scheduling.runs import Gathered
+from tickwheel.spark.writing.columns import Checked, checked
 from timerlog.bulk.write import Plan, Syncs, TopicPlan, write_segments
 
 RUN_BYTES: Final = 128 * 1024 * 1024

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwheel.spark.columns import CODES, CORRUPT, REASONS, check_columns, checked, shown
 from tickwheel.spark.errors import SourceError
-from tickwheel.spark.headers import packed_headers
-from tickwheel.spark.moments import GOOD, NAIVE, UNREADABLE, parse_moment, parse_moments
+from tickwheel.spark.writing.columns import check_columns, checked, shown
+from tickwheel.spark.writing.headers import packed_headers
+from tickwheel.spark.writing.moments import GOOD, NAIVE, UNREADABLE, parse_moment, parse_moments
+from tickwheel.spark.writing.reasons import CODES, CORRUPT, REASONS
 
 AT = 1_935_403_200_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -16,8 +16,8 @@ from pyspark.sql import datasource as spark
 from tickwheel.spark.errors import PositionLost, RowsRejected, SourceError, SparkError, understood
 from tickwheel.spark.options import EVENT_COLUMNS, MESSAGE_COLUMNS, read_options
 from tickwheel.spark.predicates import Predicate, conditions, parse_conditions, take_filters
-from tickwheel.spark.rows import SINK_COLUMNS
 from tickwheel.spark.sessions import parse_conf
+from tickwheel.spark.writing.columns import SINK_COLUMNS
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "how-to" / "spark.md"
 

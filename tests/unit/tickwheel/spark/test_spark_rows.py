@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwheel.spark.columns import check_columns
 from tickwheel.spark.errors import RowsRejected, SourceError
-from tickwheel.spark.rows import KeyOfRow, WriteOptions, prepare, write_options
+from tickwheel.spark.writing.columns import check_columns
+from tickwheel.spark.writing.rows import KeyOfRow, WriteOptions, prepare, write_options
 
 AT = 1_935_403_200_000
 

@@ -1,4 +1,4 @@
-"""``df.write`` and ``df.writeStream``: the thin classes that Spark asks for, over ``tickwheel.spark.rows``."""
+"""``df.write`` and ``df.writeStream``: the thin classes that Spark asks for, over ``tickwheel.spark.writing.rows``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from tickwheel.spark.columns import check_columns
 from tickwheel.spark.errors import SourceError
-from tickwheel.spark.rows import WriteOptions, send_rows, write_options
+from tickwheel.spark.writing.columns import check_columns
+from tickwheel.spark.writing.rows import WriteOptions, send_rows, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -1,7 +1,7 @@
 """Batches of rows as columns of messages, each row checked: Python runs once a batch, or once a distinct value.
 
 ``checked`` takes an Arrow batch as Spark hands it over. A row is good, or has the first reason why it cannot be a
-message. Sending (``tickwheel.spark.rows``) and bulk scheduling (``tickwheel.spark.scheduling``) share all of this.
+message. Sending (``rows``) and bulk scheduling (``tickwheel.spark.scheduling``) share all of this.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 
 from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_KEY_BYTES, MAX_TIME_MS, is_valid_name
 from tickwheel.spark.errors import SourceError
-from tickwheel.spark.headers import packed_headers
-from tickwheel.spark.moments import NAIVE, UNREADABLE, parse_moments
+from tickwheel.spark.writing.headers import packed_headers
+from tickwheel.spark.writing.moments import NAIVE, UNREADABLE, parse_moments
+from tickwheel.spark.writing.reasons import CORRUPT, NUMBERS
 
 _WHOLE_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 #: Types that each column may have, as Spark spells them.
@@ -32,38 +33,11 @@ SINK_COLUMNS: Final[dict[str, frozenset[str]]] = {
     "topic": frozenset({"string"}),
     "order_key": frozenset({"string"}),
 }
-#: A line of a text file that is no row, whole; Spark fills it in.
-CORRUPT: Final = "_corrupt_record"
 #: As seconds these are the years 1973 to 5138, as milliseconds a few months long ago, in which nothing is scheduled.
 _LEAST_SECONDS: Final = 100_000_000
 _MOST_SECONDS: Final = 100_000_000_000
 _SHOWN: Final = 80
 _NO_TEXT: Final = "\ufffd"
-
-#: Code of a reason: (the column that it is about, what it says). Of several, the first one is a row's.
-REASONS: Final[dict[str, tuple[str, str]]] = {
-    "": ("", ""),
-    "unreadable_row": (CORRUPT, "the line is no row, or no UTF-8"),
-    "no_time": ("deliver_at", "there is no deliver_at"),
-    "naive_time": ("deliver_at", "deliver_at has no time zone"),
-    "unreadable_time": ("deliver_at", "deliver_at is neither an ISO 8601 time nor epoch milliseconds"),
-    "bad_time": ("deliver_at", "deliver_at is before 1970 or after the year 9999"),
-    "seconds_time": (
-        "deliver_at",
-        "deliver_at is in the years 1970 to 1973: seconds, where milliseconds are meant?",
-    ),
-    "no_body": ("body", "there is no body"),
-    "no_topic": ("topic", "there is no topic"),
-    "bad_topic": ("topic", "this cannot be the name of a topic"),
-    "bad_priority": ("priority", "the priority is not between 0 and 255"),
-    "bad_key": ("key", "the key is empty, longer than 255 bytes or no UTF-8"),
-    "bad_order_key": ("order_key", "the order_key is empty, longer than 255 bytes or no UTF-8"),
-    "bad_headers": ("headers", "the headers are no JSON object"),
-    "headers_too_large": ("headers", f"the headers are longer than {MAX_HEADERS_BYTES:,} bytes"),
-    "body_too_large": ("body", "the body is larger than the topic allows"),
-}
-CODES: Final = tuple(REASONS)
-NUMBERS: Final = {code: number for number, code in enumerate(CODES)}
 
 #: The reason of a text that is no UTF-8, by column. A body may be any bytes.
 _BROKEN: Final = {

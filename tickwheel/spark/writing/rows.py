@@ -20,9 +20,10 @@ import pyarrow as pa
 from tickwheel import sync
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.limits import is_valid_name
-from tickwheel.spark.columns import CODES, REASONS, SINK_COLUMNS, Checked, checked, shown
 from tickwheel.spark.errors import RowsRejected, SourceError
 from tickwheel.spark.options import refuse_misspelt
+from tickwheel.spark.writing.columns import SINK_COLUMNS, Checked, checked, shown
+from tickwheel.spark.writing.reasons import CODES, REASONS
 
 DEFAULT_BATCH_ROWS: Final = 10_000
 _OPTIONS: Final = ("url", "topic", "batchRows", "jobId", "report")

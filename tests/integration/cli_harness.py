@@ -1,4 +1,8 @@
-"""Runs the real `tickwheel` program, and a daemon of its own kind, as a user's shell does."""
+"""Runs `tickwheel` as a user's shell does, and a daemon of its own kind.
+
+A command that is run to its end runs in the process of the tests, where nothing has to be imported anew;
+`test_cli_processes.py` compares that with the real program. What is started and left running is a process.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import chdir
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from unittest import mock
+
+import sniffio
+from click.testing import CliRunner
+
+from cli.main import root
 
 PATIENCE_S = 60.0
 SPARK_PATIENCE_S = 180.0  # it has to start, on a machine that may be busy
@@ -43,7 +55,17 @@ class Shell:
         self, *arguments: str, stdin: bytes = b"", code: int | None = 0
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command to its end; it must end with exit code `code` (None: with any)."""
-        done = subprocess.run(
+        needs_process = arguments[:1] in _PROCESSES or _is_in_a_loop()
+        done = (self.run_process if needs_process else self.run_here)(arguments, stdin)
+        what = f"{arguments} ended with {done.returncode}\n{done.stdout!r}\n{done.stderr.decode()}"
+        assert code is None or done.returncode == code, what
+        return done
+
+    def run_process(
+        self, arguments: tuple[str, ...], stdin: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run the real program to its end."""
+        return subprocess.run(
             [*PROGRAM, *arguments],
             cwd=self.directory,
             env=self.environment,
@@ -52,9 +74,16 @@ class Shell:
             timeout=SPARK_PATIENCE_S if arguments[:1] == ("pipeline",) else PATIENCE_S,
             check=False,
         )
-        what = f"{arguments} ended with {done.returncode}\n{done.stdout!r}\n{done.stderr.decode()}"
-        assert code is None or done.returncode == code, what
-        return done
+
+    def run_here(self, arguments: tuple[str, ...], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """Run a command to its end in this process, from the same directory and with the same environment."""
+        with chdir(self.directory), mock.patch.dict(os.environ, self.environment, clear=True):
+            result = CliRunner(catch_exceptions=False).invoke(
+                root, list(arguments), input=stdin, prog_name="tickwheel"
+            )
+        return subprocess.CompletedProcess(
+            arguments, result.exit_code, result.stdout_bytes, result.stderr_bytes
+        )
 
     def text(self, *arguments: str, stdin: bytes = b"") -> str:
         """What a command prints."""
@@ -69,6 +98,20 @@ class Shell:
         failed = self.run("--json", *arguments, stdin=stdin, code=code)
         error: dict[str, Any] = json.loads(failed.stderr.decode().splitlines()[-1])["error"]
         return error
+
+
+_PROCESSES = [("serve",), ("pipeline",), ("demo",), ("bench",), ("simulate",)]
+"""What handles signals, or settings of the whole process."""
+
+
+def _is_in_a_loop() -> bool:
+    """Commands have a loop of their own, and listen for signals: neither is possible within another loop, or outside of
+    the main thread."""
+    try:
+        sniffio.current_async_library()
+    except sniffio.AsyncLibraryNotFoundError:
+        return threading.current_thread() is not threading.main_thread()
+    return True
 
 
 class Serve:

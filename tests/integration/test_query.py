@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -206,7 +207,12 @@ def processes_of(daemon: Daemon) -> list[int]:
     parent = daemon.process.pid
     children = Path(f"/proc/{parent}/task/{parent}/children").parent.parent.glob("*/children")
     pids = [int(pid) for file in children for pid in file.read_text().split()]
-    return [pid for pid in pids if b"timerlog.query" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = []
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            if b"timerlog.query" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 async def until(holds: object) -> None:

@@ -16,8 +16,8 @@ NATIVE_SOURCES := $(wildcard native/*.c native/*.h native/build.py)
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
 DEMO_ARGS ?=
 TEST_ARGS ?=
-# Many tests wait for a disk or a clock, so one process more than there are cores. tests/conftest.py says which
-# tests share one.
+# Many tests wait for a disk or a clock, so one process more than there are cores. tests/support/order.py says which
+# tests share one, and which go first.
 TEST_JOBS ?= $(shell expr $$(nproc) + 1)
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60
@@ -33,7 +33,7 @@ demo: $(VENV)/.compiled $(VENV)/.flights ## Replay one real day of New York depa
 
 .PHONY: test
 test: $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.tools ## Run all tests but the long ones (TEST_ARGS="-k wheel")
-	$(BIN)/pytest --numprocesses=$(TEST_JOBS) --dist=loadfile $(TEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(TEST_JOBS) $(TEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.compiled ## Check style and formatting
@@ -50,7 +50,7 @@ bench: $(VENV)/.compiled ## Measure throughput, lateness and memory (BENCH_ARGS=
 
 .PHONY: soak
 soak: $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.tools ## Run the long tests: more crashes, more generated examples
-	TICKWHEEL_SOAK=1 $(BIN)/pytest --timeout=3600 -o faulthandler_timeout=3500 $(TEST_ARGS)
+	TICKWHEEL_PROFILE=soak $(BIN)/pytest --timeout=3600 -o faulthandler_timeout=3500 $(TEST_ARGS)
 
 # The sanitized extension lives in a copy of the package, so that the ordinary one stays as it is. Leaks are not
 # looked for: the interpreter itself holds memory until the end, and the C code never allocates.
@@ -64,7 +64,7 @@ sanitize: $(VENV)/.compiled ## Run the tests of the C code under ASan and UBSan
 	export LD_PRELOAD="$$libraries" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1; \
 	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED)/native $(BIN)/python -c \
 	    'import tickwheel_native._native as n; assert "sanitize" in n.__file__, n.__file__; print("testing", n.__file__)'; \
-	$(BIN)/pytest --numprocesses=$(TEST_JOBS) --dist=loadfile -p no:cacheprovider -o pythonpath="$(SANITIZED)/native . bench broker cli simulation" $(wildcard tests/unit/native tests/unit/timerlog tests/model) $(TEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native . bench broker cli simulation" $(wildcard tests/unit/native tests/unit/timerlog tests/model) $(TEST_ARGS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.compiled $(VENV)/.tools ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)

@@ -1,51 +1,61 @@
-"""Shared test set-up: how many examples hypothesis tries, which tests wait for `make soak`, and which run in the same
-process when several run tests.
-"""
+"""Shared test set-up: how much is tried, where a run writes, and which tests go first and beside each other."""
 
-import os
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadFileScheduling
 
+from tests.support.order import LongestFirst, longest_first
+from tests.support.profile import CI, PROFILE, SOAK, amount
+from tests.support.run_folder import RunFolder
 from timerlog.files.holes import Holes
 
 # A write to a page of a table that was given back to the disk ends the process: it may not happen.
 Holes.are_read_only = True
 
-SOAK = os.environ.get("TICKWHEEL_SOAK") == "1"
-
-# No deadline: a shared machine may stall any single example. Explicit `max_examples` in a test still wins.
-settings.register_profile("default", deadline=None, max_examples=50)
+# No deadline: a shared machine may stall any single example.
 settings.register_profile(
-    "soak", deadline=None, max_examples=1_000, suppress_health_check=[HealthCheck.too_slow]
+    PROFILE,
+    deadline=None,
+    max_examples=amount("examples"),
+    suppress_health_check=[HealthCheck.too_slow] if PROFILE == SOAK else [],
 )
-settings.load_profile("soak" if SOAK else "default")
+settings.load_profile(PROFILE)
 
-# What starts for the first of these tests (Spark; database servers) is worth sharing with all of them.
-TOGETHER = ("tests/spark", "tests/outbox")
+_RUNS_IN = {"ci": (CI, SOAK), "soak": (SOAK,)}
+"""Markers, and the profiles that run what they mark."""
+_FOLDER = pytest.StashKey[RunFolder]()
 
 
-class Together(LoadFileScheduling):
-    """Tests of a file run in the same process, and so do those of some folders."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder of the run, before pytest asks where temporary files go."""
+    if hasattr(config, "workerinput"):
+        return
+    folder = config.stash[_FOLDER] = RunFolder()
+    if config.option.basetemp is None:
+        config.option.basetemp = str(folder.path / "t")  # short: sockets in it have short paths
 
-    def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return next((folder for folder in TOGETHER if file.startswith(f"{folder}/")), file)
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remove it, unless there is something to look at."""
+    folder = session.config.stash.get(_FOLDER, None)
+    if folder is not None:
+        folder.end(keep=session.testsfailed > 0)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongestFirst:
     """In place of what `--dist` says."""
-    return Together(config, log)
+    return LongestFirst(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `soak` in an ordinary run."""
-    if SOAK:
-        return
-    skip = pytest.mark.skip(reason="takes minutes: run `make soak`")
-    for item in items:
-        if item.get_closest_marker("soak") is not None:
-            item.add_marker(skip)
+    """Skip what this profile leaves to others, and begin with what takes long."""
+    longest_first(items)
+    for marker, profiles in _RUNS_IN.items():
+        if PROFILE not in profiles:
+            skip = pytest.mark.skip(reason=f"runs with TICKWHEEL_PROFILE={profiles[0]}")
+            for item in items:
+                if item.get_closest_marker(marker) is not None:
+                    item.add_marker(skip)

@@ -6,7 +6,6 @@ aside. No message is ever delivered with other bytes than were sent.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
@@ -18,16 +17,16 @@ from unittest import mock
 
 import pytest
 
-from tests.conftest import SOAK
 from tests.support.damage import Answers, Original, answers, flip_bit, make_directory
 from tests.support.driver import MIB, NOW_MS, SMALL
+from tests.support.profile import amount, limit_s
 from timerlog.errors import DamagedLog, StoreError, UnsupportedFormat
 from timerlog.files.small_files import seal
 from timerlog.recovery import checkpoint
 from timerlog.recovery.opening import ADOPTING_FORMAT
 from timerlog.store import Store
 
-FLIPS = int(os.environ.get("TICKWHEEL_FLIPS", "10000" if SOAK else "12"))
+FLIPS = amount("flips")
 KINDS = (
     "LOCK",
     "adopting",
@@ -95,7 +94,7 @@ def fate(original: Original, whole: Answers, name: str) -> str:
     return "set aside"
 
 
-@pytest.mark.timeout(0 if SOAK else 300)
+@pytest.mark.timeout(limit_s(300))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stop", ["clean", "power loss"])
 def test_no_flipped_bit_is_believed(original: Original, whole: Answers, kind: str, stop: str) -> None:

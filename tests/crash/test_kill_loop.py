@@ -6,7 +6,6 @@ What belongs together is there together or not at all.
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import trio
 
-from tests.conftest import SOAK
 from tests.integration.daemon_harness import Daemon
 from tests.support.crash_load import (
     BEAT_MS,
@@ -27,13 +25,14 @@ from tests.support.crash_load import (
     crash_again_and_again,
     now_ms,
 )
+from tests.support.profile import amount, limit_s
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.store import Store, StoreSettings
 
-KILLS = int(os.environ.get("TICKWHEEL_KILLS", "1000" if SOAK else "50"))
+KILLS = amount("kills")
 
 
-@pytest.mark.timeout(0 if SOAK else 240)
+@pytest.mark.timeout(limit_s(240))
 async def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path) -> None:
     ledger = Ledger()
     seed = random.randrange(1 << 32)

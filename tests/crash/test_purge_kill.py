@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -12,11 +11,12 @@ import trio
 
 from tests.integration.daemon_harness import Daemon
 from tests.support.crash_load import GROUP, PATIENCE_S, TOPIC, Ledger, Load, crash_again_and_again
+from tests.support.profile import amount, limit_s
 from tickwheel import Client, TickwheelError
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.store import Store, StoreSettings
 
-KILLS = 300 if os.environ.get("TICKWHEEL_SOAK") == "1" else 15
+KILLS = amount("purge_kills")
 SIZES = {"segment_bytes": "9MiB", "max_frame_bytes": "256KiB", "max_body_bytes": "64KiB"}
 
 
@@ -30,7 +30,7 @@ async def purge_again_and_again(load: Load, purged: list[int]) -> None:
             await trio.sleep(0.05)
 
 
-@pytest.mark.timeout(0 if KILLS > 50 else 240)
+@pytest.mark.timeout(limit_s(240))
 async def test_a_purge_loses_nothing_that_is_needed(tmp_path: Path) -> None:
     ledger, seed = Ledger(), random.randrange(1 << 32)
     purged: list[int] = []

@@ -13,9 +13,9 @@ from unittest import mock
 
 import pytest
 
-from tests.conftest import SOAK
 from tests.support.damage import Answers, Original, answers, make_directory
 from tests.support.driver import MIB
+from tests.support.profile import amount, limit_s
 from timerlog.files.small_files import seal
 from timerlog.recovery import checkpoint
 from timerlog.recovery.opening import ADOPTING_FORMAT
@@ -35,7 +35,7 @@ KINDS = (
     "timer.wheel",
 )
 #: How many places of a file are tried; of small ones, in a long run, every byte.
-PLACES = 5_000 if SOAK else 6
+PLACES = amount("torn_places")
 FATES = ("cut", "zeros", "garbage")
 
 
@@ -70,7 +70,7 @@ def tear(path: Path, at: int, fate: str) -> None:
         file.write(bytes(len(rest)) if fate == "zeros" else bytes(byte ^ 0xA5 for byte in rest))
 
 
-@pytest.mark.timeout(0 if SOAK else 240)
+@pytest.mark.timeout(limit_s(240))
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_torn_follows_from_the_log(original: Original, whole: Answers, kind: str) -> None:
     names = original.kinds()[kind]

@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
-from tests.conftest import SOAK
 from tests.integration.daemon_harness import Daemon, RawConnection
 from tests.support.frames import ack_payload
 from tests.support.native_frames import Item, SendFrame
+from tests.support.profile import amount
 from tickwheel.protocol.bodies.requests import REQUEST_CLASSES, encode_body, hello
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.sync import Client
 
-CONNECTIONS = 5_000 if SOAK else 150
+CONNECTIONS = amount("hostile_connections")
 NAMES = sorted({name for kind in REQUEST_CLASSES.values() for name in kind.__struct_fields__})
 VALUES = [
     None, True, -1, 0, 255, 65_536, (1 << 63) - 1, (1 << 64) - 1, 1.5, "", "t", "g", "x" * 200, "a/b",

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import SOAK
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
+from tests.support.profile import amount
 from tickwheel_native import crc32c
 from timerlog.errors import StoreError
 from timerlog.store import Store
 
-ROUNDS = 3_000 if SOAK else 100
+ROUNDS = amount("damaged_files")
 LATER_MS = NOW_MS + 100_000
 
 

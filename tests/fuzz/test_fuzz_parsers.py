@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fuzz.parsers import PARSERS
-from tests.conftest import SOAK
 from tests.support.native_frames import malformed_payloads
+from tests.support.profile import amount
 from tickwheel.protocol.bodies.requests import REQUEST_CLASSES
 
-EXAMPLES = 20_000 if SOAK else 100
+EXAMPLES = amount("parser_examples")
 
 GOOD_TEXTS = {
     "toml": [

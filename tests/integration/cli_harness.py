@@ -21,7 +21,7 @@ from unittest import mock
 import sniffio
 from click.testing import CliRunner
 
-from cli.main import root
+from tickwheel_cli.main import root
 
 PATIENCE_S = 60.0
 SPARK_PATIENCE_S = 180.0  # it has to start, on a machine that may be busy

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import tickwheel
 from tests.integration.cli_harness import Shell
+from tests.support.profile import examples
 from tickwheel import Client, sync, testing
 from tickwheel.errors import BadArgument, BadTime, NaiveDatetime, TickwheelError, TransactionRefused
 
@@ -396,7 +397,9 @@ anything = st.one_of(
 
 
 @given(value=anything)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_arbitrary_objects_as_times_ids_and_keys(broker: testing.TestBroker, value: Any) -> None:
     client = shared_client(broker)
     for call in (

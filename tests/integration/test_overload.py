@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import SOAK
 from tests.integration.daemon_harness import Daemon
+from tests.support.profile import amount
 from tickwheel.sync import Client
 from tickwheel_bench.load.soak import Sample, fit, soak, verdict
 from tickwheel_bench.load.soak_load import Load
 
 MIB = 1 << 20
 SLOW_DISK = "from tickwheel_bench.load.slow_disk import slow_down; slow_down(0.1)"
-SECONDS = 30 if SOAK else 2
+SECONDS = amount("overload_s")
 LONGEST_S = 60
 
 # How many such clients, settings of the broker, what happens in its process first, the refusals that must be counted,

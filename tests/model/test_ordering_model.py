@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered
+from tests.support.profile import examples
 from timerlog.commitlog.records import Outbound, send_payload
 from timerlog.layout import DeliveryState
 from timerlog.store import Store
@@ -179,4 +180,4 @@ class OrderingMachine(RuleBasedStateMachine):
 
 
 TestOrdering = OrderingMachine.TestCase
-TestOrdering.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestOrdering.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)

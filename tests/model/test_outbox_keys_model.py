@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 sa = pytest.importorskip("sqlalchemy")
 
-from tests.conftest import SOAK  # noqa: E402
+from tests.support.profile import examples  # noqa: E402
 from tickwheel.outbox import (  # noqa: E402
     Account,
     CounterOverflow,
@@ -469,4 +469,4 @@ class KeysMachine(RuleBasedStateMachine):
 
 
 TestKeys = KeysMachine.TestCase
-TestKeys.settings = settings(stateful_step_count=12, max_examples=400 if SOAK else 40)
+TestKeys.settings = settings(stateful_step_count=12, max_examples=examples(40))

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.conftest import SOAK
+from tests.support.profile import examples
 from tickwheel.outbox import MessageSettings, MessageTable
 from tickwheel.outbox.messages.backoff import wait_bounds_ns
 from tickwheel.outbox.messages.candidates import Candidate, Candidates
@@ -283,6 +283,4 @@ class MessagesMachine(RuleBasedStateMachine):
 
 
 TestMessages = MessagesMachine.TestCase
-TestMessages.settings = (
-    settings(stateful_step_count=40) if SOAK else settings(max_examples=25, stateful_step_count=40)
-)
+TestMessages.settings = settings(max_examples=examples(25), stateful_step_count=40)

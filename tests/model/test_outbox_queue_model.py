@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from tests.conftest import SOAK
+from tests.support.profile import examples
 from tickwheel import outbox
 from tickwheel.outbox import LeaseLost
 
@@ -170,4 +170,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(stateful_step_count=40, max_examples=400 if SOAK else 40)
+TestQueue.settings = settings(stateful_step_count=40, max_examples=examples(40))

@@ -15,24 +15,42 @@ SERVERS = {"postgresql": "postgres_server", "mariadb": "maria_server"}
 """The databases that are servers, and the fixture of each."""
 
 
+DURABLE_SERVERS = {"postgresql": "durable_postgres_server", "mariadb": "durable_maria_server"}
+"""Those that are killed, and keep their promises then."""
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[DatabaseServer]:
-    """A PostgreSQL server. Tests share it; each creates its own database."""
-    with server_for_tests(PostgresServer) as server:
+    """A PostgreSQL server that forgets everything in a crash. Tests share it; each creates its own database."""
+    with server_for_tests(PostgresServer, durable=False) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def maria_server() -> Iterator[DatabaseServer]:
-    """A MariaDB server. Tests share it; each creates its own database."""
+    """A MariaDB server that forgets everything in a crash. Tests share it; each creates its own database."""
+    with server_for_tests(MariaServer, durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def durable_postgres_server() -> Iterator[DatabaseServer]:
+    """A PostgreSQL server that tests may kill."""
+    with server_for_tests(PostgresServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def durable_maria_server() -> Iterator[DatabaseServer]:
+    """A MariaDB server that tests may kill."""
     with server_for_tests(MariaServer) as server:
         yield server
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=DURABLE_SERVERS)
 def database_server(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
     """Each server in turn, for tests that kill it. It runs again afterwards."""
-    server: DatabaseServer = request.getfixturevalue(SERVERS[request.param])
+    server: DatabaseServer = request.getfixturevalue(DURABLE_SERVERS[request.param])
     yield server
     server.start()
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
-from tests.conftest import SOAK
 from tests.support.databases import DatabaseServer
 from tests.support.key_spaces import PATIENCE_S, is_done, wait_until
+from tests.support.profile import amount
 from tickwheel.outbox import (
     DatabaseBusy,
     DatabaseUnavailable,
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("dispatcher", "executor")
 SENDERS = (b"a", b"m", b"z")
 BOXES = (b"box/1", b"box/2")
-ROUNDS = 60 if SOAK else 5
+ROUNDS = amount("key_space_kills")
 LEASE_S = 0.4
 
 

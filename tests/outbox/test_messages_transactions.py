@@ -215,13 +215,15 @@ async def test_locks_on_many_messages_do_not_hold_up_those_behind_them(database_
 
 async def test_users_with_few_connections(database_url: str) -> None:
     """A pool that is exhausted delays; it ends nothing."""
-    options = {"poolclass": sa.QueuePool, "pool_size": 2, "max_overflow": 0, "pool_timeout": 0.1}
+    options = {"poolclass": sa.QueuePool, "pool_size": 2, "max_overflow": 0, "pool_timeout": PATIENCE_S}
     with engine_of(database_url, **options) as engine:
         table = MessageTable(engine, "reminders").create()
         async with table.hub() as hub, hub.subscribe() as stream:
             await eventually(lambda: hub.stats.looks > 0)
             send(table, "a")
             await (await get(stream)).ack()
+            assert isinstance(engine.pool, sa.QueuePool)
+            engine.pool._timeout = 0.1  # only now is the pool to be exhausted
             with engine.connect() as _, engine.begin() as connection:
                 table.send(connection, message="b")
                 hub.ring(None)

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from tests.conftest import SOAK
 from tests.outbox.queue_worker import EFFECTS
 from tests.support.databases import DatabaseServer
+from tests.support.profile import amount
 from tickwheel import outbox
 
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = 600
-ROUNDS = 100 if SOAK else 5
+ROUNDS = amount("queue_kills")
 LEASE_MS = 400
 PATIENCE_S = 60
 

@@ -131,14 +131,14 @@ def test_stopped_server_comes_back_with_its_data(database_server: DatabaseServer
         assert numbers(url) == [1]
 
 
-def test_postgres_is_as_durable_as_crash_tests_need(postgres_server: DatabaseServer) -> None:
-    with connected(postgres_server.url("postgres")) as engine, engine.connect() as connection:
+def test_postgres_is_as_durable_as_crash_tests_need(durable_postgres_server: DatabaseServer) -> None:
+    with connected(durable_postgres_server.url("postgres")) as engine, engine.connect() as connection:
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
             assert connection.execute(text(f"SHOW {setting}")).scalar_one() == "on"
 
 
-def test_mariadb_is_as_durable_as_crash_tests_need(maria_server: DatabaseServer) -> None:
-    with connected(maria_server.url("mysql")) as engine, engine.connect() as connection:
+def test_mariadb_is_as_durable_as_crash_tests_need(durable_maria_server: DatabaseServer) -> None:
+    with connected(durable_maria_server.url("mysql")) as engine, engine.connect() as connection:
         for setting in ("innodb_flush_log_at_trx_commit", "innodb_doublewrite"):
             # How a switch that is on is shown depends on the version.
             assert connection.execute(text(f"SELECT @@{setting}")).scalar_one() in (1, "ON")

@@ -1,6 +1,6 @@
 """The simulator for hours: `make soak`, or
 
-TICKWHEEL_SOAK=1 TICKWHEEL_SOAK_SIMULATION_S=21600 pytest -s tests/simulation/test_soak.py
+TICKWHEEL_PROFILE=soak TICKWHEEL_SOAK_SIMULATION_S=21600 pytest -s tests/simulation/test_soak.py
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class NamedServer(DatabaseServer):
         )
 
 
-def server_for_tests(private: type[PrivateServer]) -> DatabaseServer:
+def server_for_tests(private: type[PrivateServer], *, durable: bool = True) -> DatabaseServer:
     """The server that the environment names, or else one of our own. Where neither can be had the test is skipped; or
     fails, in a run that must not skip it."""
     if named := os.environ.get(private.variable):
@@ -63,4 +63,4 @@ def server_for_tests(private: type[PrivateServer]) -> DatabaseServer:
         if os.environ.get("CI_DATABASES") == "required":
             pytest.fail(reason)
         pytest.skip(reason)
-    return private()
+    return private(durable=durable)

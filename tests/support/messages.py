@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from tickwheel.outbox import Database, MessageSettings, MessageTable
 from tickwheel.outbox.messages.stream import Message, Stream
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 60.0
 """How long a test waits for what must come; far more than it takes, because machines are busy."""
 NEVER_MS: Final = 3_600_000
 """Nothing in these tests waits for the poller."""

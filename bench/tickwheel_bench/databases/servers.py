@@ -108,7 +108,7 @@ class DatabaseServer(ABC):
 
 class PrivateServer(DatabaseServer):
     """A server of our own on a free port of 127.0.0.1. It ends, and its data is deleted, when our process ends
-    in whatever way."""
+    in whatever way. ``durable``: it keeps its promises also when the machine fails, which is slow."""
 
     #: The variable in which users name a server to use instead.
     variable: str
@@ -118,7 +118,8 @@ class PrivateServer(DatabaseServer):
     #: What a clean end of the server takes.
     stop_signal: signal.Signals
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = True) -> None:
+        self.durable = durable
         self.port = free_port()
         self.password = secrets.token_hex(16)
         home = URL.create(self.scheme, _ACCOUNT, self.password, "127.0.0.1", self.port)
@@ -210,6 +211,7 @@ class PrivateServer(DatabaseServer):
             return subprocess.Popen(
                 ["sh", "-c", _LAUNCH, "sh", *command],
                 cwd=self.folder,
+                env={**os.environ, "TMPDIR": str(self.folder)},  # where our own is, it may not write
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -256,11 +258,12 @@ class PostgresServer(PrivateServer):
         settings = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
-            "fsync": "on",
-            "synchronous_commit": "on",
-            "full_page_writes": "on",
+            **dict.fromkeys(
+                ("fsync", "synchronous_commit", "full_page_writes"), "on" if self.durable else "off"
+            ),
             "shared_buffers": "64MB",
             "max_connections": "100",
+            "dynamic_shared_memory_type": "mmap",  # in the data directory: elsewhere it would outlive a kill
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return [self._program("postgres"), "-D", str(self.data), "-p", str(self.port), *options]
@@ -311,7 +314,9 @@ class MariaServer(PrivateServer):
             *("--bind-address=127.0.0.1", f"--port={self.port}", "--skip-name-resolve"),
             # Inside the data directory, and relative: the whole path may be too long for a socket.
             *("--socket=server.sock", f"--pid-file={self.folder / 'mariadbd.pid'}"),
-            *("--innodb-flush-log-at-trx-commit=1", "--innodb-doublewrite=ON", *self._LAYOUT),
+            f"--innodb-flush-log-at-trx-commit={int(self.durable)}",
+            f"--innodb-doublewrite={'ON' if self.durable else 'OFF'}",
+            *self._LAYOUT,
             *("--innodb-buffer-pool-size=128M", "--innodb-buffer-pool-dump-at-shutdown=OFF"),
             *("--max-connections=100", "--character-set-server=utf8mb4"),
             f"--init-file={self.folder / 'accounts.sql'}",

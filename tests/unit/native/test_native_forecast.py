@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.native_pair import NOW_MS, Pair
+from tests.support.profile import examples
 
 times = st.integers(NOW_MS - 3, NOW_MS + 3)
 timer = st.tuples(
@@ -33,7 +34,7 @@ delivery = st.fixed_dictionaries(
     first=st.integers(1, 4),
     spread_ms=st.integers(0, 4),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_they_count_alike(
     timers: list[tuple[int, int, int, int]],
     rows: list[dict[str, int]],

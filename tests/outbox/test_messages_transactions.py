@@ -205,6 +205,7 @@ async def test_locks_on_many_messages_do_not_hold_up_those_behind_them(database_
                 async def go_on() -> None:
                     while True:
                         await anyio.to_thread.run_sync(lambda: send(table, "late", priority=90))
+                        await anyio.sleep(0.005)  # as long as a commit takes that is on the disk
 
                 group.start_soon(go_on)
                 with anyio.fail_after(PATIENCE_S):

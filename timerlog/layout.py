@@ -101,6 +101,24 @@ CALLED: Final = 32
 #: How messages are redelivered: their attempts count from 0 again; the group was done with them.
 RESET_ATTEMPTS, WERE_DONE = 1, 2
 
+#: What a MESSAGE record begins with: the head of every record, and all that stands before the key.
+MESSAGE_HEAD = np.dtype(
+    [
+        ("crc", "<u4"),
+        ("record_bytes", "<u4"),
+        ("type", "u1"),
+        ("flags", "u1"),
+        ("order_bytes", "<u2"),
+        ("topic_id", "<u4"),
+        ("id", "<u8"),
+        ("deliver_at_ms", "<i8"),
+        ("created_ms", "<i8"),
+        ("key_bytes", "<u2"),
+        ("headers_bytes", "<u2"),
+        ("body_bytes", "<u4"),
+    ]
+)
+RECORD_HEAD = np.dtype([*MESSAGE_HEAD.descr[:5], ("aux", "<u4")])
 ROW = np.dtype(
     [
         ("position", "<u8"),
@@ -135,3 +153,4 @@ PUT_HEAD = np.dtype([("tick_ms", "<i8"), ("first_seq", "<u8"), ("runs", "<u8")])
 TRANSACTION_ID_BYTES: Final = 16
 MARK_BODY_BYTES: Final = 8  # the durable position
 MESSAGE_HEAD_BYTES: Final = 48
+assert (MESSAGE_HEAD.itemsize, RECORD_HEAD.itemsize) == (MESSAGE_HEAD_BYTES, RECORD_HEAD_BYTES)

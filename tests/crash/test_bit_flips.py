@@ -20,10 +20,10 @@ import pytest
 from tests.support.damage import Answers, Original, answers, flip_bit, make_directory
 from tests.support.driver import MIB, NOW_MS, SMALL
 from tests.support.profile import amount, limit_s
+from timerlog.commitlog.segments import ADOPTING_FORMAT
 from timerlog.errors import DamagedLog, StoreError, UnsupportedFormat
 from timerlog.files.small_files import seal
 from timerlog.recovery import checkpoint
-from timerlog.recovery.opening import ADOPTING_FORMAT
 from timerlog.store import Store
 
 FLIPS = amount("flips")

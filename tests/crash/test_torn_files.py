@@ -16,9 +16,9 @@ import pytest
 from tests.support.damage import Answers, Original, answers, make_directory
 from tests.support.driver import MIB
 from tests.support.profile import amount, limit_s
+from timerlog.commitlog.segments import ADOPTING_FORMAT
 from timerlog.files.small_files import seal
 from timerlog.recovery import checkpoint
-from timerlog.recovery.opening import ADOPTING_FORMAT
 
 KINDS = (
     "LOCK",

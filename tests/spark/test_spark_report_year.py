@@ -12,9 +12,9 @@ import pytest
 
 from tests.integration.cli_harness import Shell
 from tickwheel.spark import make_report
+from timerlog.commitlog.view import LogView
 from timerlog.readers.describe import describe_directory
 from timerlog.readers.events import Events, event_types, read_events
-from timerlog.readers.snapshot import LogView
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -91,7 +91,6 @@ ARROWS: set[str] = {
     "tickwheel_broker.security.rights -> tickwheel_broker.broker",
     "tickwheel_cli.demo.views -> tickwheel_cli.looking.wheel_picture",
     "timerlog.bulk.adopt -> timerlog.store",
-    "timerlog.commitlog.reader -> timerlog.recovery.opening",
     "timerlog.purge.purger -> timerlog.store",
 }
 FULL_FOLDERS: set[str] = {

@@ -18,12 +18,13 @@ from tickwheel.spark.errors import PositionLost, SourceError
 from tickwheel.spark.messages import ARROW_TYPES
 from tickwheel.spark.options import EVENT_COLUMNS, ReadOptions
 from tickwheel.spark.predicates import Predicate
+from timerlog.commitlog.view import LogView
 from timerlog.errors import PositionGone
 from timerlog.layout import Int64Array, MessageState
 from timerlog.query.columns import LogColumns, shard_names
 from timerlog.readers.describe import Offline
 from timerlog.readers.events import EVENTS, NO_TIME, Events, event_types, position_after_rows, read_events
-from timerlog.readers.snapshot import LogView, Snapshot
+from timerlog.readers.snapshot import Snapshot
 
 #: By log number (16 hexadecimal digits): a position.
 Offset: TypeAlias = dict[str, int]

@@ -27,10 +27,10 @@ from timerlog.bulk.job import AdoptJob, AdoptReport, Keyed, Pause, Reject, Rejec
 from timerlog.bulk.job_files import JobFiles, clear_away
 from timerlog.bulk.write import Segment
 from timerlog.commitlog.records import AdoptedRecord
+from timerlog.commitlog.segments import ADOPTING, ADOPTING_FORMAT
 from timerlog.errors import BadJob, DiskFull, TooManyRejects
 from timerlog.files.small_files import seal
 from timerlog.layout import KEY_PARTITIONS, RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, MessageState
-from timerlog.recovery.opening import ADOPTING, ADOPTING_FORMAT
 from timerlog.wheel.timers import MESSAGE_TIMER
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tickwheel_native import crc32c, ffi, lib
 from timerlog.bulk.write import MANIFEST, MANIFEST_FORMAT, Manifest
-from timerlog.commitlog.log import pack_segment_header, unpack_segment_header
+from timerlog.commitlog.segments import pack_segment_header, unpack_segment_header
 from timerlog.errors import DECODE_ERRORS, BadJob, UnsupportedFormat
 from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, TRANSACTION_ID_BYTES, RecordType
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import crc32c, ffi, lib
-from timerlog.commitlog.log import pack_segment_header
+from timerlog.commitlog.segments import pack_segment_header
 from timerlog.errors import StoreError
 from timerlog.layout import (
     MAX_HEADERS_BYTES,

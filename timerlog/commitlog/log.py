@@ -10,7 +10,6 @@ control records, so that these go on when the disk is full; purging may spend th
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,12 +19,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from tickwheel_native import Buffer, crc32c, ffi, lib
-from timerlog.errors import BadSettings, DiskFull, LogFailed, NoAddressSpace, StoreError, UnsupportedFormat
+from tickwheel_native import Buffer, ffi, lib
+from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, pack_segment_header
+from timerlog.errors import BadSettings, DiskFull, LogFailed, StoreError
 from timerlog.files.disk import Disk, SegmentFile
 from timerlog.files.held_space import Lender, allocate_lent
 from timerlog.layout import (
-    FORMAT_VERSION,
     MAX_BATCH,
     MESSAGE_HEAD_BYTES,
     RECORD_HEAD_BYTES,
@@ -33,39 +32,10 @@ from timerlog.layout import (
     RecordType,
 )
 
-MAGIC: Final = b"TWCOMLOG"
-ADDRESS_SPACE_BYTES: Final = 1 << 44
 ALLOCATION_STEP_BYTES: Final = 16 * 1024 * 1024
 CONTROL_RESERVE_BYTES: Final = 1024 * 1024
 #: On a full disk not every sync is marked.
 _MARK_STEP_BYTES: Final = 4096
-_HEADER = struct.Struct("<8sIIQQQ")  # magic, format, 0, base, segment_bytes, log_id; then CRC-32C at byte 60
-
-
-def pack_segment_header(base: int, segment_bytes: int, log_id: int) -> bytes:
-    head = _HEADER.pack(MAGIC, FORMAT_VERSION, 0, base, segment_bytes, log_id).ljust(60, b"\0")
-    return head + struct.pack("<I", crc32c(head))
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentHeader:
-    base: int
-    segment_bytes: int
-    log_id: int
-
-
-def unpack_segment_header(data: bytes) -> SegmentHeader | None:
-    """Returns None when this is no whole header. Raises ``UnsupportedFormat`` for one of a newer version."""
-    if len(data) < SEGMENT_HEADER_BYTES or crc32c(data[:60]) != struct.unpack("<I", data[60:64])[0]:
-        return None
-    magic, version, _, base, segment_bytes, log_id = _HEADER.unpack(data[: _HEADER.size])
-    if magic != MAGIC:
-        return None
-    if version > FORMAT_VERSION:
-        raise UnsupportedFormat(
-            f"the CommitLog has format {version}; this version reads up to {FORMAT_VERSION}"
-        )
-    return SegmentHeader(base, segment_bytes, log_id)
 
 
 @dataclass(slots=True)
@@ -437,10 +407,3 @@ class CommitLog:
     def close(self) -> None:
         self.close_files()
         lib.tw_release(self.base_pointer, ADDRESS_SPACE_BYTES)
-
-
-def reserve_log_address_space() -> Any:
-    base = lib.tw_reserve(ADDRESS_SPACE_BYTES)
-    if base == ffi.NULL:
-        raise NoAddressSpace(f"cannot reserve address space for the log: {os.strerror(ffi.errno)}")
-    return base

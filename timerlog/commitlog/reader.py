@@ -1,25 +1,107 @@
-"""Segment files of a folder, mapped together so that every record of them can be verified; nothing is written."""
+"""Reading a log that others write, or wrote: where its records are whole, and what lies behind the first that is not.
+
+A start, an inspection, a repair and a backup all look for the same things: the first record that is not whole, and a
+MARK behind it, which says that the log was on the disk beyond it.
+"""
 
 from __future__ import annotations
 
-import errno
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from tickwheel_native import crc32c, ffi, lib
-from timerlog.commitlog.log import ADDRESS_SPACE_BYTES, reserve_log_address_space, unpack_segment_header
-from timerlog.errors import DamagedLog, DiskFull
-from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, TRANSACTION_ID_BYTES, RecordType
-from timerlog.recovery.opening import LogReader
+from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, reserve_log_address_space, unpack_segment_header
+from timerlog.errors import DamagedLog
+from timerlog.layout import (
+    MARK_BODY_BYTES,
+    RECORD_HEAD_BYTES,
+    SEGMENT_HEADER_BYTES,
+    TRANSACTION_ID_BYTES,
+    RecordType,
+)
+
+END_OF_RANGE, ZEROS, BAD_LENGTH, BAD_CHECKSUM, END_RECORD = range(5)
+REASONS: Final = ("end of file", "nothing written", "bad length", "bad checksum", "end of segment")
+_MARK_BYTES: Final = RECORD_HEAD_BYTES + MARK_BODY_BYTES
+_PIECE_BYTES: Final = 1 << 20
 
 
 def padded(size_bytes: int) -> int:
     """What a record takes: the next one begins at a multiple of 8."""
     return (size_bytes + 7) // 8 * 8
+
+
+@dataclass(slots=True)
+class LogReader:
+    """Reads the segments of an existing log."""
+
+    base: Any
+    segment_bytes: int
+    sizes: dict[int, int]  # base → size in bytes, of the segments with a whole header
+    counts: Any = field(default_factory=lambda: ffi.new("uint64_t[256]"))
+
+    def verify(self, position: int) -> tuple[int, int]:
+        """Returns (position of the first record that is not whole, reason) within the position's segment."""
+        segment = position // self.segment_bytes * self.segment_bytes
+        reason = ffi.new("int32_t *")
+        log = ffi.cast("uint8_t *", self.base)
+        end = segment + self.sizes[segment]
+        stop = int(lib.tw_log_verify(log, position, end, self.counts, reason))
+        return stop, int(reason[0])
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        """A copy: a broker may be writing there, and numpy does not bear that what it looks at changes."""
+        return bytes(ffi.buffer(ffi.cast("char *", self.base) + start, end - start))
+
+    def forget_counts(self) -> None:
+        """Counts records from 0 again."""
+        self.counts = ffi.new("uint64_t[256]")
+
+    def garbage_behind(self, position: int) -> int:
+        """How many bytes behind ``position`` in its segment reach to the last one that is not zero."""
+        segment = position // self.segment_bytes * self.segment_bytes
+        end = segment + self.sizes[segment]
+        for start in reversed(range(position, end, _PIECE_BYTES)):
+            used = self._bytes(start, min(start + _PIECE_BYTES, end)).rstrip(b"\0")
+            if used:
+                return start + len(used) - position
+        return 0
+
+    def marked_behind(self, position: int) -> int:
+        """The highest durable position that any whole MARK behind ``position`` names; 0 when there is none."""
+        highest = 0
+        for segment in sorted(self.sizes):
+            start = max(segment + SEGMENT_HEADER_BYTES, position)
+            end = segment + self.sizes[segment]
+            highest = max(highest, *(durable for _, durable in self._marks(start, end)), 0)
+        return highest
+
+    def marks_behind(self, position: int, end: int) -> list[int]:
+        """Where records begin behind ``position``: whole MARKs up to ``end``, and what they name."""
+        return [at for mark in self._marks(position, end) for at in mark]
+
+    def _marks(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """(where it lies, what it names) of each whole MARK."""
+        for at in range(-(-start // 8) * 8, end, _PIECE_BYTES):
+            yield from self._marks_in_piece(at, min(at + _PIECE_BYTES + _MARK_BYTES, end))
+
+    def _marks_in_piece(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        words = (end - start) // 8
+        if words <= 0:
+            return
+        data = np.frombuffer(self._bytes(start, start + words * 8), np.uint32).reshape(-1, 2)
+        # A MARK's second word is its length, its third word is its type.
+        places = np.flatnonzero(data[: max(0, words - 3), 1] == _MARK_BYTES)
+        for place in places[(data[places + 1, 0] & 0xFF) == RecordType.MARK]:
+            record = data[place : place + _MARK_BYTES // 8].tobytes()
+            if crc32c(record[4:]) == struct.unpack_from("<I", record)[0]:
+                yield start + int(place) * 8, struct.unpack_from("<Q", record, RECORD_HEAD_BYTES)[0]
 
 
 class MappedLog:
@@ -128,23 +210,3 @@ def _header(path: Path) -> Any:
     if header is None:
         raise DamagedLog(f"segment {path.name} has a damaged header")
     return header
-
-
-@contextmanager
-def full_disk_errors(target: Path) -> Iterator[None]:
-    """Says in our own terms that there is no room at ``target``."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"the disk that holds {target} is full") from error
-        raise
-
-
-def sync_directory(directory: Path) -> None:
-    """What was created or renamed in it is on the disk afterwards."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -84,6 +86,26 @@ def open_file(path: Path, flags: int, mode: int = 0o640) -> int:
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise TooManyOpenFiles(f"{path.name} cannot be opened: {error.strerror}") from error
+        raise
+
+
+def sync_directory(directory: Path) -> None:
+    """What was created or renamed in it is on the disk afterwards."""
+    fd = open_file(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def full_disk_errors(target: Path) -> Iterator[None]:
+    """Says in our own terms that there is no room at ``target``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"the disk that holds {target} is full") from error
         raise
 
 
@@ -169,11 +191,7 @@ class FileDisk:
 
     def sync_directory(self) -> None:
         for path in (self._log_directory, self.directory):
-            fd = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            sync_directory(path)
 
     def read(self, name: str) -> bytes | None:
         try:

@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 
 from tickwheel_native import crc32c
-from timerlog.commitlog.log import pack_segment_header, unpack_segment_header
-from timerlog.commitlog.reader import MappedLog, full_disk_errors, sync_directory
+from timerlog.commitlog.reader import END_RECORD, REASONS, MappedLog
+from timerlog.commitlog.segments import pack_segment_header, unpack_segment_header
 from timerlog.errors import (
     BackupTargetInUse,
     BadBackup,
@@ -29,11 +29,10 @@ from timerlog.errors import (
     NoDataDirectory,
     UnsupportedFormat,
 )
-from timerlog.files.disk import FileDisk
+from timerlog.files.disk import FileDisk, full_disk_errors, sync_directory
 from timerlog.files.small_files import seal, unseal
 from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery import checkpoint as checkpoints
-from timerlog.recovery.opening import END_RECORD, REASONS
 
 NAME: Final = "backup.json"
 BACKUP_FORMAT: Final = 1

@@ -15,22 +15,20 @@ from typing import Final
 import msgspec
 
 from tickwheel_native import lib
-from timerlog.commitlog.log import ADDRESS_SPACE_BYTES, SegmentHeader, reserve_log_address_space
+from timerlog.commitlog.reader import END_OF_RANGE, END_RECORD, REASONS, ZEROS, LogReader
+from timerlog.commitlog.segments import (
+    ADDRESS_SPACE_BYTES,
+    SegmentHeader,
+    is_unused,
+    read_segment_header,
+    reserve_log_address_space,
+)
 from timerlog.errors import NoDataDirectory
 from timerlog.files.checksums import table_sum
 from timerlog.files.disk import Disk, FileDisk
 from timerlog.layout import FORMAT_VERSION, KEYS_MAGIC, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery import checkpoint as checkpoints
 from timerlog.recovery.checkpoint import Checkpoint
-from timerlog.recovery.opening import (
-    END_OF_RANGE,
-    END_RECORD,
-    REASONS,
-    ZEROS,
-    LogReader,
-    is_unused,
-    read_segment_header,
-)
 
 #: How often segments may be purged while they are being opened.
 _ATTEMPTS: Final = 10

@@ -29,15 +29,14 @@ import msgspec
 import numpy as np
 
 from tickwheel_native import crc32c, lib
-from timerlog.commitlog.log import SegmentHeader, pack_segment_header, unpack_segment_header
-from timerlog.commitlog.reader import MappedLog, full_disk_errors, padded, sync_directory
+from timerlog.commitlog.reader import END_RECORD, REASONS, MappedLog, padded
+from timerlog.commitlog.segments import SegmentHeader, pack_segment_header, unpack_segment_header
 from timerlog.errors import NoDataDirectory, Unrepairable
-from timerlog.files.disk import FileDisk
+from timerlog.files.disk import FileDisk, full_disk_errors, sync_directory
 from timerlog.files.lock import DirectoryLock
 from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery import checkpoint as checkpoints
 from timerlog.recovery.checkpoint import Checkpoint
-from timerlog.recovery.opening import END_RECORD, REASONS
 from timerlog.recovery.replay import Contradiction, Replayer
 from timerlog.settings import StoreSettings
 from timerlog.tables.apply import Applier

@@ -16,9 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timerlog.commitlog.records import TopicRecord
+from timerlog.commitlog.view import Records
 from timerlog.layout import MESSAGE_HEAD_BYTES, DeliveryState, Int64Array, MessageState
 from timerlog.names import DEAD_HEADER, shard_name
-from timerlog.readers.snapshot import Chunk, Records, Snapshot
+from timerlog.readers.snapshot import Chunk, Snapshot
 
 IN_RETRY: Final = 1  #: delivery flag: the lease has ended, and the message waits for the next one
 _TIME: Final = pa.timestamp("ms", "UTC")

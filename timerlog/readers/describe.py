@@ -19,8 +19,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from timerlog.commitlog.log import ADDRESS_SPACE_BYTES, SegmentHeader, unpack_segment_header
 from timerlog.commitlog.records import GroupRecord, TopicRecord
+from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, SegmentHeader, unpack_segment_header
+from timerlog.commitlog.view import LogView
 from timerlog.errors import BadDirectory, DamagedLog, NoDataDirectory, PositionGone, TablesMissing
 from timerlog.files.disk import FileDisk
 from timerlog.layout import (
@@ -30,7 +31,7 @@ from timerlog.layout import (
     Int64Array,
     RecordType,
 )
-from timerlog.readers.snapshot import Description, LogView
+from timerlog.readers.snapshot import Description
 from timerlog.recovery import checkpoint as checkpoints
 from timerlog.recovery.checkpoint import Checkpoint
 

@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from timerlog.commitlog.reader import END_RECORD
+from timerlog.commitlog.view import LogView
 from timerlog.errors import DamagedLog
 from timerlog.layout import RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, Array, Int64Array, RecordType
-from timerlog.readers.snapshot import LogView
-from timerlog.recovery.opening import END_RECORD
 
 NO_TIME: Final = -1  #: the log does not say when
 CHUNK_ROWS: Final = 100_000

@@ -8,24 +8,24 @@ store refuses to open, because cutting there would drop acknowledged messages.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 
-from tickwheel_native import crc32c, ffi, lib
-from timerlog.commitlog.log import (
+from tickwheel_native import ffi, lib
+from timerlog.commitlog.log import CONTROL_RESERVE_BYTES, CommitLog
+from timerlog.commitlog.reader import END_RECORD, LogReader
+from timerlog.commitlog.segments import (
     ADDRESS_SPACE_BYTES,
-    CONTROL_RESERVE_BYTES,
-    CommitLog,
+    ADOPTING,
+    ADOPTING_FORMAT,
     SegmentHeader,
+    is_unused,
+    read_segment_header,
     reserve_log_address_space,
-    unpack_segment_header,
 )
 from timerlog.errors import DamagedLog
 from timerlog.files.checksums import are_as_they_were
@@ -33,7 +33,6 @@ from timerlog.files.disk import Disk
 from timerlog.files.held_space import Reserve
 from timerlog.files.small_files import unseal
 from timerlog.layout import (
-    MARK_BODY_BYTES,
     RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
     RecordType,
@@ -46,15 +45,8 @@ from timerlog.tables.answers import RememberedAnswers
 from timerlog.tables.apply import Applier
 from timerlog.tables.tables import Tables, refuse_newer_tables, remove_derived_files
 
-END_OF_RANGE, ZEROS, BAD_LENGTH, BAD_CHECKSUM, END_RECORD = range(5)
-REASONS: Final = ("end of file", "nothing written", "bad length", "bad checksum", "end of segment")
 NEED_KEYS: Final = 13
-#: Lists the segments that are being taken into the log, while that lasts.
-ADOPTING: Final = "adopting"
-ADOPTING_FORMAT: Final = 1
 _FIRST_BYTES: Final = 64 * 1024
-_MARK_BYTES: Final = RECORD_HEAD_BYTES + MARK_BODY_BYTES
-_PIECE_BYTES: Final = 1 << 20
 
 
 class RecoveryReport(msgspec.Struct, kw_only=True):
@@ -79,102 +71,6 @@ class Opened:
     applier: Applier
     report: RecoveryReport
     reserve: Reserve
-
-
-def read_segment_header(disk: Disk, base_pointer: Any, base: int) -> SegmentHeader | None:
-    """Reads a segment's header through a temporary mapping; None when it is not whole."""
-    file = disk.open_segment(base, create=False)
-    try:
-        if file.size_bytes < SEGMENT_HEADER_BYTES:
-            return None
-        file.map_into(base_pointer, 0, 4096)
-        data = bytes(ffi.buffer(ffi.cast("char *", base_pointer), SEGMENT_HEADER_BYTES))
-        lib.tw_unmap_to_reserved(base_pointer, 0, 4096)
-    finally:
-        file.close()
-    return unpack_segment_header(data)
-
-
-def is_unused(disk: Disk, base_pointer: Any, base: int) -> bool:
-    """Whether a segment without a header is one whose creation was interrupted: nothing was ever written to it."""
-    file = disk.open_segment(base, create=False)
-    try:
-        if file.size_bytes == 0:
-            return True
-        file.map_into(base_pointer, 0, file.size_bytes)
-        content = np.frombuffer(ffi.buffer(ffi.cast("char *", base_pointer), file.size_bytes), np.uint8)
-        unused = not content.any()
-        lib.tw_unmap_to_reserved(base_pointer, 0, file.size_bytes)
-        return unused
-    finally:
-        file.close()
-
-
-@dataclass(slots=True)
-class LogReader:
-    """Reads the segments of an existing log."""
-
-    base: Any
-    segment_bytes: int
-    sizes: dict[int, int]  # base → size in bytes, of the segments with a whole header
-    counts: Any = field(default_factory=lambda: ffi.new("uint64_t[256]"))
-
-    def verify(self, position: int) -> tuple[int, int]:
-        """Returns (position of the first record that is not whole, reason) within the position's segment."""
-        segment = position // self.segment_bytes * self.segment_bytes
-        reason = ffi.new("int32_t *")
-        log = ffi.cast("uint8_t *", self.base)
-        end = segment + self.sizes[segment]
-        stop = int(lib.tw_log_verify(log, position, end, self.counts, reason))
-        return stop, int(reason[0])
-
-    def _bytes(self, start: int, end: int) -> bytes:
-        """A copy: a broker may be writing there, and numpy does not bear that what it looks at changes."""
-        return bytes(ffi.buffer(ffi.cast("char *", self.base) + start, end - start))
-
-    def forget_counts(self) -> None:
-        """Counts records from 0 again."""
-        self.counts = ffi.new("uint64_t[256]")
-
-    def garbage_behind(self, position: int) -> int:
-        """How many bytes behind ``position`` in its segment reach to the last one that is not zero."""
-        segment = position // self.segment_bytes * self.segment_bytes
-        end = segment + self.sizes[segment]
-        for start in reversed(range(position, end, _PIECE_BYTES)):
-            used = self._bytes(start, min(start + _PIECE_BYTES, end)).rstrip(b"\0")
-            if used:
-                return start + len(used) - position
-        return 0
-
-    def marked_behind(self, position: int) -> int:
-        """The highest durable position that any whole MARK behind ``position`` names; 0 when there is none."""
-        highest = 0
-        for segment in sorted(self.sizes):
-            start = max(segment + SEGMENT_HEADER_BYTES, position)
-            end = segment + self.sizes[segment]
-            highest = max(highest, *(durable for _, durable in self._marks(start, end)), 0)
-        return highest
-
-    def marks_behind(self, position: int, end: int) -> list[int]:
-        """Where records begin behind ``position``: whole MARKs up to ``end``, and what they name."""
-        return [at for mark in self._marks(position, end) for at in mark]
-
-    def _marks(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """(where it lies, what it names) of each whole MARK."""
-        for at in range(-(-start // 8) * 8, end, _PIECE_BYTES):
-            yield from self._marks_in_piece(at, min(at + _PIECE_BYTES + _MARK_BYTES, end))
-
-    def _marks_in_piece(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        words = (end - start) // 8
-        if words <= 0:
-            return
-        data = np.frombuffer(self._bytes(start, start + words * 8), np.uint32).reshape(-1, 2)
-        # A MARK's second word is its length, its third word is its type.
-        places = np.flatnonzero(data[: max(0, words - 3), 1] == _MARK_BYTES)
-        for place in places[(data[places + 1, 0] & 0xFF) == RecordType.MARK]:
-            record = data[place : place + _MARK_BYTES // 8].tobytes()
-            if crc32c(record[4:]) == struct.unpack_from("<I", record)[0]:
-                yield start + int(place) * 8, struct.unpack_from("<Q", record, RECORD_HEAD_BYTES)[0]
 
 
 def open_directory(

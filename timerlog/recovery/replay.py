@@ -6,7 +6,7 @@ import struct
 from typing import Any, Final
 
 from tickwheel_native import ffi, lib
-from timerlog.commitlog.log import ADDRESS_SPACE_BYTES
+from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES
 from timerlog.errors import DECODE_ERRORS, DamagedLog, StoreError
 from timerlog.layout import RECORD_HEAD_BYTES, TRANSACTION_ID_BYTES, RecordType
 from timerlog.tables.apply import Applier

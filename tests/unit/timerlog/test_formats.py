@@ -15,13 +15,13 @@ from tests.support.frames import send
 from tickwheel_native import crc32c
 from timerlog.bulk.job_files import JobFiles
 from timerlog.bulk.write import MANIFEST
+from timerlog.commitlog.segments import ADOPTING, ADOPTING_FORMAT
 from timerlog.errors import UnsupportedFormat
 from timerlog.files.disk import FileDisk
 from timerlog.files.small_files import seal
 from timerlog.maintenance.inspect import inspect_directory
 from timerlog.maintenance.repair import repair
 from timerlog.recovery import checkpoint
-from timerlog.recovery.opening import ADOPTING, ADOPTING_FORMAT
 from timerlog.store import Store
 
 

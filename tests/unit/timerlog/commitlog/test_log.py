@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.driver import MIB, NOW_MS, SMALL
 from tests.support.frames import send
-from timerlog.commitlog.log import pack_segment_header, unpack_segment_header
+from timerlog.commitlog.segments import pack_segment_header, unpack_segment_header
 from timerlog.engine.produce import Stop
 from timerlog.errors import DiskFull, LogFailed, StoreError, UnsupportedFormat
 from timerlog.files.disk import FileSegment

@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
+from timerlog.commitlog.reader import LogReader
 from timerlog.errors import StoreError
 from timerlog.files.disk import FileDisk
 from timerlog.maintenance import inspect
 from timerlog.maintenance.inspect import inspect_directory
-from timerlog.recovery.opening import LogReader
 from timerlog.store import Store
 
 

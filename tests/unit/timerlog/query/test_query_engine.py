@@ -15,9 +15,10 @@ from tests.support.driver import NOW_MS, pump
 from tests.support.frames import send
 from tests.support.queried import answer_to, ask, job
 from tickwheel.protocol.frames import FrameReader, FrameType
+from timerlog.commitlog.view import LogView
 from timerlog.query.columns import TABLE_COLUMNS
 from timerlog.query.worker import run_job
-from timerlog.readers.snapshot import LogView, Snapshot
+from timerlog.readers.snapshot import Snapshot
 from timerlog.store import Store
 
 

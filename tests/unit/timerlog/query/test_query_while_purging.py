@@ -13,9 +13,10 @@ from tests.support.driver import NOW_MS
 from tests.support.purging import LATER_MS, content, fill, mixed
 from tests.support.queried import ask, expected_rows
 from timerlog.commitlog.records import GroupRecord
+from timerlog.commitlog.view import LogView
 from timerlog.layout import Array, Int64Array, MessageState
 from timerlog.query.columns import LogColumns
-from timerlog.readers.snapshot import LogView, Snapshot, describe
+from timerlog.readers.snapshot import Snapshot, describe
 from timerlog.store import Store
 
 

@@ -12,13 +12,14 @@ import pytest
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.purging import LATER_MS, content, mixed
 from tests.support.queried import send_all
-from timerlog.commitlog.log import pack_segment_header
 from timerlog.commitlog.records import pack_lease, unpack_lease
+from timerlog.commitlog.segments import pack_segment_header
+from timerlog.commitlog.view import LogView
 from timerlog.errors import BadDirectory, DamagedLog, PositionGone, TablesMissing
 from timerlog.layout import RUN, SEGMENT_HEADER_BYTES
 from timerlog.readers.describe import Offline, describe_directory
 from timerlog.readers.events import event_types, read_events
-from timerlog.readers.snapshot import LogView, Snapshot, describe
+from timerlog.readers.snapshot import Snapshot, describe
 from timerlog.store import Store
 
 

@@ -13,10 +13,10 @@ import pytest
 from tests.support.driver import NOW_MS, pump
 from tests.support.queried import send_all
 from tests.support.reader import Reader
+from timerlog.commitlog.view import LogView
 from timerlog.errors import DamagedLog
 from timerlog.readers.describe import describe_directory
 from timerlog.readers.events import EVENTS, Events, event_types, position_after_rows, read_events
-from timerlog.readers.snapshot import LogView
 from timerlog.store import Store
 
 ALL = frozenset(EVENTS)

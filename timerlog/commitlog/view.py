@@ -1,0 +1,219 @@
+"""The CommitLog as columns: many records at once, from the files that a broker may be writing.
+
+Segments are mapped when they are first looked at; what is found is copied before it is judged, because a purge may take
+the file, and the next look finds the record where it lies then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tickwheel_native import ffi, lib
+from timerlog.commitlog.reader import END_RECORD, LogReader
+from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, reserve_log_address_space
+from timerlog.files.mapped_file import mapped
+from timerlog.layout import (
+    MESSAGE_HEAD,
+    MESSAGE_HEAD_BYTES,
+    RECORD_HEAD,
+    SEGMENT_HEADER_BYTES,
+    Array,
+    Int64Array,
+)
+
+_SCANNED: Final = 65_536
+_SCAN_FULL: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Where in the log the parts of messages are; ``is_whole`` is false where the record is no longer there."""
+
+    is_whole: npt.NDArray[np.bool_]
+    positions: Int64Array
+    key_bytes: Int64Array
+    headers_bytes: Int64Array
+    order_bytes: Int64Array
+    body_bytes: Int64Array
+
+    def keys(self) -> tuple[Int64Array, Int64Array]:
+        """Start and length of each key."""
+        return self.positions + MESSAGE_HEAD_BYTES, self.key_bytes
+
+    def headers(self) -> tuple[Int64Array, Int64Array]:
+        """Start and length of each message's headers."""
+        return self.positions + MESSAGE_HEAD_BYTES + self.key_bytes, self.headers_bytes
+
+    def order_keys(self) -> tuple[Int64Array, Int64Array]:
+        """Start and length of each ordering key."""
+        return self.positions + MESSAGE_HEAD_BYTES + self.key_bytes + self.headers_bytes, self.order_bytes
+
+    def bodies(self) -> tuple[Int64Array, Int64Array]:
+        """Start and length of each body."""
+        starts, lengths = self.order_keys()
+        return starts + lengths, self.body_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """Positions of records, in order; ``stop``: where the scan went on or ended; ``reason``: why it ended there, as
+    ``timerlog.commitlog.reader.REASONS`` has them, or None: it goes on."""
+
+    positions: Int64Array
+    stop: int
+    reason: int | None
+
+
+class LogView:
+    """The CommitLog's segments, mapped when they are first looked at; a position is an index into ``_bytes``."""
+
+    def __init__(self, directory: Path, segment_bytes: int) -> None:
+        self._directory, self._segment_bytes = directory, segment_bytes
+        self._base = reserve_log_address_space()
+        flat = np.frombuffer(ffi.buffer(ffi.cast("char *", self._base), ADDRESS_SPACE_BYTES), np.uint8)
+        self._words = flat.view("<u8")
+        self._bytes = flat.data
+        self._ends: dict[int, int] = {}
+
+    def close(self) -> None:
+        lib.tw_release(self._base, ADDRESS_SPACE_BYTES)
+
+    def records(self, ids: Int64Array, rows: Array) -> Records:
+        """Finds the records of messages. What they say is checked against the rows, their checksum is not."""
+        positions = rows["position"].astype(np.int64)
+        sizes = rows["record_bytes"].astype(np.int64)
+        readable = (sizes >= MESSAGE_HEAD_BYTES) & (positions + sizes <= self._readable_ends(positions))
+        count = len(ids)
+        is_whole, lengths = np.empty(count, np.uint8), np.empty((4, count), np.int64)
+        lib.tw_message_parts(
+            ffi.cast("uint8_t *", self._base),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(ids, np.int64)),
+            ffi.from_buffer("uint64_t[]", positions),
+            ffi.from_buffer("uint64_t[]", np.where(readable, sizes, 0)),
+            count,
+            ffi.from_buffer("uint8_t[]", is_whole),
+            ffi.from_buffer("int64_t[]", lengths),
+        )
+        return Records(is_whole.view(np.bool_), positions, *lengths)
+
+    def map_more(self, positions: Int64Array) -> bool:
+        """Maps what the segments of some positions have grown by; whether there was any."""
+        has_grown = False
+        for number in np.unique(positions // self._segment_bytes).tolist():
+            base = number * self._segment_bytes
+            known = self._ends.get(base, 0)
+            self._ends[base] = max(known, self._map(base))
+            has_grown |= self._ends[base] > known
+        return has_grown
+
+    def read(self, start: int, size_bytes: int) -> bytes:
+        """Bytes that ``records`` or ``scan`` has found."""
+        return bytes(self._bytes[start : start + size_bytes])
+
+    def gather(self, starts: Int64Array, sizes: Int64Array) -> npt.NDArray[np.uint8]:
+        """Pieces that ``records`` has found, one behind the other."""
+        gathered = np.empty(int(sizes.sum()), np.uint8)
+        lib.tw_gather(
+            ffi.cast("uint8_t *", self._base),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(starts)),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(sizes)),
+            len(starts),
+            ffi.from_buffer("uint8_t[]", gathered),
+        )
+        return gathered
+
+    def are_right(self, positions: Int64Array, sizes: Int64Array) -> npt.NDArray[np.bool_]:
+        """Whether each of the records that ``records`` has found matches its checksum."""
+        right = np.empty(len(positions), np.uint8)
+        lib.tw_check_records(
+            ffi.cast("uint8_t *", self._base),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(positions)),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(sizes)),
+            len(positions),
+            ffi.from_buffer("uint8_t[]", right),
+        )
+        return right.astype(bool)
+
+    def heads(self, positions: Int64Array) -> Array:
+        """The heads of records that ``scan`` has found."""
+        return self._items(positions, RECORD_HEAD)
+
+    def word(self, positions: Int64Array) -> Int64Array:
+        """The whole numbers of 8 bytes at some positions, each a multiple of 8."""
+        return self._words[positions // 8].view(np.int64)
+
+    def messages(self, positions: Int64Array) -> Array:
+        """The heads of MESSAGE records that ``scan`` has found, with all that stands before the key."""
+        return self._items(positions, MESSAGE_HEAD)
+
+    def _items(self, positions: Int64Array, dtype: np.dtype[Any]) -> Array:
+        found: Array = self.gather(positions, np.full(len(positions), dtype.itemsize)).view(dtype)
+        return found
+
+    def scan(self, position: int, end: int, wanted: frozenset[int] | None = None) -> Iterator[Scanned]:
+        """Checks the records from ``position`` on, from segment to segment, up to ``end`` or the first that is broken,
+        and says where those of the ``wanted`` types lie (None: all but END), some at a time; the last part has a
+        ``reason``. Inside a record of records, ``end`` is its end."""
+        types = bytes(wanted is None or kind in wanted for kind in range(256))
+        found, reason = ffi.new("uint64_t *"), ffi.new("int32_t *")
+        while True:
+            base = position // self._segment_bytes * self._segment_bytes
+            position = max(position, base + SEGMENT_HEADER_BYTES)
+            positions = np.empty(_SCANNED, np.uint64)
+            stop = lib.tw_log_scan(
+                ffi.cast("uint8_t *", self._base), position, min(self._end(base), end), types, len(positions),
+                ffi.from_buffer("uint64_t[]", positions), found, reason,
+            )  # fmt: skip
+            here = positions[: found[0]].astype(np.int64)
+            position = int(stop)
+            if reason[0] == END_RECORD and base + self._segment_bytes < end:
+                yield Scanned(here, position, None)
+                position = base + self._segment_bytes
+            elif reason[0] == _SCAN_FULL:
+                yield Scanned(here, position, None)
+            else:
+                yield Scanned(here, position, int(reason[0]))
+                return
+
+    def marked_behind(self, position: int) -> int:
+        """The highest durable position that a MARK behind ``position`` in its segment names; 0 when there is none."""
+        base = position // self._segment_bytes * self._segment_bytes
+        end = self._end(base)
+        sizes = {base: end - base} if end else {}
+        return LogReader(self._base, self._segment_bytes, sizes).marked_behind(position)
+
+    def _readable_ends(self, positions: Int64Array) -> Int64Array:
+        """For each position, where the readable part of its segment ends; 0 when it is gone."""
+        numbers = positions // self._segment_bytes
+        if len(numbers) and (numbers == numbers[0]).all():  # as a rule
+            return np.full(len(numbers), self._end(int(numbers[0]) * self._segment_bytes))
+        segments, which = np.unique(numbers, return_inverse=True)
+        ends = np.array([self._end(int(number) * self._segment_bytes) for number in segments], np.int64)
+        return ends[which] if len(ends) else np.zeros(0, np.int64)
+
+    def _end(self, base: int) -> int:
+        end = self._ends.get(base)
+        if end is None:
+            end = self._ends[base] = self._map(base)
+        return end
+
+    def _map(self, base: int) -> int:
+        path = self._directory / f"{base:020d}.log"
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return 0
+        try:
+            size = min(os.fstat(fd).st_size, self._segment_bytes)
+            if size:
+                mapped(lib.tw_map_file(self._base, base, fd, 0, size, 0), path)
+        finally:
+            os.close(fd)
+        return base + size

@@ -46,7 +46,7 @@ def as_tuples(timers: Timers) -> list[Timer]:
 
 def memory(wheel: TimerWheel) -> tuple[bytes, bytes]:
     used = int(wheel._wheel["tail"]) * 32
-    return wheel._wheel.tobytes(), wheel._log.array(np.uint8, 0, used).tobytes()
+    return wheel._wheel.tobytes(), wheel.timer_log.region.array(np.uint8, 0, used).tobytes()
 
 
 class WheelMachine(RuleBasedStateMachine):

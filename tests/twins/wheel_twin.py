@@ -20,13 +20,12 @@ from timerlog.wheel.native_core import (
     NEVER,
     SLOTS,
     STRANDS,
-    TIMER_DTYPE,
     DamagedWheel,
-    capacity,
     view,
 )
+from timerlog.wheel.timer_log import RESERVE_BYTES, TIMER_DTYPE, TimerLog
 from timerlog.wheel.timers import Timers
-from timerlog.wheel.wheel import LOG_RESERVE_BYTES, TimerWheel
+from timerlog.wheel.wheel import TimerWheel
 
 OPEN_LEVELS = LEVELS - 1
 LEAD_MS = (1024, 60 * 1000, 60 * 60 * 1000)
@@ -102,9 +101,9 @@ class TwinCore:
     def tick(self, tick_ms: int) -> None:
         self.wheel["tick"] = tick_ms
 
-    def use(self, log: Region) -> None:
+    def use(self, log: TimerLog) -> None:
         """Looks at the log's records; the region can be another one after ``free_space``."""
-        self.records = log.array(TIMER_DTYPE, 0, LOG_RESERVE_BYTES // TIMER_DTYPE.itemsize)
+        self.records = log.region.array(TIMER_DTYPE, 0, RESERVE_BYTES // TIMER_DTYPE.itemsize)
 
     def chain(self, chain: Any) -> Chain:
         return Chain(chain, self.records, self.wheel)
@@ -156,10 +155,10 @@ class TwinCore:
 
     # -- linking --
 
-    def room(self, log: Region) -> int:
-        return int(self.wheel["free_list"]["count"]) + capacity(log) - int(self.wheel["tail"])
+    def room(self, log: TimerLog) -> int:
+        return int(self.wheel["free_list"]["count"]) + log.capacity - int(self.wheel["tail"])
 
-    def link(self, log: Region, timers: Timers) -> int:
+    def link(self, log: TimerLog, timers: Timers) -> int:
         self.use(log)
         if max(timers.due_ms.tolist(), default=0) > LAST_DUE_MS:
             raise BadTime("a due time is too far away")
@@ -298,7 +297,7 @@ class TwinCore:
         return bool(self.wheel["cascade"]["count"].any())
 
     def turn(
-        self, log: Region, target_ms: int, into: Timers, budget: int, crowd_limit: int
+        self, log: TimerLog, target_ms: int, into: Timers, budget: int, crowd_limit: int
     ) -> tuple[int, bool]:
         self.use(log)
         target_ms = min(target_ms, LAST_DUE_MS)
@@ -322,7 +321,7 @@ class TwinCore:
         more = full or self.tick < target_ms or int(self.wheel["crowds"]) > 0 or self.is_cascading()
         return collected, more
 
-    def walk(self, log: Region, index: int, into: Timers, limit: int) -> int:
+    def walk(self, log: TimerLog, index: int, into: Timers, limit: int) -> int:
         self.use(log)
         crowds = int(self.wheel["crowds"])
         if index >= crowds:

@@ -18,7 +18,7 @@ from timerlog.commitlog.log import CONTROL_RESERVE_BYTES, CommitLog
 from timerlog.files.holes import PAGE_BYTES
 from timerlog.layout import ARRIVAL, DELIVERY, PUT_HEAD, RECORD_HEAD_BYTES, RUN
 from timerlog.tables.tables import Tables
-from timerlog.wheel.native_core import TIMER_DTYPE
+from timerlog.wheel.timer_log import TIMER_DTYPE
 from timerlog.wheel.wheel import TimerWheel
 
 PUT_BYTES: Final = RECORD_HEAD_BYTES + PUT_HEAD.itemsize + RUN.itemsize

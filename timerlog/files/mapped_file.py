@@ -67,6 +67,13 @@ class Region:
             self.close()
             raise
 
+    @classmethod
+    def fresh(cls, path: Path | None, reserve_bytes: int, lender: Lender | None = None) -> Region:
+        """One that starts empty, whatever file was there."""
+        if path is not None:
+            path.unlink(missing_ok=True)
+        return cls(path, reserve_bytes, lender)
+
     @contextmanager
     def _file(self) -> Iterator[int]:
         """The file, open for a moment: thousands of topics must not need thousands of descriptors."""

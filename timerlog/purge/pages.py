@@ -15,7 +15,8 @@ import numpy as np
 from timerlog.files.holes import PAGE_BYTES
 from timerlog.files.mapped_file import Region
 from timerlog.layout import HEADER_BYTES, UInt64Array
-from timerlog.tables.tables import Table, Tables
+from timerlog.tables.table import Table
+from timerlog.tables.tables import Tables
 
 #: Half a megabyte at a time, so that nobody who touches the file waits long.
 _PAGES_A_STEP: Final = 128

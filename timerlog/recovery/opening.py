@@ -315,7 +315,7 @@ class _Recovery:
                 tables.grow_orders(group_id)
         if self.report.was_clean and not self.report.replayed_bytes:
             return
-        tables.clear_keys()
+        tables.keys.clear()
         at, need = ffi.new("uint64_t *", int(native.first_id)), ffi.new("uint64_t *")
         while lib.tw_rebuild_keys(native, at, tables.next_id, need) == NEED_KEYS:
-            tables.grow_keys(int(need[0]))
+            tables.keys.grow(int(need[0]))

@@ -17,10 +17,9 @@ import numpy.typing as npt
 
 from tickwheel_native import ffi, lib
 from timerlog.commitlog.records import GroupRecord, TopicRecord
-from timerlog.errors import StoreError, UnsupportedFormat
+from timerlog.errors import UnsupportedFormat
 from timerlog.files.checksums import table_sum
 from timerlog.files.held_space import Lender
-from timerlog.files.holes import PAGE_BYTES
 from timerlog.files.mapped_file import Region
 from timerlog.layout import (
     ARRIVAL,
@@ -28,7 +27,6 @@ from timerlog.layout import (
     DELIVERIES_MAGIC,
     DELIVERY,
     FORMAT_VERSION,
-    HEADER_BYTES,
     HOLDERS,
     IN_RETRY,
     KEY_PARTITIONS,
@@ -36,18 +34,18 @@ from timerlog.layout import (
     MAX_BATCH,
     ROW,
     ROWS_MAGIC,
-    TABLE_HEADER,
     DeliveryState,
 )
 from timerlog.names import DEAD_SUFFIX, shard_bytes
 from timerlog.settings import DEFAULT_PRIORITY, FOREVER_MS, StoreSettings, effective_settings
 from timerlog.tables.answers import RememberedAnswers
 from timerlog.tables.histories import Failures, RecentTransactions
+from timerlog.tables.key_index import KeyIndex
 from timerlog.tables.name_fences import NameFences
+from timerlog.tables.table import Table
 
 TIB: Final = 1 << 40
 GIB: Final = 1 << 30
-KEYS_BYTES: Final = 1 << 20  #: of the key index at first
 _SCAN: Final = 1 << 20
 #: Above any epoch that a group gave out whose log does not say what its highest one was: a message was not delivered
 #: a thousand million times.
@@ -57,70 +55,6 @@ OLD_FENCE: Final = 1 << 30
 def _clear(pointer: Any) -> None:
     """Makes a struct that C sees as if it had never been used: nothing in it points to what is gone."""
     ffi.memmove(pointer, bytes(ffi.sizeof(pointer[0])), ffi.sizeof(pointer[0]))
-
-
-def _pages(freed: Any) -> tuple[int, int]:
-    """Where the whole pages begin and end in a range of an offset and a size."""
-    return -(-freed[0] // PAGE_BYTES) * PAGE_BYTES, (freed[0] + freed[1]) // PAGE_BYTES * PAGE_BYTES
-
-
-class Table:
-    """An array of fixed-size items behind a header page that names the format and the log it belongs to."""
-
-    def __init__(
-        self,
-        path: Path | None,
-        magic: bytes,
-        dtype: np.dtype[Any],
-        log_id: int,
-        reserve_bytes: int,
-        lender: Lender | None = None,
-    ) -> None:
-        self.region = Region(path, reserve_bytes, lender)
-        self.dtype = dtype
-        header = TABLE_HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
-        self.is_new = self.region.allocated_bytes == 0
-        try:
-            self.region.ensure(HEADER_BYTES)
-        except BaseException:
-            self.region.close()
-            raise
-        page = self.region.array(np.uint8, 0, HEADER_BYTES)
-        if self.is_new:
-            page[: len(header)] = np.frombuffer(header, np.uint8)
-        elif bytes(page[: len(header)]) != header:
-            self.region.close()
-            raise StoreError(f"{path} does not belong to this log")
-        #: All items that the address space has room for; touch only those below ``capacity``.
-        self.items = self.region.array(dtype, HEADER_BYTES, (reserve_bytes - HEADER_BYTES) // dtype.itemsize)
-
-    @property
-    def address(self) -> int:
-        return self.region.address + HEADER_BYTES
-
-    def span(self, first: int, end: int) -> tuple[int, int]:
-        """Where the items from ``first`` to below ``end`` begin and end in the file, in bytes."""
-        return HEADER_BYTES + first * self.dtype.itemsize, HEADER_BYTES + end * self.dtype.itemsize
-
-    @property
-    def capacity(self) -> int:
-        return (self.region.allocated_bytes - HEADER_BYTES) // self.dtype.itemsize
-
-    def ensure(self, items: int) -> None:
-        """Makes room for ``items``. Raises ``DiskFull``."""
-        self.region.ensure(HEADER_BYTES + items * self.dtype.itemsize)
-
-    def start_at(self, item: int) -> None:
-        """In a new table: items below are gone for ever, and take no disk space."""
-        if self.is_new:
-            self.region.start_at(HEADER_BYTES + item * self.dtype.itemsize)
-
-    def pages_of(self, items: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """The numbers of the file's pages that hold these items."""
-        size = np.uint64(self.dtype.itemsize)
-        first = (items * size + np.uint64(HEADER_BYTES)) // np.uint64(PAGE_BYTES)
-        last = (items * size + np.uint64(HEADER_BYTES + self.dtype.itemsize - 1)) // np.uint64(PAGE_BYTES)
-        return np.unique(np.concatenate([first, last]))
 
 
 @dataclass(slots=True)
@@ -177,8 +111,8 @@ class Tables:
         self.messages = Table(self._path("messages.table"), ROWS_MAGIC, ROW, log_id, TIB // 2, lender)
         with ExitStack() as undo:  # a start that fails and is tried again must not use up the address space
             undo.callback(self.messages.region.close)
-            self._keys = self._open_keys()
-            undo.callback(self._keys.close)
+            self.keys = KeyIndex(self._path("keys.index"), self.native, lender)
+            undo.callback(self.keys.close)
             self._fill_native(max_topics, max_groups)
             undo.pop_all()
 
@@ -224,67 +158,27 @@ class Tables:
         native.first_id = max(int(native.first_id), first_id)
         native.next_id = max(int(native.next_id), next_id)
 
-    # -- keys --
+    # -- for callers that do not know the key index yet --
 
     @property
     def keys_region(self) -> Region:
-        return self._keys
-
-    def _open_keys(self) -> Region:
-        region = Region(self._path("keys.index"), TIB, self._lender)
-        if region.allocated_bytes == 0:
-            try:
-                region.ensure(KEYS_BYTES)
-            except BaseException:
-                region.close()
-                raise
-            lib.tw_keys_init(ffi.cast("uint8_t *", region.pointer))
-        self.native.keys = ffi.cast("uint8_t *", region.pointer)
-        self.native.keys_allocated = region.allocated_bytes
-        return region
-
-    def clear_keys(self) -> None:
-        """An empty index, in a file that is allocated anew: parts of the old one were given back to the disk."""
-        self._keys.clear()
-        self._keys.ensure(KEYS_BYTES)
-        self.native.keys_allocated = self._keys.allocated_bytes
-        lib.tw_keys_init(self.native.keys)
+        return self.keys.region
 
     def grow_keys(self, partition: int) -> None:
-        """Doubles one partition of the key index. Raises ``DiskFull``."""
-        self._keys.ensure(int(lib.tw_keys_bytes_to_grow(self.native, partition)))
-        self.native.keys_allocated = self._keys.allocated_bytes
-        freed = ffi.new("uint64_t[2]")
-        if lib.tw_keys_grow(self.native, partition, freed, freed + 1):
-            raise StoreError("the key index did not grow")
-        self.free_keys([_pages(freed)])
+        """See ``KeyIndex``."""
+        self.keys.grow(partition)
 
     def shrink_keys(self, partition: int) -> None:
-        """Makes a partition smaller if few entries are left in it. Raises ``DiskFull``."""
-        capacity = int(lib.tw_keys_fitting(self.native, partition))
-        if not capacity:
-            return
-        self.free_keys([self._resize_keys(partition, capacity)])
+        """See ``KeyIndex``."""
+        self.keys.shrink(partition)
 
     def expect_keys(self, partition: int, more: int) -> tuple[int, int]:
-        """Makes a partition large enough for so many keys more, at once. What is left of the old one is to be freed by
-        ``free_keys``, which may wait for the disk. Raises ``DiskFull``."""
-        capacity = int(lib.tw_keys_capacity_for(self.native, partition, more))
-        return self._resize_keys(partition, capacity) if capacity else (0, 0)
-
-    def _resize_keys(self, partition: int, capacity: int) -> tuple[int, int]:
-        self._keys.ensure(int(lib.tw_keys_bytes_to_resize(self.native, capacity)))
-        self.native.keys_allocated = self._keys.allocated_bytes
-        freed = ffi.new("uint64_t[2]")
-        if lib.tw_keys_resize(self.native, partition, capacity, freed, freed + 1):
-            raise StoreError("a part of the key index could not be made larger or smaller")
-        return _pages(freed)
+        """See ``KeyIndex``."""
+        return self.keys.expect(partition, more)
 
     def free_keys(self, left: Iterable[tuple[int, int]]) -> None:
-        """Gives the disk back what partitions have left behind: nothing lies there again. Safe in another thread."""
-        for start, end in left:
-            if end > start:
-                self._keys.free(start, end)
+        """See ``KeyIndex``."""
+        self.keys.free(left)
 
     # -- topics and groups --
 
@@ -483,7 +377,7 @@ class Tables:
     def _regions(self) -> list[Region]:
         tables = [self.messages, *(t.arrivals for t in self.topics.values())]
         tables += [group.deliveries for group in self.groups.values()]
-        return [self._keys, *(table.region for table in tables)]
+        return [self.keys.region, *(table.region for table in tables)]
 
     def sizes(self) -> dict[str, int]:
         """File name in the directory → allocated bytes, of every table; empty in memory."""
@@ -508,7 +402,7 @@ class Tables:
 
     def shared_disk_bytes(self) -> int:
         """Of the tables that belong to no topic."""
-        return self.messages.region.disk_bytes() + self._keys.disk_bytes()
+        return self.messages.region.disk_bytes() + self.keys.region.disk_bytes()
 
     def disk_bytes(self) -> int:
         return sum(region.disk_bytes() for region in self._regions())

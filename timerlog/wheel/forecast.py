@@ -13,17 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from tickwheel_native import ffi, lib
 from timerlog.layout import MAX_TIME_MS
-from timerlog.wheel.native_core import TIMER_DTYPE
+from timerlog.wheel.timer_log import TIMER_DTYPE
 from timerlog.wheel.timers import Timers
-
-if TYPE_CHECKING:
-    from timerlog.wheel.wheel import TimerWheel
+from timerlog.wheel.wheel import TimerWheel
 
 STEP: Final = 32_768
 """So many timers are looked at in a piece: well under a millisecond of work, as long as the rows are in memory."""
@@ -79,7 +77,7 @@ class DueCount:
             if not len(self._crowded[-1]):
                 self._crowded.pop()
             return True
-        log, end = self._wheel.log_region, self._wheel.used_records
+        log, end = self._wheel.timer_log, self._wheel.used_records
         count = min(STEP, end - self._place)
         if count > 0:
             self._count(ffi.cast("tw_timer *", log.pointer) + self._place, count)

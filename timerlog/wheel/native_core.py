@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tickwheel_native import ffi, lib
 from timerlog.errors import BadTime, StoreError
 from timerlog.files.mapped_file import Region
+from timerlog.wheel.timer_log import TimerLog
 from timerlog.wheel.timers import Timers
 
 LEVELS = 4
@@ -24,9 +25,6 @@ CROWDS = 64
 NEVER = (1 << 63) - 1
 LAST_DUE_MS = (4096 << 36) - 1
 
-TIMER_DTYPE = np.dtype(
-    [("due_ms", "<i8"), ("ref", "<u8"), ("prev_pos", "<u8"), ("epoch", "<u4"), ("owner", "<u4")]
-)
 CHAIN_DTYPE = np.dtype([("number", "<i8"), ("count", "<u8"), ("heads", "<u8", STRANDS)])
 WHEEL_DTYPE = np.dtype(
     [
@@ -64,18 +62,13 @@ class Core(Protocol):
     """What happens on the memory of a wheel, without files, crowds' arrays or growing."""
 
     def __init__(self, wheel_region: Region, tick_ms: int) -> None: ...
-    def room(self, log: Region) -> int: ...
-    def link(self, log: Region, timers: Timers) -> int: ...
+    def room(self, log: TimerLog) -> int: ...
+    def link(self, log: TimerLog, timers: Timers) -> int: ...
     def turn(
-        self, log: Region, target_ms: int, into: Timers, budget: int, crowd_limit: int
+        self, log: TimerLog, target_ms: int, into: Timers, budget: int, crowd_limit: int
     ) -> tuple[int, bool]: ...
-    def walk(self, log: Region, index: int, into: Timers, limit: int) -> int: ...
+    def walk(self, log: TimerLog, index: int, into: Timers, limit: int) -> int: ...
     def next_event(self) -> int: ...
-
-
-def capacity(log: Region) -> int:
-    """How many timers the log's allocated space holds."""
-    return log.allocated_bytes // TIMER_DTYPE.itemsize
 
 
 def view(wheel_region: Region) -> npt.NDArray[np.void]:
@@ -101,16 +94,16 @@ class NativeCore:
         self._out = ffi.new("tw_timers *")
         lib.tw_wheel_init(self._wheel, tick_ms)
 
-    def room(self, log: Region) -> int:
+    def room(self, log: TimerLog) -> int:
         """How many timers can be linked before the log must grow."""
-        return int(lib.tw_wheel_room(self._wheel, capacity(log)))
+        return int(lib.tw_wheel_room(self._wheel, log.capacity))
 
-    def link(self, log: Region, timers: Timers) -> int:
+    def link(self, log: TimerLog, timers: Timers) -> int:
         """Links timers; returns how many the log had room for."""
         linked = lib.tw_wheel_link(
             self._wheel,
             ffi.cast("tw_timer *", log.pointer),
-            capacity(log),
+            log.capacity,
             ffi.from_buffer("int64_t[]", timers.due_ms),
             ffi.from_buffer("uint64_t[]", timers.ref),
             ffi.from_buffer("uint32_t[]", timers.epoch),
@@ -120,7 +113,7 @@ class NativeCore:
         return check(linked)
 
     def turn(
-        self, log: Region, target_ms: int, into: Timers, budget: int, crowd_limit: int
+        self, log: TimerLog, target_ms: int, into: Timers, budget: int, crowd_limit: int
     ) -> tuple[int, bool]:
         """Collects what is due at ``target_ms`` into ``into``. Returns how many, and whether work is left."""
         out = self._out
@@ -133,7 +126,7 @@ class NativeCore:
         count = lib.tw_wheel_turn(self._wheel, records, target_ms, out, budget, crowd_limit, self._more)
         return check(count), bool(self._more[0])
 
-    def walk(self, log: Region, index: int, into: Timers, limit: int) -> int:
+    def walk(self, log: TimerLog, index: int, into: Timers, limit: int) -> int:
         """Takes up to ``limit`` timers off crowd ``index``, the last items of ``into`` first. Returns how
         many."""
         walked = lib.tw_wheel_walk(

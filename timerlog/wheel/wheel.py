@@ -1,5 +1,10 @@
 """The hierarchical timer wheel: which timers are due at which millisecond.
 
+Hierarchical timing wheels are scheme 7 of G. Varghese and T. Lauck, "Hashed and Hierarchical Timing Wheels: Data
+Structures for the Efficient Implementation of a Timer Facility" (SOSP 1987). Two rules are of this wheel: a block is
+opened, and its timers moved down, *before* its first tick (in the paper, at that tick), so that no tick waits for a
+cascade; and the work of a turn is bounded, so that a crowded tick does not hold up the others.
+
 A worked example. The real wheel has four levels of 4,096-slot blocks: a slot of level 0 is 1 ms wide, of
 level 1 4.1 s, of level 2 4.7 h, of level 3 2.2 years. To fit on a page, this one has blocks of 4 slots, 1, 4
 and 16 ms wide, and opens a block 1 ms before its first tick. A dot is an empty slot; `|` separates the
@@ -66,14 +71,13 @@ from timerlog.wheel.native_core import (
     LEVELS,
     NEVER,
     SLOTS,
-    TIMER_DTYPE,
     WHEEL_DTYPE,
     Core,
     DamagedWheel,
     NativeCore,
-    capacity,
     view,
 )
+from timerlog.wheel.timer_log import TimerLog
 from timerlog.wheel.timers import Crowd, Timers
 
 __all__ = ["DamagedWheel", "TimerWheel", "Timers"]
@@ -85,8 +89,6 @@ CASCADE_BUDGET = 16_384
 """How many timers one turn moves between levels at most: less than a millisecond of work."""
 WALK_LIMIT = 16_384
 """How many timers of a crowd one turn takes off the wheel at most."""
-LOG_RESERVE_BYTES = 64 << 30
-SMALL_LOG_BYTES = 16 << 20
 
 
 class TimerWheel:
@@ -103,11 +105,11 @@ class TimerWheel:
 
     def __init__(self, directory: Path | None, tick_ms: int, lender: Lender | None = None) -> None:
         self._directory = directory
-        self._lender = lender
-        self._wheel_region = Region(self._fresh_file("timer.wheel"), WHEEL_DTYPE.itemsize, lender)
+        self._wheel_region = Region.fresh(self._file("timer.wheel"), WHEEL_DTYPE.itemsize, lender)
         try:
             self._wheel_region.ensure(WHEEL_DTYPE.itemsize)
-            self._log = Region(self._fresh_file("timer.log"), LOG_RESERVE_BYTES, lender)
+            #: Read by what counts timers; only the wheel writes into it.
+            self.timer_log = TimerLog(self._file("timer.log"), lender)
         except BaseException:
             self._wheel_region.close()
             raise
@@ -119,17 +121,13 @@ class TimerWheel:
         self.resets = 0
         """How often the records of the TimerLog became others all at once."""
 
-    def _fresh_file(self, name: str) -> Path | None:
-        if self._directory is None:
-            return None
-        path = self._directory / name
-        path.unlink(missing_ok=True)
-        return path
+    def _file(self, name: str) -> Path | None:
+        return None if self._directory is None else self._directory / name
 
     @property
     def log_region(self) -> Region:
         """Where the TimerLog is."""
-        return self._log
+        return self.timer_log.region
 
     # -- linking --
 
@@ -149,8 +147,8 @@ class TimerWheel:
             return
         missing = len(timers) - self.room
         if missing > 0:
-            self._log.ensure((capacity(self._log) + missing) * TIMER_DTYPE.itemsize)
-        linked = self._core.link(self._log, timers)
+            self.timer_log.make_room(missing)
+        linked = self._core.link(self.timer_log, timers)
         if linked != len(timers):
             raise DamagedWheel(f"only {linked} of {len(timers)} timers were linked")
 
@@ -177,7 +175,7 @@ class TimerWheel:
 
     def _turn(self, now_ms: int, into: Timers, budget: int) -> int:
         crowds_before = int(self._wheel["crowds"])
-        count, self._more = self._core.turn(self._log, now_ms, into, budget, self.crowd_limit)
+        count, self._more = self._core.turn(self.timer_log, now_ms, into, budget, self.crowd_limit)
         for chain in self._wheel["crowd"][crowds_before : int(self._wheel["crowds"])]:
             self._crowds.append(Crowd(int(chain["number"]), int(chain["count"])))
         return count
@@ -196,7 +194,7 @@ class TimerWheel:
         crowd = next((crowd for crowd in self._crowds if crowd.on_wheel), None)
         if crowd is None:
             return
-        crowd.on_wheel -= self._core.walk(self._log, 0, crowd.timers, self.walk_limit)
+        crowd.on_wheel -= self._core.walk(self.timer_log, 0, crowd.timers, self.walk_limit)
         if crowd.on_wheel == 0:
             crowd.order()
 
@@ -295,21 +293,19 @@ class TimerWheel:
     @property
     def room(self) -> int:
         """How many timers can be linked before the log must grow."""
-        return self._core.room(self._log)
+        return self._core.room(self.timer_log)
 
     def disk_bytes(self) -> int:
         """What the two files occupy."""
-        return self._wheel_region.disk_bytes() + self._log.disk_bytes()
+        return self._wheel_region.disk_bytes() + self.timer_log.disk_bytes()
 
     def free_space(self) -> int:
         """Gives the log's space back if it is large and nothing is pending. Returns how many bytes. Otherwise
         the log keeps the size that it needed for the largest number of timers that were ever pending."""
-        if int(self._wheel["pending"]) > 0 or self._log.allocated_bytes <= SMALL_LOG_BYTES:
+        if int(self._wheel["pending"]) > 0 or not self.timer_log.is_large:
             return 0
-        freed = self._log.allocated_bytes
         self.resets += 1
-        self._log.close()
-        self._log = Region(self._fresh_file("timer.log"), LOG_RESERVE_BYTES, self._lender)
+        freed = self.timer_log.start_anew()
         self._wheel["tail"] = 0
         self._wheel["free_list"]["count"] = 0
         return freed
@@ -326,4 +322,4 @@ class TimerWheel:
     def close(self) -> None:
         """Unmaps the files. The wheel cannot be used afterwards."""
         self._wheel_region.close()
-        self._log.close()
+        self.timer_log.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tickwheel_native import ffi, lib
-from timerlog.wheel.native_core import LAST_DUE_MS, NEVER, TIMER_DTYPE, WHEEL_DTYPE
+from timerlog.wheel.native_core import LAST_DUE_MS, NEVER, WHEEL_DTYPE
+from timerlog.wheel.timer_log import TIMER_DTYPE
 
 LAYOUTS = [("tw_timer", TIMER_DTYPE), ("tw_wheel", WHEEL_DTYPE)]
 

@@ -122,7 +122,7 @@ def test_segment_headers() -> None:
 
 def test_a_newer_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("timerlog.commitlog.log.FORMAT_VERSION", 3)
+        newer.setattr("timerlog.commitlog.segments.FORMAT_VERSION", 3)
         packed = pack_segment_header(0, 8192, 1)
     with pytest.raises(UnsupportedFormat, match="format 3"):
         unpack_segment_header(packed)

@@ -16,7 +16,7 @@ from timerlog.files.holes import PAGE_BYTES
 from timerlog.layout import HEADER_BYTES
 from timerlog.purge.pages import Reclaim
 from timerlog.store import Store
-from timerlog.tables.tables import Table
+from timerlog.tables.table import Table
 
 COUNT = 6_000
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerlog.errors import BadTime, DiskFull
-from timerlog.wheel.native_core import LAST_DUE_MS, TIMER_DTYPE
+from timerlog.wheel.native_core import LAST_DUE_MS
 from timerlog.wheel.timers import Timers
 from timerlog.wheel.wheel import CASCADE_BUDGET, CROWD_LIMIT, WALK_LIMIT, DamagedWheel, TimerWheel
 
@@ -302,7 +302,7 @@ def test_a_full_disk_links_nothing_and_turning_goes_on(
     def refuse(_bytes: int) -> None:
         raise DiskFull("the disk is full")
 
-    monkeypatch.setattr(wheel._log, "ensure", refuse)
+    monkeypatch.setattr(wheel.timer_log.region, "ensure", refuse)
     with pytest.raises(DiskFull):
         link(wheel, np.full(100_000, START_MS + 7_000))
     assert wheel._wheel.tobytes() == before
@@ -344,14 +344,14 @@ def test_arrays_of_different_length_are_refused(wheel: TimerWheel) -> None:
 @pytest.mark.parametrize("wrong", [0, 101, 1 << 40, (1 << 64) - 1])
 def test_a_wrong_position_is_an_error(wheel: TimerWheel, wrong: int) -> None:
     link(wheel, np.full(100, START_MS + 5_000))
-    wheel._log.array(TIMER_DTYPE, 0, 100)["prev_pos"][50] = wrong
+    wheel.timer_log.records(100)["prev_pos"][50] = wrong
     with pytest.raises(DamagedWheel):
         drain(wheel, START_MS + 5_000)
 
 
 def test_a_chain_that_bites_its_tail_is_an_error(wheel: TimerWheel) -> None:
     link(wheel, np.full(100, START_MS + 100))
-    wheel._log.array(TIMER_DTYPE, 0, 100)["prev_pos"][50] = 99
+    wheel.timer_log.records(100)["prev_pos"][50] = 99
     with pytest.raises(DamagedWheel):
         drain(wheel, START_MS + 100)
 
@@ -382,7 +382,7 @@ def test_any_damage_in_the_log_ends_in_an_error_or_in_the_right_count(
 ) -> None:
     wheel = TimerWheel(None, START_MS)
     link(wheel, START_MS + 1 + np.arange(200) % 5 * 3_000)
-    records = wheel._log.array(TIMER_DTYPE, 0, 200)
+    records = wheel.timer_log.records(200)
     for index, field, value in damage:
         records[field][index] = value
     try:

@@ -1,4 +1,3 @@
 """Every exception of Tickwheel. All have ``code``, ``message``, ``advice`` and ``retryable``."""
 
 from tickwheel.protocol.errors import *  # noqa: F403
-from tickwheel.protocol.security_errors import *  # noqa: F403

@@ -24,6 +24,7 @@ from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
 from tickwheel_broker.delivery import Delivery, Subscription
+from tickwheel_broker.errors import advice_for
 from tickwheel_broker.group_commit import GroupCommit, SyncRunner
 from tickwheel_broker.monitoring.vitals import Vitals
 from tickwheel_broker.net.receive_room import ReceiveRoom
@@ -174,7 +175,7 @@ class Broker:
         _log.error(
             "messages of a subscriber that left stay leased: the disk is full",
             group_id=subscription.group_id,
-            advice=error.advice,
+            advice=advice_for(error),
         )
 
     def lose(self, subscription: Subscription) -> None:
@@ -283,7 +284,7 @@ class Broker:
         try:
             moved = self.store.clock_went_back(now_ms, back_ms)
         except DiskFull as error:
-            _log.error("leases given out meanwhile last too long: the disk is full", advice=error.advice)
+            _log.error("leases given out meanwhile last too long: the disk is full", advice=advice_for(error))
         else:
             if moved:
                 _log.warning("leases and waits from before were turned back as well", messages=moved)
@@ -299,5 +300,5 @@ class Broker:
                 messages=unburied.messages,
                 code=unburied.error.code,
                 reason=str(unburied.error),
-                advice=unburied.error.advice,
+                advice=advice_for(unburied.error),
             )

@@ -18,6 +18,7 @@ import trio
 from tickwheel_broker import logs
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.clock import Clock
+from tickwheel_broker.errors import advice_for
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.rate import RateLimiter
 from timerlog.errors import DiskFull
@@ -216,7 +217,7 @@ class Dispatcher:
                 self._clock.now_ms(),
             )
         except DiskFull as error:
-            _log.error("cannot deliver: the disk is full", group_id=self._group_id, advice=error.advice)
+            _log.error("cannot deliver: the disk is full", group_id=self._group_id, advice=advice_for(error))
             self._pause_s = _RETRY_S
             return None
 

@@ -48,6 +48,11 @@ def from_store(error: StoreError) -> TickwheelError:
     return typed
 
 
+def advice_for(error: StoreError) -> str:
+    """What to do about it, for the log."""
+    return from_store(error).advice
+
+
 def ends_the_broker(error: BaseException) -> bool:
     """Whether the log can no longer be trusted to take writes: then nothing more may be acknowledged."""
     return isinstance(error, SyncFailed | LogFailed | DirectoryGone | OSError)

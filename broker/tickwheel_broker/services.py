@@ -21,6 +21,7 @@ import trio
 from tickwheel_broker import logs
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.clock import Clock
+from tickwheel_broker.errors import advice_for
 from timerlog.engine.lateness import Lateness
 from timerlog.errors import DiskFull
 from timerlog.services.five_services import DueBatch, ReadyBatch
@@ -215,5 +216,5 @@ class Services:
                 return step()
             except DiskFull as error:
                 self.full_disks += 1
-                _log.error("the disk is full", reason=str(error), advice=error.advice)
+                _log.error("the disk is full", reason=str(error), advice=advice_for(error))
                 await trio.sleep(_RETRY_S)

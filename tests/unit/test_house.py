@@ -32,7 +32,8 @@ FLOORS: dict[str, list[set[str]]] = {
     "tickwheel_broker": [
         {"config", "bell", "exit_codes"},
         {"clock", "timerfd", "logs", "group_commit"},
-        {"services", "errors"},
+        {"errors"},
+        {"services"},
         {"net", "security", "counters"},
         {"delivery", "rate", "background"},
         {"broker"},

@@ -11,10 +11,9 @@ from anyio.abc import ByteStream, SocketAttribute
 from tickwheel.client.calls import Call, Line, RequestCall, SendCall
 from tickwheel.client.forks import let_go
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk
-from tickwheel.protocol.errors import RemoteProtocolError, TickwheelError
+from tickwheel.protocol.errors import ConnectionDenied, RemoteProtocolError, TickwheelError
 from tickwheel.protocol.machine import AnswerBody, ClientMachine
 from tickwheel.protocol.messages import Delivery
-from tickwheel.protocol.security_errors import ConnectionDenied
 
 _CREATED_REMEMBERED_MAX: Final = 100
 

@@ -15,8 +15,7 @@ from anyio.streams.tls import TLSStream
 
 from tickwheel.client.checks import shown, text
 from tickwheel.client.url import Address, TcpAddress, UnixAddress
-from tickwheel.protocol.errors import BadArgument, ConfigError
-from tickwheel.protocol.security_errors import BadCertificate, TlsFailed, TokenNeedsTls
+from tickwheel.protocol.errors import BadArgument, BadCertificate, ConfigError, TlsFailed, TokenNeedsTls
 
 TOKEN_VARIABLE = "TICKWHEEL_TOKEN"
 TOKEN_FILE_VARIABLE = "TICKWHEEL_TOKEN_FILE"

@@ -31,6 +31,7 @@ from tickwheel.protocol.bodies.requests import HelloOk, Ping
 from tickwheel.protocol.errors import (
     ClientClosed,
     ClientForked,
+    ConnectionDenied,
     FrameTooLarge,
     InternalError,
     NotConnected,
@@ -54,7 +55,6 @@ from tickwheel.protocol.machine import (
     Refused,
     Revoked,
 )
-from tickwheel.protocol.security_errors import ConnectionDenied
 
 logger = logging.getLogger("tickwheel")
 

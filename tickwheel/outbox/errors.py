@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from tickwheel.protocol.error_base import TickwheelError
+from tickwheel.protocol.errors import TickwheelError
 
 
 class OutboxError(TickwheelError):

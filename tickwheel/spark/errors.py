@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tickwheel.protocol.error_base import TickwheelError
+from tickwheel.protocol.errors import TickwheelError
 
 if TYPE_CHECKING:
     from tickwheel.spark.scheduling.result import ScheduleResult

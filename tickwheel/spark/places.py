@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tickwheel.protocol.errors import error_class
 from tickwheel.spark.errors import SourceError
 from timerlog.errors import StoreError
 from timerlog.readers.describe import Offline, describe_directory
@@ -14,7 +15,7 @@ def describe(directory: str | Path, now_ms: int, *, committed: bool = True) -> O
     try:
         return describe_directory(Path(directory), now_ms, committed=committed)
     except StoreError as error:
-        raise SourceError(f"{error}.", advice=error.advice) from None
+        raise SourceError(f"{error}.", advice=error.advice or error_class(error.code).advice) from None
 
 
 def describe_log(directory: str | Path, log_id: str, now_ms: int) -> Offline:

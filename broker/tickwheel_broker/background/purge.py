@@ -15,7 +15,7 @@ from tickwheel.protocol.bodies.admin import Purge, PurgeOk
 from tickwheel.protocol.errors import BadRequest
 from tickwheel_broker import logs
 from tickwheel_broker.bell import Bell
-from tickwheel_broker.errors import from_store
+from tickwheel_broker.errors import advice_for, from_store
 from tickwheel_broker.group_commit import InPlace, SyncFailed, SyncRunner
 from tickwheel_broker.net.disk_room import room_of
 from tickwheel_broker.requests.answers import Caller
@@ -62,7 +62,7 @@ class Purging:
             try:
                 await self._step()
             except (DiskFull, DamagedLog) as error:
-                _log.error("purging stopped for now", reason=str(error), advice=error.advice)
+                _log.error("purging stopped for now", reason=str(error), advice=advice_for(error))
                 await trio.sleep(FULL_S)
 
     async def _step(self) -> None:
@@ -90,7 +90,9 @@ class Purging:
                     await trio.to_thread.run_sync(ticket.run)
                 return
             except DiskFull as error:
-                _log.error("a purged segment cannot be deleted yet", reason=str(error), advice=error.advice)
+                _log.error(
+                    "a purged segment cannot be deleted yet", reason=str(error), advice=advice_for(error)
+                )
                 await trio.sleep(FULL_S)
             except OSError as error:
                 raise SyncFailed(f"deleting a segment failed: {error.strerror or error}") from error

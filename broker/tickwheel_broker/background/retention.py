@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tickwheel_broker import logs
+from tickwheel_broker.errors import advice_for
 from timerlog.engine.select import Filter
 from timerlog.errors import DiskFull
 
@@ -36,7 +37,7 @@ async def keep(broker: Broker) -> None:
             try:
                 await _expire(broker, topic_id, age_ms)
             except DiskFull as error:
-                _log.error("cannot expire messages: the disk is full", advice=error.advice)
+                _log.error("cannot expire messages: the disk is full", advice=advice_for(error))
 
 
 def _retentions(broker: Broker) -> dict[int, int]:

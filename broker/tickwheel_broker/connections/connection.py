@@ -19,8 +19,11 @@ from tickwheel.protocol.errors import (
     BadCrc,
     BadFrame,
     BadHandshake,
+    ConnectionDenied,
     DiskFull,
+    Forbidden,
     FrameTooLarge,
+    GrantsChanged,
     InternalError,
     RemoteProtocolError,
     SendTimeout,
@@ -32,7 +35,6 @@ from tickwheel.protocol.frames import HEADER_BYTES, FrameType, encode_frame
 from tickwheel.protocol.identity import RequestIdentity
 from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES, MAX_HEADERS_BYTES, MAX_KEY_BYTES, PROTOCOL_VERSION
 from tickwheel.protocol.machine import NotUnderstood, Requested, ServerMachine
-from tickwheel.protocol.security_errors import ConnectionDenied, Forbidden, GrantsChanged
 from tickwheel_broker import logs
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.config.units import delay_levels_ms

@@ -11,10 +11,10 @@ import trio
 from tickwheel.protocol.errors import (
     HandshakeTimeout,
     TickwheelError,
+    TlsRequired,
     TooManyConnections,
     TooManyConnectionsFromAddress,
 )
-from tickwheel.protocol.security_errors import TlsRequired
 from tickwheel_broker import logs
 from tickwheel_broker.broker import Broker
 from tickwheel_broker.connections.connection import Connection

@@ -6,7 +6,7 @@ import os
 import ssl
 import stat
 
-from tickwheel.protocol.security_errors import BadCertificate
+from tickwheel.protocol.errors import BadCertificate
 from tickwheel_broker import logs
 from tickwheel_broker.config.settings import Settings
 

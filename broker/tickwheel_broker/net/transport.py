@@ -11,7 +11,7 @@ from typing import NoReturn, Protocol
 
 import trio
 
-from tickwheel.protocol.security_errors import TlsRequired
+from tickwheel.protocol.errors import TlsRequired
 
 _KEEPALIVE_IDLE_S = 30
 _KEEPALIVE_INTERVAL_S = 10

@@ -353,7 +353,7 @@ def _naming(part: str, before: int, key_of: Callable[[int], str]) -> Iterator[No
         index = before + error.index
         key = key_of(index)
         named = f" (key {key!r})" if key else ""
-        refused = TransactionRefused(f"{part} {index}{named}: {error}", advice=error.advice)
+        refused = TransactionRefused(f"{part} {index}{named}: {error}")
         details = {"part": part, "index": index, "id": error.message_id or None, "key": key or None}
         refused.details = details | {"reason": error.reason}
         raise refused from error

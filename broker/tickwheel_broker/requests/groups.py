@@ -20,6 +20,7 @@ from tickwheel.protocol.bodies.groups import (
 from tickwheel.protocol.bodies.requests import encode_map
 from tickwheel.protocol.errors import GroupInUse
 from tickwheel_broker import logs
+from tickwheel_broker.errors import advice_for
 from tickwheel_broker.requests import remembered as remembering
 from tickwheel_broker.requests.answers import Caller, check_name, when_durable
 from timerlog.errors import DiskFull
@@ -73,7 +74,7 @@ class Readers:
         try:
             ended = self._store.end_ephemeral(now_ms, self._opened_ms, lambda one: bool(self.of(one)))
         except DiskFull as error:
-            _log.error("ephemeral groups cannot be ended: the disk is full", advice=error.advice)
+            _log.error("ephemeral groups cannot be ended: the disk is full", advice=advice_for(error))
             return
         for topic, group in ended:
             _log.info("an ephemeral group has ended", topic=topic, group=group)

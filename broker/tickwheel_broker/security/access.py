@@ -9,9 +9,10 @@ from typing import Final, Protocol
 
 import trio
 
-from tickwheel.protocol.errors import ConfigError, DirectoryReadOnly
-from tickwheel.protocol.security_errors import (
+from tickwheel.protocol.errors import (
+    ConfigError,
     ConnectionDenied,
+    DirectoryReadOnly,
     InsecureListener,
     LoginRequired,
     TokensUnusable,

@@ -49,9 +49,8 @@ from tickwheel.protocol.bodies.settling import (
     Transaction,
     TransactionChange,
 )
-from tickwheel.protocol.errors import UnknownSchedule
+from tickwheel.protocol.errors import Forbidden, UnknownSchedule
 from tickwheel.protocol.limits import PREPARED_SUFFIX
-from tickwheel.protocol.security_errors import Forbidden
 from tickwheel_broker.security.grants import Identity, base_topic
 from timerlog.engine.produce import SendRights
 

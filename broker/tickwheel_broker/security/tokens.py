@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tickwheel.protocol.security_errors import TokensUnusable, UnknownToken
+from tickwheel.protocol.errors import TokensUnusable, UnknownToken
 from tickwheel_broker.errors import ServerExtraMissing
 from tickwheel_broker.security.grants import parse_grants
 

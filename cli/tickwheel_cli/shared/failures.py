@@ -95,12 +95,22 @@ def _describe(error: BaseException) -> tuple[str, str, str, int]:
     if isinstance(code, str):
         message = str(error.args[0]) if error.args else str(error)
         exit_code = int(getattr(error, "exit_code", exit_code_for(code)))
-        return code, message, str(getattr(error, "advice", "")), exit_code
+        return code, message, _advice(error, code), exit_code
     if isinstance(error, OSError):
         subject = f"{error.filename}: " if error.filename else ""
         return "io", f"{subject}{error.strerror or error}", "", ExitCode.FAILED
     message = f"{type(error).__name__}: {error}"
     return "internal", message, "This is a defect; please report it with the lines above.", ExitCode.DEFECT
+
+
+def _advice(error: BaseException, code: str) -> str:
+    """Its own, or that of its code, as the store's errors have it."""
+    advice = getattr(error, "advice", "")
+    if advice is None:
+        from tickwheel.protocol.errors import error_class
+
+        advice = error_class(code).advice
+    return str(advice)
 
 
 def _report_click(error: click.ClickException, as_json: bool) -> int:

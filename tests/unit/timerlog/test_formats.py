@@ -12,6 +12,7 @@ import pytest
 from tests.support.damage import Original
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
+from tickwheel_broker.errors import advice_for
 from tickwheel_native import crc32c
 from timerlog.bulk.job_files import JobFiles
 from timerlog.bulk.write import MANIFEST
@@ -110,7 +111,7 @@ def test_a_newer_file_is_refused(directory: Path, make: Callable[[Path], None]) 
     before = Original(directory)
     with pytest.raises(UnsupportedFormat) as refused:
         Store.open(directory, SMALL, NOW_MS)
-    assert "newer" in refused.value.advice
+    assert "newer" in advice_for(refused.value)
     if make is not newer_record:  # the log is read up to there, and what is derived from it is made
         assert before.is_untouched("LOCK")
 

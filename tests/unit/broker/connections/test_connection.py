@@ -24,9 +24,9 @@ from tickwheel.protocol.bodies.requests import (
     hello,
 )
 from tickwheel.protocol.bodies.settling import Change, ChangeOk, Return
+from tickwheel.protocol.errors import TokenRevoked
 from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
 from tickwheel.protocol.messages import decode_deliver
-from tickwheel.protocol.security_errors import TokenRevoked
 from tickwheel_broker.broker import MAX_BULK_AT_ONCE, RELEASE_STEP, Broker
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.config.settings import Settings

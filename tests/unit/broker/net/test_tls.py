@@ -8,8 +8,7 @@ import pytest
 import trustme
 
 from tests.support.certificates import Files
-from tickwheel.protocol.errors import ConfigError
-from tickwheel.protocol.security_errors import BadCertificate
+from tickwheel.protocol.errors import BadCertificate, ConfigError
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.net.tls import Certificates, certificates_of
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import trio
 
-from tickwheel.protocol.security_errors import BadToken, TokenExpired, TokenRevoked, TooManyAttempts
+from tickwheel.protocol.errors import BadToken, TokenExpired, TokenRevoked, TooManyAttempts
 from tickwheel_broker.clock import ManualClock
 from tickwheel_broker.security import tokens
 from tickwheel_broker.security.addresses import network_of

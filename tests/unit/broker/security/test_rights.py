@@ -51,9 +51,8 @@ from tickwheel.protocol.bodies.settling import (
     TransactionAck,
     TransactionChange,
 )
-from tickwheel.protocol.errors import UnknownSchedule
+from tickwheel.protocol.errors import Forbidden, UnknownSchedule
 from tickwheel.protocol.messages import SendColumns, encode_send
-from tickwheel.protocol.security_errors import Forbidden
 from tickwheel_broker.broker import Broker
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.config.settings import Settings

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tickwheel.protocol.security_errors import TokensUnusable, UnknownToken
+from tickwheel.protocol.errors import TokensUnusable, UnknownToken
 from tickwheel_broker.errors import ServerExtraMissing
 from tickwheel_broker.security import tokens
 from tickwheel_broker.security.tokens import Token, changing, find, load, matching, new_token, parse, rotated

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tickwheel_broker.errors import advice_for
 from timerlog.errors import DirectoryLocked, StoreError
 from timerlog.files.lock import DirectoryLock
 
@@ -15,7 +16,7 @@ def test_the_second_owner_is_told_the_first_ones_pid(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path / "new" / "data")
     with pytest.raises(DirectoryLocked, match=str(os.getpid())) as caught:
         DirectoryLock(tmp_path / "new" / "data")
-    assert "one owner" in caught.value.advice
+    assert "one owner" in advice_for(caught.value)
     lock.release()
     DirectoryLock(tmp_path / "new" / "data").release()
 

@@ -1,4 +1,7 @@
-"""What every exception of Tickwheel is."""
+"""What every error of Tickwheel is.
+
+The docstring of a class is its default message: it says what happened; ``advice`` says what to do now.
+"""
 
 from __future__ import annotations
 

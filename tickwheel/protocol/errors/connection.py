@@ -1,8 +1,61 @@
-"""Errors of a connection that went beyond a limit of number or of time."""
+"""What ends a connection: bytes that the protocol does not allow, and limits of number or of time."""
 
 from __future__ import annotations
 
-from tickwheel.protocol.error_base import TickwheelError
+from tickwheel.protocol.errors.base import TickwheelError
+
+
+class RemoteProtocolError(TickwheelError):
+    """The other side sent something that the protocol does not allow."""
+
+    code = "bad_frame"
+    advice = "Check that both ends are Tickwheel of compatible versions, and that nothing alters the bytes."
+
+
+class BadCrc(RemoteProtocolError):
+    """A frame arrived with a wrong checksum."""
+
+    code = "bad_crc"
+    advice = (
+        "The bytes were damaged on the way, or the peer does not speak Tickwheel; the connection was closed."
+    )
+
+
+class FrameTooLarge(RemoteProtocolError):
+    """A frame is larger than the receiver allows."""
+
+    code = "frame_too_large"
+    advice = "Send smaller batches, or raise max_frame_bytes on the broker."
+
+
+class BadHandshake(RemoteProtocolError):
+    """The connection did not start with a proper HELLO."""
+
+    code = "bad_handshake"
+    advice = "Check that the address is that of a Tickwheel broker and that the client speaks its protocol."
+
+
+class UnsupportedProtocol(RemoteProtocolError):
+    """The two ends speak different versions of the protocol."""
+
+    code = "unsupported_protocol"
+    advice = "Upgrade the older one of client and broker."
+
+
+class BadFrame(RemoteProtocolError):
+    """The payload of a frame does not have the form that its type prescribes."""
+
+    code = "bad_frame"
+
+
+class UnknownFrame(RemoteProtocolError):
+    """A frame has a type that the receiver does not know."""
+
+    code = "unknown_frame"
+    advice = "The client is newer than the broker; upgrade the broker."
+
+
+# Limits --------------------------------------------------------------------------------------------
 
 
 class TooManyConnections(TickwheelError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tickwheel.protocol.error_base import TickwheelError
+from tickwheel.protocol.errors.base import TickwheelError
 
 
 class ConnectionDenied(TickwheelError):

@@ -1,83 +1,10 @@
-"""The exception tree. Every error has a stable ``code``, says what to do about it, and whether to try again.
-
-The docstring of a class is its default message: it says what happened; ``advice`` says what to do now.
-"""
+"""Why a request, or a part of it, was refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
 
-from tickwheel.protocol import security_errors as security_errors  # their codes count, too
-from tickwheel.protocol.error_base import TickwheelError as TickwheelError
-from tickwheel.protocol.error_base import to_wire as to_wire
-from tickwheel.protocol.limit_errors import CreditTooLarge as CreditTooLarge
-from tickwheel.protocol.limit_errors import FrameTimeout as FrameTimeout
-from tickwheel.protocol.limit_errors import HandshakeTimeout as HandshakeTimeout
-from tickwheel.protocol.limit_errors import IdleTimeout as IdleTimeout
-from tickwheel.protocol.limit_errors import SendTimeout as SendTimeout
-from tickwheel.protocol.limit_errors import TooManyConnections as TooManyConnections
-from tickwheel.protocol.limit_errors import TooManyConnectionsFromAddress as TooManyConnectionsFromAddress
-from tickwheel.protocol.query_errors import BadQuery as BadQuery
-from tickwheel.protocol.query_errors import QueryFailed as QueryFailed
-from tickwheel.protocol.query_errors import QueryTimeout as QueryTimeout
-from tickwheel.protocol.query_errors import QueryUnavailable as QueryUnavailable
-from tickwheel.protocol.query_errors import TooManyQueries as TooManyQueries
-
-# The stream itself --------------------------------------------------------------------------------
-
-
-class RemoteProtocolError(TickwheelError):
-    """The other side sent something that the protocol does not allow."""
-
-    code = "bad_frame"
-    advice = "Check that both ends are Tickwheel of compatible versions, and that nothing alters the bytes."
-
-
-class BadCrc(RemoteProtocolError):
-    """A frame arrived with a wrong checksum."""
-
-    code = "bad_crc"
-    advice = (
-        "The bytes were damaged on the way, or the peer does not speak Tickwheel; the connection was closed."
-    )
-
-
-class FrameTooLarge(RemoteProtocolError):
-    """A frame is larger than the receiver allows."""
-
-    code = "frame_too_large"
-    advice = "Send smaller batches, or raise max_frame_bytes on the broker."
-
-
-class BadHandshake(RemoteProtocolError):
-    """The connection did not start with a proper HELLO."""
-
-    code = "bad_handshake"
-    advice = "Check that the address is that of a Tickwheel broker and that the client speaks its protocol."
-
-
-class UnsupportedProtocol(RemoteProtocolError):
-    """The two ends speak different versions of the protocol."""
-
-    code = "unsupported_protocol"
-    advice = "Upgrade the older one of client and broker."
-
-
-class BadFrame(RemoteProtocolError):
-    """The payload of a frame does not have the form that its type prescribes."""
-
-    code = "bad_frame"
-
-
-class UnknownFrame(RemoteProtocolError):
-    """A frame has a type that the receiver does not know."""
-
-    code = "unknown_frame"
-    advice = "The client is newer than the broker; upgrade the broker."
-
-
-# One request --------------------------------------------------------------------------------------
+from tickwheel.protocol.errors.base import TickwheelError
 
 
 class BadRequest(TickwheelError):
@@ -105,14 +32,14 @@ class TooManyTopics(TickwheelError):
     """The broker has as many topics as it allows."""
 
     code = "too_many_topics"
-    advice = "Raise max_topics on the broker, or put several kinds of messages into one topic."
+    advice = "Raise max_topics, or use fewer topics and more keys."
 
 
 class TooManyGroups(TickwheelError):
     """The broker has as many groups, of all topics together, as it allows."""
 
     code = "too_many_groups"
-    advice = "Use an existing group, delete groups that are not needed any more, or raise max_groups on the broker."
+    advice = "Raise max_groups, delete groups that are not needed any more, or share a group."
 
 
 class GroupInUse(TickwheelError):
@@ -164,22 +91,6 @@ class HeadersTooLarge(TickwheelError, ValueError):
 
     code = "headers_too_large"
     advice = "Put large values into the body."
-
-
-class BadArgument(TickwheelError, ValueError):
-    """An argument is not allowed."""
-
-    code = "bad_argument"
-    advice = "Correct the call."
-
-
-class TracingMissing(TickwheelError, ImportError):
-    """Traces were asked for, and OpenTelemetry is not installed."""
-
-    code = "extra_missing"
-    advice = (
-        "Install it: pip install 'tickwheel[tracing]', and an SDK (opentelemetry-sdk) that takes the spans."
-    )
 
 
 class UnknownGroup(TickwheelError):
@@ -323,7 +234,7 @@ class DiskFull(TickwheelError):
     """The broker's disk is full; nothing was accepted."""
 
     code = "disk_full"
-    advice = "Free space on the broker's disk and send again; delivery and acks go on meanwhile."
+    advice = "Free space or extend the disk; deliveries and acks go on, sends work again once there is room."
     retryable = True
 
 
@@ -349,7 +260,7 @@ class ServerError(TickwheelError):
     advice = "Upgrade the client to learn more."
 
 
-# Acks ---------------------------------------------------------------------------------------------
+# Acks ----------------------------------------------------------------------------------------------
 
 
 class AckRefused(TickwheelError):
@@ -410,131 +321,40 @@ class NeverDelivered(AckRefused):
     advice = "Ack a message only in the group that received it."
 
 
-# The client ---------------------------------------------------------------------------------------
+# Queries -------------------------------------------------------------------------------------------
 
 
-class NotConnected(TickwheelError, ConnectionError):
-    """There is no connection to the broker."""
+class BadQuery(TickwheelError):
+    """A query was refused; the message is that of the query engine."""
 
-    code = "not_connected"
-    advice = "Check the address and that the broker runs (tickwheel serve)."
+    code = "bad_query"
+    advice = "Each topic is a table, `messages` is all of them; `describe messages` lists the columns."
+
+
+class QueryTimeout(TickwheelError):
+    """A query took longer than it may, and was ended."""
+
+    code = "query_timeout"
+    advice = "Ask for less (fewer columns, a WHERE), or give it a longer timeout."
+
+
+class TooManyQueries(TickwheelError):
+    """Too many queries wait for their turn already."""
+
+    code = "too_many_queries"
+    advice = "Ask again when others are done: the broker runs only a few queries at a time."
     retryable = True
 
 
-class ClientClosed(NotConnected):
-    """The client is closed."""
+class QueryUnavailable(TickwheelError):
+    """The broker cannot query, because DuckDB is not installed."""
 
-    code = "client_closed"
-    advice = "Use it inside its `async with` (or `with`) block."
-    retryable = False
-
-
-class ClientForked(ClientClosed):
-    """This client was made before the process forked, and belongs to the parent."""
-
-    code = "client_forked"
-    advice = (
-        "Make it after the fork: in gunicorn's post_fork, in Celery's worker_process_init, or at first use."
-    )
+    code = "query_unavailable"
+    advice = "Install what it needs where the broker runs: pip install 'tickwheel[query]'."
 
 
-class RequestTimeout(TickwheelError, TimeoutError):
-    """The broker did not answer in time; the request may or may not have been carried out."""
+class QueryFailed(TickwheelError):
+    """The process of a query ended without an answer."""
 
-    code = "request_timeout"
-    advice = "Try again; with a key, a message that did arrive is not stored twice."
-    retryable = True
-
-
-class RequestUncertain(RequestTimeout):
-    """The answer to a request was lost, and it is not known whether the request was carried out."""
-
-    code = "request_uncertain"
-    advice = "Look at what it was to change before you make it again."
-    retryable = False
-
-
-class SendUncertain(TickwheelError, ConnectionError):
-    """The connection broke before the broker confirmed a message without key: it may or may not be stored."""
-
-    code = "send_uncertain"
-    advice = (
-        "Give messages a key (or auto_key=True): then the client sends them again by itself, never twice."
-    )
-    retryable = True
-
-
-# The broker's directory and configuration ---------------------------------------------------------
-
-
-class DirectoryLocked(TickwheelError):
-    """Another broker holds the data directory."""
-
-    code = "locked"
-    advice = "Stop that broker first, connect to it instead, or use another directory."
-    retryable = True
-
-
-class DirectoryReadOnly(TickwheelError):
-    """The data directory cannot be written."""
-
-    code = "read_only"
-    advice = "Check its owner, its permissions and how its file system is mounted."
-
-
-class BadDirectory(TickwheelError):
-    """The data directory cannot be used."""
-
-    code = "bad_directory"
-    advice = "Name a directory that this user can create and write to."
-
-
-class DamagedLog(TickwheelError):
-    """The log is damaged in the middle, so the broker does not start."""
-
-    code = "damaged"
-    advice = "Run `tickwheel inspect DIRECTORY` to see where, and restore the directory from a backup."
-
-
-class UnsupportedFormat(TickwheelError):
-    """The data directory was written by a newer version."""
-
-    code = "unsupported_format"
-    advice = "Use that version, or a newer one."
-
-
-class ConfigError(TickwheelError, ValueError):
-    """The configuration is not valid."""
-
-    code = "bad_config"
-    advice = "Correct each line; `tickwheel serve --help` explains all settings."
-
-
-# To and from the wire -----------------------------------------------------------------------------
-
-
-def _subclasses(cls: type[TickwheelError]) -> Iterator[type[TickwheelError]]:
-    for child in cls.__subclasses__():
-        yield child
-        yield from _subclasses(child)
-
-
-# A base class and its refinement may share a code: the refinement comes later and wins.
-_CLASS_OF_CODE: Final[dict[str, type[TickwheelError]]] = {c.code: c for c in _subclasses(TickwheelError)}
-
-
-def error_class(code: str) -> type[TickwheelError]:
-    """The class of an error code; ``ServerError`` for one that this version does not know."""
-    return _CLASS_OF_CODE.get(code, ServerError)
-
-
-def error_from_wire(fields: Mapping[str, Any]) -> TickwheelError:
-    """The typed exception of an ERROR body: ``{code, message, advice, retryable}``."""
-    cls = error_class(str(fields["code"]))
-    error = cls(str(fields["message"]), advice=str(fields["advice"]))
-    if cls is ServerError:
-        error.code = str(fields["code"])
-    error.retryable = bool(fields["retryable"])
-    if fields.get("details"):
-        error.details = dict(fields["details"])
-    return error
+    code = "query_failed"
+    advice = "See the broker's log for the details; a query that needs much memory should ask for less."

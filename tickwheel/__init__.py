@@ -14,51 +14,49 @@ process, and ``tickwheel.testing`` one for tests, with a clock that a test can a
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-from tickwheel import errors, stats, sync
-from tickwheel.client.admin.dropping import DropResult, LogPlace
-from tickwheel.client.admin.groups import GroupState, MessageInfo
-from tickwheel.client.admin.pipeline import AdoptResult, JobPlan
-from tickwheel.client.admin.prepared import CheckedMessage
-from tickwheel.client.admin.query import QueryResult
-from tickwheel.client.admin.schedules import Schedule
-from tickwheel.client.admin.topics import BrowsedMessage
-from tickwheel.client.admin.transactions import Prepared, Transaction
-from tickwheel.client.client import Client, connect
-from tickwheel.client.consumer.message import Batch, Message
-from tickwheel.client.consumer.subscription import Subscription
-from tickwheel.client.results import (
-    CancelResult,
-    ChangeResult,
-    ReceiptResult,
-    RedeliverResult,
-    RescheduleResult,
-    SendResult,
-    SendResults,
-)
-from tickwheel.errors import (
-    AckRefused,
-    BadArgument,
-    BadTime,
-    BodyTooLarge,
-    ClientClosed,
-    ClientForked,
-    DiskFull,
-    NaiveDatetime,
-    NotConnected,
-    RemoteProtocolError,
-    RequestTimeout,
-    RequestUncertain,
-    SendUncertain,
-    StaleReceipt,
-    TickwheelError,
-    TransactionRefused,
-)
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tickwheel import testing, tracing
+    from tickwheel import errors, stats, sync, testing, tracing
     from tickwheel._embedded import embedded
+    from tickwheel.client.admin.dropping import DropResult, LogPlace
+    from tickwheel.client.admin.groups import GroupState, MessageInfo
+    from tickwheel.client.admin.pipeline import AdoptResult, JobPlan
+    from tickwheel.client.admin.prepared import CheckedMessage
+    from tickwheel.client.admin.query import QueryResult
+    from tickwheel.client.admin.schedules import Schedule
+    from tickwheel.client.admin.topics import BrowsedMessage
+    from tickwheel.client.admin.transactions import Prepared, Transaction
+    from tickwheel.client.client import Client, connect
+    from tickwheel.client.consumer.message import Batch, Message
+    from tickwheel.client.consumer.subscription import Subscription
+    from tickwheel.client.results import (
+        CancelResult,
+        ChangeResult,
+        ReceiptResult,
+        RedeliverResult,
+        RescheduleResult,
+        SendResult,
+        SendResults,
+    )
+    from tickwheel.errors import (
+        AckRefused,
+        BadArgument,
+        BadTime,
+        BodyTooLarge,
+        ClientClosed,
+        ClientForked,
+        DiskFull,
+        NaiveDatetime,
+        NotConnected,
+        RemoteProtocolError,
+        RequestTimeout,
+        RequestUncertain,
+        SendUncertain,
+        StaleReceipt,
+        TickwheelError,
+        TransactionRefused,
+    )
 
 __all__ = [
     "AckRefused",
@@ -109,11 +107,63 @@ __all__ = [
     "tracing",
 ]
 
+# Only what is used is imported: who only sends needs no broker, and `tickwheel --version` needs nothing.
+_MODULES = frozenset({"errors", "stats", "sync", "testing", "tracing"})
+_HOMES = {
+    "AckRefused": "tickwheel.errors",
+    "AdoptResult": "tickwheel.client.admin.pipeline",
+    "BadArgument": "tickwheel.errors",
+    "BadTime": "tickwheel.errors",
+    "Batch": "tickwheel.client.consumer.message",
+    "BodyTooLarge": "tickwheel.errors",
+    "BrowsedMessage": "tickwheel.client.admin.topics",
+    "CancelResult": "tickwheel.client.results",
+    "ChangeResult": "tickwheel.client.results",
+    "CheckedMessage": "tickwheel.client.admin.prepared",
+    "Client": "tickwheel.client.client",
+    "ClientClosed": "tickwheel.errors",
+    "ClientForked": "tickwheel.errors",
+    "DiskFull": "tickwheel.errors",
+    "DropResult": "tickwheel.client.admin.dropping",
+    "GroupState": "tickwheel.client.admin.groups",
+    "JobPlan": "tickwheel.client.admin.pipeline",
+    "LogPlace": "tickwheel.client.admin.dropping",
+    "Message": "tickwheel.client.consumer.message",
+    "MessageInfo": "tickwheel.client.admin.groups",
+    "NaiveDatetime": "tickwheel.errors",
+    "NotConnected": "tickwheel.errors",
+    "Prepared": "tickwheel.client.admin.transactions",
+    "QueryResult": "tickwheel.client.admin.query",
+    "ReceiptResult": "tickwheel.client.results",
+    "RedeliverResult": "tickwheel.client.results",
+    "RemoteProtocolError": "tickwheel.errors",
+    "RequestTimeout": "tickwheel.errors",
+    "RequestUncertain": "tickwheel.errors",
+    "RescheduleResult": "tickwheel.client.results",
+    "Schedule": "tickwheel.client.admin.schedules",
+    "SendResult": "tickwheel.client.results",
+    "SendResults": "tickwheel.client.results",
+    "SendUncertain": "tickwheel.errors",
+    "StaleReceipt": "tickwheel.errors",
+    "Subscription": "tickwheel.client.consumer.subscription",
+    "TickwheelError": "tickwheel.errors",
+    "Transaction": "tickwheel.client.admin.transactions",
+    "TransactionRefused": "tickwheel.errors",
+    "connect": "tickwheel.client.client",
+    "embedded": "tickwheel._embedded",
+}
 
-def __getattr__(name: str) -> Any:
-    # The broker is imported only by who runs one: a producer starts faster without it.
-    if name == "embedded":
-        return importlib.import_module("tickwheel._embedded").embedded
-    if name in ("testing", "tracing"):
-        return importlib.import_module(f"tickwheel.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+if not TYPE_CHECKING:  # else type checkers would take any name
+
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return importlib.import_module(f"tickwheel.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,6 +18,7 @@ import numpy as np
 from tickwheel_native import crc32c, ffi, lib
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, reserve_log_address_space, unpack_segment_header
 from timerlog.errors import DamagedLog
+from timerlog.files.disk import segment_name
 from timerlog.layout import (
     MARK_BODY_BYTES,
     RECORD_HEAD_BYTES,
@@ -35,6 +36,14 @@ _PIECE_BYTES: Final = 1 << 20
 def padded(size_bytes: int) -> int:
     """What a record takes: the next one begins at a multiple of 8."""
     return (size_bytes + 7) // 8 * 8
+
+
+def damaged_at(end: int, segment_bytes: int, reason: str) -> DamagedLog:
+    """What to raise when the record at ``end`` is not whole, and once was."""
+    base = end // segment_bytes * segment_bytes
+    return DamagedLog(
+        f"segment {segment_name(base)} is damaged at offset {end - base} (position {end}): {reason}"
+    )
 
 
 @dataclass(slots=True)
@@ -119,7 +128,7 @@ class MappedLog:
                 first.segment_bytes,
                 first.log_id,
             ):
-                raise DamagedLog(f"segment {base:020d}.log belongs to another log")
+                raise DamagedLog(f"segment {segment_name(base)} belongs to another log")
         self.segment_bytes, self.log_id = first.segment_bytes, first.log_id
         self.base = reserve_log_address_space()
         self.reader = LogReader(self.base, self.segment_bytes, {})
@@ -184,6 +193,42 @@ class MappedLog:
         if result:
             raise OSError(-result, f"cannot map {path.name}: {os.strerror(-result)}")
         self.reader.sizes[base] = size_bytes
+
+    # -- the log as a whole --
+
+    def verify(self) -> tuple[int, dict[int, int]]:
+        """Reads every record: (where the last whole one ends, how many there are of each type). Raises ``DamagedLog``
+        for anything that is not whole before that."""
+        self.check_bases()
+        end = 0
+        for base in self.bases:
+            end, reason = self.reader.verify(base + SEGMENT_HEADER_BYTES)
+            if base != self.bases[-1] and reason != END_RECORD:
+                raise self.damaged_at(end, REASONS[reason])
+        self.check_end(end, reason)
+        return end, self.record_counts()
+
+    def check_bases(self) -> None:
+        """Raises ``DamagedLog`` when a segment is missing at the start or between others."""
+        bases = self.bases
+        if bases != list(range(bases[0], bases[-1] + 1, self.segment_bytes)):
+            raise DamagedLog("a segment is missing from the middle of the CommitLog")
+        if bases[0] and self.first_type() != RecordType.BASE:
+            raise DamagedLog(f"the start of the CommitLog, before {segment_name(bases[0])}, is missing")
+
+    def check_end(self, end: int, reason: int) -> None:
+        """Raises ``DamagedLog`` when something behind ``end`` says that the log was on the disk beyond it."""
+        if (marked := self.reader.marked_behind(end)) > end:
+            what = "" if reason == END_RECORD else f"{REASONS[reason]}; "
+            raise self.damaged_at(end, f"{what}the log was on disk up to position {marked}")
+
+    def damaged_at(self, end: int, reason: str) -> DamagedLog:
+        """What to raise for damage behind the last whole record."""
+        return damaged_at(end, self.segment_bytes, reason)
+
+    def record_counts(self) -> dict[int, int]:
+        """How many records of each type were read."""
+        return {number: int(count) for number, count in enumerate(self.reader.counts) if count}
 
     @property
     def bases(self) -> list[int]:

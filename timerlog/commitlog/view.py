@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tickwheel_native import ffi, lib
 from timerlog.commitlog.reader import END_RECORD, LogReader
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, reserve_log_address_space
+from timerlog.files.disk import segment_name
 from timerlog.files.mapped_file import mapped
 from timerlog.layout import (
     MESSAGE_HEAD,
@@ -205,7 +206,7 @@ class LogView:
         return end
 
     def _map(self, base: int) -> int:
-        path = self._directory / f"{base:020d}.log"
+        path = self._directory / segment_name(base)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

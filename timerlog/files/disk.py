@@ -10,10 +10,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from tickwheel_native import Buffer, lib
-from timerlog.errors import DiskFull, LogFailed, TooManyOpenFiles
+from timerlog.errors import DiskFull, LogFailed, NoDataDirectory, TooManyOpenFiles
+
+#: Of a data directory.
+LOG_FOLDER: Final = "commitlog"
 
 
 class SegmentFile(Protocol):
@@ -87,6 +90,22 @@ def open_file(path: Path, flags: int, mode: int = 0o640) -> int:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise TooManyOpenFiles(f"{path.name} cannot be opened: {error.strerror}") from error
         raise
+
+
+def segment_name(base: int) -> str:
+    """The file name of the segment that begins at a position, so that names sort as positions do."""
+    return f"{base:020d}.log"
+
+
+def segment_path(directory: Path, base: int) -> Path:
+    """Where a segment of a data directory is."""
+    return directory / LOG_FOLDER / segment_name(base)
+
+
+def check_data_directory(directory: Path) -> None:
+    """Raises ``NoDataDirectory``."""
+    if not (directory / LOG_FOLDER).is_dir():
+        raise NoDataDirectory(f"{directory} is not a data directory: it has no {LOG_FOLDER}/")
 
 
 def sync_directory(directory: Path) -> None:
@@ -171,11 +190,11 @@ class FileDisk:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._log_directory = directory / "commitlog"
+        self._log_directory = directory / LOG_FOLDER
         self._log_directory.mkdir(mode=0o750, exist_ok=True)
 
     def _path(self, base: int) -> Path:
-        return self._log_directory / f"{base:020d}.log"
+        return self._log_directory / segment_name(base)
 
     def segments(self) -> list[int]:
         return sorted(int(path.stem) for path in self._log_directory.glob("*.log") if path.stem.isdigit())

@@ -26,10 +26,17 @@ from timerlog.errors import (
     BadBackup,
     BadDirectory,
     DamagedLog,
-    NoDataDirectory,
     UnsupportedFormat,
 )
-from timerlog.files.disk import FileDisk, full_disk_errors, sync_directory
+from timerlog.files.disk import (
+    LOG_FOLDER,
+    FileDisk,
+    check_data_directory,
+    full_disk_errors,
+    segment_name,
+    segment_path,
+    sync_directory,
+)
 from timerlog.files.small_files import seal, unseal
 from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery import checkpoint as checkpoints
@@ -106,16 +113,15 @@ def back_up(
     Raises ``NoDataDirectory``, ``BackupTargetInUse``, ``DamagedLog``, ``UnsupportedFormat``, ``DiskFull``; then
     nothing is left at ``target``.
     """
-    if not (directory / "commitlog").is_dir():
-        raise NoDataDirectory(f"{directory} is not a data directory: it has no commitlog/")
+    check_data_directory(directory)
     check_empty(target, directory)
     had_target = target.exists()
     try:
         with full_disk_errors(target), ExitStack() as files:
-            (target / "commitlog").mkdir(parents=True, mode=0o750)
+            (target / LOG_FOLDER).mkdir(parents=True, mode=0o750)
             return _Copying(directory, target, pause, files).run(created_ms)
     except BaseException:
-        shutil.rmtree(target / "commitlog" if had_target else target, ignore_errors=True)
+        shutil.rmtree(target / LOG_FOLDER if had_target else target, ignore_errors=True)
         raise
 
 
@@ -132,7 +138,7 @@ class _Copying:
             raise BadDirectory(f"{self._directory} holds no log yet")
         for base in sorted(self._held):
             self._copy(base)
-        log = MappedLog.of(self._target / "commitlog")
+        log = MappedLog.of(self._target / LOG_FOLDER)
         try:
             end, counts = self._verify(log)
             return self._finish(log, end, counts, floor, created_ms)
@@ -140,13 +146,13 @@ class _Copying:
             log.close()
 
     def _verify(self, log: MappedLog) -> tuple[int, dict[int, int]]:
-        """Reads every record of the copy, and follows a broker that goes on: see ``verify_log``.
+        """Reads every record of the copy, and follows a broker that goes on: see ``MappedLog.verify``.
 
         A copy takes its time. Behind a place that was not written yet when it was read, there may be what was written a
         moment later: that looks like damage. So such a place is read once more, and counts as damage if it is still not
         whole.
         """
-        check_bases(log)
+        log.check_bases()
         position, read_again = log.bases[0] + SEGMENT_HEADER_BYTES, -1
         while True:
             base = position // log.segment_bytes * log.segment_bytes
@@ -162,15 +168,15 @@ class _Copying:
                 position = read_again = end
             else:
                 break
-        check_end(log, end, reason)
+        log.check_end(end, reason)
         self._drop_behind(log, end, reason)
-        return end, counts_of(log)
+        return end, log.record_counts()
 
     def _drop_behind(self, log: MappedLog, end: int, reason: int) -> None:
         """Leaves out segments in which the broker was about to go on, and had not yet said so, as a start would."""
         later = [base for base in log.bases if base > end]
         if later and reason != END_RECORD and log.reader.garbage_behind(end):
-            raise _damaged_at(log, end, REASONS[reason])
+            raise log.damaged_at(end, REASONS[reason])
         for base in later:
             log.drop(base)
             self._path(base).unlink()
@@ -181,11 +187,11 @@ class _Copying:
         for base in bases:
             self._copy(base)
             log.remap(base, self._path(base))
-        check_bases(log)
+        log.check_bases()
         return bool(bases)
 
     def _path(self, base: int) -> Path:
-        return self._target / "commitlog" / f"{base:020d}.log"
+        return segment_path(self._target, base)
 
     def _durable_position(self) -> int:
         found = checkpoints.load(FileDisk(self._directory))
@@ -203,7 +209,7 @@ class _Copying:
             raise DamagedLog("a segment is missing from the middle of the CommitLog")
         found = checkpoints.load(FileDisk(self._directory))
         if found is not None and found.segments and min(found.segments) < min(self._held, default=0):
-            raise DamagedLog(f"segment {min(found.segments):020d}.log is missing")
+            raise DamagedLog(f"segment {segment_name(min(found.segments))} is missing")
 
     def _hold_later(self) -> list[int]:
         """Opens the segments that are not held yet; returns which."""
@@ -212,7 +218,7 @@ class _Copying:
         return [base for base in later if self._open(base, is_newest=base == bases[-1])]
 
     def _open(self, base: int, *, is_newest: bool) -> bool:
-        path = self._directory / "commitlog" / f"{base:020d}.log"
+        path = segment_path(self._directory, base)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -259,7 +265,7 @@ class _Copying:
         last = end // log.segment_bytes * log.segment_bytes
         os.truncate(self._path(last), end - last)
         segments = [
-            BackupSegment(f"commitlog/{base:020d}.log", base, *_size_and_checksum(self._target, base))
+            BackupSegment(f"{LOG_FOLDER}/{segment_name(base)}", base, *_size_and_checksum(self._target, base))
             for base in log.bases
         ]
         backup = Backup(
@@ -271,7 +277,7 @@ class _Copying:
             messages=counts.get(RecordType.MESSAGE, 0),
             segments=segments,
         )
-        sync_directory(self._target / "commitlog")
+        sync_directory(self._target / LOG_FOLDER)
         temporary = self._target / f"{NAME}.new"
         with temporary.open("wb") as file:
             file.write(pack_manifest(backup))
@@ -284,7 +290,7 @@ class _Copying:
 
 
 def _size_and_checksum(target: Path, base: int) -> tuple[int, int]:
-    path = target / "commitlog" / f"{base:020d}.log"
+    path = segment_path(target, base)
     with path.open("r+b") as file:
         os.fsync(file.fileno())
     return path.stat().st_size, file_checksum(path)
@@ -299,61 +305,22 @@ def file_checksum(path: Path) -> int:
     return seed
 
 
-def verify_log(log: MappedLog) -> tuple[int, dict[int, int]]:
-    """Reads every record of a copied log: (where its last whole record ends, how many there are of each type). Raises
-    ``DamagedLog`` for anything that is not whole before that."""
-    check_bases(log)
-    end = 0
-    for base in log.bases:
-        end, reason = log.reader.verify(base + SEGMENT_HEADER_BYTES)
-        if base != log.bases[-1] and reason != END_RECORD:
-            raise _damaged_at(log, end, REASONS[reason])
-    check_end(log, end, reason)
-    return end, counts_of(log)
-
-
-def check_bases(log: MappedLog) -> None:
-    """Raises ``DamagedLog`` when a segment is missing at the start or between others."""
-    bases = log.bases
-    if bases != list(range(bases[0], bases[-1] + 1, log.segment_bytes)):
-        raise DamagedLog("a segment is missing from the middle of the CommitLog")
-    if bases[0] and log.first_type() != RecordType.BASE:
-        raise DamagedLog(f"the start of the CommitLog, before {bases[0]:020d}.log, is missing")
-
-
-def check_end(log: MappedLog, end: int, reason: int) -> None:
-    """Raises ``DamagedLog`` when something behind ``end`` says that the log was on the disk beyond it."""
-    if (marked := log.reader.marked_behind(end)) > end:
-        what = "" if reason == END_RECORD else f"{REASONS[reason]}; "
-        raise _damaged_at(log, end, f"{what}the log was on disk up to position {marked}")
-
-
-def _damaged_at(log: MappedLog, end: int, reason: str) -> DamagedLog:
-    base = end // log.segment_bytes * log.segment_bytes
-    return DamagedLog(f"segment {base:020d}.log is damaged at offset {end - base} (position {end}): {reason}")
-
-
-def counts_of(log: MappedLog) -> dict[int, int]:
-    """How many records of each type were read."""
-    return {number: int(count) for number, count in enumerate(log.reader.counts) if count}
-
-
 def check_backup(directory: Path) -> Backup:
     """Verifies a backup: its manifest, the checksum of every file, every record. Raises ``BadBackup``,
     ``UnsupportedFormat``."""
     backup = read_manifest(directory)
     for segment in backup.segments:
         path = directory / segment.file
-        if segment.file != f"commitlog/{segment.base:020d}.log" or not path.is_file():
+        if segment.file != f"{LOG_FOLDER}/{segment_name(segment.base)}" or not path.is_file():
             raise BadBackup(f"{path} is missing")
         if path.stat().st_size != segment.size_bytes or file_checksum(path) != segment.crc32c:
             raise BadBackup(f"{path} is damaged: it is not what was backed up")
     named = {Path(segment.file).name for segment in backup.segments}
-    if {path.name for path in (directory / "commitlog").iterdir()} != named:
+    if {path.name for path in (directory / LOG_FOLDER).iterdir()} != named:
         raise BadBackup(f"{directory / 'commitlog'} has files in it that are no part of the backup")
-    log = MappedLog.of(directory / "commitlog")
+    log = MappedLog.of(directory / LOG_FOLDER)
     try:
-        end, counts = verify_log(log)
+        end, counts = log.verify()
     except DamagedLog as error:
         raise BadBackup(f"{directory}: {error}") from error
     finally:
@@ -388,7 +355,7 @@ def _restore(backup: Backup, source: Path, target: Path, log_id: int) -> None:
     for segment in backup.segments:
         _copy_segment(source / segment.file, new / Path(segment.file).name, segment, backup, log_id)
     sync_directory(new)
-    new.rename(target / "commitlog")
+    new.rename(target / LOG_FOLDER)
     sync_directory(target)
     sync_directory(target.resolve().parent)
 

@@ -23,9 +23,8 @@ from timerlog.commitlog.segments import (
     read_segment_header,
     reserve_log_address_space,
 )
-from timerlog.errors import NoDataDirectory
 from timerlog.files.checksums import table_sum
-from timerlog.files.disk import Disk, FileDisk
+from timerlog.files.disk import LOG_FOLDER, Disk, FileDisk, check_data_directory, segment_name
 from timerlog.layout import FORMAT_VERSION, KEYS_MAGIC, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery import checkpoint as checkpoints
 from timerlog.recovery.checkpoint import Checkpoint
@@ -74,8 +73,7 @@ def inspect_directory(directory: Path) -> InspectReport:
 
     Safe on a directory that a broker is using: records that it is writing meanwhile may show as a torn tail.
     """
-    if not (directory / "commitlog").is_dir():
-        raise NoDataDirectory(f"{directory} is not a data directory: it has no commitlog/")
+    check_data_directory(directory)
     disk = FileDisk(directory)
     report = _read_log(directory, disk)
     states = (_state_of(path) for path in directory.rglob("*"))
@@ -237,5 +235,5 @@ class _Inspection:
             position = stop
 
     def _damage(self, segment: int, offset: int, reason: str, *, torn_tail: bool) -> None:
-        self.report.damage.append(Damage(f"commitlog/{segment:020d}.log", offset, reason, torn_tail))
+        self.report.damage.append(Damage(f"{LOG_FOLDER}/{segment_name(segment)}", offset, reason, torn_tail))
         self.report.ok = self.report.ok and torn_tail

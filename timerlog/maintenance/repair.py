@@ -31,8 +31,16 @@ import numpy as np
 from tickwheel_native import crc32c, lib
 from timerlog.commitlog.reader import END_RECORD, REASONS, MappedLog, padded
 from timerlog.commitlog.segments import SegmentHeader, pack_segment_header, unpack_segment_header
-from timerlog.errors import NoDataDirectory, Unrepairable
-from timerlog.files.disk import FileDisk, full_disk_errors, sync_directory
+from timerlog.errors import Unrepairable
+from timerlog.files.disk import (
+    LOG_FOLDER,
+    FileDisk,
+    check_data_directory,
+    full_disk_errors,
+    segment_name,
+    segment_path,
+    sync_directory,
+)
 from timerlog.files.lock import DirectoryLock
 from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery import checkpoint as checkpoints
@@ -90,8 +98,7 @@ def repair(directory: Path, now_ms: int, *, apply: bool = False) -> RepairReport
     Raises ``NoDataDirectory``, ``DirectoryLocked``, ``UnsupportedFormat``, ``Unrepairable``, ``DiskFull``; then nothing
     was changed.
     """
-    if not (directory / "commitlog").is_dir():
-        raise NoDataDirectory(f"{directory} is not a data directory: it has no commitlog/")
+    check_data_directory(directory)
     lock = DirectoryLock(directory)
     work = directory / WORK
     try:
@@ -156,11 +163,11 @@ class _Mending:
         return self.report
 
     def _original(self, base: int) -> Path:
-        return self.directory / "commitlog" / f"{base:020d}.log"
+        return segment_path(self.directory, base)
 
     def _edited(self, base: int) -> Path:
         """A copy of a segment that may be changed."""
-        path = self.work / f"{base:020d}.log"
+        path = self.work / segment_name(base)
         if self.paths.get(base) != path:
             shutil.copyfile(self.paths[base], path)
             self.paths[base] = path
@@ -240,7 +247,7 @@ class _Mending:
 
     def _make_segment(self, base: int, first: SegmentHeader) -> None:
         """In the place of a missing one: one record that means nothing."""
-        path = self.work / f"{base:020d}.log"
+        path = self.work / segment_name(base)
         with path.open("wb") as file:
             file.write(pack_segment_header(base, first.segment_bytes, first.log_id))
             file.truncate(first.segment_bytes)
@@ -344,7 +351,7 @@ class _Mending:
         if log.is_record(position):  # END: the log went on in a segment that is missing
             base += log.segment_bytes
             header = pack_segment_header(base, log.segment_bytes, log.log_id)
-            self.paths[base] = self.work / f"{base:020d}.log"
+            self.paths[base] = self.work / segment_name(base)
             self.paths[base].write_bytes((header + reserved).ljust(_SMALLEST_BYTES, b"\0"))
         else:
             room = log.reader.sizes[base] - (position - base)
@@ -416,7 +423,7 @@ class _Mending:
             base = gap.position // log.segment_bytes * log.segment_bytes
             self.report.losses.append(
                 Loss(
-                    file=f"commitlog/{base:020d}.log",
+                    file=f"{LOG_FOLDER}/{segment_name(base)}",
                     offset=gap.position - base,
                     size_bytes=gap.size_bytes,
                     reason=gap.reason,
@@ -434,14 +441,14 @@ class _Mending:
         """Puts the mended files in the place of the damaged ones, which are kept."""
         moment = datetime.fromtimestamp(now_ms / 1000, UTC)
         kept = self.directory / f"damaged-{moment:%Y%m%dT%H%M%S}"
-        (kept / "commitlog").mkdir(parents=True, mode=0o750)
+        (kept / LOG_FOLDER).mkdir(parents=True, mode=0o750)
         changed = {base: path for base, path in self.paths.items() if path.parent == self.work}
         for path in {*(self._original(base) for base in changed), *self.aside}:
             if path.exists():
-                os.link(path, kept / "commitlog" / path.name)
+                os.link(path, kept / LOG_FOLDER / path.name)
         if (self.directory / checkpoints.NAME).exists():
             os.link(self.directory / checkpoints.NAME, kept / checkpoints.NAME)
-        for folder in (kept / "commitlog", kept, self.directory):
+        for folder in (kept / LOG_FOLDER, kept, self.directory):
             sync_directory(folder)
         # First of all what is derived: nobody may believe it any more, wherever this is interrupted.
         remove_derived_files(self.directory)
@@ -453,5 +460,5 @@ class _Mending:
             path.replace(self._original(base))
         for path in set(self.aside) - {self._original(base) for base in changed}:
             path.unlink()
-        sync_directory(self.directory / "commitlog")
+        sync_directory(self.directory / LOG_FOLDER)
         self.report.applied, self.report.kept_in = True, str(kept)

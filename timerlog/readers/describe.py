@@ -19,11 +19,12 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from timerlog.commitlog.reader import BAD_CHECKSUM, BAD_LENGTH
 from timerlog.commitlog.records import GroupRecord, TopicRecord
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, SegmentHeader, unpack_segment_header
 from timerlog.commitlog.view import LogView
-from timerlog.errors import BadDirectory, DamagedLog, NoDataDirectory, PositionGone, TablesMissing
-from timerlog.files.disk import FileDisk
+from timerlog.errors import BadDirectory, DamagedLog, PositionGone, TablesMissing
+from timerlog.files.disk import LOG_FOLDER, FileDisk, check_data_directory, segment_path
 from timerlog.layout import (
     RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -36,7 +37,7 @@ from timerlog.recovery import checkpoint as checkpoints
 from timerlog.recovery.checkpoint import Checkpoint
 
 _MARK_BODY: Final = struct.Struct("<Q")
-_BROKEN: Final = (2, 3)  # a bad length, a bad checksum
+_BROKEN: Final = (BAD_LENGTH, BAD_CHECKSUM)
 _TELLING: Final = frozenset(
     {
         RecordType.MESSAGE,
@@ -89,7 +90,7 @@ def describe_directory(directory: Path, now_ms: int, *, committed: bool = True) 
     first = headers[0]
     found = _checkpoint(directory, first.log_id)
     _check_sizes(directory, found, first.base)
-    log = LogView(directory / "commitlog", first.segment_bytes)
+    log = LogView(directory / LOG_FOLDER, first.segment_bytes)
     try:
         state = _State.of(found)
         start = max(min(found.durable_position, found.position), first.base + SEGMENT_HEADER_BYTES)
@@ -115,11 +116,10 @@ def describe_directory(directory: Path, now_ms: int, *, committed: bool = True) 
 
 def _segment_headers(directory: Path) -> list[SegmentHeader]:
     """The headers of the segments, oldest first; one that is being created has none yet."""
-    if not (directory / "commitlog").is_dir():
-        raise NoDataDirectory(f"{directory} is not a data directory: it has no commitlog/")
+    check_data_directory(directory)
     headers = []
     for base in FileDisk(directory).segments():
-        header = _segment_header(directory / "commitlog" / f"{base:020d}.log")
+        header = _segment_header(segment_path(directory, base))
         if header is not None:
             headers.append(header)
     if not headers:
@@ -156,7 +156,7 @@ def _checkpoint(directory: Path, log_id: int) -> Checkpoint:
 
 def _check_sizes(directory: Path, found: Checkpoint, first_base: int) -> None:
     for base, size_bytes in found.segments.items():
-        path = directory / "commitlog" / f"{base:020d}.log"
+        path = segment_path(directory, base)
         if base >= first_base and (not path.exists() or path.stat().st_size < size_bytes):
             raise DamagedLog(f"{path} is missing or shorter than the {size_bytes} bytes it had")
 

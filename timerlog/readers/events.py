@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from timerlog.commitlog.reader import END_RECORD
+from timerlog.commitlog.reader import END_RECORD, padded
 from timerlog.commitlog.view import LogView
 from timerlog.errors import DamagedLog
 from timerlog.layout import RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, Array, Int64Array, RecordType
@@ -144,7 +144,7 @@ def position_after_rows(log: LogView, start: int, end: int, wanted: frozenset[in
 
 def _behind(log: LogView, position: int) -> int:
     size = int(log.heads(np.array([position]))["record_bytes"][0])
-    return position + (size + 7) // 8 * 8
+    return position + padded(size)
 
 
 def _flat(log: LogView, positions: Int64Array, wanted: frozenset[int]) -> Int64Array:

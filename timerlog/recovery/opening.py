@@ -17,7 +17,7 @@ import msgspec
 
 from tickwheel_native import ffi, lib
 from timerlog.commitlog.log import CONTROL_RESERVE_BYTES, CommitLog
-from timerlog.commitlog.reader import END_RECORD, LogReader
+from timerlog.commitlog.reader import END_RECORD, LogReader, damaged_at
 from timerlog.commitlog.segments import (
     ADDRESS_SPACE_BYTES,
     ADOPTING,
@@ -29,7 +29,7 @@ from timerlog.commitlog.segments import (
 )
 from timerlog.errors import DamagedLog
 from timerlog.files.checksums import are_as_they_were
-from timerlog.files.disk import Disk
+from timerlog.files.disk import Disk, segment_name
 from timerlog.files.held_space import Reserve
 from timerlog.files.small_files import unseal
 from timerlog.layout import (
@@ -100,7 +100,7 @@ def _without_purged(disk: Disk, headers: dict[int, SegmentHeader | None]) -> dic
         return headers
     first = min(found.segments)
     if headers.get(first) is None:
-        raise DamagedLog(f"segment {first:020d}.log is missing, or its header is damaged")
+        raise DamagedLog(f"segment {segment_name(first)} is missing, or its header is damaged")
     for base in [base for base in headers if base < first]:
         disk.remove_segment(base)
     return {base: header for base, header in headers.items() if base >= first}
@@ -190,13 +190,13 @@ class _Recovery:
                 self.segment_bytes,
                 self.log_id,
             ):
-                raise DamagedLog(f"segment {segment:020d}.log belongs to another log")
+                raise DamagedLog(f"segment {segment_name(segment)} belongs to another log")
         bases = sorted({*self.headers, *self._being_adopted()})
         if bases != list(range(bases[0], bases[-1] + 1, self.segment_bytes)):
             raise DamagedLog("a segment is missing from the middle of the CommitLog")
         for segment in self.headless:
             if segment < bases[-1] or not is_unused(self.disk, self.base, segment):
-                raise DamagedLog(f"segment {segment:020d}.log has a damaged header")
+                raise DamagedLog(f"segment {segment_name(segment)} has a damaged header")
 
     def _being_adopted(self) -> list[int]:
         """Segments that were being taken into the log: some may be there and others not. If the log does not lead to
@@ -217,7 +217,7 @@ class _Recovery:
         for base, count in found.segments.items():
             if self.sizes.get(base, 0) < min(count, self.segment_bytes):
                 raise DamagedLog(
-                    f"segment {base:020d}.log is missing or shorter than the {count} bytes it had"
+                    f"segment {segment_name(base)} is missing or shorter than the {count} bytes it had"
                 )
         if not self._tables_are_whole(found):
             return None
@@ -258,7 +258,9 @@ class _Recovery:
         is_long_enough = self.sizes[min(self.headers)] >= SEGMENT_HEADER_BYTES + RECORD_HEAD_BYTES
         kind = ffi.cast("uint8_t *", self.base)[first + 8] if is_long_enough else 0
         if min(self.headers) > 0 and kind != RecordType.BASE:
-            raise DamagedLog(f"the start of the CommitLog, before {min(self.headers):020d}.log, is missing")
+            raise DamagedLog(
+                f"the start of the CommitLog, before {segment_name(min(self.headers))}, is missing"
+            )
         return first
 
     def _replay(self, reader: LogReader, tables: Tables, applier: Applier, position: int) -> int:
@@ -287,10 +289,7 @@ class _Recovery:
         known = found.durable_position if found is not None and found.log_id == self.log_id else 0
         durable = max(reader.marked_behind(end), known)
         if durable > end:
-            raise DamagedLog(
-                f"segment {segment:020d}.log is damaged at offset {end - segment} (position {end}): "
-                f"the log was on disk up to position {durable}"
-            )
+            raise damaged_at(end, self.segment_bytes, f"the log was on disk up to position {durable}")
 
     def _cut(self, reader: LogReader, log: CommitLog, end: int) -> None:
         """Cuts a torn tail."""

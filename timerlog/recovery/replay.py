@@ -6,6 +6,7 @@ import struct
 from typing import Any, Final
 
 from tickwheel_native import ffi, lib
+from timerlog.commitlog.reader import padded
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES
 from timerlog.errors import DECODE_ERRORS, DamagedLog, StoreError
 from timerlog.layout import RECORD_HEAD_BYTES, TRANSACTION_ID_BYTES, RecordType
@@ -75,7 +76,7 @@ class Replayer:
             raise Contradiction(
                 position, f"the record at position {position} contradicts those before it: {error}"
             ) from error
-        return position + (int(count) + 7) // 8 * 8
+        return position + padded(int(count))
 
     def _apply_transaction(self, position: int, end: int) -> None:
         """The records inside, one by one: the checksum around them does not say that they are whole."""

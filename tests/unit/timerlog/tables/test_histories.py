@@ -1,4 +1,4 @@
-"""Histories of failures: bounded, and the same after a replay."""
+"""Histories of failures and of transactions: bounded, and the same after a replay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.reader import Reader
 from timerlog.store import Store
-from timerlog.tables.histories import ATTEMPTS_KEPT, CAPACITY_CHARS, Failure, Failures
+from timerlog.tables.histories import (
+    ATTEMPTS_KEPT,
+    CAPACITY_CHARS,
+    MOST_TRANSACTIONS,
+    Failure,
+    Failures,
+    RecentTransactions,
+)
 
 
 def failure(epoch: int, error: str = "e") -> Failure:
@@ -97,3 +104,35 @@ def test_they_do_not_depend_on_where_attempts_are_counted_from_later(
     assert store.recovery.replayed_records > 0
     assert store.tables.failures.dump() == before
     store.close(clean=False)
+
+
+def number(n: int) -> bytes:
+    return n.to_bytes(16, "big")
+
+
+def test_what_a_transaction_stored_is_known_by_its_id() -> None:
+    recent = RecentTransactions()
+    assert recent.get(number(1)) is None
+    recent.add(number(1), [(5, 2), (7, 1)])
+    recent.add(number(2), [])
+    assert recent.get(number(1)) == [(5, 2), (7, 1)]
+    assert recent.get(number(2)) == [], "one that sent nothing is known as well"
+
+
+def test_the_oldest_transactions_are_forgotten() -> None:
+    recent = RecentTransactions()
+    for n in range(MOST_TRANSACTIONS + 1):
+        recent.add(number(n), [(n, 1)])
+    assert recent.get(number(0)) is None
+    assert recent.get(number(1)) == [(1, 1)]
+    assert len(recent.dump()) == MOST_TRANSACTIONS
+
+
+def test_dumped_transactions_can_be_loaded() -> None:
+    recent, loaded = RecentTransactions(), RecentTransactions()
+    for n in range(3):
+        recent.add(number(n), [(n, 1)])
+    loaded.load(recent.dump())
+    assert loaded.dump() == recent.dump()
+    loaded.add(number(3), [])
+    assert recent.get(number(3)) is None

@@ -21,7 +21,7 @@ from tests.support.in_time import InTime, broker_in_time
 from tickwheel import Client, Message
 from tickwheel.errors import BadArgument, UnknownGroup
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[5]
 COUNT = 60
 SHORT = {"ack_wait": "2s", "max_backoff": "4s"}
 

@@ -12,7 +12,7 @@ from tickwheel.protocol.errors import ServerError, TickwheelError, error_class, 
 from tickwheel_broker.errors import from_store
 from timerlog import errors as engine
 
-RECORDED = Path(__file__).parents[2] / "recorded" / "errors.txt"
+RECORDED = Path(__file__).parents[3] / "recorded" / "errors.txt"
 
 
 def every_error() -> list[type[TickwheelError]]:

@@ -19,6 +19,8 @@ TEST_ARGS ?=
 # Many tests wait for a disk or a clock, so one process more than there are cores. tests/support/order.py says which
 # tests share one, and which go first.
 TEST_JOBS ?= $(shell expr $$(nproc) + 1)
+# Hundreds of processes that compile everything anew would take longer than what they are tested for.
+unexport PYTHONDONTWRITEBYTECODE
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60
 HOURS ?= 6

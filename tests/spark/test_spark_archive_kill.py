@@ -60,8 +60,8 @@ POINTS = {
     "some are dropped": ("Client", "drop", "after", "2"),
     "all are dropped": ("Archive", "finish", "before", "1"),
 }
-#: The others run in `make soak`: each starts Spark in a process of its own.
-QUICK = ("some are dropped",)
+#: One runs in `ci`, the others in `make soak`: each starts Spark in a process of its own.
+IN_CI = "some are dropped"
 
 
 @pytest.fixture
@@ -72,7 +72,8 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 @pytest.mark.timeout(400)  # two starts of Spark, on a machine that may be busy
 @pytest.mark.parametrize(
-    "point", [one if one in QUICK else pytest.param(one, marks=pytest.mark.soak) for one in POINTS]
+    "point",
+    [pytest.param(one, marks=pytest.mark.ci if one == IN_CI else pytest.mark.soak) for one in POINTS],
 )
 def test_killed_when(point: str, spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
     root = tmp_path / "archive"

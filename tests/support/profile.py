@@ -8,8 +8,11 @@ more examples or fewer. A single amount is set by a variable of its own: ``TICKW
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 QUICK, CI, SOAK = "quick", "ci", "soak"
 PROFILES: Final = (QUICK, CI, SOAK)
@@ -61,8 +64,13 @@ def limit_s(seconds: float) -> float:
     return 0 if PROFILE == SOAK else seconds
 
 
+def some_of(places: Sequence[T], one_in: int) -> Sequence[T]:
+    """All of them, but in a quick run one in so many: each day others, so that all have their turn."""
+    return places[today() % one_in :: one_in] if PROFILE == QUICK else places
+
+
 def every(step: int) -> int:
-    """The step through all places of something: 1, but in a quick run ``step``. Where it begins moves with the day."""
+    """From which place to the next, where it is not known how many there are: see ``some_of``."""
     return step if PROFILE == QUICK else 1
 
 

@@ -35,13 +35,12 @@ def section(name: str) -> list[str]:
 
 
 def marked() -> Iterator[str]:
-    """The tests with the marker on them, or on some of their parameters."""
+    """The tests with the marker on them, or on some of their parameters; the file where these have a name."""
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                where = [one for decorator in node.decorator_list for one in ast.walk(decorator)]
-                if any(isinstance(one, ast.Attribute) and is_marker(one) for one in where):
-                    yield f"{path.relative_to(ROOT)}::{node.name}"
+            if any(isinstance(one, ast.Attribute) and is_marker(one) for one in ast.walk(node)):
+                is_test = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                yield f"{path.relative_to(ROOT)}::{node.name}" if is_test else str(path.relative_to(ROOT))
 
 
 def is_marker(node: ast.Attribute) -> bool:

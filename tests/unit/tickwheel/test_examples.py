@@ -148,7 +148,12 @@ SAYS = {
 
 
 #: What they show is tested elsewhere, and each starts Spark.
-SLOW = ("spark_archive.py", "spark_messages.py", "spark_schedule.py")
+SLOW = {
+    "order_timeouts_spark.py": pytest.mark.ci,
+    "spark_archive.py": pytest.mark.soak,
+    "spark_messages.py": pytest.mark.soak,
+    "spark_schedule.py": pytest.mark.soak,
+}
 YEAR = "flights_year.py"
 #: anyio's Unix sockets ask asyncio to tell of data once, and on a busy machine it does so twice, which asyncio logs.
 TWICE = re.compile(
@@ -176,9 +181,7 @@ def lines_of(name: str, *options: str, timeout_s: int) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.soak] * (name in SLOW)) for name in sorted(SAYS)]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in sorted(SAYS)])
 def test_example(name: str) -> None:
     assert lines_of(name, timeout_s=240) == SAYS[name]
 
@@ -188,6 +191,7 @@ def counts_of_a_year(lines: list[str]) -> dict[str, str]:
     return dict(line.strip().split(": ") for line in lines if line.startswith("  ") and ": " in line)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 def test_days_of_the_year_of_departures() -> None:
     lines = lines_of(YEAR, "--days", "3", "--seconds", "2", timeout_s=290)

@@ -29,9 +29,11 @@ from tickwheel_broker.exit_codes import ExitCode, exit_code_for
 from tickwheel_broker.group_commit import SyncFailed, SyncThread
 from tickwheel_broker.monitoring.http_listener import Watching, open_watching
 from tickwheel_broker.monitoring.systemd import ServiceManager
+from tickwheel_broker.monitoring.watched import Watched
 from tickwheel_broker.net.listeners import Listener, open_listeners
 from tickwheel_broker.net.tls import Certificates, certificates_of
 from tickwheel_broker.security.access import Access, open_access
+from tickwheel_broker.wiring import connection_parts, watched_parts
 from tickwheel_native import ffi, lib
 from timerlog.errors import DirectoryGone, StoreError, TooManyOpenFiles
 from timerlog.settings import StoreSettings
@@ -58,7 +60,8 @@ class Running:
         self.tokens_changed = Bell()
         self.watching = watching
         self.broker: Broker | None = None
-        """Once it serves."""
+        self.watched: Watched | None = None
+        """Both once it serves."""
         self._stop = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
 
@@ -175,9 +178,9 @@ async def _serve_with_signals(
                     _spare_collector()
                     if ready is not None:
                         ready(running)
-                    assert running.broker is not None, "it serves"
+                    assert running.watched is not None, "it serves"
                     manager.tell(READY=1)
-                    nursery.start_soon(manager.attend, running.broker)
+                    nursery.start_soon(manager.attend, running.watched)
 
                 await serve(settings, clock=clock, ready=on_ready)
                 nursery.cancel_scope.cancel()
@@ -314,17 +317,18 @@ async def serve_broker(
     broker: Broker, listeners: list[Listener], ready: Ready | None, running: Running, nursery: trio.Nursery
 ) -> None:
     """Serve on these listeners until `running.stop`, then stop in order. `nursery` takes the tasks."""
-    running.broker = broker
-    server = Server(broker, nursery)
+    watched = watched_parts(broker)
+    running.broker, running.watched = broker, watched
+    server = Server(connection_parts(broker), nursery)
     engine, accepting, engine_ended = trio.CancelScope(), trio.CancelScope(), trio.Event()
-    nursery.start_soon(_run_engine, broker, engine, engine_ended)
+    nursery.start_soon(_run_engine, broker, watched, engine, engine_ended)
     nursery.start_soon(_accept_all, server, listeners, accepting)
     nursery.start_soon(server.watch)
     nursery.start_soon(broker.access.watch, running.tokens_changed.ring)
     nursery.start_soon(_check_logins, server, running)
-    nursery.start_soon(broker.vitals.run)
+    nursery.start_soon(watched.vitals.run)
     if running.watching is not None:
-        nursery.start_soon(running.watching.run, broker, broker.access)
+        nursery.start_soon(running.watching.run, watched, broker.access)
     if broker.settings.durability != "always":
         _log.warning("sends are confirmed before they are on the disk", durability=broker.settings.durability)
     _log.info("started", urls=" ".join(running.urls), **_http_urls(running), **_recovered(broker))
@@ -356,10 +360,10 @@ def _recovered(broker: Broker) -> dict[str, object]:
     }
 
 
-async def _run_engine(broker: Broker, scope: trio.CancelScope, ended: trio.Event) -> None:
+async def _run_engine(broker: Broker, watched: Watched, scope: trio.CancelScope, ended: trio.Event) -> None:
     with scope:
         await broker.run()
-    broker.vitals.has_ended = True
+    watched.vitals.has_ended = True
     ended.set()
 
 
@@ -378,8 +382,7 @@ async def _accept_all(server: Server, listeners: list[Listener], scope: trio.Can
 
 async def _drain(broker: Broker, server: Server) -> None:
     """Take no more sends, deliver nothing more, let clients finish, then give their messages back."""
-    broker.is_draining = True
-    broker.delivery.stop()
+    broker.drain()
     server.go_away("the broker is stopping")
     with trio.move_on_after(broker.settings.drain_timeout_ms / 1_000):
         await server.wait_empty()

@@ -23,7 +23,6 @@ from tickwheel_broker.bell import Bell
 from timerlog.engine.lateness import Histogram
 
 if TYPE_CHECKING:
-    from tickwheel_broker.net.outgoing import Outgoing
     from timerlog.store import Store
 
 LAZY_SYNC_S = 0.01
@@ -59,6 +58,16 @@ Durability = Literal["always", "interval", "os"]
 
 class SyncFailed(Exception):
     """The disk refused to make data durable; the process must end."""
+
+
+class Recipient(Protocol):
+    """Whom a frame is told to: it takes its place in the queue at once, and leaves later."""
+
+    def hold(self, frame: bytes) -> None:
+        """A frame waits for the disk."""
+
+    def let_go(self, frame: bytes) -> None:
+        """It is durable what the frame tells of."""
 
 
 class SyncRunner(Protocol):
@@ -180,7 +189,7 @@ class GroupCommit:
         self._urgent.ring()
         self._dirty.ring()
 
-    def tell(self, outgoing: Outgoing, frame: bytes) -> None:
+    def tell(self, outgoing: Recipient, frame: bytes) -> None:
         """Queue a frame that tells of the state as it is now: it leaves once all of that is durable, and behind what
         was told before."""
         outgoing.hold(frame)

@@ -20,13 +20,13 @@ from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel_broker.exit_codes import ExitCode
 
 BROKEN_SYNC = """
-import timerlog.disk
-real_sync = timerlog.disk.FileSegment.sync
+import timerlog.files.disk
+real_sync = timerlog.files.disk.FileSegment.sync
 def sync(self):
     if os.path.exists(json.loads(sys.argv[1])["data_dir"] + ".broken"):
         raise OSError(5, "Input/output error")
     real_sync(self)
-timerlog.disk.FileSegment.sync = sync
+timerlog.files.disk.FileSegment.sync = sync
 """
 
 

@@ -184,13 +184,13 @@ def test_a_broker_that_stops(tmp_path: Path) -> None:
 def test_a_broken_disk_ends_the_process_also_with_http(tmp_path: Path) -> None:
     broken = tmp_path / "data.broken"
     prelude = f"""
-import timerlog.disk
-real_sync = timerlog.disk.FileSegment.sync
+import timerlog.files.disk
+real_sync = timerlog.files.disk.FileSegment.sync
 def sync(self):
     if os.path.exists({str(broken)!r}):
         raise OSError(5, "Input/output error")
     real_sync(self)
-timerlog.disk.FileSegment.sync = sync
+timerlog.files.disk.FileSegment.sync = sync
 """
     with Daemon(tmp_path / "data", prelude=prelude, **HTTP) as daemon:
         url = http_url(daemon)

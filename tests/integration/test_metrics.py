@@ -21,6 +21,7 @@ from tickwheel_broker.clock import SystemClock
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.monitoring.metrics import Metrics
+from tickwheel_broker.wiring import watched_parts
 from timerlog.store import Store
 
 HTTP = {"http_listen": True, "http_port": 0}
@@ -224,7 +225,7 @@ async def test_a_scrape_lets_others_work_in_between(tmp_path: Path) -> None:
             turns += 1
 
     async with trio.open_nursery() as nursery:
-        metrics = Metrics(Broker(settings, store, clock, InPlace(), nursery))
+        metrics = Metrics(watched_parts(Broker(settings, store, clock, InPlace(), nursery)))
         await metrics.scrape("")
         nursery.start_soon(count_turns)
         text, _ = await metrics.scrape("")

@@ -30,11 +30,10 @@ tickwheel_broker.services.Services._enqueue_put = hang
 """
 BLOCKED = """
 import time
-from tickwheel_broker.broker import Broker
-really = Broker.stats
-def stats(self):
+from tickwheel_broker.requests.figures import FigureRequests
+def stats(self, *request):
     time.sleep(3600)
-Broker.stats = stats
+FigureRequests.stats = stats
 """
 
 

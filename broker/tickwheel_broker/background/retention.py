@@ -1,4 +1,5 @@
-"""Retention: messages that nobody acks are kept for as long as their topic says (by default for ever), then they end.
+"""Retention: messages that nobody acks are kept for as long as their topic says (by default without end), then they
+end.
 
 They end as `expired`: no group is given them again, and purging takes them like any message that is done. Age counts
 from the time a message was due.
@@ -6,17 +7,17 @@ from the time a message was due.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import trio
 
 from tickwheel_broker import logs
+from tickwheel_broker.bell import Bell
+from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import advice_for
 from timerlog.engine.select import Filter
 from timerlog.errors import DiskFull
-
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
+from timerlog.store import Store
 
 _SHORTEST_S, _LONGEST_S = 1.0, 60.0
 _UNACKED = frozenset({"ready", "leased", "waiting"})
@@ -25,43 +26,56 @@ _STEP = 4_096
 _log = logs.get_logger("retention")
 
 
-async def keep(broker: Broker) -> None:
-    """Look again and again: several times within the shortest retention, and after topics were changed; at most once a
-    second."""
-    while True:
-        await trio.sleep(_SHORTEST_S)
-        pause_s = min(_LONGEST_S, min(_retentions(broker).values(), default=1 << 40) / 10_000) - _SHORTEST_S
-        with trio.move_on_after(max(0.0, pause_s)):
-            await broker.topics_changed.wait()
-        for topic_id, age_ms in _retentions(broker).items():
-            try:
-                await _expire(broker, topic_id, age_ms)
-            except DiskFull as error:
-                _log.error("cannot expire messages: the disk is full", advice=advice_for(error))
+class Retention:
+    """Ends what is too old, in all topics."""
 
+    def __init__(self, store: Store, clock: Clock, after_change: Callable[[], None]) -> None:
+        """`after_change` is called when messages were changed."""
+        self._store = store
+        self._clock = clock
+        self._after_change = after_change
+        self._topics_changed = Bell()
 
-def _retentions(broker: Broker) -> dict[int, int]:
-    topics = broker.store.tables.topics.values()
-    return {
-        topic.record.topic_id: topic.record.settings.retention_ms
-        for topic in topics
-        if topic.record.settings.retention_ms and not topic.record.shards
-    }
+    def topics_changed(self) -> None:
+        """Topics may have another retention: look soon."""
+        self._topics_changed.ring()
 
+    async def run(self) -> None:
+        """Look again and again: several times within the shortest retention, and after topics were changed; at most
+        once a second."""
+        while True:
+            await trio.sleep(_SHORTEST_S)
+            pause_s = min(_LONGEST_S, min(self._retentions().values(), default=1 << 40) / 10_000)
+            with trio.move_on_after(max(0.0, pause_s - _SHORTEST_S)):
+                await self._topics_changed.wait()
+            for topic_id, age_ms in self._retentions().items():
+                try:
+                    await self._expire(topic_id, age_ms)
+                except DiskFull as error:
+                    _log.error("cannot expire messages: the disk is full", advice=advice_for(error))
 
-async def _expire(broker: Broker, topic_id: int, age_ms: int) -> None:
-    """The topic may be deleted at each checkpoint: then nothing more of it is found, nor expires."""
-    topic = broker.store.tables.topics.get(topic_id)
-    if topic is None:
-        return
-    now_ms = broker.clock.now_ms()
-    until_ms = max(0, now_ms - age_ms)
-    expired = 0
-    for ids in broker.store.select(topic_id, Filter(states=_UNACKED, due_until_ms=until_ms), now_ms):
-        for start in range(0, len(ids), _STEP):
-            expired += broker.store.expire(ids[start : start + _STEP], until_ms)
-            broker.after_change()
+    def _retentions(self) -> dict[int, int]:
+        topics = self._store.tables.topics.values()
+        return {
+            topic.record.topic_id: topic.record.settings.retention_ms
+            for topic in topics
+            if topic.record.settings.retention_ms and not topic.record.shards
+        }
+
+    async def _expire(self, topic_id: int, age_ms: int) -> None:
+        """The topic may be deleted at each checkpoint: then nothing more of it is found, nor expires."""
+        store = self._store
+        topic = store.tables.topics.get(topic_id)
+        if topic is None:
+            return
+        now_ms = self._clock.now_ms()
+        until_ms = max(0, now_ms - age_ms)
+        expired = 0
+        for ids in store.select(topic_id, Filter(states=_UNACKED, due_until_ms=until_ms), now_ms):
+            for start in range(0, len(ids), _STEP):
+                expired += store.expire(ids[start : start + _STEP], until_ms)
+                self._after_change()
+                await trio.lowlevel.checkpoint()
             await trio.lowlevel.checkpoint()
-        await trio.lowlevel.checkpoint()
-    if expired:
-        _log.info("messages expired", topic=topic.record.name, messages=expired)
+        if expired:
+            _log.info("messages expired", topic=topic.record.name, messages=expired)

@@ -7,8 +7,8 @@ again (the clock was set back) is not sent twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -19,14 +19,13 @@ from tickwheel.protocol.messages import TOPIC_PRIORITY, SendColumns, encode_send
 from tickwheel_broker import logs
 from tickwheel_broker.background import schedule_slots as schedule_plan
 from tickwheel_broker.background.schedule_slots import Decision, Schedule
+from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import ends_the_broker
 from timerlog.engine.change import CANCELLED, DONE, EXPIRED, UNKNOWN
 from timerlog.engine.commit import JudgedSend
 from timerlog.engine.state import INTERNAL
 from timerlog.errors import DiskFull, StoreError
-
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
+from timerlog.store import Store
 
 PREFIX: Final = "schedule/"
 MOST: Final = 10_000
@@ -41,11 +40,21 @@ _log = logs.get_logger("schedules")
 class Schedules:
     """All schedules of a broker, and the task that keeps them."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._alarm = broker.clock.alarm()
-        self._seen_ms = broker.clock.now_ms()
-        documents = broker.store.tables.documents
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        mark_dirty: Callable[[], None],
+        after_change: Callable[[], None],
+    ) -> None:
+        """`mark_dirty` says that records were staged, `after_change` also that messages were changed."""
+        self._store = store
+        self._clock = clock
+        self._mark_dirty = mark_dirty
+        self._after_change = after_change
+        self._alarm = clock.alarm()
+        self._seen_ms = clock.now_ms()
+        documents = store.tables.documents
         found = [content for name, content in documents.items() if name.startswith(PREFIX)]
         decoded = [msgspec.msgpack.decode(content, type=Schedule) for content in found]
         self.schedules: dict[str, Schedule] = {schedule.name: schedule for schedule in decoded}
@@ -58,7 +67,7 @@ class Schedules:
         """Send what is to be sent, until cancelled."""
         try:
             while True:
-                now_ms = self._broker.clock.now_ms()
+                now_ms = self._clock.now_ms()
                 if now_ms < self._seen_ms:
                     self._plan_all(now_ms)
                 self._seen_ms = now_ms
@@ -68,7 +77,7 @@ class Schedules:
                 for _, name in due:
                     wake_ms = self._wakes.get(name)  # it may be paused or deleted while another one is kept
                     if wake_ms is not None and wake_ms <= now_ms:
-                        await self._keep(self.schedules[name], self._broker.clock.now_ms())
+                        await self._keep(self.schedules[name], self._clock.now_ms())
                 wakes = [wake_ms for wake_ms in self._wakes.values() if wake_ms is not None]
                 await self._alarm.sleep_until(min(wakes, default=None))
         finally:
@@ -83,6 +92,11 @@ class Schedules:
             raise UnknownSchedule(f"There is no schedule {name!r}.")
         return schedule
 
+    def topic_of(self, name: str) -> str | None:
+        """The topic of a schedule; None: there is no such schedule."""
+        schedule = self.schedules.get(name)
+        return None if schedule is None else schedule.topic
+
     def of_topic(self, topic: str) -> list[str]:
         """The names of the schedules that send to a topic."""
         return sorted(name for name, schedule in self.schedules.items() if schedule.topic == topic)
@@ -95,7 +109,7 @@ class Schedules:
     def change(self, fields: dict[str, Any], known: Schedule) -> None:
         """Change a schedule, whole or not at all: what has come is sent as it was, what was sent ahead is called back
         and sent again as it is now. Raises BadSchedule, DiskFull, TransactionTooLarge."""
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
         known = self._settled(known, now_ms)
         schedule = schedule_plan.merged(known, fields)
         stops = schedule.paused and not known.paused
@@ -106,24 +120,22 @@ class Schedules:
         lost = sum(slot_ms <= now_ms for slot_ms in called_back)
         schedule = msgspec.structs.replace(schedule, last_slot_ms=reached_ms, skipped=schedule.skipped + lost)
         self._commit(schedule, cancel=list(called_back.values()), is_answer=True)
-        self._broker.after_change()
+        self._after_change()
         self._changed(schedule.name)
 
     def remove(self, name: str) -> None:
         """Forget a schedule, and call back what waits. Raises UnknownSchedule, DiskFull."""
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
         called_back = self._called_back(self.get(name), now_ms, in_window=True)
-        self._broker.store.put_document(
-            PREFIX + name, None, now_ms, cancel=list(called_back.values()), result=name
-        )
+        self._store.put_document(PREFIX + name, None, now_ms, cancel=list(called_back.values()), result=name)
         del self.schedules[name], self._wakes[name]
         self.troubles.pop(name, None)
-        self._broker.after_change()
+        self._after_change()
 
     def trigger(self, name: str, token: str) -> int:
         """Send the message of a schedule now, once for a token; the message's id. Raises UnknownSchedule, BadSchedule,
         StoreError."""
-        store, now_ms = self._broker.store, self._broker.clock.now_ms()
+        store, now_ms = self._store, self._clock.now_ms()
         schedule = self.get(name)
         key = schedule_plan.trigger_key(schedule, token or f"{now_ms}-{store.tables.next_id}")
         sent = self._find(schedule, key)
@@ -134,7 +146,7 @@ class Schedules:
 
     def judged(self, schedule: Schedule, slot_ms: int, due_ms: int, key: str) -> JudgedSend:
         """The message of a slot as it can be stored. Raises BadSchedule, StoreError."""
-        store, now_ms = self._broker.store, self._broker.clock.now_ms()
+        store, now_ms = self._store, self._clock.now_ms()
         topic_id = store.open_topic(schedule.topic, now_ms)
         headers = {**schedule.headers, HEADER: {"name": schedule.name, "slot_ms": slot_ms}}
         columns = SendColumns(
@@ -211,16 +223,16 @@ class Schedules:
             self._commit(reached)
             return reached
         send = self.judged(schedule, slot_ms, schedule_plan.due_ms(schedule, slot_ms), key)
-        next_id = self._broker.store.tables.next_id
+        next_id = self._store.tables.next_id
         reached = msgspec.structs.replace(reached, last_id=next_id, sent=schedule.sent + 1)
         self._commit(reached, send=send)
         return reached
 
     def _is_over(self, message_id: int) -> bool:
-        return self._broker.store.verdicts([message_id])[0] in _OVER
+        return self._store.verdicts([message_id])[0] in _OVER
 
     def _find(self, schedule: Schedule, key: str) -> int:
-        return self._broker.store.find(schedule.topic, [key])[0]
+        return self._store.find(schedule.topic, [key])[0]
 
     def _called_back(self, schedule: Schedule, now_ms: int, *, in_window: bool) -> dict[int, int]:
         """The ids of messages that were sent and are not due yet, by their slots."""
@@ -231,7 +243,7 @@ class Schedules:
         except BadSchedule:  # its time zone is gone: nothing can be said of its slots
             return {schedule.last_slot_ms: schedule.last_id} if schedule.last_slot_ms > now_ms else {}
         keys = [schedule_plan.key_of(schedule, slot_ms) for slot_ms in slots]
-        ids = self._broker.store.find(schedule.topic, keys)
+        ids = self._store.find(schedule.topic, keys)
         return {slot_ms: found for slot_ms, found in zip(slots, ids, strict=True) if found}
 
     def _commit(
@@ -244,21 +256,21 @@ class Schedules:
     ) -> None:
         """Keep a schedule as it is from now on, together with what is sent and called back; `is_answer`: a request is
         answered with it. Raises DiskFull, TransactionTooLarge."""
-        store, content = self._broker.store, msgspec.msgpack.encode(schedule)
-        now_ms = self._broker.clock.now_ms()
+        store, content = self._store, msgspec.msgpack.encode(schedule)
+        now_ms = self._clock.now_ms()
         result = schedule if is_answer else None
         store.put_document(
             PREFIX + schedule.name, content, now_ms, send=send, cancel=cancel or (), result=result
         )
         self.schedules[schedule.name] = schedule
-        self._broker.commit.mark_dirty()
+        self._mark_dirty()
 
     # When to look again ------------------------------------------------------------------------------------
 
     def _changed(self, name: str) -> None:
         """A request changed a schedule: look at it again."""
         self.troubles.pop(name, None)
-        self._plan(self.schedules[name], self._broker.clock.now_ms())
+        self._plan(self.schedules[name], self._clock.now_ms())
         self._alarm.ring()
 
     def _plan_all(self, now_ms: int) -> None:

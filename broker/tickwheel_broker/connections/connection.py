@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import trio
 
@@ -36,25 +36,31 @@ from tickwheel.protocol.identity import RequestIdentity
 from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES, MAX_HEADERS_BYTES, MAX_KEY_BYTES, PROTOCOL_VERSION
 from tickwheel.protocol.machine import NotUnderstood, Requested, ServerMachine
 from tickwheel_broker import logs
+from tickwheel_broker.background.schedules import Schedules
 from tickwheel_broker.bell import Bell
+from tickwheel_broker.clock import Clock
+from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.config.units import delay_levels_ms
-from tickwheel_broker.delivery import Subscription
+from tickwheel_broker.counters import Counters
+from tickwheel_broker.delivery import Delivery, Subscription
 from tickwheel_broker.errors import ends_the_broker, from_store
+from tickwheel_broker.group_commit import GroupCommit
+from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.net.inbox import Inbox
 from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_broker.net.receive_room import ReceiveRoom
 from tickwheel_broker.net.transport import Transport
-from tickwheel_broker.requests import remembered as remembering
-from tickwheel_broker.requests import table as requests
-from tickwheel_broker.requests.answers import when_durable
+from tickwheel_broker.requests.answers import Answers
+from tickwheel_broker.requests.table import Requests
+from tickwheel_broker.security.access import Access
 from tickwheel_broker.security.grants import NOBODY, Identity
 from tickwheel_broker.security.rights import CONSUME, Rights
+from tickwheel_broker.services import Services
+from tickwheel_broker.subscriptions import Subscriptions
 from tickwheel_native import crc32c
 from timerlog.errors import StoreError
-from timerlog.store import Ingested, Stop
+from timerlog.store import Ingested, Stop, Store
 from timerlog.tables.answers import MAX_ANSWERS, Answering
-
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
 
 _TYPE_OFFSET = 8
 MAX_SLOW_REQUESTS = 16
@@ -66,13 +72,33 @@ _LINGER_BYTES = 64 << 20
 _log = logs.get_logger("connection")
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What all connections of a broker work with."""
+
+    settings: Settings
+    store: Store
+    clock: Clock
+    lifetime: Lifetime
+    commit: GroupCommit
+    services: Services
+    delivery: Delivery
+    subscriptions: Subscriptions
+    schedules: Schedules
+    counters: Counters
+    access: Access
+    receive_room: ReceiveRoom
+    requests: Requests
+    answers: Answers
+
+
 class Connection:
     """The server's end of one connection."""
 
-    def __init__(self, broker: Broker, transport: Transport, number: int) -> None:
+    def __init__(self, parts: Parts, transport: Transport, number: int) -> None:
         """`number` identifies the connection in the log."""
-        self.broker = broker
-        self.outgoing = Outgoing(transport, broker.settings.write_high_water_bytes)
+        self._parts = parts
+        self.outgoing = Outgoing(transport, parts.settings.write_high_water_bytes)
         self.subscriptions: dict[int, Subscription] = {}
         self.opened_s = trio.current_time()
         self.listening_since_s: float | None = None
@@ -84,7 +110,7 @@ class Connection:
         self.answerings: dict[int, Answering] = {}
         self._transport = transport
         self._inbox = Inbox(MAX_HANDSHAKE_BYTES)
-        self._machine = ServerMachine(broker.settings.max_frame_bytes)
+        self._machine = ServerMachine(parts.settings.max_frame_bytes)
         self._last_subscription = 0
         self._scope = trio.CancelScope()
         self._hearing = trio.CancelScope()
@@ -110,7 +136,7 @@ class Connection:
             error = group.exceptions[0]
             self._log.debug("connection lost", reason=str(error))
             if not self.is_greeted and isinstance(error.__cause__, ssl.SSLError):
-                self.broker.access.audit.refused("tls", peer=self._transport.peer, reason=str(error))
+                self._parts.access.audit.refused("tls", peer=self._transport.peer, reason=str(error))
         finally:
             self._leave()
 
@@ -126,7 +152,7 @@ class Connection:
 
     def drop(self, error: TickwheelError) -> None:
         """Close at once, without a word to the other side."""
-        self.broker.counters.refusals[error.code] += 1
+        self._parts.counters.refusals[error.code] += 1
         self._scope.cancel()
 
     def go_away(self, reason: str) -> None:
@@ -139,7 +165,7 @@ class Connection:
         if not self.is_greeted or self.identity is NOBODY:
             return
         try:
-            identity = self.broker.access.renewed(self.identity)
+            identity = self._parts.access.renewed(self.identity)
         except ConnectionDenied as error:
             self._dismiss(error)
             return
@@ -156,29 +182,30 @@ class Connection:
         )
 
     def tell_of(self, request: Request) -> None:
-        """See `replying.Caller`."""
+        """See `requests.caller.Caller`."""
         what = (
             getattr(request, "topic", None) or getattr(request, "name", None) or getattr(request, "job", "")
         )
         group = getattr(request, "group", None)
         if isinstance(group, str):
             what = f"{what}/{group}"
-        self.broker.access.audit.done(
+        self._parts.access.audit.done(
             type(request).__name__, peer=self._transport.peer, token=self.identity.login, subject=what
         )
 
     def _become(self, identity: Identity) -> None:
         self.identity = identity
-        self.rights = Rights(self.broker, identity) if identity.is_limited else None
+        tables, topic_of = self._parts.store.tables, self._parts.schedules.topic_of
+        self.rights = Rights(tables, topic_of, identity) if identity.is_limited else None
 
     def _dismiss(self, error: TickwheelError) -> None:
         """Nothing is done any more for the other side; it is told why, and then the connection ends."""
         self._become(NOBODY)
         self._log.info("connection closed", code=error.code, reason=error.message)
         for subscription in self.subscriptions.values():
-            self.broker.give_back(subscription)
+            self._parts.subscriptions.give_back(subscription)
         self.subscriptions.clear()
-        self.outgoing.put(self.broker.counters.refusal(0, error))
+        self.outgoing.put(self._parts.counters.refusal(0, error))
         # Without tasks the connection is just ending, and takes no more.
         if self._nursery is not None and self._nursery.child_tasks:
             self.start_soon(self._take_leave)
@@ -191,12 +218,12 @@ class Connection:
         self._scope.cancel()
 
     def next_subscription_number(self) -> int:
-        """See `requests.Caller`."""
+        """See `requests.caller.Caller`."""
         self._last_subscription += 1
         return self._last_subscription
 
     def start_soon(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
-        """See `requests.Caller`."""
+        """See `requests.caller.Caller`."""
         assert self._nursery is not None, "requests come while the connection is served"
         self._nursery.start_soon(work, *args)
 
@@ -223,14 +250,14 @@ class Connection:
     def _leave(self) -> None:
         self.is_gone = True
         self._transport.close()
-        self.broker.receive_room.give_back(self._large_bytes)
+        self._parts.receive_room.give_back(self._large_bytes)
         for subscription in self.subscriptions.values():
-            self.broker.lose(subscription)
+            self._parts.subscriptions.lose(subscription)
         self.subscriptions.clear()
 
     async def _settle(self) -> None:
         """The client has ended its side: it may still read the answers to what it asked before."""
-        await self.broker.commit.wait_durable(self.broker.store.appended_position)
+        await self._parts.commit.wait_durable(self._parts.store.appended_position)
         await self.outgoing.flush()
         self._log.debug("connection ended")
 
@@ -240,9 +267,9 @@ class Connection:
         level = self._log.warning if self.is_greeted else self._log.debug
         level("connection refused", code=error.code, reason=error.message, advice=error.advice)
         if not self.is_greeted and not isinstance(error, ConnectionDenied):
-            self.broker.access.audit.refused("connection", peer=self._transport.peer, code=error.code)
-        await self.broker.commit.wait_durable(self.broker.store.appended_position)
-        self.outgoing.put(self.broker.counters.refusal(correlation, error))
+            self._parts.access.audit.refused("connection", peer=self._transport.peer, code=error.code)
+        await self._parts.commit.wait_durable(self._parts.store.appended_position)
+        self.outgoing.put(self._parts.counters.refusal(correlation, error))
         await self.outgoing.flush()
         self._transport.end_sending()
         scrap = memoryview(bytearray(1 << 16))
@@ -268,7 +295,7 @@ class Connection:
 
     async def _take_room(self) -> None:
         """Before a buffer grows to take a large frame, there must be room for it; afterwards it is given back."""
-        room, wanted_bytes = self.broker.receive_room, self._inbox.wanted_large_bytes()
+        room, wanted_bytes = self._parts.receive_room, self._inbox.wanted_large_bytes()
         if wanted_bytes > self._large_bytes:
             self.frame_since_s = None  # it is not the client that is slow
             await room.take(wanted_bytes - self._large_bytes)
@@ -290,8 +317,8 @@ class Connection:
         assert isinstance(event, Requested)
         assert isinstance(event.request, Hello)
         inbox.consume(len(frame))
-        inbox.max_frame_bytes = self.broker.settings.max_frame_bytes
-        self._become(await self.broker.access.log_in(event.request.token, self._transport))
+        inbox.max_frame_bytes = self._parts.settings.max_frame_bytes
+        self._become(await self._parts.access.log_in(event.request.token, self._transport))
         self.is_greeted = True
         self._log.debug("connection greeted", client=event.request.client[:100])
         self.outgoing.put(encode_frame(FrameType.HELLO_OK, correlation, encode_body(self._hello_ok())))
@@ -304,42 +331,43 @@ class Connection:
         return True
 
     def _hello_ok(self) -> HelloOk:
-        broker = self.broker
+        parts = self._parts
         return HelloOk(
             protocol=PROTOCOL_VERSION,
-            server=broker.name,
-            now_ms=broker.clock.now_ms(),
-            max_frame_bytes=broker.settings.max_frame_bytes,
-            max_body_bytes=broker.settings.max_body_bytes,
+            server=parts.lifetime.name,
+            now_ms=parts.clock.now_ms(),
+            max_frame_bytes=parts.settings.max_frame_bytes,
+            max_body_bytes=parts.settings.max_body_bytes,
             max_key_bytes=MAX_KEY_BYTES,
             max_headers_bytes=MAX_HEADERS_BYTES,
-            delay_levels_ms=delay_levels_ms(broker.settings.delay_levels),
+            delay_levels_ms=delay_levels_ms(parts.settings.delay_levels),
             answers_remembered=MAX_ANSWERS,
             tells_differences=True,
-            log_position=broker.store.durable_position,
+            log_position=parts.store.durable_position,
             holds=True,
         )
 
     async def _listen(self) -> None:
         """Take frames until the client ends. Raises RemoteProtocolError when the stream cannot be trusted."""
-        inbox, outgoing, broker = self._inbox, self.outgoing, self.broker
+        inbox, outgoing, parts = self._inbox, self.outgoing, self._parts
+        lifetime, services = parts.lifetime, parts.services
         if not self.is_greeted:
             return
         while True:
             while inbox.has_frame():
                 self.frame_since_s = None
-                if broker.is_draining:
+                if lifetime.is_draining:
                     self._take_one_while_draining()
                 else:
                     self._take(inbox.pending())
                 if outgoing.is_full:
                     await outgoing.wait_not_full()
-                if broker.services.is_behind:
-                    await broker.services.wait_for_room()
+                if services.is_behind:
+                    await services.wait_for_room()
                 while self._slow_requests >= MAX_SLOW_REQUESTS:
                     await self._slow_ended.wait()
                 if outgoing.has_promised_much:
-                    await broker.commit.wait_durable(broker.store.appended_position)
+                    await parts.commit.wait_durable(parts.store.appended_position)
             if not await self._receive():
                 return
 
@@ -347,14 +375,14 @@ class Connection:
         """One call of the engine: all SEND frames at the head of `data`, and perhaps one frame of another
         type.
         """
-        broker = self.broker
+        parts = self._parts
         rights = self.rights
-        taken = broker.store.ingest(data, broker.clock.now_ms(), None if rights is None else rights.sending)
+        taken = parts.store.ingest(data, parts.clock.now_ms(), None if rights is None else rights.sending)
         self._inbox.consume(taken.consumed_bytes)
         if taken.exceptions:
-            broker.counters.refused_messages(taken.replies)
+            parts.counters.refused_messages(taken.replies)
         if taken.replies:
-            broker.commit.when_durable(taken.position, self.outgoing.promise(), taken.replies)
+            parts.commit.when_durable(taken.position, self.outgoing.promise(), taken.replies)
         if taken.stop is not Stop.NEED_MORE:
             self._after_stop(taken)
 
@@ -391,15 +419,15 @@ class Connection:
             self._refuse(correlation, error)
 
     def _ack(self, correlation: int, payload: memoryview) -> None:
-        broker = self.broker
+        parts = self._parts
         if self.rights is not None:
             self.rights.need_of_group(int.from_bytes(payload[:4], "little"))
         try:
-            acked = broker.store.ack(payload, correlation, broker.clock.now_ms())
+            acked = parts.store.ack(payload, correlation, parts.clock.now_ms())
         except ValueError as error:
             raise BadFrame(f"ACK was not understood: {error}.") from error
-        broker.commit.when_durable(acked.position, self.outgoing.promise(), acked.reply, is_hurried=False)
-        broker.delivery.wake_group(acked.group_id)
+        parts.commit.when_durable(acked.position, self.outgoing.promise(), acked.reply, is_hurried=False)
+        parts.delivery.wake_group(acked.group_id)
 
     def _control(self, frame_type: int, correlation: int, payload: memoryview, flags: int) -> None:
         event = self._machine.frame_received(frame_type, correlation, payload, flags)
@@ -407,12 +435,12 @@ class Connection:
             self._refuse(correlation, event.error)
         else:
             assert isinstance(event, Requested), "SEND and ACK do not come here"
-            requests.answer(self, correlation, event.request, event.identity)
+            self._parts.requests.answer(self, correlation, event.request, event.identity)
 
     def answer_after(
         self, ended: trio.Event, correlation: int, request: Request, identity: RequestIdentity
     ) -> None:
-        """See `replying.Caller`."""
+        """See `requests.caller.Caller`."""
         self._slow_requests += 1
         self.start_soon(self._answer_after, ended, correlation, request, identity)
 
@@ -421,7 +449,9 @@ class Connection:
     ) -> None:
         try:
             await ended.wait()
-            self._guarded(correlation, lambda: requests.answer(self, correlation, request, identity))
+            self._guarded(
+                correlation, lambda: self._parts.requests.answer(self, correlation, request, identity)
+            )
         finally:
             self._slow_requests -= 1
             self._slow_ended.ring()
@@ -429,7 +459,7 @@ class Connection:
     def answer_later(
         self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
     ) -> None:
-        """See `replying.Caller`."""
+        """See `requests.caller.Caller`."""
         self._slow_requests += 1
         self.start_soon(self._work, correlation, request, work)
 
@@ -437,14 +467,14 @@ class Connection:
         self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
     ) -> None:
         try:
-            when_durable(self, correlation, request, await work())
+            self._parts.answers.when_durable(self, correlation, request, await work())
         except StoreError as error:
             if ends_the_broker(error):
                 raise
-            remembering.forget(self, correlation, error)
+            self._parts.answers.remembered.forget(self, correlation, error)
             self._refuse(correlation, from_store(error))
         except TickwheelError as error:
-            remembering.forget(self, correlation, error)
+            self._parts.answers.remembered.forget(self, correlation, error)
             self._refuse(correlation, error)
         except Exception as error:
             if ends_the_broker(error):
@@ -452,14 +482,14 @@ class Connection:
             self._log.exception("defect", error=str(error))
             self._refuse(correlation, InternalError())
         finally:
-            remembering.forget(self, correlation)
+            self._parts.answers.remembered.forget(self, correlation)
             self._slow_requests -= 1
             self._slow_ended.ring()
 
     def _refuse(self, correlation: int, error: TickwheelError) -> None:
         """Answer one request with its error; the connection goes on."""
         if error.code == Forbidden.code:
-            self.broker.access.audit.refused(
+            self._parts.access.audit.refused(
                 "request",
                 peer=self._transport.peer,
                 token=self.identity.login,
@@ -468,7 +498,7 @@ class Connection:
             )
         self._log.info("request refused", code=error.code, reason=error.message)
         # That something is not there, or is done already, may be what another request has only just changed.
-        self.broker.commit.tell(self.outgoing, self.broker.counters.refusal(correlation, error))
+        self._parts.commit.tell(self.outgoing, self._parts.counters.refusal(correlation, error))
 
     def _take_one_while_draining(self) -> None:
         """During shutdown: acks and the like are still taken, sends are not."""

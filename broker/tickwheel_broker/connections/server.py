@@ -16,8 +16,7 @@ from tickwheel.protocol.errors import (
     TooManyConnectionsFromAddress,
 )
 from tickwheel_broker import logs
-from tickwheel_broker.broker import Broker
-from tickwheel_broker.connections.connection import Connection
+from tickwheel_broker.connections.connection import Connection, Parts
 from tickwheel_broker.connections.deadlines import overdue, watch_interval_s
 from tickwheel_broker.net import open_files
 from tickwheel_broker.net.listeners import Listener
@@ -43,9 +42,9 @@ _WATCH_STEP = 256
 class Server:
     """All connections of a broker."""
 
-    def __init__(self, broker: Broker, nursery: trio.Nursery) -> None:
+    def __init__(self, parts: Parts, nursery: trio.Nursery) -> None:
         """`nursery` takes one task a connection."""
-        self._broker = broker
+        self._parts = parts
         self._nursery = nursery
         self._connections: dict[
             Connection, str
@@ -68,7 +67,7 @@ class Server:
 
     async def watch(self) -> None:
         """Watch the deadlines of all connections."""
-        settings = self._broker.settings
+        settings = self._parts.settings
         interval_s = watch_interval_s(settings)
         while True:
             await trio.sleep(interval_s)
@@ -100,7 +99,7 @@ class Server:
         released = 0
         for connection in self._connections:
             for subscription in connection.subscriptions.values():
-                released += self._broker.give_back(subscription)
+                released += self._parts.subscriptions.give_back(subscription)
             connection.subscriptions.clear()
         return released
 
@@ -130,18 +129,18 @@ class Server:
             error = self._refusal_of(address)
         if error is None and open_files.are_scarce() and not self._drop_silent(0.0):
             self._tell_of_scarcity("nearly as many files are open as may be")
-            self._broker.counters.refusal(0, TooManyConnections())
+            self._parts.counters.refusal(0, TooManyConnections())
             transport.close()  # to tell it would take a file for a while
             return
         if error is None:
             self._last_number += 1
-            connection = Connection(self._broker, transport, self._last_number)
+            connection = Connection(self._parts, transport, self._last_number)
             self._connections[connection] = address
             self._by_address[address] += 1
-            self._broker.counters.connections = len(self._connections)
+            self._parts.counters.connections = len(self._connections)
             self._nursery.start_soon(self._serve, connection)
             return
-        frame = self._broker.counters.refusal(0, error)
+        frame = self._parts.counters.refusal(0, error)
         if self._turned_away < _MAX_TURNED_AWAY:
             self._turned_away += 1
             self._nursery.start_soon(self._turn_away, transport, error, frame)
@@ -173,7 +172,7 @@ class Server:
 
     def _refusal_of(self, address: str) -> TickwheelError | None:
         """Why one more connection from an address cannot be served."""
-        settings = self._broker.settings
+        settings = self._parts.settings
         if len(self._connections) >= settings.max_connections:
             return TooManyConnections()
         if address and self._by_address[address] >= settings.max_connections_per_address:
@@ -194,13 +193,13 @@ class Server:
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
-        self._broker.counters.connections = len(self._connections)
+        self._parts.counters.connections = len(self._connections)
         if not self._connections:
             self._nobody_left.set()
 
     async def _turn_away(self, transport: Transport, error: TickwheelError, frame: bytes) -> None:
         """Say why before closing; wait for the client to have read it, but not for long."""
-        self._broker.access.audit.refused("connection", peer=transport.peer, code=error.code)
+        self._parts.access.audit.refused("connection", peer=transport.peer, code=error.code)
         scrap = memoryview(bytearray(1 << 12))
         try:
             with trio.move_on_after(_TURN_AWAY_S):

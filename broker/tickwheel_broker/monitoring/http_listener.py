@@ -7,27 +7,18 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.errors import ServerExtraMissing
+from tickwheel_broker.monitoring.gate import Gate
+from tickwheel_broker.monitoring.watched import Watched
 from tickwheel_broker.net.listeners import explain, tcp_url
 from tickwheel_broker.net.tls import Certificates
 
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
-
 _BACKLOG = 1_024
 _ADVICE = "Choose another http_host or http_port, or set http_listen = false."
-
-
-class Gate(Protocol):
-    """Who may see more than whether the broker lives."""
-
-    async def lets_in(self, authorization: str, peer: str) -> bool:
-        """Whether who sent this Authorization header (empty: there was none) may read metrics and reasons."""
 
 
 class Watching:
@@ -43,12 +34,12 @@ class Watching:
         scheme = "http" if self._certificates is None else "https"
         return [tcp_url(scheme, listener.socket) for listener in self._listeners]
 
-    async def run(self, broker: Broker, gate: Gate) -> None:
+    async def run(self, watched: Watched, gate: Gate) -> None:
         """Serve until cancelled."""
         if self._listeners:
             from tickwheel_broker.monitoring.web import WebServer
 
-            await WebServer(broker, gate, self._context()).run(self._listeners)
+            await WebServer(watched, gate, self._context()).run(self._listeners)
 
     def close(self) -> None:
         """Stop listening."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
+from timerlog.store import Store
 
 OTHER: Final = "other"
 """The label of what has none of its own."""
@@ -72,9 +71,8 @@ class Totals:
         """The values of a family by their labels."""
         return self._sums[metric.name]
 
-    def take(self, broker: Broker, topic_id: int) -> None:
+    def take(self, store: Store, topic_id: int) -> None:
         """Add a topic. Shards are counted with the topic that they are a part of."""
-        store = broker.store
         topic = store.tables.topics[topic_id]
         self.table_bytes += topic.arrivals.region.disk_bytes()
         for group_id in topic.groups.values():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -26,11 +26,9 @@ from prometheus_client.registry import Collector
 
 from tickwheel_broker.monitoring.metric_totals import GROUP_METRICS, OTHER, TOPIC_METRICS, Totals
 from tickwheel_broker.monitoring.vitals import Disk, look_at_disk
+from tickwheel_broker.monitoring.watched import Watched
 from tickwheel_broker.services import CHANNEL_BATCHES, Queue
-
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
-    from timerlog.engine.lateness import Histogram
+from timerlog.engine.lateness import Histogram
 
 _TOPICS_AT_ONCE: Final = 20
 """So many topics, with their groups, are added up before others have their turn."""
@@ -53,9 +51,9 @@ __all__ = ["OTHER", "Metrics"]
 class Metrics:
     """Writes what Prometheus scrapes. One scrape at a time; others wait."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._figures = _Figures(broker)
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._figures = _Figures(watched)
         self.registry = CollectorRegistry()
         self.registry.register(self._figures)
         self._process = ProcessCollector(registry=None)
@@ -78,7 +76,7 @@ class Metrics:
     def _ask_the_system(self) -> tuple[list[Metric], Disk | None]:
         process = list(self._process.collect())
         try:
-            return process, look_at_disk(self._broker.settings.data_dir)
+            return process, look_at_disk(self._watched.settings.data_dir)
         except OSError:
             return process, None
 
@@ -106,24 +104,24 @@ class _Single(CollectorRegistry):
 class _Figures(Collector):
     """Reads the broker's state. `add_up` comes first; then `collect` gives one family after the other."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._store = broker.store
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._store = watched.store
         self._totals = Totals(0)
         self._wheel: dict[str, Any] = {"levels": [], "forecast": [], "gone": 0}
         self.disk: Disk | None = None
 
     async def add_up(self) -> None:
         """Go through topics and groups, some at a time."""
-        broker, store = self._broker, self._store
-        totals = Totals(broker.settings.metrics_topics)
+        watched, store = self._watched, self._store
+        totals = Totals(watched.settings.metrics_topics)
         for number, topic_id in enumerate(sorted(store.tables.topics)):
             if number % _TOPICS_AT_ONCE == _TOPICS_AT_ONCE - 1:
                 await trio.lowlevel.checkpoint()
             if topic_id in store.tables.topics:  # else it was deleted meanwhile
-                totals.take(broker, topic_id)
+                totals.take(store, topic_id)
         self._totals = totals
-        self._wheel = await broker.forecasts.recent()
+        self._wheel = await watched.forecasts.recent()
 
     def collect(self) -> Iterator[Metric]:
         """See `prometheus_client.registry.Collector`."""
@@ -136,32 +134,36 @@ class _Figures(Collector):
         yield from self._disk_families()
 
     def _broker_families(self) -> Iterator[Metric]:
-        broker = self._broker
-        info = {"version": broker.version, "python": platform.python_version()}
+        watched = self._watched
+        info = {"version": watched.lifetime.version, "python": platform.python_version()}
         yield InfoMetricFamily("tickwheel_build", "The version of the broker, and of its Python.", info)
         yield _gauge(
             "start_time_seconds",
             "When the broker started, in seconds since 1970.",
-            broker.started_ms / _MS_PER_S,
+            watched.lifetime.started_ms / _MS_PER_S,
         )
         yield _gauge(
-            "ready", "1 if the broker takes sends, as /readyz says.", not broker.vitals.reasons(self.disk)
+            "ready", "1 if the broker takes sends, as /readyz says.", not watched.vitals.reasons(self.disk)
         )
         yield _gauge(
-            "hanging_parts", "Parts of the broker that have work and do not move.", len(broker.vitals.hanging)
+            "hanging_parts",
+            "Parts of the broker that have work and do not move.",
+            len(watched.vitals.hanging),
         )
-        yield _gauge("connections", "Clients that are connected.", broker.counters.connections)
-        yield _gauge("subscribers", "Subscriptions of all clients.", broker.delivery.subscribers)
+        yield _gauge("connections", "Clients that are connected.", watched.counters.connections)
+        yield _gauge("subscribers", "Subscriptions of all clients.", watched.delivery.subscribers)
         yield _gauge("topics", "Topics, shards included.", len(self._store.tables.topics))
         yield _gauge("groups", "Consumer groups, those of shards included.", len(self._store.tables.groups))
-        yield _counter("clock_set_back", "How often the wall clock was set back.", broker.clock_set_back)
         yield _counter(
-            "messages_damaged", "Messages set aside, for their record is damaged.", broker.services.damaged
+            "clock_set_back", "How often the wall clock was set back.", watched.housekeeping.clock_set_back
+        )
+        yield _counter(
+            "messages_damaged", "Messages set aside, for their record is damaged.", watched.services.damaged
         )
         refusals = CounterMetricFamily(
             "tickwheel_refusals", "What was refused to clients, by error code.", labels=["code"]
         )
-        counts = dict.fromkeys(_WATCHED_REFUSALS, 0) | broker.counters.refusals
+        counts = dict.fromkeys(_WATCHED_REFUSALS, 0) | watched.counters.refusals
         for code, count in sorted(counts.items()):
             refusals.add_metric([code], count)
         yield refusals
@@ -175,7 +177,7 @@ class _Figures(Collector):
             yield family
 
     def _timing_families(self) -> Iterator[Metric]:
-        services, figures = self._broker.services, self._broker.commit.figures
+        services, figures = self._watched.services, self._watched.commit.figures
         yield _histogram(
             "delivery_lateness_seconds",
             "How late messages reached their topics: the time then, less the time for which they were sent.",
@@ -201,12 +203,12 @@ class _Figures(Collector):
         yield _gauge(
             "sync_waiting_replies",
             "Answers and deliveries that wait for a sync of the log.",
-            self._broker.commit.waiting,
+            self._watched.commit.waiting,
         )
 
     def _wheel_families(self) -> Iterator[Metric]:
-        now_ms = self._broker.clock.now_ms()
-        backlog, late_ms = self._broker.services.overdue(now_ms)
+        now_ms = self._watched.clock.now_ms()
+        backlog, late_ms = self._watched.services.overdue(now_ms)
         yield _gauge(
             "due_backlog",
             "Messages, and ends of leases, that are due and not where they belong; while the wheel is behind, about.",
@@ -244,7 +246,7 @@ class _Figures(Collector):
         )
 
     def _queue_families(self) -> Iterator[Metric]:
-        services = self._broker.services
+        services = self._watched.services
         queues: dict[str, Queue[Any]] = {
             "pending": services.pending,
             "due": services.due,
@@ -273,7 +275,7 @@ class _Figures(Collector):
         yield _gauge(
             "enqueue_backlog_limit_messages",
             "With more than so many, producers wait.",
-            self._broker.settings.max_backlog_messages,
+            self._watched.settings.max_backlog_messages,
         )
         yield _counter(
             "full_disk_waits", "Steps of the services that were put off for a full disk.", services.full_disks
@@ -291,7 +293,7 @@ class _Figures(Collector):
             )
         yield _counter("log_appended_bytes", "What was ever appended to the log.", log.appended_position)
         yield _counter("log_durable_bytes", "How far of that is surely on the disk.", log.durable_position)
-        age_s = store.checkpoint_age_ms(self._broker.clock.now_ms()) / _MS_PER_S
+        age_s = store.checkpoint_age_ms(self._watched.clock.now_ms()) / _MS_PER_S
         yield _gauge(
             "checkpoint_age_seconds", "Since when changes are in no checkpoint; 0: there are none.", age_s
         )
@@ -303,7 +305,7 @@ class _Figures(Collector):
         held_bytes = store.reserve.size_bytes
         yield _gauge("disk_reserve_bytes", "Held for what accepted messages still need.", held_bytes)
         yield _gauge(
-            "disk_reserve_limit_bytes", "The most that is held.", self._broker.settings.disk_reserve_bytes
+            "disk_reserve_limit_bytes", "The most that is held.", self._watched.settings.disk_reserve_bytes
         )
         yield _gauge("disk_spare_bytes", "Held for the purge.", store.spare.size_bytes)
         if self.disk is not None:

@@ -10,12 +10,10 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import trio
 
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
+from tickwheel_broker.monitoring.watched import Watched
 
 _STATUS_EVERY_S = 10.0
 _US_PER_S = 1_000_000
@@ -51,7 +49,7 @@ class ServiceManager:
         """Configuration is being read again; `tell(READY=1)` says that it was."""
         self.tell(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1_000)
 
-    async def attend(self, broker: Broker) -> None:
+    async def attend(self, watched: Watched) -> None:
         """Feed the watchdog twice in each of its intervals, while the event loop turns and everything else moves; say
         now and then what is going on."""
         if not self._address:
@@ -59,11 +57,11 @@ class ServiceManager:
         pause_s = _STATUS_EVERY_S if self.watchdog_s is None else min(self.watchdog_s / 2, _STATUS_EVERY_S)
         status_due_s = trio.current_time()
         while True:
-            if self.watchdog_s is not None and broker.vitals.is_alive:
+            if self.watchdog_s is not None and watched.vitals.is_alive:
                 self.tell(WATCHDOG=1)
             if trio.current_time() >= status_due_s:
                 status_due_s = trio.current_time() + _STATUS_EVERY_S
-                self.tell(STATUS=_status(broker))
+                self.tell(STATUS=_status(watched))
             await trio.sleep(pause_s)
 
 
@@ -84,12 +82,12 @@ def _watchdog_s(environment: Mapping[str, str]) -> float | None:
     return interval_us / _US_PER_S if interval_us > 0 and process == os.getpid() else None
 
 
-def _status(broker: Broker) -> str:
-    if broker.vitals.hanging:
-        return f"hanging: {', '.join(broker.vitals.hanging)}"
-    if broker.is_draining:
+def _status(watched: Watched) -> str:
+    if watched.vitals.hanging:
+        return f"hanging: {', '.join(watched.vitals.hanging)}"
+    if watched.lifetime.is_draining:
         return "stopping"
     return (
-        f"{broker.counters.connections} connections, {broker.store.wheel.pending} timers, "
-        f"{broker.store.pending_enqueue} messages to take in"
+        f"{watched.counters.connections} connections, {watched.store.wheel.pending} timers, "
+        f"{watched.store.pending_enqueue} messages to take in"
     )

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
+from tickwheel_broker.background.housekeeping import Housekeeping
+from tickwheel_broker.clock import Clock
+from tickwheel_broker.counters import Counters
+from tickwheel_broker.group_commit import GroupCommit
+from tickwheel_broker.lifetime import Lifetime
+from tickwheel_broker.services import Services
+from timerlog.store import Store
 
 STALL_S: Final = 10.0
 """A part that has something to do, and has done nothing of it for so long, hangs."""
@@ -60,8 +65,23 @@ class _Part(NamedTuple):
 class Vitals:
     """Looks at the parts of a broker once a second."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        services: Services,
+        commit: GroupCommit,
+        counters: Counters,
+        lifetime: Lifetime,
+        housekeeping: Housekeeping,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._services = services
+        self._commit = commit
+        self._counters = counters
+        self._lifetime = lifetime
+        self._housekeeping = housekeeping
         self._moved: dict[str, tuple[object, float]] = {}
         self._looked_s = trio.current_time()
         self._full_count = self._count_full()
@@ -70,7 +90,7 @@ class Vitals:
         """Whether the engine's services have ended; for a broker that stops this is as it should be."""
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Look until cancelled."""
         while True:
             self.look()
             await trio.sleep(LOOK_S)
@@ -98,7 +118,7 @@ class Vitals:
     @property
     def is_alive(self) -> bool:
         """Whether everything moves that should; a broker that stops in good order counts as alive."""
-        return self._broker.is_draining or not (self.has_ended or self.hanging)
+        return self._lifetime.is_draining or not (self.has_ended or self.hanging)
 
     def reasons(self, disk: Disk | None) -> list[Reason]:
         """Why the broker is not ready; empty if it is. `disk`: None if it could not be looked at."""
@@ -106,13 +126,13 @@ class Vitals:
 
     def _reasons(self, disk: Disk | None) -> Iterator[Reason]:
         self.look()
-        if self._broker.is_draining:
+        if self._lifetime.is_draining:
             yield Reason("draining", "the broker is stopping")
         elif self.has_ended:
             yield Reason("ended", "the broker's services have ended")
         if self.hanging:
             yield Reason("hanging", f"no progress for {STALL_S:g} s: {', '.join(self.hanging)}")
-        began_s = self._broker.commit.figures.began_s
+        began_s = self._commit.figures.began_s
         if began_s is not None and trio.current_time() - began_s > SLOW_SYNC_S:
             yield Reason("disk_slow", f"the disk has not answered for {SLOW_SYNC_S:g} s")
         if disk is None:
@@ -124,10 +144,10 @@ class Vitals:
             yield Reason("disk_full", "there is no room for new messages")
 
     def _count_full(self) -> int:
-        return self._broker.services.full_disks + self._broker.counters.refusals["disk_full"]
+        return self._services.full_disks + self._counters.refusals["disk_full"]
 
     def _parts(self) -> Iterator[_Part]:
-        broker, store, services = self._broker, self._broker.store, self._broker.services
+        store, services = self._store, self._services
         # Who tries again and again on a full disk does not hang.
         tries = services.full_disks
         for name, queue in (
@@ -137,12 +157,12 @@ class Vitals:
         ):
             yield _Part(name, bool(queue.batches), (queue.passed, tries))
         yield _Part("EnqueueGet", store.has_to_enqueue, (store.enqueued_id, tries))
-        is_due = store.wheel.oldest_due_ms(broker.clock.now_ms()) is not None
+        is_due = store.wheel.oldest_due_ms(self._clock.now_ms()) is not None
         yield _Part("DequeueGet", is_due, (store.wheel.tick_ms, store.wheel.pending, tries))
-        figures = broker.commit.figures
+        figures = self._commit.figures
         yield _Part(
             "group commit",
-            broker.commit.waiting > 0 and figures.began_s is None,
+            self._commit.waiting > 0 and figures.began_s is None,
             (figures.released, store.log.syncs),
         )
-        yield _Part("housekeeping", True, broker.house_rounds)
+        yield _Part("housekeeping", True, self._housekeeping.rounds)

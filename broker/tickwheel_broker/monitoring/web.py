@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -26,13 +26,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from tickwheel_broker import logs
-from tickwheel_broker.monitoring.http_listener import Gate
+from tickwheel_broker.monitoring.gate import Gate
 from tickwheel_broker.monitoring.metrics import Metrics
 from tickwheel_broker.monitoring.vitals import Disk, look_at_disk
+from tickwheel_broker.monitoring.watched import Watched
 from tickwheel_broker.net.open_files import most_of_http
-
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
 
 MAX_CONNECTIONS: Final = 64
 """At a time. Each costs a file and some memory; when there are so many, the oldest that asks nothing is closed for the
@@ -57,10 +55,10 @@ _log = logs.get_logger("web")
 class Pages:
     """The answers."""
 
-    def __init__(self, broker: Broker, gate: Gate) -> None:
-        self._broker = broker
+    def __init__(self, watched: Watched, gate: Gate) -> None:
+        self._watched = watched
         self._gate = gate
-        self._metrics = Metrics(broker)
+        self._metrics = Metrics(watched)
 
     def app(self) -> Starlette:
         """The three pages as an ASGI application."""
@@ -71,11 +69,11 @@ class Pages:
 
     async def _live(self, request: Request) -> Response:
         """That there is an answer says that the event loop turns."""
-        is_alive = self._broker.vitals.is_alive
+        is_alive = self._watched.vitals.is_alive
         return PlainTextResponse("ok\n" if is_alive else "not alive\n", 200 if is_alive else 503)
 
     async def _ready(self, request: Request) -> Response:
-        reasons = self._broker.vitals.reasons(await self._look_at_disk())
+        reasons = self._watched.vitals.reasons(await self._look_at_disk())
         body: dict[str, Any] = {"ready": not reasons}
         if await self._is_known(request):
             body["reasons"] = [reason._asdict() for reason in reasons]
@@ -83,7 +81,7 @@ class Pages:
 
     async def _scrape(self, request: Request) -> Response:
         if not await self._is_known(request):
-            self._broker.counters.refusals["login_required"] += 1
+            self._watched.counters.refusals["login_required"] += 1
             return PlainTextResponse(
                 "A token with the grant query:* or admin:* is needed.\n",
                 401,
@@ -101,7 +99,7 @@ class Pages:
         with trio.move_on_after(1.0):
             try:
                 return await trio.to_thread.run_sync(
-                    look_at_disk, self._broker.settings.data_dir, abandon_on_cancel=True
+                    look_at_disk, self._watched.settings.data_dir, abandon_on_cancel=True
                 )
             except OSError:
                 return None
@@ -124,11 +122,11 @@ class WebServer:
     """Serves the pages on its listeners."""
 
     def __init__(
-        self, broker: Broker, gate: Gate, context: Callable[[], ssl.SSLContext] | None = None
+        self, watched: Watched, gate: Gate, context: Callable[[], ssl.SSLContext] | None = None
     ) -> None:
         """`context` gives what a TLS handshake that begins now uses; None: no TLS."""
         self._pages: Any = Pages(
-            broker, gate
+            watched, gate
         ).app()  # starlette and hypercorn describe ASGI in types of their own
         answer: Any = self._answer
         self._app = wrap_app(answer, 0, "asgi")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import trio
@@ -29,14 +29,15 @@ from tickwheel.protocol.bodies.settling import (
 )
 from tickwheel.protocol.errors import BadFrame, TransactionRefused
 from tickwheel.protocol.messages import decode_send
-from tickwheel_broker.requests import remembered as remembering
-from tickwheel_broker.requests.answers import Caller, check_name, when_durable
+from tickwheel_broker.clock import Clock
+from tickwheel_broker.delivery import Delivery
+from tickwheel_broker.requests.answers import Answers, check_name
+from tickwheel_broker.requests.caller import Caller
+from tickwheel_broker.requests.remembered import Steps, expect
 from timerlog.engine.select import Filter
 from timerlog.errors import TransactionRefused as PartRefused
 from timerlog.layout import UInt64Array
-
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
+from timerlog.store import Store
 
 _STEP = 4_096
 """As many messages are changed at once: a millisecond or two, then others get their turn."""
@@ -48,236 +49,301 @@ _RUNS = 65_536
 Ids: TypeAlias = Sequence[int] | UInt64Array
 
 
-def cancel(caller: Caller, correlation: int, request: Cancel) -> None:
-    """CANCEL."""
-    broker = caller.broker
+class ChangeRequests:
+    """A few messages at once; many in steps, beside everything else."""
 
-    def act(ids: Ids, _at_ms: int | None) -> list[str]:
-        return broker.store.cancel(ids, broker.clock.now_ms(), stop=request.stop)
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        delivery: Delivery,
+        after_change: Callable[[], None],
+        answers: Answers,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._delivery = delivery
+        self._after_change = after_change
+        self._answers = answers
 
-    _change_targets(caller, correlation, request, _STEP, None, act, CancelOk)
+    def cancel(self, caller: Caller, correlation: int, request: Cancel) -> None:
+        """CANCEL."""
 
+        def act(ids: Ids, _at_ms: int | None) -> list[str]:
+            return self._store.cancel(ids, self._clock.now_ms(), stop=request.stop)
 
-def reschedule(caller: Caller, correlation: int, request: Reschedule) -> None:
-    """RESCHEDULE."""
-    broker = caller.broker
-    at_ms = _moment(request.deliver_at_ms, request.delay_ms, broker.clock.now_ms())
+        self._change_targets(caller, correlation, request, _STEP, None, act, CancelOk)
 
-    def act(ids: Ids, at_ms: int | None) -> list[str]:
-        return broker.store.reschedule(ids, at_ms, broker.clock.now_ms(), priority=request.priority)
+    def reschedule(self, caller: Caller, correlation: int, request: Reschedule) -> None:
+        """RESCHEDULE."""
+        at_ms = _moment(request.deliver_at_ms, request.delay_ms, self._clock.now_ms())
 
-    _change_targets(caller, correlation, request, _STEP, at_ms, act, RescheduleOk)
+        def act(ids: Ids, at_ms: int | None) -> list[str]:
+            return self._store.reschedule(ids, at_ms, self._clock.now_ms(), priority=request.priority)
 
+        self._change_targets(caller, correlation, request, _STEP, at_ms, act, RescheduleOk)
 
-def redeliver(caller: Caller, correlation: int, request: Redeliver) -> None:
-    """REDELIVER."""
-    broker = caller.broker
-    at_ms = _moment(request.deliver_at_ms, request.delay_ms, broker.clock.now_ms())
+    def redeliver(self, caller: Caller, correlation: int, request: Redeliver) -> None:
+        """REDELIVER."""
+        at_ms = _moment(request.deliver_at_ms, request.delay_ms, self._clock.now_ms())
 
-    def act(ids: Ids, at_ms: int | None) -> list[str]:
-        return broker.store.redeliver(
+        def act(ids: Ids, at_ms: int | None) -> list[str]:
+            return self._store.redeliver(
+                ids,
+                request.group,
+                at_ms,
+                self._clock.now_ms(),
+                acked=request.acked,
+                postpone=request.postpone,
+                reset_attempts=not request.keep_attempts,
+            )
+
+        self._change_targets(
+            caller, correlation, request, self._step_of_redeliveries(), at_ms, act, RedeliverOk
+        )
+
+    def _step_of_redeliveries(self) -> int:
+        most_groups = max((len(topic.groups) for topic in self._store.tables.topics.values()), default=0)
+        return max(1, min(_STEP, _RUNS // max(1, most_groups)))
+
+    def nack(self, caller: Caller, correlation: int, request: Nack) -> None:
+        """NACK."""
+
+        def act(part: slice) -> list[str]:
+            ids, epochs = request.ids[part], request.epochs[part]
+            now_ms = self._clock.now_ms()
+            results = self._store.nack(request.group_id, ids, epochs, request.delay_ms, request.error, now_ms)
+            self._delivery.wake_group(request.group_id)
+            return results
+
+        self._in_steps(caller, correlation, request, len(request.ids), _STEP_OF_RECEIPTS, act, NackOk)
+
+    def extend(self, caller: Caller, correlation: int, request: Extend) -> None:
+        """EXTEND: all leases end at the same time, but for those that are to last longer anyway."""
+        until_ms = self._clock.now_ms() + request.for_ms
+
+        def act(part: slice) -> list[str]:
+            ids, epochs = request.ids[part], request.epochs[part]
+            return self._store.extend(
+                request.group_id, ids, epochs, until_ms, only_longer=request.only_longer
+            )
+
+        self._in_steps(
+            caller,
+            correlation,
+            request,
+            len(request.ids),
+            _STEP,
+            act,
+            lambda results: ExtendOk(results, until_ms),
+        )
+
+    def _in_steps(
+        self,
+        caller: Caller,
+        correlation: int,
+        request: Request,
+        count: int,
+        step: int,
+        act: Callable[[slice], list[str]],
+        answer: Callable[[list[str]], Answer],
+    ) -> None:
+        """Change a few messages at once, in the order of the stream; many in steps, beside everything else."""
+        if count <= step:
+            expect(caller, correlation, answer)
+            results = act(slice(0, count))
+            self._after_change()
+            self._answers.when_durable(caller, correlation, request, answer(results))
+            return
+        steps = self._answers.steps(caller, correlation)
+
+        async def work() -> Answer:
+            results = [result for done in steps.done for result in done]
+            async with self._answers.bulk:
+                for start in range(len(results), count, step):
+                    results += steps.take(partial(act, slice(start, start + step)))
+                    self._after_change()
+                    await trio.lowlevel.checkpoint()
+            return answer(results)
+
+        caller.answer_later(correlation, request, work)
+
+    def _change_targets(
+        self,
+        caller: Caller,
+        correlation: int,
+        request: Cancel | Reschedule | Redeliver,
+        step: int,
+        at_ms: int | None,
+        act: Callable[[Ids, int | None], list[str]],
+        answer: Callable[[list[str]], Answer],
+    ) -> None:
+        """The same for messages by id or key. Which messages the keys mean, and which time is meant, is said before the
+        first step: none that comes later is touched."""
+        count = len(request.ids if request.ids is not None else request.keys or ())
+        if count <= step:
+            ids = self._targets(request)
+            self._in_steps(caller, correlation, request, count, step, lambda _: act(ids, at_ms), answer)
+            return
+        if request.topic is not None:
+            check_name(request.topic, "topic")
+        steps = self._answers.steps(caller, correlation)
+        next_id = self._store.tables.next_id
+
+        async def make_plan() -> list[Any]:
+            if request.ids is not None:
+                return [at_ms, b""]
+            ids = await self._resolved(request, count, next_id)
+            return [at_ms, ids.tobytes()]
+
+        async def work() -> Answer:
+            async with self._answers.bulk:
+                planned_ms, packed = await steps.plan(make_plan)
+                ids: Ids = np.frombuffer(packed, np.uint64) if request.ids is None else request.ids
+                results = [result for done in steps.done for result in done]
+                for start in range(len(results), count, step):
+                    results += steps.take(partial(act, ids[start : start + step], planned_ms))
+                    self._after_change()
+                    await trio.lowlevel.checkpoint()
+            return answer(results)
+
+        caller.answer_later(correlation, request, work)
+
+    async def _resolved(self, request: Any, count: int, next_id: int) -> UInt64Array:
+        """The messages that keys mean, of those that were there when the request came."""
+        found = np.zeros(count, np.uint64)
+        for start in range(0, count, _STEP):
+            part = slice(start, start + _STEP)
+            found[part] = self._targets(request, part)
+            await trio.lowlevel.checkpoint()
+        found[found >= next_id] = 0
+        return found
+
+    def _targets(
+        self, request: Cancel | Reschedule | Redeliver | TransactionChange, part: slice = slice(None)
+    ) -> list[int]:
+        """The ids that a part of a request means; 0, which no message has, for a key that is not known."""
+        if request.ids is not None:
+            return request.ids[part]
+        assert request.topic is not None, "the request's own check leaves ids, or topic and keys"
+        assert request.keys is not None, "the request's own check leaves ids, or topic and keys"
+        check_name(request.topic, "topic")
+        return self._store.find(request.topic, request.keys[part])
+
+    # -- many at once --
+
+    def change(self, caller: Caller, correlation: int, request: Change) -> None:
+        """CHANGE: in steps, beside everything else; the answer comes after the last one."""
+        check_name(request.topic, "topic")
+        topic_id = self._store.topic(request.topic).topic_id
+        steps, came_ms = self._answers.steps(caller, correlation), self._clock.now_ms()
+        next_id = self._store.tables.next_id
+
+        async def make_plan() -> list[int]:
+            return [topic_id, next_id, came_ms]
+
+        async def work() -> ChangeOk:
+            async with self._answers.bulk:
+                return await self._change_all(await steps.plan(make_plan), request, steps)
+
+        caller.answer_later(correlation, request, work)
+
+    async def _change_all(self, plan: Sequence[int], request: Change, steps: Steps) -> ChangeOk:
+        """Nothing that came after the request is touched, however often it is begun again."""
+        topic_id, next_id, now_ms = plan
+        act = self._action(request, now_ms)
+        step = self._step_of_redeliveries() if request.action == "redeliver" else _STEP
+        reached, matched, results = 0, 0, Counter[str]()
+        for last_id, count, counts in steps.done:
+            reached, matched = last_id, matched + count
+            results.update(counts)
+        left = (request.limit if request.limit is not None else 1 << 62) - matched
+        for part in self._store.select(topic_id, _filter(request.filter), now_ms, reached):
+            ids = part[: np.searchsorted(part, next_id)][: max(0, left)]
+            left -= len(ids)
+            matched += len(ids)
+            for start in range(0, 0 if request.dry_run else len(ids), step):
+                some = np.ascontiguousarray(ids[start : start + step])
+                results.update(steps.take(partial(act, some), partial(_as_step, some)))
+                self._after_change()
+                await trio.lowlevel.checkpoint()
+            if left <= 0:
+                break
+            await trio.lowlevel.checkpoint()
+        return ChangeOk(matched, dict(results))
+
+    def _action(self, request: Change, now_ms: int) -> Callable[[Any], list[str]]:
+        store = self._store
+        at_ms = _moment(request.deliver_at_ms, request.delay_ms, now_ms)
+        if request.action == "cancel":
+            return lambda ids: store.cancel(ids, now_ms, stop=request.stop)
+        if request.action == "reschedule":
+            return lambda ids: store.reschedule(ids, at_ms, now_ms, priority=request.priority)
+        return lambda ids: store.redeliver(
             ids,
-            request.group,
+            request.filter.group,
             at_ms,
-            broker.clock.now_ms(),
+            self._clock.now_ms(),
             acked=request.acked,
-            postpone=request.postpone,
             reset_attempts=not request.keep_attempts,
         )
 
-    _change_targets(caller, correlation, request, _step_of_redeliveries(broker), at_ms, act, RedeliverOk)
+    # -- all or nothing --
 
+    def transaction(self, caller: Caller, correlation: int, request: Transaction) -> None:
+        """TRANSACTION."""
+        known = self._store.committed(request.id)
+        if known is not None:
+            self._answers.when_durable(caller, correlation, request, TransactionOk(known, repeated=True))
+            return
+        expect(caller, correlation, TransactionOk)
+        now_ms = self._clock.now_ms()
+        parts = self._store.new_transaction(request.id, now_ms)
+        try:
+            self._add_parts(parts, request, now_ms)
+            with _naming("send", 0, partial(_key_of_send, request.sends)):
+                stored = parts.commit()
+        except ValueError as error:
+            raise BadFrame(f"A send of the transaction was not understood: {error}.") from error
+        finally:
+            parts.close()
+        self._after_change()
+        for ack in request.acks:
+            self._delivery.wake_group(ack.group_id)
+        self._answers.when_durable(caller, correlation, request, TransactionOk(stored))
 
-def _step_of_redeliveries(broker: Broker) -> int:
-    most_groups = max((len(topic.groups) for topic in broker.store.tables.topics.values()), default=0)
-    return max(1, min(_STEP, _RUNS // max(1, most_groups)))
+    def _add_parts(self, parts: Any, request: Transaction, now_ms: int) -> None:
+        """Raises TransactionRefused, which names the part."""
+        sent = acked = changed = 0
+        for payload in request.sends:
+            with _naming("send", sent, partial(_key_of_send, request.sends)):
+                parts.send(payload)
+            sent += int.from_bytes(payload[4:8], "little")
+        for ack in request.acks:
+            with _naming("ack", acked, lambda _: ""):
+                parts.ack(ack.group_id, ack.ids, ack.epochs)
+            acked += len(ack.ids)
+        for item in request.changes:
+            is_cancel = item.deliver_at_ms is None and item.delay_ms is None and item.priority is None
+            key_of = partial(_key_of_change, changed, item.keys)
+            with _naming("cancel" if is_cancel else "reschedule", changed, key_of):
+                self._add_change(parts, item, now_ms)
+            changed += len(item.ids if item.ids is not None else item.keys or ())
 
-
-def nack(caller: Caller, correlation: int, request: Nack) -> None:
-    """NACK."""
-    broker = caller.broker
-
-    def act(part: slice) -> list[str]:
-        ids, epochs = request.ids[part], request.epochs[part]
-        now_ms = broker.clock.now_ms()
-        results = broker.store.nack(request.group_id, ids, epochs, request.delay_ms, request.error, now_ms)
-        broker.delivery.wake_group(request.group_id)
-        return results
-
-    _in_steps(caller, correlation, request, len(request.ids), _STEP_OF_RECEIPTS, act, NackOk)
-
-
-def extend(caller: Caller, correlation: int, request: Extend) -> None:
-    """EXTEND: all leases end at the same time, but for those that are to last longer anyway."""
-    broker = caller.broker
-    until_ms = broker.clock.now_ms() + request.for_ms
-
-    def act(part: slice) -> list[str]:
-        ids, epochs = request.ids[part], request.epochs[part]
-        return broker.store.extend(request.group_id, ids, epochs, until_ms, only_longer=request.only_longer)
-
-    _in_steps(
-        caller,
-        correlation,
-        request,
-        len(request.ids),
-        _STEP,
-        act,
-        lambda results: ExtendOk(results, until_ms),
-    )
-
-
-def _in_steps(
-    caller: Caller,
-    correlation: int,
-    request: Request,
-    count: int,
-    step: int,
-    act: Callable[[slice], list[str]],
-    answer: Callable[[list[str]], Answer],
-) -> None:
-    """Change a few messages at once, in the order of the stream; many in steps, beside everything else."""
-    broker = caller.broker
-    if count <= step:
-        remembering.expect(caller, correlation, answer)
-        results = act(slice(0, count))
-        broker.after_change()
-        when_durable(caller, correlation, request, answer(results))
-        return
-    steps = remembering.Steps(caller, correlation)
-
-    async def work() -> Answer:
-        results = [result for done in steps.done for result in done]
-        async with broker.bulk:
-            for start in range(len(results), count, step):
-                results += steps.take(partial(act, slice(start, start + step)))
-                broker.after_change()
-                await trio.lowlevel.checkpoint()
-        return answer(results)
-
-    caller.answer_later(correlation, request, work)
-
-
-def _change_targets(
-    caller: Caller,
-    correlation: int,
-    request: Cancel | Reschedule | Redeliver,
-    step: int,
-    at_ms: int | None,
-    act: Callable[[Ids, int | None], list[str]],
-    answer: Callable[[list[str]], Answer],
-) -> None:
-    """The same for messages by id or key. Which messages the keys mean, and which time is meant, is said before the
-    first step: none that comes later is touched."""
-    broker, count = caller.broker, len(request.ids if request.ids is not None else request.keys or ())
-    if count <= step:
-        ids = _targets(broker, request)
-        _in_steps(caller, correlation, request, count, step, lambda _: act(ids, at_ms), answer)
-        return
-    if request.topic is not None:
-        check_name(request.topic, "topic")
-    steps = remembering.Steps(caller, correlation)
-    next_id = broker.store.tables.next_id
-
-    async def make_plan() -> list[Any]:
-        if request.ids is not None:
-            return [at_ms, b""]
-        ids = await _resolved(broker, request, count, next_id)
-        return [at_ms, ids.tobytes()]
-
-    async def work() -> Answer:
-        async with broker.bulk:
-            planned_ms, packed = await steps.plan(make_plan)
-            ids: Ids = np.frombuffer(packed, np.uint64) if request.ids is None else request.ids
-            results = [result for done in steps.done for result in done]
-            for start in range(len(results), count, step):
-                results += steps.take(partial(act, ids[start : start + step], planned_ms))
-                broker.after_change()
-                await trio.lowlevel.checkpoint()
-        return answer(results)
-
-    caller.answer_later(correlation, request, work)
-
-
-async def _resolved(broker: Broker, request: Any, count: int, next_id: int) -> UInt64Array:
-    """The messages that keys mean, of those that were there when the request came."""
-    found = np.zeros(count, np.uint64)
-    for start in range(0, count, _STEP):
-        part = slice(start, start + _STEP)
-        found[part] = _targets(broker, request, part)
-        await trio.lowlevel.checkpoint()
-    found[found >= next_id] = 0
-    return found
-
-
-# Many at once ---------------------------------------------------------------------------------------------
-
-
-def change(caller: Caller, correlation: int, request: Change) -> None:
-    """CHANGE: in steps, beside everything else; the answer comes after the last one."""
-    broker = caller.broker
-    check_name(request.topic, "topic")
-    topic_id = broker.store.topic(request.topic).topic_id
-    steps, came_ms = remembering.Steps(caller, correlation), broker.clock.now_ms()
-    next_id = broker.store.tables.next_id
-
-    async def make_plan() -> list[int]:
-        return [topic_id, next_id, came_ms]
-
-    async def work() -> ChangeOk:
-        async with broker.bulk:
-            return await _change_all(broker, await steps.plan(make_plan), request, steps)
-
-    caller.answer_later(correlation, request, work)
-
-
-async def _change_all(
-    broker: Broker, plan: Sequence[int], request: Change, steps: remembering.Steps
-) -> ChangeOk:
-    """Nothing that came after the request is touched, however often it is begun again."""
-    topic_id, next_id, now_ms = plan
-    act = _action(broker, request, now_ms)
-    step = _step_of_redeliveries(broker) if request.action == "redeliver" else _STEP
-    reached, matched, results = 0, 0, Counter[str]()
-    for last_id, count, counts in steps.done:
-        reached, matched = last_id, matched + count
-        results.update(counts)
-    left = (request.limit if request.limit is not None else 1 << 62) - matched
-    for part in broker.store.select(topic_id, _filter(request.filter), now_ms, reached):
-        ids = part[: np.searchsorted(part, next_id)][: max(0, left)]
-        left -= len(ids)
-        matched += len(ids)
-        for start in range(0, 0 if request.dry_run else len(ids), step):
-            some = np.ascontiguousarray(ids[start : start + step])
-            results.update(steps.take(partial(act, some), partial(_as_step, some)))
-            broker.after_change()
-            await trio.lowlevel.checkpoint()
-        if left <= 0:
-            break
-        await trio.lowlevel.checkpoint()
-    return ChangeOk(matched, dict(results))
+    def _add_change(self, parts: Any, item: TransactionChange, now_ms: int) -> None:
+        ids = self._targets(item)
+        if 0 in ids:
+            raise PartRefused("there is no such message", index=ids.index(0), reason="not_found")
+        at_ms = _moment(item.deliver_at_ms, item.delay_ms, now_ms)
+        if at_ms is None and item.priority is None:
+            parts.cancel(ids)
+        else:
+            parts.reschedule(ids, at_ms, item.priority)
 
 
 def _as_step(ids: UInt64Array, results: list[str]) -> list[Any]:
     """What is remembered of a step: how far it came, how many messages it had, and what became of them."""
     return [int(ids[-1]), len(ids), Counter(results)]
-
-
-def _action(broker: Broker, request: Change, now_ms: int) -> Callable[[Any], list[str]]:
-    store = broker.store
-    at_ms = _moment(request.deliver_at_ms, request.delay_ms, now_ms)
-    if request.action == "cancel":
-        return lambda ids: store.cancel(ids, now_ms, stop=request.stop)
-    if request.action == "reschedule":
-        return lambda ids: store.reschedule(ids, at_ms, now_ms, priority=request.priority)
-    return lambda ids: store.redeliver(
-        ids,
-        request.filter.group,
-        at_ms,
-        broker.clock.now_ms(),
-        acked=request.acked,
-        reset_attempts=not request.keep_attempts,
-    )
 
 
 def _filter(wanted: MessageFilter) -> Filter:
@@ -296,52 +362,6 @@ def _filter(wanted: MessageFilter) -> Filter:
         group=wanted.group,
         **bounds,
     )
-
-
-# All or nothing -------------------------------------------------------------------------------------------
-
-
-def transaction(caller: Caller, correlation: int, request: Transaction) -> None:
-    """TRANSACTION."""
-    broker = caller.broker
-    known = broker.store.committed(request.id)
-    if known is not None:
-        when_durable(caller, correlation, request, TransactionOk(known, repeated=True))
-        return
-    remembering.expect(caller, correlation, TransactionOk)
-    now_ms = broker.clock.now_ms()
-    parts = broker.store.new_transaction(request.id, now_ms)
-    try:
-        _add_parts(broker, parts, request, now_ms)
-        with _naming("send", 0, partial(_key_of_send, request.sends)):
-            stored = parts.commit()
-    except ValueError as error:
-        raise BadFrame(f"A send of the transaction was not understood: {error}.") from error
-    finally:
-        parts.close()
-    broker.after_change()
-    for ack in request.acks:
-        broker.delivery.wake_group(ack.group_id)
-    when_durable(caller, correlation, request, TransactionOk(stored))
-
-
-def _add_parts(broker: Broker, parts: Any, request: Transaction, now_ms: int) -> None:
-    """Raises TransactionRefused, which names the part."""
-    sent = acked = changed = 0
-    for payload in request.sends:
-        with _naming("send", sent, partial(_key_of_send, request.sends)):
-            parts.send(payload)
-        sent += int.from_bytes(payload[4:8], "little")
-    for ack in request.acks:
-        with _naming("ack", acked, lambda _: ""):
-            parts.ack(ack.group_id, ack.ids, ack.epochs)
-        acked += len(ack.ids)
-    for item in request.changes:
-        is_cancel = item.deliver_at_ms is None and item.delay_ms is None and item.priority is None
-        key_of = partial(_key_of_change, changed, item.keys)
-        with _naming("cancel" if is_cancel else "reschedule", changed, key_of):
-            _add_change(broker, parts, item, now_ms)
-        changed += len(item.ids if item.ids is not None else item.keys or ())
 
 
 @contextmanager
@@ -373,32 +393,5 @@ def _key_of_change(before: int, keys: Sequence[str] | None, index: int) -> str:
     return "" if keys is None else keys[index - before]
 
 
-def _add_change(broker: Broker, parts: Any, item: TransactionChange, now_ms: int) -> None:
-    ids = _targets(broker, item)
-    if 0 in ids:
-        raise PartRefused("there is no such message", index=ids.index(0), reason="not_found")
-    at_ms = _moment(item.deliver_at_ms, item.delay_ms, now_ms)
-    if at_ms is None and item.priority is None:
-        parts.cancel(ids)
-    else:
-        parts.reschedule(ids, at_ms, item.priority)
-
-
 def _moment(deliver_at_ms: int | None, delay_ms: int | None, now_ms: int) -> int | None:
     return deliver_at_ms if delay_ms is None else now_ms + delay_ms
-
-
-def _count(request: Cancel | Reschedule | Redeliver) -> int:
-    return len(request.ids if request.ids is not None else request.keys or ())
-
-
-def _targets(
-    broker: Broker, request: Cancel | Reschedule | Redeliver | TransactionChange, part: slice = slice(None)
-) -> list[int]:
-    """The ids that a part of a request means; 0, which no message has, for a key that is not known."""
-    if request.ids is not None:
-        return request.ids[part]
-    assert request.topic is not None, "the request's own check leaves ids, or topic and keys"
-    assert request.keys is not None, "the request's own check leaves ids, or topic and keys"
-    check_name(request.topic, "topic")
-    return broker.store.find(request.topic, request.keys[part])

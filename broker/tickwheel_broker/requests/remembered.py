@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
@@ -20,13 +20,12 @@ from tickwheel.protocol.errors import BadRequest, RequestUncertain, TickwheelErr
 from tickwheel.protocol.frames import ANSWER_OF, FrameType, encode_frame
 from tickwheel.protocol.identity import RequestIdentity
 from tickwheel_broker.errors import ends_the_broker, from_store
+from tickwheel_broker.group_commit import GroupCommit
+from tickwheel_broker.requests.caller import Caller, Handler
 from timerlog.errors import DiskFull, StoreError
-from timerlog.tables.answers import Answer as Remembered
+from timerlog.store import Store
+from timerlog.tables.answers import Answer as Known
 from timerlog.tables.answers import Answering, RequestName
-
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
-    from tickwheel_broker.requests.answers import Caller
 
 
 class AtWork:
@@ -50,90 +49,96 @@ class AtWork:
             ended.set()
 
 
-def carry_out(
-    caller: Caller,
-    correlation: int,
-    request: Request,
-    identity: RequestIdentity,
-    handle: Callable[[Caller, int, Any], None],
-) -> bool:
-    """Answers a request as it was answered before, or lets `handle` carry it out, or go on where it was interrupted;
-    whether it did the latter. Raises RequestUncertain, and what `handle` raises."""
-    broker = caller.broker
-    answer_type = ANSWER_OF[FRAME_TYPE_OF_REQUEST[type(request)]]
-    known = broker.store.tables.answers.find(identity.session, identity.number)
-    if known is not None and known.frame_type not in (answer_type, FrameType.ERROR):
-        raise BadRequest("The identity of this request is that of another one.")
-    if known is not None and known.is_whole:
-        frame = encode_frame(known.frame_type, correlation, known.payload)
-        broker.commit.when_durable(broker.store.appended_position, caller.outgoing.promise(), frame)
-        return False
-    running = broker.at_work.end_of(identity)
-    if running is not None:
-        caller.answer_after(running, correlation, request, identity)
-        return False
-    if known is None:
-        _check_undone(broker, identity)
-    _begin(caller, correlation, request, _answering(identity, answer_type, known), handle)
-    return True
+class Remembered:
+    """Carries requests with an identity out, once each."""
+
+    def __init__(self, store: Store, commit: GroupCommit) -> None:
+        self._store = store
+        self._commit = commit
+        self._at_work = AtWork()
+
+    def carry_out(
+        self,
+        caller: Caller,
+        correlation: int,
+        request: Request,
+        identity: RequestIdentity,
+        handle: Handler,
+    ) -> bool:
+        """Answers a request as it was answered before, or lets `handle` carry it out, or go on where it was
+        interrupted; whether it did the latter. Raises RequestUncertain, and what `handle` raises."""
+        answer_type = ANSWER_OF[FRAME_TYPE_OF_REQUEST[type(request)]]
+        known = self._store.tables.answers.find(identity.session, identity.number)
+        if known is not None and known.frame_type not in (answer_type, FrameType.ERROR):
+            raise BadRequest("The identity of this request is that of another one.")
+        if known is not None and known.is_whole:
+            frame = encode_frame(known.frame_type, correlation, known.payload)
+            self._commit.when_durable(self._store.appended_position, caller.outgoing.promise(), frame)
+            return False
+        running = self._at_work.end_of(identity)
+        if running is not None:
+            caller.answer_after(running, correlation, request, identity)
+            return False
+        if known is None:
+            self._check_undone(identity)
+        self._begin(caller, correlation, request, _answering(identity, answer_type, known), handle)
+        return True
+
+    def forget(
+        self, caller: Caller, correlation: int, error: StoreError | TickwheelError | None = None
+    ) -> None:
+        """A request has ended. An error that stays one is its answer, and remembered like any other."""
+        answering = caller.answerings.pop(correlation, None)
+        if answering is None:
+            return
+        if error is not None and not ends_the_broker(error):
+            typed = from_store(error) if isinstance(error, StoreError) else error
+            if not typed.retryable:
+                answering.frame_type = FrameType.ERROR
+                self.remember(answering, encode_error(typed))
+        self._at_work.end(answering)
+
+    def remember(self, answering: Answering, payload: bytes) -> None:
+        """Writes the whole answer, unless it is written. On a full disk a change has no room either, and what changed
+        nothing may be asked again."""
+        with suppress(DiskFull):
+            self._store.remember(answering, payload)
+
+    def steps(self, caller: Caller, correlation: int) -> Steps:
+        """For a request that is carried out in steps."""
+        return Steps(self._store, caller.answerings.get(correlation))
+
+    def _check_undone(self, identity: RequestIdentity) -> None:
+        answers, since = self._store.tables.answers, identity.since
+        # A first try, too: it may come late, over a connection that its client has given up, behind its repetition.
+        is_late = answers.is_over(identity.session, identity.number)
+        if is_late or (
+            since is not None and not answers.is_surely_undone(identity.session, identity.number, since)
+        ):
+            raise RequestUncertain(
+                "The broker does not remember any more whether it carried this request out before."
+            )
+
+    def _begin(
+        self, caller: Caller, correlation: int, request: Request, answering: Answering, handle: Handler
+    ) -> None:
+        caller.answerings[correlation] = answering
+        try:
+            with self._store.remembering(answering):
+                handle(caller, correlation, request)
+        except (StoreError, TickwheelError) as error:
+            self.forget(caller, correlation, error)
+            raise
+        except BaseException:
+            caller.answerings.pop(correlation, None)
+            raise
+        if correlation in caller.answerings:
+            self._at_work.begin(answering)
 
 
-def _check_undone(broker: Broker, identity: RequestIdentity) -> None:
-    answers, since = broker.store.tables.answers, identity.since
-    # A first try, too: it may come late, over a connection that its client has given up, behind its repetition.
-    is_late = answers.is_over(identity.session, identity.number)
-    if is_late or (
-        since is not None and not answers.is_surely_undone(identity.session, identity.number, since)
-    ):
-        raise RequestUncertain(
-            "The broker does not remember any more whether it carried this request out before."
-        )
-
-
-def _answering(identity: RequestIdentity, answer_type: FrameType, known: Remembered | None) -> Answering:
+def _answering(identity: RequestIdentity, answer_type: FrameType, known: Known | None) -> Answering:
     name = RequestName(identity.session, identity.number, identity.unanswered_from)
     return Answering(name, answer_type, known)
-
-
-def _begin(
-    caller: Caller,
-    correlation: int,
-    request: Request,
-    answering: Answering,
-    handle: Callable[[Caller, int, Any], None],
-) -> None:
-    caller.answerings[correlation] = answering
-    try:
-        with caller.broker.store.remembering(answering):
-            handle(caller, correlation, request)
-    except (StoreError, TickwheelError) as error:
-        forget(caller, correlation, error)
-        raise
-    except BaseException:
-        caller.answerings.pop(correlation, None)
-        raise
-    if correlation in caller.answerings:
-        caller.broker.at_work.begin(answering)
-
-
-def forget(caller: Caller, correlation: int, error: StoreError | TickwheelError | None = None) -> None:
-    """A request has ended. An error that stays one is its answer, and remembered like any other."""
-    answering = caller.answerings.pop(correlation, None)
-    if answering is None:
-        return
-    if error is not None and not ends_the_broker(error):
-        typed = from_store(error) if isinstance(error, StoreError) else error
-        if not typed.retryable:
-            answering.frame_type = FrameType.ERROR
-            remember(caller.broker, answering, encode_error(typed))
-    caller.broker.at_work.end(answering)
-
-
-def remember(broker: Broker, answering: Answering, payload: bytes) -> None:
-    """Writes the whole answer, unless it is written. On a full disk a change has no room either, and what changed
-    nothing may be asked again."""
-    with suppress(DiskFull):
-        broker.store.remember(answering, payload)
 
 
 def expect(caller: Caller, correlation: int, encode: Callable[[Any], Answer | bytes]) -> None:
@@ -153,9 +158,10 @@ class Steps:
     """A request that is carried out in steps, between which others have their turn. Each step is written with what it
     changes; when the broker or the connection ends in between, a repetition goes on behind the last one."""
 
-    def __init__(self, caller: Caller, correlation: int) -> None:
-        self._store = caller.broker.store
-        self._answering = caller.answerings.get(correlation)
+    def __init__(self, store: Store, answering: Answering | None) -> None:
+        """`answering`: None: the request has no identity, and nothing is written of its steps."""
+        self._store = store
+        self._answering = answering
         self.done: list[Any] = []
         """What earlier steps decided; first the plan, if there is one."""
         if self._answering is not None:

@@ -1,58 +1,85 @@
-"""Messages that are kept elsewhere are dropped, some at a time beside everything else; purging frees their space."""
+"""Requests about disk space: purge what is done, and drop messages that are kept elsewhere."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import trio
 
-from tickwheel.protocol.bodies.admin import Drop, DropOk
-from tickwheel_broker.requests import remembered as remembering
-from tickwheel_broker.requests.answers import Caller
+from tickwheel.protocol.bodies.admin import Drop, DropOk, Purge, PurgeOk
+from tickwheel_broker.background.purge import Purging
+from tickwheel_broker.requests.answers import Answers
+from tickwheel_broker.requests.caller import Caller
+from tickwheel_broker.requests.remembered import Steps
 from timerlog.engine.drop import Dropped
-
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
-    from timerlog.layout import UInt64Array
+from timerlog.layout import UInt64Array
+from timerlog.store import Store
 
 _STEP: Final = 8_192
 
 
-def drop(caller: Caller, correlation: int, request: Drop) -> None:
-    """DROP."""
-    broker = caller.broker
-    if request.runs:
-        broker.store.check_log(int(request.log_id, 16))
+class SpaceRequests:
+    """Some messages at a time, beside everything else; purging frees the space of those that were dropped."""
 
-    directory = os.path.realpath(broker.settings.data_dir)
-    steps = remembering.Steps(caller, correlation)
+    def __init__(
+        self,
+        store: Store,
+        data_dir: str,
+        purging: Purging,
+        after_change: Callable[[], None],
+        answers: Answers,
+    ) -> None:
+        self._store = store
+        self._data_dir = data_dir
+        self._purging = purging
+        self._after_change = after_change
+        self._answers = answers
 
-    async def work() -> DropOk:
-        async with broker.bulk:
-            return await _drop(broker, request, directory, steps)
+    def purge(self, caller: Caller, correlation: int, request: Purge) -> None:
+        """PURGE: starts a run, or waits for one."""
+        answering = caller.answerings.get(correlation)
+        name = None if answering is None else answering.name[:2]
+        run = request.run or self._purging.begin(dry_run=request.dry_run, name=name)
 
-    caller.answer_later(correlation, request, work)
+        async def work() -> PurgeOk:
+            return await self._purging.wait(run, request.wait_ms)
 
+        caller.answer_later(correlation, request, work)
 
-async def _drop(broker: Broker, request: Drop, directory: str, steps: remembering.Steps) -> DropOk:
-    ids = _ids(request.runs)
-    parts = list(steps.done)
-    for start in range(len(parts) * _STEP, len(ids), _STEP):
-        drop_some = partial(broker.store.drop, ids[start : start + _STEP], request.done_before_ms)
-        parts.append(_as_step(steps.take(drop_some, _as_step)))
-        broker.after_change()
-        await trio.lowlevel.checkpoint()
-    kept = b"".join(part[2] for part in parts)
-    return DropOk(
-        log_id=f"{broker.store.log.log_id:016x}",
-        directory=directory,
-        dropped=sum(part[0] for part in parts),
-        gone=sum(part[1] for part in parts),
-        kept=_runs(np.frombuffer(kept, np.uint64)),
-    )
+    def drop(self, caller: Caller, correlation: int, request: Drop) -> None:
+        """DROP."""
+        if request.runs:
+            self._store.check_log(int(request.log_id, 16))
+
+        directory = os.path.realpath(self._data_dir)
+        steps = self._answers.steps(caller, correlation)
+
+        async def work() -> DropOk:
+            async with self._answers.bulk:
+                return await self._drop(request, directory, steps)
+
+        caller.answer_later(correlation, request, work)
+
+    async def _drop(self, request: Drop, directory: str, steps: Steps) -> DropOk:
+        ids = _ids(request.runs)
+        parts = list(steps.done)
+        for start in range(len(parts) * _STEP, len(ids), _STEP):
+            drop_some = partial(self._store.drop, ids[start : start + _STEP], request.done_before_ms)
+            parts.append(_as_step(steps.take(drop_some, _as_step)))
+            self._after_change()
+            await trio.lowlevel.checkpoint()
+        kept = b"".join(part[2] for part in parts)
+        return DropOk(
+            log_id=f"{self._store.log.log_id:016x}",
+            directory=directory,
+            dropped=sum(part[0] for part in parts),
+            gone=sum(part[1] for part in parts),
+            kept=_runs(np.frombuffer(kept, np.uint64)),
+        )
 
 
 def _as_step(done: Dropped) -> tuple[int, int, bytes]:

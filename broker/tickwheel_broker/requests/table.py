@@ -1,14 +1,14 @@
-"""The requests that are not bulk traffic: each handler does one and hands its answer to the connection.
+"""The one table of requests: who carries each out, what it takes to be allowed to ask, whether it is written down.
 
-Every answer waits until what it tells of (a topic, a cancellation, a figure) is on disk, as sends do.
+A request that is not in it is refused. The bulk traffic, SEND and ACK, never comes here. Every answer waits until what
+it tells of (a topic, a cancellation, a figure) is on disk, as sends do. Which requests have an identity, so that a
+repetition gets the answer that it got, `tickwheel.protocol.identity` says to clients as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-import trio
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
 from tickwheel.protocol.bodies.admin import (
     Browse,
@@ -30,258 +30,139 @@ from tickwheel.protocol.bodies.requests import (
     GetTopics,
     GetWheel,
     OpenTopic,
-    OpenTopicOk,
     Ping,
     Query,
     Reschedule,
     SetCredit,
-    SetCreditOk,
     Subscribe,
-    SubscribeOk,
     Unsubscribe,
-    UnsubscribeOk,
-    encode_body,
-    encode_map,
 )
 from tickwheel.protocol.bodies.schedules import DeleteSchedule, GetSchedules, SetSchedule, TriggerSchedule
-from tickwheel.protocol.bodies.settling import Change, Extend, Nack, Redeliver, Return, ReturnOk, Transaction
-from tickwheel.protocol.errors import BadRequest, CreditTooLarge, TooManySubscriptions, UnknownShard
+from tickwheel.protocol.bodies.settling import Change, Extend, Nack, Redeliver, Return, Transaction
+from tickwheel.protocol.errors import Forbidden
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.identity import RequestIdentity
-from tickwheel_broker.background import bulk_jobs as adopting
-from tickwheel_broker.background import purge as purging
-from tickwheel_broker.broker import RELEASE_STEP
-from tickwheel_broker.delivery import Subscription
-from tickwheel_broker.requests import changes, groups, topics
-from tickwheel_broker.requests import remembered as remembering
-from tickwheel_broker.requests import schedules as schedule_requests
-from tickwheel_broker.requests import space as dropping
-from tickwheel_broker.requests.answers import Caller, check_name, frame_of, when_durable
-from tickwheel_broker.security import rights
-from timerlog.errors import UnknownGroup
+from tickwheel_broker.requests.bulk import BulkRequests
+from tickwheel_broker.requests.caller import Caller, Handler
+from tickwheel_broker.requests.changes import ChangeRequests
+from tickwheel_broker.requests.figures import FigureRequests
+from tickwheel_broker.requests.groups import GroupRequests
+from tickwheel_broker.requests.letters import LetterRequests
+from tickwheel_broker.requests.messages import MessageRequests
+from tickwheel_broker.requests.prepared import PreparedRequests
+from tickwheel_broker.requests.remembered import Remembered
+from tickwheel_broker.requests.schedules import ScheduleRequests
+from tickwheel_broker.requests.space import SpaceRequests
+from tickwheel_broker.requests.subscriptions import SubscriptionRequests
+from tickwheel_broker.requests.topics import TopicRequests
+from tickwheel_broker.security import rights as may
+from tickwheel_broker.security.rights import ADMIN, CONSUME, PUBLISH, QUERY, Judge, Rights
 
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
+R = TypeVar("R", bound=Request)
 
 
-_TOPICS_STEP = 256
+class Rule(NamedTuple):
+    """What holds for one type of request."""
+
+    handle: Handler
+    judge: Judge
+    """Asked first, of those who may not do everything."""
+    is_audited: bool = False
+    """What changes more than messages is written down when it was done."""
 
 
-def answer(
-    caller: Caller, correlation: int, request: Request, identity: RequestIdentity | None = None
-) -> None:
-    """Carry out one request, or answer it again. Raises TickwheelError or StoreError if it is refused."""
-    if caller.rights is not None:
-        request = rights.admit(caller.rights, request)
-    handle = _HANDLERS[type(request)]
-    if identity is None:
-        handle(caller, correlation, request)
-    elif not remembering.carry_out(caller, correlation, request, identity, handle):
-        return
-    if type(request) in rights.AUDITED:
-        caller.tell_of(request)
+Table = Mapping[type[Request], Rule]
+
+
+class Requests:
+    """Answers the requests of all connections."""
+
+    def __init__(self, table: Table, remembered: Remembered) -> None:
+        self.table = table
+        self._remembered = remembered
+
+    def answer(
+        self, caller: Caller, correlation: int, request: Request, identity: RequestIdentity | None = None
+    ) -> None:
+        """Carry out one request, or answer it again. Raises TickwheelError or StoreError if it is refused."""
+        if caller.rights is not None:
+            request = self.admit(caller.rights, request)
+        rule = self.table[type(request)]
+        if identity is None:
+            rule.handle(caller, correlation, request)
+        elif not self._remembered.carry_out(caller, correlation, request, identity, rule.handle):
+            return
+        if rule.is_audited:
+            caller.tell_of(request)
+
+    def admit(self, rights: Rights, request: R) -> R:
+        """The request, as far as it is allowed. Raises Forbidden, UnknownSchedule."""
+        rule = self.table.get(type(request))
+        if rule is None:
+            raise Forbidden(f"{type(request).__name__} is allowed to nobody.")
+        replaced = rule.judge(rights, request)
+        if replaced is None:
+            return request
+        assert isinstance(replaced, type(request)), "a judge leaves out parts, and no more"
+        return replaced
+
+
+def table_of(
+    *,
+    topics: TopicRequests,
+    subscriptions: SubscriptionRequests,
+    changes: ChangeRequests,
+    messages: MessageRequests,
+    letters: LetterRequests,
+    prepared: PreparedRequests,
+    groups: GroupRequests,
+    schedules: ScheduleRequests,
+    figures: FigureRequests,
+    space: SpaceRequests,
+    bulk: BulkRequests,
+) -> Table:
+    """Each request once."""
+    return {
+        Ping: Rule(_ping, may.free),
+        OpenTopic: Rule(topics.open, may.of_topic(PUBLISH)),
+        SetTopic: Rule(topics.set, may.of_topic(ADMIN), is_audited=True),
+        GetTopic: Rule(topics.get, may.visible_topic),
+        DeleteTopic: Rule(topics.delete, may.of_topic(ADMIN), is_audited=True),
+        Subscribe: Rule(subscriptions.subscribe, may.of_topic(CONSUME)),
+        Unsubscribe: Rule(subscriptions.unsubscribe, may.free),  # of this connection
+        Return: Rule(subscriptions.give_back, may.free),
+        SetCredit: Rule(subscriptions.set_credit, may.free),  # within max_credit
+        Cancel: Rule(changes.cancel, may.of_targets(PUBLISH)),
+        Reschedule: Rule(changes.reschedule, may.of_targets(PUBLISH)),
+        Redeliver: Rule(changes.redeliver, may.of_targets(CONSUME)),
+        Nack: Rule(changes.nack, may.of_group),
+        Extend: Rule(changes.extend, may.of_group),
+        Change: Rule(changes.change, may.of_change),
+        Transaction: Rule(changes.transaction, may.of_transaction),
+        Browse: Rule(messages.browse, may.of_topic(QUERY)),
+        GetMessages: Rule(messages.get, may.of_targets(QUERY)),
+        ReplayDead: Rule(letters.replay, may.of_topic(CONSUME), is_audited=True),
+        Prepare: Rule(prepared.prepare, may.of_topic(PUBLISH)),
+        Decide: Rule(prepared.decide, may.of_decisions),
+        GetGroups: Rule(groups.show, may.visible_groups),
+        CreateGroup: Rule(groups.create, may.of_topic(CONSUME)),
+        SeekGroup: Rule(groups.seek, may.of_topic(CONSUME), is_audited=True),
+        DeleteGroup: Rule(groups.delete, may.of_topic(ADMIN), is_audited=True),
+        GetSchedules: Rule(schedules.show, may.visible_schedules),
+        SetSchedule: Rule(schedules.set, may.new_schedule, is_audited=True),
+        DeleteSchedule: Rule(schedules.delete, may.of_schedule, is_audited=True),
+        TriggerSchedule: Rule(schedules.trigger, may.of_schedule),
+        GetStats: Rule(figures.stats, may.everywhere(QUERY)),
+        GetTopics: Rule(figures.topics, may.free),  # shows those that it may know of
+        GetWheel: Rule(figures.wheel, may.everywhere(QUERY)),
+        Query: Rule(figures.query, may.everywhere(QUERY)),
+        Purge: Rule(space.purge, may.everywhere(ADMIN), is_audited=True),
+        Drop: Rule(space.drop, may.everywhere(ADMIN), is_audited=True),
+        PlanJob: Rule(bulk.plan, may.everywhere(PUBLISH)),
+        ReserveIds: Rule(bulk.reserve_ids, may.everywhere(PUBLISH)),
+        AdoptJob: Rule(bulk.adopt, may.everywhere(PUBLISH), is_audited=True),
+    }
 
 
 def _ping(caller: Caller, correlation: int, request: Ping) -> None:
     caller.outgoing.put(encode_frame(FrameType.PONG, correlation))
-
-
-def _open_topic(caller: Caller, correlation: int, request: OpenTopic) -> None:
-    created = request.topic not in caller.broker.store.tables.topic_ids
-    topic_id = _topic_id(caller.broker, request.topic, create=request.create)
-    when_durable(caller, correlation, request, OpenTopicOk(topic_id, created))
-
-
-def _topic_id(broker: Broker, name: str, *, create: bool) -> int:
-    check_name(name, "topic")
-    create = create and broker.settings.auto_create_topics
-    return broker.store.open_topic(name, broker.clock.now_ms(), create=create)
-
-
-def _subscribe(caller: Caller, correlation: int, request: Subscribe) -> None:
-    broker = caller.broker
-    check_name(request.group, "group")
-    _check_credit(broker, request)
-    if broker.held_subscriptions >= broker.settings.max_subscriptions:
-        raise TooManySubscriptions
-    is_new_topic = request.topic not in broker.store.tables.topic_ids
-    whole_id = _topic_id(broker, request.topic, create=True)
-    is_new_group = request.group not in broker.store.tables.topics[whole_id].groups
-    topic_id = _shard(broker, request, whole_id)
-    group_id = _open_group(broker, topic_id, request)
-    subscription = Subscription(
-        number=caller.next_subscription_number(),
-        group_id=group_id,
-        group_ids=broker.store.parts_of(group_id),
-        holder=broker.store.acquire_holder(group_id),
-        credit=request.credit,
-        batch=request.batch,
-        outgoing=caller.outgoing,
-    )
-    caller.subscriptions[subscription.number] = subscription
-    broker.held_subscriptions += 1
-    broker.readers.joined(group_id)
-    ack_wait_ms = broker.store.ack_wait_ms(group_id)
-    subscription.lease_told_ms = ack_wait_ms if request.holds else 0
-    body = SubscribeOk(subscription.number, group_id, topic_id, ack_wait_ms, is_new_topic, is_new_group)
-    frame = frame_of(correlation, Subscribe, encode_body(body))
-
-    def start(reply: bytes) -> None:
-        """Deliver only after SUBSCRIBE_OK: the client cannot know the number before."""
-        if caller.subscriptions.get(subscription.number) is subscription:
-            caller.outgoing.put(reply)
-            if not subscription.is_leaving:
-                broker.tell_of_leases([subscription])
-                broker.delivery.add(subscription)
-
-    broker.commit.when_durable(broker.store.appended_position, start, frame)
-
-
-def _open_group(broker: Broker, topic_id: int, request: Subscribe) -> int:
-    try:
-        return broker.store.open_group(
-            topic_id,
-            request.group,
-            broker.clock.now_ms(),
-            request.start,
-            create=broker.settings.auto_create_groups,
-            ephemeral_ms=request.ephemeral_ms,
-        )
-    except UnknownGroup as error:
-        error.advice = (
-            "Create it first (`tickwheel groups create`), or set auto_create_groups = true on the broker."
-        )
-        raise
-
-
-def _check_credit(broker: Broker, request: Subscribe | SetCredit) -> None:
-    if request.credit > broker.settings.max_credit:
-        raise CreditTooLarge(
-            f"A credit of {request.credit:,} is more than max_credit, {broker.settings.max_credit:,}."
-        )
-
-
-def _set_credit(caller: Caller, correlation: int, request: SetCredit) -> None:
-    broker, subscription = caller.broker, caller.subscriptions.get(request.subscription)
-    if subscription is None:
-        raise BadRequest(f"This connection has no subscription {request.subscription}.")
-    _check_credit(broker, request)
-    subscription.credit = request.credit
-    broker.delivery.wake_holder(subscription.holder)
-    when_durable(caller, correlation, request, SetCreditOk(request.credit))
-
-
-def _shard(broker: Broker, request: Subscribe, topic_id: int) -> int:
-    """The topic itself, or the one shard of it that is asked for. Its group must be that of all shards, too."""
-    if request.shard is None:
-        return topic_id
-    shard_id = broker.store.tables.topic_ids.get(f"{request.topic}/{request.shard}")
-    if shard_id is None:
-        shards = broker.store.describe_topic(request.topic)["shards"]
-        raise UnknownShard(
-            f"{request.topic!r} has no shard {request.shard!r}; it has {', '.join(shards) or 'none at all'}."
-        )
-    _open_group(broker, topic_id, request)
-    return shard_id
-
-
-def _unsubscribe(caller: Caller, correlation: int, request: Unsubscribe) -> None:
-    subscription = caller.subscriptions.pop(request.subscription, None)
-    if subscription is None:
-        raise BadRequest(f"This connection has no subscription {request.subscription}.")
-    broker = caller.broker
-    if broker.store.outstanding(subscription.holder) <= RELEASE_STEP:
-        when_durable(caller, correlation, request, UnsubscribeOk(broker.give_back(subscription)))
-        return
-    give_back = broker.give_back_in_steps(subscription)
-
-    async def work() -> UnsubscribeOk:
-        return UnsubscribeOk(await give_back())
-
-    caller.answer_later(correlation, request, work)
-
-
-def _return(caller: Caller, correlation: int, request: Return) -> None:
-    subscription = caller.subscriptions.get(request.subscription)
-    if subscription is None:
-        raise BadRequest(f"This connection has no subscription {request.subscription}.")
-    returned = caller.broker.return_unseen(subscription, request.ids, request.epochs)
-    when_durable(caller, correlation, request, ReturnOk(returned))
-
-
-def _stats(caller: Caller, correlation: int, request: GetStats) -> None:
-    when_durable(caller, correlation, request, encode_map(caller.broker.stats()))
-
-
-def _topics(caller: Caller, correlation: int, request: GetTopics) -> None:
-    """A few topics at a time: there may be thousands."""
-    broker, identity = caller.broker, caller.identity
-
-    async def work() -> bytes:
-        topics: list[dict[str, Any]] = []
-        async with broker.looking:
-            for topic_id in list(broker.store.tables.topics):
-                topic = broker.store.tables.topics.get(topic_id)
-                if topic is not None and identity.sees(topic.record.name):
-                    topics.append(broker.topic_entry(topic_id))
-                if topic_id % _TOPICS_STEP == 0:
-                    await trio.lowlevel.checkpoint()
-        return encode_map({"topics": topics})
-
-    caller.answer_later(correlation, request, work)
-
-
-def _wheel(caller: Caller, correlation: int, request: GetWheel) -> None:
-    """A piece at a time: there may be millions of timers."""
-    broker = caller.broker
-
-    async def work() -> bytes:
-        return encode_map(await broker.forecasts.picture(request.horizons))
-
-    caller.answer_later(correlation, request, work)
-
-
-def _query(caller: Caller, correlation: int, request: Query) -> None:
-    caller.start_soon(caller.broker.queries.answer, caller.outgoing, correlation, request)
-
-
-_HANDLERS: dict[type[Request], Callable[[Caller, int, Any], None]] = {
-    Ping: _ping,
-    OpenTopic: _open_topic,
-    Subscribe: _subscribe,
-    Unsubscribe: _unsubscribe,
-    Return: _return,
-    SetCredit: _set_credit,
-    Cancel: changes.cancel,
-    Reschedule: changes.reschedule,
-    Redeliver: changes.redeliver,
-    Nack: changes.nack,
-    Extend: changes.extend,
-    Change: changes.change,
-    Transaction: changes.transaction,
-    SetTopic: topics.set_topic,
-    GetTopic: topics.get_topic,
-    DeleteTopic: topics.delete_topic,
-    Browse: topics.browse,
-    ReplayDead: topics.replay_dead,
-    Purge: purging.purge,
-    Drop: dropping.drop,
-    PlanJob: adopting.plan_job,
-    ReserveIds: adopting.reserve_ids,
-    AdoptJob: adopting.adopt_job,
-    Prepare: topics.prepare,
-    Decide: topics.decide,
-    GetSchedules: schedule_requests.list_schedules,
-    SetSchedule: schedule_requests.set_schedule,
-    DeleteSchedule: schedule_requests.delete_schedule,
-    TriggerSchedule: schedule_requests.trigger_schedule,
-    GetGroups: groups.list_groups,
-    CreateGroup: groups.create_group,
-    DeleteGroup: groups.delete_group,
-    SeekGroup: groups.seek_group,
-    GetMessages: groups.get_messages,
-    GetStats: _stats,
-    GetTopics: _topics,
-    GetWheel: _wheel,
-    Query: _query,
-}

@@ -84,7 +84,7 @@ class Access:
         return identity
 
     async def lets_in(self, authorization: str, peer: str) -> bool:
-        """See `watching.Gate`: a token is given as `Bearer twk_…`. That it was wrong is audited."""
+        """See `monitoring.gate.Gate`: a token is given as `Bearer twk_…`. That it was wrong is audited."""
         self._look()
         if self.is_open:
             return True

@@ -1,4 +1,4 @@
-"""What each request needs: the one table of permissions. A request that is not in it is refused.
+"""What a token allows at a broker: the judges, of which `requests/table.py` names one for each request.
 
 Who is not limited is not asked. For others a request is judged before it is carried out; messages that it names by id
 and that the token has no right to are taken out of it, so that the answer is the one for messages that do not exist.
@@ -7,57 +7,21 @@ and that the token has no right to are taken out of it, so that the answer is th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 
-from tickwheel.protocol.bodies.admin import (
-    Browse,
-    Decide,
-    DeleteTopic,
-    Drop,
-    GetTopic,
-    Prepare,
-    Purge,
-    ReplayDead,
-    SetTopic,
-)
+from tickwheel.protocol.bodies.admin import Decide, GetTopic
 from tickwheel.protocol.bodies.base import Request
-from tickwheel.protocol.bodies.bulk import AdoptJob, PlanJob, ReserveIds
-from tickwheel.protocol.bodies.groups import CreateGroup, DeleteGroup, GetGroups, GetMessages, SeekGroup
-from tickwheel.protocol.bodies.requests import (
-    Cancel,
-    GetStats,
-    GetTopics,
-    GetWheel,
-    OpenTopic,
-    Ping,
-    Query,
-    Reschedule,
-    SetCredit,
-    Subscribe,
-    Unsubscribe,
-)
+from tickwheel.protocol.bodies.groups import GetGroups
 from tickwheel.protocol.bodies.schedules import DeleteSchedule, GetSchedules, SetSchedule, TriggerSchedule
-from tickwheel.protocol.bodies.settling import (
-    Change,
-    Extend,
-    Nack,
-    Redeliver,
-    Return,
-    Transaction,
-    TransactionChange,
-)
+from tickwheel.protocol.bodies.settling import Change, Extend, Nack, Transaction, TransactionChange
 from tickwheel.protocol.errors import Forbidden, UnknownSchedule
 from tickwheel.protocol.limits import PREPARED_SUFFIX
 from tickwheel_broker.security.grants import Identity, base_topic
 from timerlog.engine.produce import SendRights
-
-if TYPE_CHECKING:
-    from tickwheel_broker.broker import Broker
-
-R = TypeVar("R", bound=Request)
+from timerlog.tables.tables import Tables
 
 PUBLISH, CONSUME, QUERY, ADMIN = "publish", "consume", "query", "admin"
 _OF_CHANGE: Final = {"cancel": PUBLISH, "reschedule": PUBLISH, "redeliver": CONSUME}
@@ -66,9 +30,12 @@ _OF_CHANGE: Final = {"cancel": PUBLISH, "reschedule": PUBLISH, "redeliver": CONS
 class Rights:
     """What one identity may do at a broker. Each method raises Forbidden."""
 
-    def __init__(self, broker: Broker, identity: Identity) -> None:
-        self._tables = broker.store.tables
-        self.schedules = broker.schedules
+    def __init__(
+        self, tables: Tables, topic_of_schedule: Callable[[str], str | None], identity: Identity
+    ) -> None:
+        """`topic_of_schedule` says to which topic a schedule sends; None: there is no such schedule."""
+        self._tables = tables
+        self._topic_of_schedule = topic_of_schedule
         self.identity = identity
         self.sending = SendRights(self._tables.native.topics_capacity, self.may_send)
         self._groups: dict[int, int] = {}  # of groups that it may consume: their topics
@@ -139,10 +106,18 @@ class Rights:
 
     def need_of_schedule(self, name: str) -> None:
         """To publish to the topic of a schedule. One that it may not know of is one that is not there."""
-        schedule = self.schedules.get(name)
-        if not self.identity.sees(schedule.topic):
+        self.need(PUBLISH, self.topic_of_schedule(name))
+
+    def topic_of_schedule(self, name: str) -> str:
+        """The topic of a schedule that it may know of. Raises UnknownSchedule."""
+        topic = self._topic_of_schedule(name)
+        if topic is None or not self.identity.sees(topic):
             raise UnknownSchedule(f"There is no schedule {name!r}.")
-        self.need(PUBLISH, schedule.topic)
+        return topic
+
+    def has_schedule(self, name: str) -> bool:
+        """Whether there is such a schedule, also one that it may not know of."""
+        return self._topic_of_schedule(name) is not None
 
     @property
     def _who(self) -> str:
@@ -156,62 +131,61 @@ class Rights:
         )
 
 
-def admit(rights: Rights, request: R) -> R:
-    """The request, as far as it is allowed. Raises Forbidden, UnknownSchedule."""
-    judge = TABLE.get(type(request))
-    if judge is None:
-        raise Forbidden(f"{type(request).__name__} is allowed to nobody.")
-    replaced: R | None = judge(rights, request)
-    return request if replaced is None else replaced
+Judge: TypeAlias = Callable[[Rights, Any], Request | None]
+"""Lets a request pass, or raises Forbidden, UnknownSchedule. What is returned takes its place, if anything is."""
 
 
-# How each request is judged; what is returned takes its place ----------------------------------------------
-
-
-def _free(rights: Rights, request: Request) -> None:
+def free(rights: Rights, request: Request) -> None:
     """About nothing but the connection itself."""
 
 
-def _topic(permission: str) -> Callable[[Rights, Any], None]:
+def of_topic(permission: str) -> Judge:
+    """The permission for the topic that is named."""
     return lambda rights, request: rights.need(permission, request.topic)
 
 
-def _everywhere(permission: str) -> Callable[[Rights, Any], None]:
+def everywhere(permission: str) -> Judge:
+    """The permission for all topics: of what concerns them all, or cannot be told apart by topic."""
     return lambda rights, request: rights.need_everywhere(permission)
 
 
-def _target(permission: str) -> Callable[[Rights, Any], Any]:
-    """Messages by id, or by topic and key."""
-
-    def judge(rights: Rights, request: Any) -> Any:
-        if request.ids is not None:
-            return msgspec.structs.replace(request, ids=rights.allowed(permission, request.ids))
-        rights.need(permission, request.topic)
-        return None
-
-    return judge
+def of_targets(permission: str) -> Judge:
+    """The permission for messages by id, or by topic and key."""
+    return lambda rights, request: _allowed_targets(rights, permission, request)
 
 
-def _visible_topic(rights: Rights, request: GetTopic) -> None:
+def _allowed_targets(rights: Rights, permission: str, request: Any) -> Any:
+    """What is left of something that has ids; None: it names a topic, and may stay as it is."""
+    if request.ids is not None:
+        return msgspec.structs.replace(request, ids=rights.allowed(permission, request.ids))
+    rights.need(permission, request.topic)
+    return None
+
+
+def visible_topic(rights: Rights, request: GetTopic) -> None:
+    """Any permission for the topic."""
     if not rights.identity.sees(request.topic):
         rights.need(QUERY, request.topic)
 
 
-def _groups(rights: Rights, request: GetGroups) -> None:
+def visible_groups(rights: Rights, request: GetGroups) -> None:
     """The list leaves out those of topics that it may not know of."""
     if request.topic is not None and not rights.identity.sees(request.topic):
         rights.need(QUERY, request.topic)
 
 
-def _group(rights: Rights, request: Nack | Extend) -> None:
+def of_group(rights: Rights, request: Nack | Extend) -> None:
+    """To consume in the group."""
     rights.need_of_group(request.group_id)
 
 
-def _change(rights: Rights, request: Change) -> None:
+def of_change(rights: Rights, request: Change) -> None:
+    """What it takes depends on what is to be done."""
     rights.need(_OF_CHANGE[request.action], request.topic)
 
 
-def _transaction(rights: Rights, request: Transaction) -> Transaction:
+def of_transaction(rights: Rights, request: Transaction) -> Transaction:
+    """The permissions for each of its parts."""
     for payload in request.sends:
         rights.need_of_topic_id(int.from_bytes(payload[:4], "little"))
     for ack in request.acks:
@@ -221,92 +195,31 @@ def _transaction(rights: Rights, request: Transaction) -> Transaction:
 
 
 def _allowed_changes(rights: Rights, changes: list[TransactionChange]) -> Iterator[TransactionChange]:
-    judge = _target(PUBLISH)
     for change in changes:
-        replaced = judge(rights, change)
+        replaced = _allowed_targets(rights, PUBLISH, change)
         yield change if replaced is None else replaced
 
 
-def _decide(rights: Rights, request: Decide) -> Decide:
+def of_decisions(rights: Rights, request: Decide) -> Decide:
+    """To publish to the topics that the messages are for."""
     return msgspec.structs.replace(request, ids=rights.allowed(PUBLISH, request.ids))
 
 
-def _schedules(rights: Rights, request: GetSchedules) -> None:
+def visible_schedules(rights: Rights, request: GetSchedules) -> None:
     """The list leaves out what it may not know of."""
     if request.name is not None:
-        schedule = rights.schedules.get(request.name)
-        if not rights.identity.sees(schedule.topic):
-            raise UnknownSchedule(f"There is no schedule {request.name!r}.")
+        rights.topic_of_schedule(request.name)
 
 
-def _set_schedule(rights: Rights, request: SetSchedule) -> None:
+def new_schedule(rights: Rights, request: SetSchedule) -> None:
     """Both to the topic that it has and to the one that it is to have."""
-    known = rights.schedules.schedules.get(request.name)
-    if known is not None:
+    if rights.has_schedule(request.name):
         rights.need_of_schedule(request.name)
     topic = request.fields.get("topic")
     if isinstance(topic, str):
         rights.need(PUBLISH, topic)
 
 
-def _schedule(rights: Rights, request: DeleteSchedule | TriggerSchedule) -> None:
+def of_schedule(rights: Rights, request: DeleteSchedule | TriggerSchedule) -> None:
+    """To publish to the schedule's topic."""
     rights.need_of_schedule(request.name)
-
-
-TABLE: Final[dict[type[Request], Callable[[Rights, Any], Any]]] = {
-    Ping: _free,
-    Unsubscribe: _free,  # of this connection
-    Return: _free,
-    SetCredit: _free,  # within max_credit
-    GetTopics: _free,  # shows those that it may know of
-    OpenTopic: _topic(PUBLISH),
-    Prepare: _topic(PUBLISH),
-    Decide: _decide,
-    Cancel: _target(PUBLISH),
-    Reschedule: _target(PUBLISH),
-    Change: _change,
-    Transaction: _transaction,
-    Subscribe: _topic(CONSUME),
-    Nack: _group,
-    Extend: _group,
-    Redeliver: _target(CONSUME),
-    ReplayDead: _topic(CONSUME),
-    Browse: _topic(QUERY),
-    GetTopic: _visible_topic,
-    GetMessages: _target(QUERY),
-    GetGroups: _groups,
-    CreateGroup: _topic(CONSUME),
-    SeekGroup: _topic(CONSUME),
-    DeleteGroup: _topic(ADMIN),
-    SetTopic: _topic(ADMIN),
-    DeleteTopic: _topic(ADMIN),
-    GetSchedules: _schedules,
-    SetSchedule: _set_schedule,
-    DeleteSchedule: _schedule,
-    TriggerSchedule: _schedule,
-    # What concerns all topics, or cannot be told apart by topic.
-    Query: _everywhere(QUERY),
-    GetStats: _everywhere(QUERY),
-    GetWheel: _everywhere(QUERY),
-    Purge: _everywhere(ADMIN),
-    Drop: _everywhere(ADMIN),
-    PlanJob: _everywhere(PUBLISH),
-    ReserveIds: _everywhere(PUBLISH),
-    AdoptJob: _everywhere(PUBLISH),
-}
-
-AUDITED: Final[frozenset[type[Request]]] = frozenset(
-    {
-        SetTopic,
-        DeleteTopic,
-        DeleteGroup,
-        SeekGroup,
-        Purge,
-        Drop,
-        ReplayDead,
-        SetSchedule,
-        DeleteSchedule,
-        AdoptJob,
-    }
-)
-"""What changes more than messages is written down when it was done."""

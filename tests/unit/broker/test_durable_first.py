@@ -35,6 +35,7 @@ from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.connections.connection import Connection
 from tickwheel_broker.group_commit import Durability, InPlace
 from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_broker.wiring import connection_parts
 from timerlog.store import Store
 
 PATIENCE_S = 20
@@ -108,10 +109,11 @@ async def served(
         disk, wires = Disk(), [Wire() for _ in range(clients)]
         broker = Broker(Settings(durability=durability, **settings), store, TrioClock(NOW_MS), disk, nursery)
         nursery.start_soon(broker.run)
+        parts = connection_parts(broker)
         scopes = []
         for number, wire in enumerate(wires):
             scopes.append(scope := trio.CancelScope())
-            nursery.start_soon(_serve, Connection(broker, wire, number), scope)
+            nursery.start_soon(_serve, Connection(parts, wire, number), scope)
             wire.write(hello("wire"))
             await wire.wait_answers(0)
         yield Bench(broker, disk, wires, nursery, scopes)

@@ -79,7 +79,7 @@ async def test_nobodys_jobs_go_after_a_day(
     later = leave(staging, OTHER, KEEP_S - 60)
     async with trio.open_nursery() as nursery:
         broker = make_broker(store, tmp_path, nursery)
-        nursery.start_soon(broker.adopting.sweep)
+        nursery.start_soon(broker.bulk_jobs.sweep)
         await trio.sleep(SWEEP_S / 2)
         assert not at_start.exists()
         assert later.exists()
@@ -98,13 +98,13 @@ async def test_a_job_that_is_being_taken_in_is_wanted(
     age(staging / JOB, 2 * KEEP_S)
     async with trio.open_nursery() as nursery:
         broker = make_broker(store, tmp_path, nursery)
-        adoption = broker.adopting.begin(JOB, 0)
-        nursery.start_soon(broker.adopting.sweep)
+        adoption = broker.bulk_jobs.begin(JOB, 0)
+        nursery.start_soon(broker.bulk_jobs.sweep)
         await trio.sleep(SWEEP_S / 2)
         assert (staging / JOB).exists()
         nursery.start_soon(broker.commit.run)
-        nursery.start_soon(broker.adopting.run)
-        done = await broker.adopting.wait(adoption, 60_000)
+        nursery.start_soon(broker.bulk_jobs.run)
+        done = await broker.bulk_jobs.wait(adoption, 60_000)
         assert (done.is_done, done.messages) == (True, 10)
         assert not (staging / JOB).exists()
         nursery.cancel_scope.cancel()
@@ -122,9 +122,9 @@ async def test_with_threads_what_a_job_made_dirty_is_written_back_in_the_end(
         with SyncThread() as thread:
             broker = make_broker(store, tmp_path, nursery, thread)
             nursery.start_soon(broker.commit.run)
-            nursery.start_soon(broker.adopting.run)
+            nursery.start_soon(broker.bulk_jobs.run)
             with trio.fail_after(60):
-                done = await broker.adopting.wait(broker.adopting.begin(JOB, 0), 60_000)
+                done = await broker.bulk_jobs.wait(broker.bulk_jobs.begin(JOB, 0), 60_000)
                 while store.tables.keys_region not in {region for region, _, _ in written}:
                     await trio.sleep(0.01)
             assert (done.is_done, done.messages) == (True, 18_000)
@@ -146,9 +146,9 @@ async def test_a_damaged_job_ends_while_a_thread_looks_ahead(store: Store, tmp_p
         with SyncThread() as thread:
             broker = make_broker(store, tmp_path, nursery, thread)
             nursery.start_soon(broker.commit.run)
-            nursery.start_soon(broker.adopting.run)
+            nursery.start_soon(broker.bulk_jobs.run)
             with trio.fail_after(60), pytest.raises(JobDamaged, match="damaged"):
-                await broker.adopting.wait(broker.adopting.begin(JOB, 0), 60_000)
+                await broker.bulk_jobs.wait(broker.bulk_jobs.begin(JOB, 0), 60_000)
             nursery.cancel_scope.cancel()
             await trio.lowlevel.checkpoint_if_cancelled()
     assert store.state_hash() == before
@@ -171,12 +171,12 @@ async def test_what_cannot_be_removed_is_logged(
         broker = make_broker(store, tmp_path, nursery)
         with failing:
             if when == "sweep":
-                nursery.start_soon(broker.adopting.sweep)
+                nursery.start_soon(broker.bulk_jobs.sweep)
                 await trio.sleep(1)
             else:
                 nursery.start_soon(broker.commit.run)
-                nursery.start_soon(broker.adopting.run)
-                done = await broker.adopting.wait(broker.adopting.begin(JOB, 0), 60_000)
+                nursery.start_soon(broker.bulk_jobs.run)
+                done = await broker.bulk_jobs.wait(broker.bulk_jobs.begin(JOB, 0), 60_000)
                 assert done.messages == 10, "the job counts all the same"
         nursery.cancel_scope.cancel()
     (told,) = [record for record in caplog.records if record.levelno == logging.ERROR]

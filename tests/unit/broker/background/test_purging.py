@@ -14,7 +14,7 @@ import trio.testing
 
 from tests.support.purging import LATER_MS, content, mixed
 from tickwheel.protocol.errors import BadRequest, TickwheelError
-from tickwheel_broker.background.purge import _RUNS_KEPT
+from tickwheel_broker.background.steps import KEPT
 from tickwheel_broker.broker import Broker
 from tickwheel_broker.clock import ManualClock
 from tickwheel_broker.config.settings import Settings
@@ -99,7 +99,7 @@ async def test_runs_that_are_not_known(tmp_path: Path) -> None:
     async with purging_broker(tmp_path) as broker:
         with pytest.raises(BadRequest, match="no purge 7"):
             await broker.purging.wait(7, 0)
-        runs = [broker.purging.begin(dry_run=True) for _ in range(_RUNS_KEPT + 1)]
+        runs = [broker.purging.begin(dry_run=True) for _ in range(KEPT + 1)]
         with pytest.raises(BadRequest, match=f"no purge {runs[0]}"):
             await broker.purging.wait(runs[0], 0)
         assert (await broker.purging.wait(runs[-1], 60_000)).is_done

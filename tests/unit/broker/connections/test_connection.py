@@ -27,13 +27,16 @@ from tickwheel.protocol.bodies.settling import Change, ChangeOk, Return
 from tickwheel.protocol.errors import TokenRevoked
 from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
 from tickwheel.protocol.messages import decode_deliver
-from tickwheel_broker.broker import MAX_BULK_AT_ONCE, RELEASE_STEP, Broker
+from tickwheel_broker.broker import Broker
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.connections.connection import MAX_SLOW_REQUESTS, Connection
 from tickwheel_broker.group_commit import InPlace
-from tickwheel_broker.requests import changes
+from tickwheel_broker.requests.answers import MAX_AT_ONCE
+from tickwheel_broker.requests.changes import ChangeRequests
 from tickwheel_broker.security.grants import NOBODY, OWNER, Identity
+from tickwheel_broker.subscriptions import RELEASE_STEP
+from tickwheel_broker.wiring import connection_parts
 from timerlog.store import Store
 
 PATIENCE_S = 20
@@ -102,9 +105,10 @@ async def connected(store: Store, clients: int = 1) -> AsyncIterator[list[Wire]]
     async with trio.open_nursery() as nursery:
         broker = Broker(Settings(), store, TrioClock(NOW_MS), InPlace(), nursery)
         nursery.start_soon(broker.run)
+        parts = connection_parts(broker)
         wires = [Wire() for _ in range(clients)]
         for number, wire in enumerate(wires):
-            nursery.start_soon(Connection(broker, wire, number).serve)
+            nursery.start_soon(Connection(parts, wire, number).serve)
             wire.write(hello("wire"))
         for wire in wires:
             await wire.wait_answers(0)
@@ -133,7 +137,7 @@ async def test_a_token_may_be_revoked_at_the_very_end_of_its_connection(
         broker = Broker(Settings(), store, TrioClock(NOW_MS), InPlace(), nursery)
         monkeypatch.setattr(broker.access, "renewed", refuse)
         wire = Wire()
-        connection = Connection(broker, wire, 1)
+        connection = Connection(connection_parts(broker), wire, 1)
         connection.identity = OWNER
         connection.is_greeted = True
         trio.lowlevel.add_instrument(at_the_end)
@@ -206,8 +210,8 @@ async def test_a_connection_is_not_read_from_while_much_of_it_is_at_work(
         await may_end.wait()
         return ChangeOk(0, {})
 
-    monkeypatch.setattr(changes, "_change_all", work)
-    monkeypatch.setattr("tickwheel_broker.broker.MAX_BULK_AT_ONCE", MANY)
+    monkeypatch.setattr(ChangeRequests, "_change_all", work)
+    monkeypatch.setattr("tickwheel_broker.requests.answers.MAX_AT_ONCE", MANY)
     async with connected(store, 2) as (wire, other):
         wire.write(*[dry_run() for _ in range(MANY)], Ping())
         other.write(Ping())
@@ -231,7 +235,7 @@ async def test_a_defect_in_a_slow_request_is_told_and_ends_nobody(
     async def work(*_: object) -> ChangeOk:
         raise KeyError("a defect")
 
-    monkeypatch.setattr(changes, "_change_all", work)
+    monkeypatch.setattr(ChangeRequests, "_change_all", work)
     async with connected(store, 2) as (wire, other):
         wire.write(dry_run())
         (answer,) = await wire.wait_answers(1)
@@ -245,7 +249,7 @@ async def test_few_bulk_changes_of_all_connections_work_at_once(
 ) -> None:
     store.ingest(send(store.open_topic("t", NOW_MS), [b"x"]), NOW_MS)
     at_work, most = 0, 0
-    select = changes._change_all
+    select = ChangeRequests._change_all
 
     async def watched(*args: object) -> ChangeOk:
         nonlocal at_work, most
@@ -256,14 +260,14 @@ async def test_few_bulk_changes_of_all_connections_work_at_once(
         at_work -= 1
         return answer
 
-    monkeypatch.setattr(changes, "_change_all", watched)
+    monkeypatch.setattr(ChangeRequests, "_change_all", watched)
     async with connected(store, 3) as wires:
         for wire in wires:
             wire.write(*[dry_run() for _ in range(MAX_SLOW_REQUESTS)])
         for wire in wires:
             answers = await wire.wait_answers(MAX_SLOW_REQUESTS)
             assert {answer.type for answer in answers} == {FrameType.CHANGE_OK}
-    assert most == MAX_BULK_AT_ONCE
+    assert most == MAX_AT_ONCE
 
 
 async def test_a_topic_may_be_deleted_before_its_change_begins(store: Store) -> None:

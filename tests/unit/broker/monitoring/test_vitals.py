@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 import trio.testing
@@ -15,10 +16,26 @@ from tickwheel_broker.broker import Broker
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.group_commit import InPlace
-from tickwheel_broker.monitoring.vitals import FULL_S, SLOW_SYNC_S, STALL_S, Disk, Reason, look_at_disk
+from tickwheel_broker.monitoring.vitals import (
+    FULL_S,
+    SLOW_SYNC_S,
+    STALL_S,
+    Disk,
+    Reason,
+    Vitals,
+    look_at_disk,
+)
+from tickwheel_broker.wiring import watched_parts
 from timerlog.store import Store
 
 WELL = Disk(size_bytes=1 << 40, free_bytes=1 << 39, is_read_only=False)
+
+
+class Made(NamedTuple):
+    """A broker, and what is watched of it."""
+
+    broker: Broker
+    vitals: Vitals
 
 
 class StuckRunner:
@@ -31,14 +48,15 @@ class StuckRunner:
 @asynccontextmanager
 async def broker(
     path: Path, runner: InPlace | StuckRunner | None = None
-) -> AsyncIterator[tuple[Broker, trio.Nursery]]:
+) -> AsyncIterator[tuple[Made, trio.Nursery]]:
     store = Store.open(path, SMALL, NOW_MS)
     async with trio.open_nursery() as nursery:
         made = Broker(
             from_arguments(data_dir=str(path)), store, TrioClock(NOW_MS), runner or InPlace(), nursery
         )
-        nursery.start_soon(made.vitals.run)
-        yield made, nursery
+        vitals = watched_parts(made).vitals
+        nursery.start_soon(vitals.run)
+        yield Made(made, vitals), nursery
         nursery.cancel_scope.cancel()
     store.close(clean=False)
 
@@ -51,15 +69,15 @@ async def test_a_broker_that_works_is_alive_for_days(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with broker(tmp_path) as (made, nursery):
-        nursery.start_soon(made.run)
-        topic_id = made.store.open_topic("t", NOW_MS)
+        nursery.start_soon(made.broker.run)
+        topic_id = made.broker.store.open_topic("t", NOW_MS)
         for hour in range(3):
-            now_ms = made.clock.now_ms()
-            made.store.ingest(send(topic_id, [b"x"], times_ms=[now_ms + 1_800_000]), now_ms)
-            await made.commit.wait_durable(made.store.appended_position)
+            now_ms = made.broker.clock.now_ms()
+            made.broker.store.ingest(send(topic_id, [b"x"], times_ms=[now_ms + 1_800_000]), now_ms)
+            await made.broker.commit.wait_durable(made.broker.store.appended_position)
             await trio.sleep(3_600)
             assert made.vitals.is_alive, hour
-        assert made.store.stats(0)["ready"] == 3
+        assert made.broker.store.stats(0)["ready"] == 3
         assert made.vitals.reasons(WELL) == []
 
 
@@ -68,15 +86,15 @@ async def test_a_broker_whose_tasks_do_not_run_is_not_alive(
 ) -> None:
     """Here nobody runs them."""
     async with broker(tmp_path) as (made, _):
-        topic_id = made.store.open_topic("t", NOW_MS)
-        made.store.ingest(send(topic_id, [b"x"]), NOW_MS)
-        made.store.sync()
+        topic_id = made.broker.store.open_topic("t", NOW_MS)
+        made.broker.store.ingest(send(topic_id, [b"x"]), NOW_MS)
+        made.broker.store.sync()
         await trio.sleep(STALL_S / 2)
         assert made.vitals.is_alive
         await trio.sleep(STALL_S)
         assert sorted(made.vitals.hanging) == ["EnqueueGet", "housekeeping"]
         assert codes(made.vitals.reasons(WELL)) == ["hanging"]
-        made.is_draining = True
+        made.broker.lifetime.is_draining = True
         assert made.vitals.is_alive, "one that stops is left to do so"
         assert codes(made.vitals.reasons(WELL)) == ["draining", "hanging"]
 
@@ -94,10 +112,10 @@ async def test_a_process_that_was_away_is_given_time(
 
 async def test_a_full_disk_counts_for_a_while(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with broker(tmp_path) as (made, nursery):
-        nursery.start_soon(made.run)
+        nursery.start_soon(made.broker.run)
         await trio.sleep(100)
         assert made.vitals.reasons(WELL) == []
-        made.counters.refusals["disk_full"] += 1
+        made.broker.counters.refusals["disk_full"] += 1
         assert codes(made.vitals.reasons(WELL)) == ["disk_full"]
         assert made.vitals.is_alive
         await trio.sleep(FULL_S + 1)
@@ -117,9 +135,9 @@ async def test_a_disk_that_does_not_answer_is_no_reason_to_start_again(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with broker(tmp_path, StuckRunner()) as (made, nursery):
-        nursery.start_soon(made.run)
-        made.store.open_topic("t", NOW_MS)
-        made.commit.when_durable(made.store.appended_position, lambda _: None, b"")
+        nursery.start_soon(made.broker.run)
+        made.broker.store.open_topic("t", NOW_MS)
+        made.broker.commit.when_durable(made.broker.store.appended_position, lambda _: None, b"")
         await trio.sleep(SLOW_SYNC_S + STALL_S + 5)
         assert made.vitals.is_alive
         assert codes(made.vitals.reasons(WELL)) == ["disk_slow"]

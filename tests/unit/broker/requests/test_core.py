@@ -20,14 +20,15 @@ from tickwheel.protocol.bodies.admin import DeleteTopic
 from tickwheel.protocol.bodies.requests import Subscribe, Unsubscribe
 from tickwheel.protocol.errors import TopicInUse, UnknownTopic
 from tickwheel_broker.background import retention
-from tickwheel_broker.broker import HOUSEKEEPING_S, Broker
+from tickwheel_broker.background.housekeeping import HOUSEKEEPING_S
+from tickwheel_broker.broker import Broker
 from tickwheel_broker.clock import ManualClock, TrioClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.delivery import Subscription
 from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.net.outgoing import Outgoing
-from tickwheel_broker.requests import table as requests
 from tickwheel_broker.security.grants import ANYONE
+from tickwheel_broker.wiring import requests_of
 from timerlog.errors import StoreError
 from timerlog.layout import MessageState
 from timerlog.store import Store
@@ -38,12 +39,11 @@ PATIENCE_S = 10
 class Client:
     """A connection that asks, and keeps what it is answered."""
 
-    is_gone = False
     identity = ANYONE
     rights = None
 
     def __init__(self, broker: Broker) -> None:
-        self.broker = broker
+        self.requests, _ = requests_of(broker)
         self.outgoing = Outgoing(Pipe(), 1 << 20)
         self.subscriptions: dict[int, Subscription] = {}
         self.answerings: dict[int, Any] = {}
@@ -60,7 +60,7 @@ class Client:
         """What was done is not written down here."""
 
     def ask(self, request: Any) -> None:
-        requests.answer(self, 1, request)
+        self.requests.answer(self, 1, request)
 
 
 @pytest.fixture
@@ -99,12 +99,12 @@ async def test_a_topic_that_is_deleted_while_its_messages_expire(
     Reader(store, topic)
     async with trio.open_nursery() as nursery:
         broker = Broker(Settings(), store, TrioClock(NOW_MS + 60_000), InPlace(), nursery)
-        nursery.start_soon(retention._expire, broker, topic, 1_000)
+        nursery.start_soon(broker.retention._expire, topic, 1_000)
         with trio.fail_after(PATIENCE_S):
             while store.tables.rows["state"][1] != MessageState.EXPIRED:
                 await trio.lowlevel.checkpoint()
         store.delete_topic("t")
-    await retention._expire(broker, topic, 1_000)
+    await broker.retention._expire(topic, 1_000)
     # The tasks take turns in any order: two steps may have been made, not three.
     assert store.tables.rows["state"][5] == MessageState.READY
 
@@ -121,7 +121,7 @@ async def test_leases_do_not_last_until_the_time_of_a_clock_that_was_wrong(
     assert reader.fetch(now_ms=clock.now_ms()) == [(1, 1)]
     async with trio.open_nursery() as nursery:
         broker = Broker(Settings(), store, clock, InPlace(), nursery)
-        nursery.start_soon(broker._keep_house)
+        nursery.start_soon(broker.housekeeping.run)
         clock.set(datetime.fromtimestamp(NOW_MS / 1_000, UTC))
         await trio.sleep(1.5 * HOUSEKEEPING_S)
         nursery.cancel_scope.cancel()
@@ -142,7 +142,7 @@ async def test_operators_are_told_what_cannot_become_a_dead_letter(
     caplog.set_level(logging.ERROR, "tickwheel.broker")
     async with trio.open_nursery() as nursery:
         broker = Broker(Settings(), store, TrioClock(NOW_MS), InPlace(), nursery)
-        nursery.start_soon(broker._keep_house)
+        nursery.start_soon(broker.housekeeping.run)
         await trio.sleep(3.5 * HOUSEKEEPING_S)
         nursery.cancel_scope.cancel()
     (told,) = caplog.records

@@ -29,9 +29,10 @@ from tickwheel.protocol.identity import RequestIdentity
 from tickwheel_broker.broker import Broker
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.config.settings import Settings
-from tickwheel_broker.connections.connection import Connection
+from tickwheel_broker.connections.connection import Connection, Parts
 from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.security.grants import Identity
+from tickwheel_broker.wiring import connection_parts
 from timerlog.store import Store
 from timerlog.tables.answers import RememberedAnswers
 
@@ -66,8 +67,8 @@ class Asking(Wire):
         """The first answer after that to HELLO."""
         return (await self.wait_answers(1))[0]
 
-    async def serve(self, broker: Broker) -> None:
-        self.connection = Connection(broker, self, 1)
+    async def serve(self, parts: Parts) -> None:
+        self.connection = Connection(parts, self, 1)
         with self.scope:
             await self.connection.serve()
 
@@ -78,9 +79,10 @@ async def connected(store: Store, clients: int = 2) -> AsyncIterator[list[Asking
     async with trio.open_nursery() as nursery:
         broker = Broker(Settings(), store, TrioClock(NOW_MS), InPlace(), nursery)
         nursery.start_soon(broker.run)
+        parts = connection_parts(broker)
         asking = [Asking() for _ in range(clients)]
         for one in asking:
-            nursery.start_soon(one.serve, broker)
+            nursery.start_soon(one.serve, parts)
             one.write(hello("asking"))
             await one.wait_answers(0)
         yield asking

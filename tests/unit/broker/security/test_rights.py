@@ -57,9 +57,9 @@ from tickwheel_broker.broker import Broker
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.group_commit import InPlace
-from tickwheel_broker.requests import table as requests
 from tickwheel_broker.security.grants import PERMISSIONS, Identity, parse_grants
-from tickwheel_broker.security.rights import TABLE, Rights, admit
+from tickwheel_broker.security.rights import Rights
+from tickwheel_broker.wiring import requests_of
 from timerlog.store import Store
 
 JOB = "0" * 32
@@ -70,6 +70,7 @@ class World:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self.requests, _ = requests_of(broker)
         store = broker.store
         self.topic_ids = {name: store.open_topic(name, NOW_MS) for name in ("mine", "theirs")}
         self.group_ids = {
@@ -82,7 +83,16 @@ class World:
             store.commit_records(bytes(16), [send], [], NOW_MS)
 
     def rights(self, *grants: str) -> Rights:
-        return Rights(self.broker, Identity("0123456789ab", "test", parse_grants(grants)))
+        identity = Identity("0123456789ab", "test", parse_grants(grants))
+        return Rights(self.broker.store.tables, self.broker.schedules.topic_of, identity)
+
+    def is_admitted(self, rights: Rights, request: Request) -> bool:
+        try:
+            admitted = self.requests.admit(rights, request)
+        except Forbidden:
+            return False
+        assert type(admitted) is type(request)
+        return True
 
     def samples(self, name: str) -> dict[type[Request], tuple[str, Request]]:
         """For each request about a topic: the permission that it needs, and one about topic `name`."""
@@ -153,7 +163,7 @@ BY_SCHEDULE = {DeleteSchedule, TriggerSchedule}
 
 async def test_no_request_is_forgotten(world: World) -> None:
     asked = {cls for cls in REQUEST_CLASSES.values() if cls is not Hello}
-    assert set(TABLE) == asked == set(requests._HANDLERS)
+    assert set(world.requests.table) == asked
     tested = {
         *world.samples("mine"),
         *(type(r) for _, r in EVERYWHERE),
@@ -169,39 +179,32 @@ async def test_a_new_request_is_refused_until_it_is_in_the_table(world: World) -
         """Not in the table."""
 
     with pytest.raises(Forbidden, match="Novelty is allowed to nobody"):
-        admit(world.rights("all:*"), Novelty())
+        world.requests.admit(world.rights("all:*"), Novelty())
 
 
 async def test_each_request_needs_its_permission_for_its_topic(world: World) -> None:
     for permission, request in world.samples("mine").values():
-        assert is_admitted(world.rights(f"{permission}:mine"), request), request
+        assert world.is_admitted(world.rights(f"{permission}:mine"), request), request
         if not isinstance(request, GetTopic | GetGroups):  # any permission lets a topic be seen
             for other in PERMISSIONS:
-                assert is_admitted(world.rights(f"{other}:mine"), request) is (other == permission), request
+                assert world.is_admitted(world.rights(f"{other}:mine"), request) is (other == permission), (
+                    request
+                )
     for _, request in world.samples("theirs").values():
-        assert not is_admitted(world.rights("all:mine"), request), request
+        assert not world.is_admitted(world.rights("all:mine"), request), request
 
 
 async def test_what_concerns_everything_needs_a_permission_for_everything(world: World) -> None:
     for permission, request in EVERYWHERE:
-        assert is_admitted(world.rights(f"{permission}:*"), request)
-        assert not is_admitted(world.rights("all:mine", "all:theirs", "all:?*"), request)
+        assert world.is_admitted(world.rights(f"{permission}:*"), request)
+        assert not world.is_admitted(world.rights("all:mine", "all:theirs", "all:?*"), request)
         others = [f"{other}:*" for other in PERMISSIONS if other != permission]
-        assert not is_admitted(world.rights(*others), request)
+        assert not world.is_admitted(world.rights(*others), request)
 
 
 async def test_what_concerns_the_connection_alone_is_free(world: World) -> None:
     for request in FREE:
-        assert is_admitted(world.rights(), request)
-
-
-def is_admitted(rights: Rights, request: Request) -> bool:
-    try:
-        admitted = admit(rights, request)
-    except Forbidden:
-        return False
-    assert type(admitted) is type(request)
-    return True
+        assert world.is_admitted(world.rights(), request)
 
 
 async def test_ids_of_other_topics_are_taken_out(world: World) -> None:
@@ -216,12 +219,12 @@ async def test_ids_of_other_topics_are_taken_out(world: World) -> None:
         Decide(True, ids),
     ]
     for request in wanted:
-        assert admit(rights, request).ids == left
+        assert world.requests.admit(rights, request).ids == left
     transaction = Transaction(
         b"i" * 16, changes=[TransactionChange(ids=ids), TransactionChange(topic="mine", keys=["k"])]
     )
-    assert admit(rights, transaction).changes[0].ids == left
-    assert admit(world.rights("consume:mine"), Cancel(ids=ids)).ids == [0] * 5
+    assert world.requests.admit(rights, transaction).changes[0].ids == left
+    assert world.requests.admit(world.rights("consume:mine"), Cancel(ids=ids)).ids == [0] * 5
     assert world.broker.store.cancel([0], NOW_MS) == ["not_found"]
 
 
@@ -247,15 +250,15 @@ async def test_each_part_of_a_transaction_is_judged(world: World, changed: dict[
         )
 
     rights = world.rights("all:mine")
-    assert is_admitted(rights, transaction({}))
-    assert not is_admitted(rights, transaction(changed))
+    assert world.is_admitted(rights, transaction({}))
+    assert not world.is_admitted(rights, transaction(changed))
 
 
 async def test_groups_and_topics_that_are_not_there_look_like_those_of_others(world: World) -> None:
     rights = world.rights("all:mine")
     for group_id in (world.group_ids["theirs"], 9_999):
         with pytest.raises(Forbidden) as caught:
-            admit(rights, Nack(group_id, [1], [1]))
+            world.requests.admit(rights, Nack(group_id, [1], [1]))
         assert caught.value.message.endswith(f"may not consume in group {group_id}.")
     for topic_id in (world.topic_ids["theirs"], 9_999):
         assert rights.refusal_of_send(topic_id.to_bytes(4, "little")).message.endswith(
@@ -271,12 +274,12 @@ async def test_the_number_of_a_deleted_group_brings_no_right_to_the_next_group_t
     world: World,
 ) -> None:
     rights, store, number = world.rights("all:mine"), world.broker.store, world.group_ids["mine"]
-    admit(rights, Nack(number, [1], [1]))
+    world.requests.admit(rights, Nack(number, [1], [1]))
     store.tables.settings = msgspec.structs.replace(store.settings, max_groups=store.tables.last_group_id)
     store.delete_group("mine", store.group_record(number).name)
     assert store.open_group(world.topic_ids["theirs"], "other", NOW_MS) == number
     with pytest.raises(Forbidden):
-        admit(rights, Nack(number, [1], [1]))
+        world.requests.admit(rights, Nack(number, [1], [1]))
 
 
 async def test_schedules_of_other_topics_are_not_there(world: World) -> None:
@@ -290,7 +293,7 @@ async def test_schedules_of_other_topics_are_not_there(world: World) -> None:
         GetSchedules("mine"),
         SetSchedule("mine", {}),
     ):
-        assert is_admitted(rights, request)
+        assert world.is_admitted(rights, request)
     for hidden in (
         DeleteSchedule("theirs"),
         TriggerSchedule("theirs"),
@@ -298,10 +301,10 @@ async def test_schedules_of_other_topics_are_not_there(world: World) -> None:
         SetSchedule("theirs", {}),
     ):
         with pytest.raises(UnknownSchedule):
-            admit(rights, hidden)
-    assert not is_admitted(rights, SetSchedule("mine", {"topic": "theirs"}))
-    assert is_admitted(world.rights("query:theirs"), GetSchedules("theirs"))
-    assert not is_admitted(world.rights("query:theirs"), DeleteSchedule("theirs"))
+            world.requests.admit(rights, hidden)
+    assert not world.is_admitted(rights, SetSchedule("mine", {"topic": "theirs"}))
+    assert world.is_admitted(world.rights("query:theirs"), GetSchedules("theirs"))
+    assert not world.is_admitted(world.rights("query:theirs"), DeleteSchedule("theirs"))
 
 
 def make_schedule(topic: str) -> Any:

@@ -1,0 +1,80 @@
+"""Requests about dead letters: send them again to the topic that they come from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import trio
+
+from tickwheel.protocol.bodies.admin import ReplayDead, ReplayDeadOk
+from tickwheel_broker.clock import Clock
+from tickwheel_broker.requests.answers import Answers
+from tickwheel_broker.requests.caller import Caller
+from tickwheel_broker.requests.remembered import Steps
+from timerlog.engine.select import Filter
+from timerlog.errors import UnknownTopic
+from timerlog.names import dead_topic
+from timerlog.store import Store
+
+_STEP: Final = 64
+"""As many letters are replayed at once: each is a record of its own."""
+
+
+class LetterRequests:
+    """In steps, beside everything else; the answer comes after the last one."""
+
+    def __init__(
+        self, store: Store, clock: Clock, after_change: Callable[[], None], answers: Answers
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._after_change = after_change
+        self._answers = answers
+
+    def replay(self, caller: Caller, correlation: int, request: ReplayDead) -> None:
+        """REPLAY_DEAD."""
+        dead_id = self._dead_topic_id(request.topic)
+        steps = self._answers.steps(caller, correlation)
+
+        async def work() -> ReplayDeadOk:
+            if dead_id is None:
+                return ReplayDeadOk({"not_found": len(request.ids)} if request.ids else {})
+            async with self._answers.bulk:
+                return await self._replay_all(dead_id, request, steps)
+
+        caller.answer_later(correlation, request, work)
+
+    def _dead_topic_id(self, topic: str) -> int | None:
+        """None when the topic never had a dead letter. Raises UnknownTopic."""
+        try:
+            return self._store.topic(dead_topic(topic)).topic_id
+        except UnknownTopic:
+            self._store.topic(topic)
+            return None
+
+    async def _replay_all(self, dead_id: int, request: ReplayDead, steps: Steps) -> ReplayDeadOk:
+        async def make_plan() -> list[int]:
+            return [] if request.ids is not None else await self._letters(dead_id, request.limit)
+
+        planned = await steps.plan(make_plan)
+        ids = planned if request.ids is None else request.ids
+        results = list(steps.done)
+        while len(results) < len(ids):
+            for message_id in ids[len(results) : len(results) + _STEP]:
+                replay = partial(self._store.replay_letter, request.topic, message_id, self._clock.now_ms())
+                results.append(steps.take(replay))
+            self._after_change()
+            await trio.lowlevel.checkpoint()
+        return ReplayDeadOk(dict(Counter(results)))
+
+    async def _letters(self, dead_id: int, limit: int) -> list[int]:
+        ids: list[int] = []
+        for part in self._store.select(dead_id, Filter(), self._clock.now_ms()):
+            ids += part[: limit - len(ids)].tolist()
+            if len(ids) >= limit:
+                break
+            await trio.lowlevel.checkpoint()
+        return ids

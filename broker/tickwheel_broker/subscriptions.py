@@ -1,0 +1,168 @@
+"""How subscriptions begin and end: who counts as a reader of a group, and what becomes of the messages of one that
+leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import trio
+
+from tickwheel.protocol.bodies.requests import encode_body
+from tickwheel.protocol.bodies.settling import LeaseTime
+from tickwheel.protocol.frames import HEADER_BYTES, FrameType, encode_frame
+from tickwheel.protocol.messages import decode_deliver
+from tickwheel_broker import logs
+from tickwheel_broker.background.readers import Readers
+from tickwheel_broker.clock import Clock
+from tickwheel_broker.delivery import Delivery, Subscription
+from tickwheel_broker.errors import advice_for
+from tickwheel_broker.group_commit import GroupCommit
+from tickwheel_broker.lifetime import Lifetime
+from timerlog.errors import DiskFull
+from timerlog.store import Store
+
+RELEASE_STEP = 1_024
+"""As many messages are given back at once; each may become a dead letter."""
+
+_log = logs.get_logger("core")
+
+
+class Subscriptions:
+    """The subscriptions of all connections, from SUBSCRIBE to their end."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        commit: GroupCommit,
+        delivery: Delivery,
+        readers: Readers,
+        lifetime: Lifetime,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._commit = commit
+        self._delivery = delivery
+        self._readers = readers
+        self._lifetime = lifetime
+        self.held = 0
+        """How many there are, also those that are not delivered to yet."""
+
+    def begin(self, subscription: Subscription) -> None:
+        """There is one more; it is not delivered to before `start`."""
+        self.held += 1
+        self._readers.joined(subscription.group_id)
+
+    def start(self, subscription: Subscription) -> None:
+        """Its client knows of it: deliver to it, unless it is about to leave."""
+        if not subscription.is_leaving:
+            self.tell_of_leases([subscription])
+            self._delivery.add(subscription)
+
+    def give_back(self, subscription: Subscription) -> int:
+        """End a subscription and give its messages to others at once; how many there were. When the broker is
+        stopping, that they were delivered is no attempt: it is not for the subscriber's sake."""
+        self._forget(subscription)
+        is_attempt = not self._lifetime.is_draining
+        released = self._take_back(subscription)
+        try:
+            released += self._store.release_holder(
+                subscription.holder, self._clock.now_ms(), is_attempt=is_attempt
+            )
+        except DiskFull as error:
+            _tell_of_kept(subscription, error)
+        self._others_turn(subscription)
+        return released
+
+    def give_back_in_steps(self, subscription: Subscription) -> Callable[[], Awaitable[int]]:
+        """Like `give_back`, for so many messages that others should have their turn meanwhile: at once nothing more is
+        delivered to the subscription; what is returned gives its messages back."""
+        self._forget(subscription)
+        holder, released = subscription.holder, self._take_back(subscription)
+
+        async def work() -> int:
+            nonlocal released
+            try:
+                while some := self._store.release_some(
+                    holder, self._clock.now_ms(), RELEASE_STEP, is_attempt=not self._lifetime.is_draining
+                ):
+                    released += some
+                    self._others_turn(subscription)
+                    await trio.lowlevel.checkpoint()
+            except DiskFull as error:
+                _tell_of_kept(subscription, error)
+            finally:
+                self._store.drop_holder(holder)
+            return released
+
+        return work
+
+    def lose(self, subscription: Subscription) -> None:
+        """The connection is gone: what the subscriber holds stays leased, because it may still be at work. What was to
+        be sent to it, and waited for the disk, goes to others at once."""
+        if self._lifetime.is_draining:
+            self.give_back(subscription)
+            return
+        self._forget(subscription)
+        if self._take_back(subscription):
+            self._others_turn(subscription)
+        self._store.drop_holder(subscription.holder)
+
+    def return_unseen(self, subscription: Subscription, ids: Sequence[int], epochs: Sequence[int]) -> int:
+        """Deliver nothing more to a subscription that is about to leave, and take back what it has not looked at; how
+        many messages."""
+        subscription.is_leaving = True
+        self._delivery.remove(subscription)
+        returned = self._take_back(subscription)
+        if ids:
+            returned += self._store.return_unseen(
+                subscription.group_id, subscription.holder, ids, epochs, self._clock.now_ms()
+            )
+        if returned:
+            self._others_turn(subscription)
+        return returned
+
+    def tell_of_leases(self, subscriptions: Iterable[Subscription]) -> None:
+        """Other settings may hold: a client that renews leases must know how long they last before it is given one."""
+        for subscription in subscriptions:
+            ack_wait_ms = self._store.ack_wait_ms(subscription.group_id)
+            if subscription.lease_told_ms not in (0, ack_wait_ms):
+                subscription.lease_told_ms = ack_wait_ms
+                body = LeaseTime(subscription.number, ack_wait_ms)
+                self._commit.tell(subscription.outgoing, encode_frame(FrameType.LEASE, 0, encode_body(body)))
+
+    def _take_back(self, subscription: Subscription) -> int:
+        """What waits for the disk to be sent to a subscription that ends never leaves: it is no attempt, and goes to
+        others. How many messages."""
+        returned = 0
+        for frame in subscription.take_held():
+            delivery = decode_deliver(frame[HEADER_BYTES:])
+            try:
+                returned += self._store.return_unseen(
+                    subscription.group_id,
+                    subscription.holder,
+                    delivery.ids,
+                    delivery.epochs,
+                    self._clock.now_ms(),
+                )
+            except DiskFull as error:
+                _tell_of_kept(subscription, error)
+        return returned
+
+    def _others_turn(self, subscription: Subscription) -> None:
+        """Messages of a subscription are free for other ones of its group."""
+        self._delivery.wake_group(subscription.group_id)
+        self._commit.mark_dirty()
+
+    def _forget(self, subscription: Subscription) -> None:
+        self._delivery.remove(subscription)
+        self._readers.left(subscription.group_id)
+        self.held -= 1
+
+
+def _tell_of_kept(subscription: Subscription, error: DiskFull) -> None:
+    _log.error(
+        "messages of a subscriber that left stay leased: the disk is full",
+        group_id=subscription.group_id,
+        advice=advice_for(error),
+    )

@@ -1,20 +1,58 @@
 """Which tests run in the same process, and which go first.
 
 When several processes run tests, the last to begin should be short, and none should hold what others could do
-meanwhile. So what takes long goes first, and its files are handed out test by test; other files stay together, because
-what their first test makes, the others use. Seconds are rough: a figure that is wrong makes a run a little longer.
+meanwhile. So what takes long goes first, test by test; other files stay together, because what their first test makes,
+the others use. Seconds are rough: a figure that is wrong makes a run a little longer.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = "tests/spark/"
-"""A session of Spark takes long to start, and gets faster with each test."""
+SPARK: Final = "tests/spark/"
+"""All of it stays together: a session of Spark takes long to start, and gets faster with each test."""
 
-LONG_S: dict[str, int] = {}
-"""Files that take long, in seconds, whose tests need not stay together."""
+LONG_S: Final = {
+    "tests/crash/test_kill_loop.py": 30,
+    "tests/crash/test_purge_kill.py": 20,
+    "tests/outbox/test_relay_kill.py": 40,
+    "tests/outbox/test_messages_kill.py": 25,
+    "tests/outbox/test_queue_kill.py": 25,
+    "tests/outbox/test_keys_kill.py": 25,
+    "tests/integration/test_overload.py": 25,
+    "tests/integration/test_query.py": 35,
+    "tests/integration/test_how_to.py": 35,
+    "tests/integration/test_daemon_lifecycle.py": 25,
+    "tests/integration/test_daemon_endings.py": 15,
+    "tests/integration/test_purge_kinds.py": 20,
+    "tests/integration/test_tokens.py": 20,
+    "tests/integration/test_tls.py": 15,
+    "tests/integration/test_cli_directory.py": 15,
+    "tests/integration/test_cli_outbox.py": 15,
+    "tests/integration/test_purge.py": 12,
+    "tests/outbox/test_messages_table.py": 20,
+    "tests/outbox/test_messages_delivery.py": 20,
+    "tests/outbox/test_keys.py": 19,
+    "tests/outbox/test_keys_services.py": 18,
+    "tests/outbox/test_messages_transactions.py": 13,
+    "tests/outbox/test_messages_changes.py": 12,
+    "tests/outbox/test_messages_idle.py": 12,
+    "tests/outbox/test_queue_consumer.py": 15,
+    "tests/simulation/test_mutations.py": 16,
+    "tests/simulation/test_seeds_0.py": 6,
+    "tests/simulation/test_seeds_1.py": 6,
+    "tests/simulation/test_seeds_2.py": 6,
+    "tests/simulation/test_seeds_3.py": 6,
+    "tests/unit/tickwheel/test_examples.py": 30,
+    "tests/unit/tickwheel/client/consumer/test_holding.py": 10,
+    "tests/unit/timerlog/bulk/test_adopt.py": 10,
+    "tests/unit/timerlog/engine/test_full_disk.py": 20,
+    "tests/crash/test_torn_write.py": 5,
+}
+"""Files that take long, in seconds of one core, and whose tests have no need to stay together."""
 
 
 class LongestFirst(LoadScopeScheduling):
@@ -22,12 +60,12 @@ class LongestFirst(LoadScopeScheduling):
 
     def __init__(self, config: pytest.Config, log: object = None) -> None:
         super().__init__(config, log)
-        config.option.loadscopereorder = False  # by the number of tests
+        config.option.loadscopereorder = False  # it would go by the number of tests
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if file.startswith(TOGETHER):
-            return TOGETHER
+        if file.startswith(SPARK):
+            return SPARK
         return nodeid if file in LONG_S else file
 
 
@@ -36,7 +74,6 @@ def longest_first(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.nodeid.partition("::")[0]))
 
 
-def _rank(file: str) -> tuple[int, str]:
-    """Spark, then what is known to take long, then the rest as it is in its folders."""
-    seconds = 10_000 if file.startswith(TOGETHER) else LONG_S.get(file, 0)
-    return -seconds, file
+def _rank(file: str) -> tuple[bool, int, str]:
+    """Spark, then what is known to take long, then the rest as it lies in its folders."""
+    return not file.startswith(SPARK), -LONG_S.get(file, 0), file

@@ -1,4 +1,4 @@
-"""The page on reliability lists how much each profile tries, and what runs in `ci` only."""
+"""The page on reliability lists how much each profile tries, and what runs in `ci` only. Files that go first exist."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.order import LONG_S
 from tests.support.profile import AMOUNTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,3 +52,7 @@ def is_marker(node: ast.Attribute) -> bool:
 def test_a_longer_profile_tries_no_less(amounts: tuple[str, int, int, int]) -> None:
     _, quick, ci, soak = amounts
     assert 0 < quick <= ci <= soak
+
+
+def test_what_goes_first_is_there() -> None:
+    assert [file for file in LONG_S if not (ROOT / file).is_file()] == []

@@ -29,10 +29,11 @@ class RunFolder:
         place = MEMORY if PROFILE == QUICK and _has_room(MEMORY) else Path(tempfile.gettempdir())
         for other in place.glob(f"{_PREFIX}{os.getuid()}-*"):
             _remove_unless_running(other)
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getuid()}-", dir=place))
-        self.path.chmod(0o711)  # database servers run as other users
-        self._lock = (self.path / _LOCK).open("w")
+        made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}{os.getuid()}-", dir=place))
+        made.chmod(0o711)  # database servers run as other users
+        self._lock = (made / _LOCK).open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.path = made.rename(place / made.name[1:])  # only now do other runs see it
         self._before = os.environ.get("TMPDIR")
         self._use(str(self.path))
 

@@ -67,7 +67,6 @@ CIRCLES: set[str] = {
     "timerlog.bulk.adopt timerlog.purge.purger timerlog.store",
 }
 ARROWS: set[str] = {
-    "tickwheel_cli.demo.views -> tickwheel_cli.looking.wheel_picture",
     "timerlog.bulk.adopt -> timerlog.store",
     "timerlog.purge.purger -> timerlog.store",
 }

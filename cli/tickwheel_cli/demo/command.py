@@ -18,11 +18,9 @@ from tickwheel_cli.shared.output import print_json, stdout_console
 from tickwheel_cli.shared.session import current_session, json_option
 
 if TYPE_CHECKING:
-    from tickwheel_cli.demo.board import DayBoard
-    from tickwheel_cli.demo.plan import Plan
-    from tickwheel_cli.demo.replay import Figures, Replay
-    from tickwheel_cli.demo.summary import Summary
-    from tickwheel_cli.demo.views import View
+    from tickwheel_cli.demo.ledger import Summary
+    from tickwheel_cli.demo.story import Plan
+    from tickwheel_cli.demo.view import DayBoard, View
 
 _DAY_SPEED = 4_320.0  # a day in 20 s
 _YEAR_SPEED = 700_800.0  # a year in 45 s
@@ -66,7 +64,7 @@ def demo(day: datetime | None, year: bool, speed: float | None, directory: Path 
     if day is not None and year:
         raise click.UsageError("--date and --year exclude each other")
     from tickwheel_cli.demo.flights import read_flights
-    from tickwheel_cli.demo.plan import plan_day, plan_year
+    from tickwheel_cli.demo.story import plan_day, plan_year
 
     date = (day or datetime(2013, 7, 4)).date()
     plan = plan_year(read_flights()) if year else plan_day(read_flights(date))
@@ -78,7 +76,7 @@ def demo(day: datetime | None, year: bool, speed: float | None, directory: Path 
     if current_session().json:
         print_json(summary.to_json())
     else:
-        from tickwheel_cli.demo.summary import summary_view
+        from tickwheel_cli.demo.view import summary_view
 
         stdout_console().print(summary_view(summary))
     if not summary.passed:
@@ -116,7 +114,7 @@ def _run(plan: Plan, data: Path, topic: str, what: str, speed: float, *, by_mont
 
         async with tickwheel.Client(url, token="") as client:
             replay = Replay(client, topic, plan, speed, view, board)
-            return _summary(replay, await replay.run(), plan, what, speed)
+            return await replay.run(what)
 
     with tickwheel.embedded(data) as broker:
         return anyio.run(main, broker.url, backend="trio")
@@ -124,10 +122,9 @@ def _run(plan: Plan, data: Path, topic: str, what: str, speed: float, *, by_mont
 
 def _view(plan: Plan, speed: float, *, by_month: bool) -> tuple[View, DayBoard | None]:
     """The display that fits where the output goes, and the board that it shows, if it shows one."""
-    from tickwheel_cli.demo.board import DayBoard
     from tickwheel_cli.demo.flights import read_airports
-    from tickwheel_cli.demo.plan import months
-    from tickwheel_cli.demo.views import LiveDay, LiveYear, PlainView, SilentView
+    from tickwheel_cli.demo.story import months
+    from tickwheel_cli.demo.view import DayBoard, LiveDay, LiveYear, PlainView, SilentView
 
     console = stdout_console()
     if current_session().json:
@@ -138,27 +135,3 @@ def _view(plan: Plan, speed: float, *, by_month: bool) -> tuple[View, DayBoard |
         return LiveYear(console, months(plan.first_promise_ms)), None
     board = DayBoard(plan.flights, read_airports())
     return LiveDay(console, board, speed), board
-
-
-def _summary(replay: Replay, figures: Figures, plan: Plan, what: str, speed: float) -> Summary:
-    from tickwheel_cli.demo.summary import Summary
-
-    ledger = replay.ledger
-    scheduled = len(plan.flights)
-    return Summary(
-        what=what,
-        speed=speed,
-        scheduled=scheduled,
-        schedule_seconds=round(figures.schedule_seconds, 4),
-        schedule_rate=round(scheduled / figures.schedule_seconds),
-        rescheduled=ledger.rescheduled,
-        cancelled=scheduled - ledger.expected(),
-        changes_too_late=ledger.too_late_to_change,
-        replay_seconds=round(figures.replay_seconds, 3),
-        groups=figures.audits,
-        foreign=ledger.foreign,
-        body_bytes=sum(len(flight.body()) for flight in plan.flights),
-        scheduled_bytes=figures.scheduled_bytes,
-        log_bytes=figures.log_bytes,
-        disk_bytes=figures.disk_bytes,
-    )

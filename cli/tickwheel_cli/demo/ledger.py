@@ -6,7 +6,8 @@ every answer of the broker to a cancel or a reschedule is known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -155,3 +156,39 @@ class Ledger:
     def audit(self) -> dict[str, GroupAudit]:
         """The judgement on every group."""
         return {name: book.audit(self.promised_ms, self.cancelled) for name, book in self.books.items()}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Everything that was counted. Times in seconds or milliseconds of real time, as the names say."""
+
+    what: str
+    speed: float
+    scheduled: int
+    schedule_seconds: float
+    schedule_rate: float
+    rescheduled: int
+    cancelled: int
+    changes_too_late: int
+    replay_seconds: float
+    groups: Mapping[str, GroupAudit]
+    foreign: int
+    body_bytes: int
+    scheduled_bytes: int
+    log_bytes: int
+    disk_bytes: int
+
+    @property
+    def passed(self) -> bool:
+        """Nothing lost, delivered twice, early, cancelled and yet delivered, or unknown."""
+        return self.foreign == 0 and all(audit.good for audit in self.groups.values())
+
+    @property
+    def bytes_a_message(self) -> float:
+        """What the log holds for a scheduled message: its body, its key and the overhead."""
+        return self.scheduled_bytes / self.scheduled
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        plain = asdict(self)
+        return plain | {"bytes_a_message": round(self.bytes_a_message, 1), "passed": self.passed}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import anyio
@@ -13,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tickwheel import Client
-from tickwheel_cli.demo.board import DayBoard
-from tickwheel_cli.demo.ledger import GroupAudit, Ledger
-from tickwheel_cli.demo.plan import Change, Plan
-from tickwheel_cli.demo.timeline import Timeline
-from tickwheel_cli.demo.views import View
+from tickwheel_cli.demo.ledger import Ledger, Summary
+from tickwheel_cli.demo.story import Change, Plan, Timeline
+from tickwheel_cli.demo.view import DayBoard, View
 
 GROUPS = ("board", "auditor")
 _BATCH = 5_000
@@ -28,18 +25,6 @@ _LINGER_S = 0.3  # a second copy of the last message would come in this time
 _SCHEDULE_RATE = (
     60_000  # messages a second; any machine is faster, so all is scheduled before the first is due
 )
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What was measured; bytes are those of the log."""
-
-    schedule_seconds: float
-    replay_seconds: float
-    scheduled_bytes: int
-    log_bytes: int
-    disk_bytes: int
-    audits: dict[str, GroupAudit]
 
 
 class Replay:
@@ -62,8 +47,8 @@ class Replay:
         self._subscribed = anyio.Event()
         self._subscribers = 0
 
-    async def run(self) -> Figures:
-        """Schedule everything, replay it, and judge what arrived."""
+    async def run(self, what: str) -> Summary:
+        """Schedule everything, replay it, and judge what arrived. `what`: as the summary calls it."""
         bodies = [flight.body() for flight in self._plan.flights]
         self._view.begin()
         try:
@@ -80,13 +65,23 @@ class Replay:
         finally:
             self._view.end()
         stats = await self._client.stats()
-        return Figures(
-            schedule_seconds,
-            replay_seconds,
-            scheduled_bytes,
-            stats.appended_bytes - before_bytes,
-            stats.disk_bytes,
-            self.ledger.audit(),
+        flights, ledger = self._plan.flights, self.ledger
+        return Summary(
+            what=what,
+            speed=self._timeline.speed,
+            scheduled=len(flights),
+            schedule_seconds=round(schedule_seconds, 4),
+            schedule_rate=round(len(flights) / schedule_seconds),
+            rescheduled=ledger.rescheduled,
+            cancelled=len(flights) - ledger.expected(),
+            changes_too_late=ledger.too_late_to_change,
+            replay_seconds=round(replay_seconds, 3),
+            groups=ledger.audit(),
+            foreign=ledger.foreign,
+            body_bytes=sum(map(len, bodies)),
+            scheduled_bytes=scheduled_bytes,
+            log_bytes=stats.appended_bytes - before_bytes,
+            disk_bytes=stats.disk_bytes,
         )
 
     # -- the producer ---------------------------------------------------------------------------------------

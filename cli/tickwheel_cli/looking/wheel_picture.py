@@ -10,21 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tickwheel.stats import Forecast, Wheel, WheelLevel
+from tickwheel_cli.shared.bars import bar
 from tickwheel_cli.shared.times import format_duration, format_moment
 
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEAT = "▁▂▃▄▅▆▇█"
 _EMPTY = "·"
 _HEAT_STYLES = ("blue", "blue", "cyan", "cyan", "green", "yellow", "dark_orange", "red")
 _SLOTS_A_LEVEL = 4096
-
-
-def bar(value: int, largest: int, width: int) -> str:
-    """A bar to an eighth of a character, in proportion to `largest`; anything above 0 is visible."""
-    if value <= 0 or largest <= 0:
-        return ""
-    eighths = max(1, round(value / largest * width * 8))
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def squeeze(heat: Sequence[int], width: int) -> list[int]:

@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from tickwheel_cli.demo import flights as flights_module
-from tickwheel_cli.demo.board import DayBoard, Status, flight_cells
 from tickwheel_cli.demo.flights import (
     DatasetMissing,
     Flight,
@@ -19,8 +18,8 @@ from tickwheel_cli.demo.flights import (
     read_flights,
 )
 from tickwheel_cli.demo.ledger import Ledger
-from tickwheel_cli.demo.plan import KNOWN_BEFORE_MS, months, plan_day, plan_year
-from tickwheel_cli.demo.timeline import Timeline, clock
+from tickwheel_cli.demo.story import KNOWN_BEFORE_MS, Timeline, clock, months, plan_day, plan_year
+from tickwheel_cli.demo.view import DayBoard, Status, flight_cells
 
 HEADER = (
     "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,"

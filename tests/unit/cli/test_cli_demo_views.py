@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 from rich.console import Console, RenderableType
 
-from tickwheel_cli.demo.board import DayBoard
 from tickwheel_cli.demo.flights import Flight
-from tickwheel_cli.demo.ledger import Ledger
-from tickwheel_cli.demo.summary import Summary, summary_view
-from tickwheel_cli.demo.views import LiveDay, LiveYear, PlainView
+from tickwheel_cli.demo.ledger import Ledger, Summary
+from tickwheel_cli.demo.view import DayBoard, LiveDay, LiveYear, PlainView, summary_view
 
 HOUR_MS = 3_600_000
 MORNING_MS = 1_372_932_000_000  # 4 July 2013, 06:00 in New York

@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from tickwheel.stats import Forecast, Wheel, WheelLevel
-from tickwheel_cli.looking.wheel_picture import bar, heat_strip, squeeze, stretches, wheel_picture
+from tickwheel_cli.looking.wheel_picture import heat_strip, squeeze, stretches, wheel_picture
+from tickwheel_cli.shared.bars import bar
 
 NOW_MS = 1_935_385_200_000
 LABELS = ("second", "minute", "hour", "day", "week", "month", "later")

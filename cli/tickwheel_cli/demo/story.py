@@ -1,21 +1,48 @@
-"""What the demonstration promises the broker: due times, and the changes that come while the day goes on."""
+"""What is to happen: due times and the changes that come while the day goes on, in compressed time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tickwheel_cli.demo.flights import Flight
-from tickwheel_cli.demo.timeline import Timeline, local_time
+from tickwheel_cli.demo.flights import NEW_YORK, Flight
 
 _MINUTE_MS = 60_000
 _PROLOGUE_MS = 15 * _MINUTE_MS
 _KNOWN_FROM_THE_START_MS = 0
 KNOWN_BEFORE_MS = 60 * _MINUTE_MS
 """An airline tells the airport an hour before the planned time that a flight is early, late or cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """At `real_start_ms` it is `story_start_ms` in the story; from then on it runs `speed` times as fast."""
+
+    story_start_ms: int
+    real_start_ms: int
+    speed: float
+
+    def to_real_ms(self, story_ms: int) -> int:
+        """The real time of an instant of the story, in whole milliseconds."""
+        return self.real_start_ms + round((story_ms - self.story_start_ms) / self.speed)
+
+    def to_story_ms(self, real_ms: float) -> int:
+        """What time it is in the story; before the start, the start."""
+        return self.story_start_ms + max(0, round((real_ms - self.real_start_ms) * self.speed))
+
+
+def local_time(story_ms: int) -> datetime:
+    """An instant of the story on the clocks of New York."""
+    return datetime.fromtimestamp(story_ms / 1000, NEW_YORK)
+
+
+def clock(story_ms: int) -> str:
+    """`17:05` in New York."""
+    return local_time(story_ms).strftime("%H:%M")
 
 
 @dataclass(frozen=True, slots=True)

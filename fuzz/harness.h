@@ -26,7 +26,7 @@ enum {
     LOG_BYTES = 1 << 16,
     STAGING_BYTES = 1 << 14,
     HOLDERS = 4, /* those in use; the array has 65,536 */
-    ORDERS = 512, /* a power of two with room for all messages */
+    ORDERS = 8, /* a power of two with room for all ordering keys that make_send makes: 5 */
     LOG_START = 64,
     KEYS_BYTES = 20480 + TW_KEY_PARTITIONS * 512 + (1 << 14),
     REPLIES_BYTES = 1 << 15,
@@ -52,10 +52,8 @@ static inline uint64_t take64(input_t *in) { uint64_t low = take32(in); return l
 tw_store *fresh_store(int number);
 /* Moves what is staged into the log, as the engine does before it syncs. */
 void flush_store(tw_store *store);
-/* Counters, index and log say the same as the rows. */
-void check_rows(const tw_store *store);
-/* And groups the same as their deliveries. */
-void check_groups(const tw_store *store);
+/* What must hold after any input: see invariants.h. */
+void check_store(const tw_store *store);
 /* A copy of exactly so many bytes, at an address that is a multiple of 16. */
 uint8_t *exact_copy(const uint8_t *data, size_t bytes);
 /* Gives the records of a log the checksums that they should have, as far as their lengths make sense. */

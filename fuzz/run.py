@@ -29,10 +29,14 @@ LEFT_OUT: Final = {"memory.c"}
 ENVIRONMENT: Final = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
 
 
+def native_sources() -> list[Path]:
+    """The C code that is fuzzed."""
+    return sorted(path for path in (ROOT / "native").glob("*.c") if path.name not in LEFT_OUT)
+
+
 def sources() -> list[Path]:
     """What is linked to every target."""
-    native = sorted(path for path in (ROOT / "native").glob("*.c") if path.name not in LEFT_OUT)
-    return [HERE / "harness.c", *native]
+    return [HERE / "harness.c", HERE / "invariants.c", *native_sources()]
 
 
 def why_not() -> str:

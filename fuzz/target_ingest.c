@@ -88,8 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint64_t at = 0;
     int      is_over = 0;
     while (step(whole, stream, bytes, &at, &is_over)) MUST(at <= bytes);
-    check_rows(whole);
-    check_groups(whole);
+    check_store(whole);
     free(stream);
 
     uint8_t *pieces = exact_copy(data + 2, bytes);

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from tests.twins.ingest import Ingested, Stop
-from tests.twins.purge import Plan
 from tests.twins.store import ARRIVAL, DELIVERY, GROUP, MAX_BATCH, ROW, RUN, TOPIC, Array, dtype_of
 from tickwheel_native import ffi, lib
 
@@ -22,6 +22,19 @@ GUARD: Final = 0xA5
 GUARD_BYTES: Final = 1_024
 # Under AddressSanitizer the guards are out of bounds for reads as well.
 _POISON: Final = getattr(ctypes.CDLL(None), "__asan_poison_memory_region", None)
+
+
+@dataclass
+class Plan:
+    """What ``purge_plan`` found."""
+
+    stop: int
+    at: int
+    dead: list[int]
+    damaged: list[int]
+    moved: int
+    moved_bytes: int
+    need: int
 
 
 class Guarded:
@@ -348,15 +361,10 @@ class NativeStore:
         table = self._orders[group_id] = self.memory.array(capacity, ORDER)
         lib.tw_orders_move(self.store, group_id, pointer(table, "tw_order *"), capacity)
 
-    def orders(self, group_id: int) -> dict[int, tuple[int, ...]]:
-        """The busy ordering keys: hash → (current, first, last_again, last)."""
-        busy = self._orders[group_id][self._orders[group_id]["hash"] != 0]
-        return {
-            int(o["hash"]): tuple(int(o[n]) for n in ("current", "first", "last_again", "last")) for o in busy
-        }
-
     def orders_clear(self, group_id: int) -> None:
-        self._orders[group_id][:] = np.zeros(1, ORDER)
+        self.groups[group_id]["orders_count"] = 0
+        if group_id in self._orders:
+            self._orders[group_id][:] = np.zeros(1, ORDER)
 
     # -- change.c --
 

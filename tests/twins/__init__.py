@@ -1,6 +1,7 @@
-"""Plain-Python twins of the functions of ``native/store.h``: slow, and short enough to check by reading.
+"""Plain-Python twins of functions of ``native/``: slow, and short enough to check by reading.
 
-One module for each C file, over the same bytes: a twin gets a ``store.TwinStore`` where C gets a ``tw_store``. After
-the same calls both have written the same bytes and returned the same values; tests hold them to it. Only the key
-index is another thing here (a plain set of entries), because where an entry lies in its table is nobody's business.
+Each says in another way what C is to do: what bytes mean (frames, records, the key index), what numbers follow from
+rows, when a timer fires. A twin gets a ``store.TwinStore`` where C gets a ``tw_store``; after the same calls both have
+written the same bytes and returned the same values. What changes deliveries, orders and tables step by step has no
+twin, which could only repeat it line by line: there the invariants of ``fuzz/invariants.c`` must hold.
 """

@@ -9,24 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from tests.twins import orders
-from tests.twins.chains import Chain, retry_chain
 from tests.twins.ingest import frame
 from tests.twins.store import (
-    CALLED,
-    IN_RETRY,
     LAST,
-    LEASED,
     MESSAGE_HEAD_BYTES,
-    ORDERED,
-    PARKED,
-    POSTPONED,
-    READY,
-    RESERVED_SHARE,
     RUN,
     SCHEDULED,
-    TAKEN,
-    UNTOUCHED,
     Array,
     TwinStore,
 )
@@ -128,36 +116,6 @@ def _lookup(store: TwinStore, message_id: int, version: int, now_ms: int) -> int
     return DUE if same and crc32c(record[4:]) == crc else BROKEN
 
 
-def lane_chain(store: TwinStore, topic_id: int) -> Chain:
-    topic, arrivals = store.topics[topic_id], store.arrivals[topic_id]
-    return Chain(topic, arrivals, "lane_first", "lane_last", "lanes", "next")
-
-
-def apply_put(store: TwinStore, topic_id: int, first_seq: int, of: Array) -> int:
-    """0, or -1 when a message does not exist or there is no room for its arrival: then nothing is changed."""
-    ids = [message_id for message_id, _, _ in expanded(of)] if not reach_beyond(of, store.next_id) else [0]
-    if 0 in ids or first_seq + len(ids) > int(store.topics[topic_id]["allocated"]):
-        return -1
-    chain = lane_chain(store, topic_id)
-    for seq, message_id in enumerate(ids, first_seq):
-        row = store.rows[message_id]
-        topic = store.topics[topic_id]
-        if row["state"] == SCHEDULED and topic["scheduled"]:
-            topic["scheduled"] -= 1
-        topic["ready"] += row["state"] != READY
-        row["state"], row["topic_seq"] = READY, seq
-        store.arrivals[topic_id][seq]["id"] = message_id
-        chain.append(int(row["priority"]), seq)
-    topic = store.topics[topic_id]
-    topic["count"] = max(int(topic["count"]), first_seq + len(ids))
-    for group_id in store.groups_of(topic_id):
-        store.groups[group_id]["pending"] += len(ids)
-    return 0
-
-
-# -- from the topic to a subscriber --
-
-
 def backoff_ms(
     ack_wait_ms: int, min_backoff_ms: int, max_backoff_ms: int, message_id: int, epoch: int
 ) -> int:
@@ -177,197 +135,6 @@ def _mixed(value: int) -> int:
     value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & LAST
     value = ((value ^ value >> 27) * 0x94D049BB133111EB) & LAST
     return value ^ value >> 31
-
-
-class Needed(Exception):
-    """Something must be provided first: NEED_ORDERS, NEED_MORE_TIME, or how far the group's rows must reach."""
-
-    def __init__(self, need: int) -> None:
-        super().__init__(need)
-        self.need = need
-
-
-class Selection:
-    """What one delivery takes: redeliveries first, then new messages, from the lowest priority number up; and one of
-    RESERVED_SHARE the message that waits longest."""
-
-    def __init__(self, store: TwinStore, group_id: int) -> None:
-        self.store, self.group_id, self.group = store, group_id, store.groups[group_id]
-        self.rows = store.deliveries[group_id]
-        self.retries = retry_chain(store, group_id)
-        topic_id = int(self.group["topic_id"])
-        self.topic, self.arrivals = store.topics[topic_id], store.arrivals[topic_id]
-        words = [int(a) | int(b) for a, b in zip(self.topic["lanes"], self.group["retry_lanes"], strict=True)]
-        self.lanes = [p for p in range(256) if words[p // 64] >> p % 64 & 1]
-        self.has_one_lane = len(self.lanes) <= 1
-        self.scanned = 0
-
-    def next(self) -> int | None:
-        """The topic_seq of the message to be delivered next."""
-        if not self.has_one_lane and (int(self.group["turn"]) + 1) % RESERVED_SHARE == 0:
-            seq = self._longest_waiting()
-            if seq is not None:
-                return seq
-        while self.lanes:
-            seq = self._take(self.lanes[0])
-            if seq is not None:
-                return seq
-            self.lanes.pop(0)
-        return None
-
-    def _take(self, priority: int) -> int | None:
-        seq = self._retry_head(priority)
-        if seq is not None:
-            self._drop_retry(priority)
-            return seq
-        seq = self._lane_head(priority)
-        if seq is not None:
-            self.group["cursor"][priority] = seq + 1
-        return seq
-
-    def _longest_waiting(self) -> int | None:
-        found: list[tuple[int, int, bool]] = []
-        for priority in self.lanes:
-            retry, fresh = self._retry_head(priority), self._lane_head(priority)
-            found += [
-                (seq, priority, again) for seq, again in ((retry, True), (fresh, False)) if seq is not None
-            ]
-        if not found:
-            return None
-        seq, priority, again = min(found)
-        if again:
-            self._drop_retry(priority)
-        else:
-            self.group["cursor"][priority] = seq + 1
-        return seq
-
-    def _drop_retry(self, priority: int) -> None:
-        seq = self.retries.pop(priority)
-        assert seq is not None
-        self.rows[seq]["flags"] &= ~np.uint8(IN_RETRY | POSTPONED)
-
-    def _has_its_key(self, seq: int) -> bool:
-        message = self.store.message_of(self.group_id, seq)
-        if not message["flags"] & ORDERED:
-            return True
-        if not orders.have_room(self.store, self.group_id):
-            raise Needed(NEED_ORDERS)
-        hash_ = int(self.rows[seq]["order_hash"]) or orders.order_hash(self.store, message)
-        return orders.enter(self.store, self.group_id, hash_, seq)
-
-    def _retry_head(self, priority: int) -> int | None:
-        while (at := int(self.group["retry_first"][priority])) != 0:
-            seq = at - 1
-            waits = self.store.is_open(self.group_id, seq) and not self.rows[seq]["flags"] & POSTPONED
-            if waits and self._has_its_key(seq):
-                return seq
-            self._drop_retry(priority)
-            if waits:
-                orders.park(self.store, self.group_id, seq)
-        return None
-
-    def _lane_head(self, priority: int) -> int | None:
-        while self.scanned < SCAN_LIMIT:
-            cursor = int(self.group["cursor"][priority])
-            behind = self.arrivals[cursor - 1]["next"] if cursor else self.topic["lane_first"][priority]
-            if not behind:
-                return None
-            if behind > self.group["allocated"]:
-                raise Needed(int(behind))
-            if self._is_its_turn(int(behind) - 1):
-                return int(behind) - 1
-            self.group["cursor"][priority] = behind
-            self.scanned += 1
-        raise Needed(NEED_MORE_TIME)
-
-    def _is_its_turn(self, seq: int) -> bool:
-        if seq < self.group["start_seq"] or not self.store.is_open(self.group_id, seq):
-            return False
-        row = self.rows[seq]
-        if row["flags"] & (PARKED | TAKEN | CALLED):
-            return False
-        is_new = bool(row["state"] == UNTOUCHED and not row["flags"] & IN_RETRY)
-        if self._has_its_key(seq):
-            return is_new
-        if is_new:
-            orders.park(self.store, self.group_id, seq)
-        return False
-
-    def lease(self, seq: int, now_ms: int) -> tuple[int, int, int, int]:
-        """(topic_seq, epoch, lease's end, bytes in the frame) of a message that was taken."""
-        message_id, fence = int(self.arrivals[seq]["id"]), int(self.group["fence"])
-        epoch = max(int(self.rows[seq]["epoch"]), fence) + 1
-        attempt = epoch - max(int(self.rows[seq]["base_epoch"]), fence)
-        least, middle, most = self.group[["ack_wait_ms", "min_backoff_ms", "max_backoff_ms"]].tolist()
-        content = int(self.store.rows[message_id]["record_bytes"]) - MESSAGE_HEAD_BYTES
-        return (
-            seq,
-            epoch,
-            now_ms + backoff_ms(least, middle, most, message_id, attempt),
-            COLUMN_BYTES + content,
-        )
-
-
-def select(
-    store: TwinStore, group_id: int, limit: int, limit_bytes: int, now_ms: int
-) -> tuple[list[tuple[int, int, int]], int, int]:
-    """Returns ([(topic_seq, epoch, lease's end)], the frame's bytes, need)."""
-    selection = Selection(store, group_id)
-    taken: list[tuple[int, int, int]] = []
-    size, need = DELIVER_HEAD_BYTES, 0
-    while len(taken) < limit and (not taken or size < limit_bytes):
-        try:
-            seq = selection.next()
-        except Needed as needed:
-            need = needed.need
-            break
-        if seq is None:
-            break
-        *lease, message_bytes = selection.lease(seq, now_ms)
-        taken.append((lease[0], lease[1], lease[2]))
-        selection.group["turn"] += 1
-        selection.rows[seq]["flags"] |= TAKEN
-        size += message_bytes
-    return taken, 16 + size, need
-
-
-def unselect(store: TwinStore, group_id: int, receipts: Sequence[Receipt]) -> None:
-    """Gives messages back to where they were taken from."""
-    group = store.groups[group_id]
-    chain, rows = retry_chain(store, group_id), store.deliveries[group_id]
-    arrivals = store.arrivals[int(group["topic_id"])]
-    group["turn"] -= len(receipts)
-    for seq, _ in reversed(receipts):
-        priority = int(store.rows[arrivals[seq]["id"]]["priority"])
-        rows[seq]["flags"] &= ~np.uint8(TAKEN)
-        if rows[seq]["state"] == UNTOUCHED:
-            group["cursor"][priority] = 0  # what was taken of this lane before is found again by its state
-        else:
-            chain.prepend(priority, seq)
-            rows[seq]["flags"] |= IN_RETRY
-
-
-def apply_lease(store: TwinStore, group_id: int, holder: int, of: Array) -> int:
-    """0, or -1 when a run names a row that is not there: then nothing is changed."""
-    group, rows = store.groups[group_id], store.deliveries[group_id]
-    if reach_beyond(of, int(group["allocated"])):
-        return -1
-    for seq, epoch, time_ms in expanded(of):
-        row = rows[seq]
-        group["high_seq"] = max(int(group["high_seq"]), seq + 1)
-        group["highest_epoch"] = max(int(group["highest_epoch"]), epoch)
-        if store.is_gone(group_id, seq):
-            continue
-        if row["state"] == UNTOUCHED:
-            group["touched"] += 1
-            row["base_epoch"] = epoch - 1
-        row["base_epoch"] = max(int(row["base_epoch"]), int(group["fence"]))
-        row["flags"] &= ~np.uint8(TAKEN | CALLED)
-        row["state"], row["epoch"], row["time_ms"], row["holder"] = LEASED, epoch, time_ms, holder
-        group["leased"] += 1
-        group["deliveries"] += 1
-        store.outstanding[holder] += 1
-    return 0
 
 
 def deliver_frame(store: TwinStore, group_id: int, subscription: int, seqs: Sequence[int]) -> bytes:

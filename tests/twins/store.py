@@ -55,6 +55,8 @@ NONE, SCHEDULED, READY, CANCELLED, DAMAGED, EXPIRED, DROPPED = range(7)
 UNTOUCHED, LEASED, ACKED, WAITING, DEAD = range(5)
 IN_RETRY, ACKING, PARKED, TAKEN, POSTPONED, CALLED = 1, 2, 4, 8, 16, 32
 RESET_ATTEMPTS, WERE_DONE = 1, 2
+ALREADY_ACKED, STALE_RECEIPT, NOT_FOUND, NEVER_DELIVERED, WAS_CANCELLED = range(1, 6)
+IS_UNKNOWN, IS_SCHEDULED, IS_READY, IS_DELIVERED, IS_DONE, IS_CANCELLED, IS_EXPIRED = range(7)
 ORDERED: Final = 1
 TOPIC_PRIORITY: Final = 256
 ORDERED_PRIORITY: Final = 50
@@ -81,8 +83,6 @@ class TwinStore:
     outstanding: Array
     arrivals: dict[int, Array] = field(default_factory=dict)
     deliveries: dict[int, Array] = field(default_factory=dict)
-    #: By group number: the busy ordering keys, hash → [current, first, last], all topic_seq + 1.
-    orders: dict[int, dict[int, list[int]]] = field(default_factory=dict)
     keys: KeyIndex = field(default_factory=KeyIndex)
     keys_allocated: int = 0
     log_readable: int = 0

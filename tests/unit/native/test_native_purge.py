@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.native_pair import EMPTY_INDEX_BYTES, GROUP_TOPICS, LOG_START, NOW_MS, TOPICS, Pair, Sizes
-from tests.twins.log import END_TYPE, MOVED_TYPE, make_record
-from tests.twins.purge import GROUP, NEED_DISK, NONSENSE, STATE
+from tests.twins.log import END_TYPE, GROUP, MOVED_TYPE, NONSENSE, STATE, make_record
 from tests.twins.store import ACKED, CANCELLED, DEAD, LEASED, READY, SCHEDULED, padded
 from tests.unit.native.test_native_log import message, stored
 from tests.unit.native.test_native_rebuild import any_tables
@@ -20,7 +19,7 @@ from tests.unit.native.test_native_rebuild import any_tables
 MESSAGES = 12
 SIZES = Sizes(rows=MESSAGES + 1, keys_bytes=EMPTY_INDEX_BYTES + 8_192, arrivals=MESSAGES, deliveries=MESSAGES)
 STATES = [SCHEDULED, READY, READY, READY, CANCELLED]
-TRANSACTION, OTHER = 12, 4
+TRANSACTION, OTHER, NEED_DISK = 12, 4, 11
 seeds = st.integers(0, 1 << 64)
 
 

@@ -1,4 +1,4 @@
-"""What C derives from the tables at a start is what its twin derives, for any tables."""
+"""What C derives from the tables at a start is what they say, whatever they hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.native_pair import EMPTY_INDEX_BYTES, GROUP_TOPICS, TOPICS, Pair, Sizes
-from tests.twins.store import ACKED, CANCELLED, DEAD, LEASED, READY, SCHEDULED, UNTOUCHED, WAITING, Array
+from tests.twins.store import (
+    ACKED,
+    CANCELLED,
+    DEAD,
+    LEASED,
+    NONE,
+    READY,
+    SCHEDULED,
+    UNTOUCHED,
+    WAITING,
+    Array,
+)
 
 MESSAGES = 40
 SIZES = Sizes(rows=MESSAGES + 1, keys_bytes=EMPTY_INDEX_BYTES + 4_096)
@@ -58,11 +69,58 @@ seeds = st.integers(0, 1 << 64)
 def test_topics_and_groups(seed: int) -> None:
     pair = any_tables(seed)
     assert pair.call("rebuild_topics") == 0
+    for topic_id in TOPICS:
+        check_topic(pair, topic_id)
     for group_id in GROUP_TOPICS:
         pair.call("rebuild_group", group_id)
         timers, at = pair.call("leased", group_id, 0, 100)
         assert len(timers) >= pair.twin.groups[group_id]["leased"]
         assert at == pair.twin.groups[group_id]["high_seq"]
+        check_group(pair, group_id, timers)
+
+
+def check_topic(pair: Pair, topic_id: int) -> None:
+    """Counters are those of the rows; each number with a message is in the lane of the message's priority, in order."""
+    topic, rows = pair.twin.topics[topic_id], pair.twin.rows[1 : pair.twin.next_id]
+    states = rows["state"][rows["topic_id"] == topic_id]
+    assert topic["messages"] == topic["purged_messages"] + (states != NONE).sum()
+    assert topic["cancelled"] == topic["purged_cancelled"] + (states == CANCELLED).sum()
+    assert topic["scheduled"] == (states == SCHEDULED).sum()
+    assert topic["ready"] == (states == READY).sum()
+    arrivals = pair.twin.arrivals[topic_id]
+    messages = pair.twin.rows[arrivals["id"][: int(topic["count"])]]
+    for priority in range(256):
+        lane, at = [], int(topic["lane_first"][priority])
+        while at:
+            lane.append(at - 1)
+            at = int(arrivals["next"][at - 1])
+        expected = np.flatnonzero((messages["state"] != NONE) & (messages["priority"] == priority)).tolist()
+        assert lane == expected
+        assert topic["lane_last"][priority] == (lane[-1] + 1 if lane else 0)
+        assert bool(int(topic["lanes"][priority // 64]) >> priority % 64 & 1) == bool(lane)
+
+
+def check_group(pair: Pair, group_id: int, timers: list[tuple[int, int, int]]) -> None:
+    group, topic_id = pair.twin.groups[group_id], GROUP_TOPICS[group_id]
+    count, allocated = int(pair.twin.topics[topic_id]["count"]), int(group["allocated"])
+    rows = pair.twin.deliveries[group_id][: min(count, allocated)]
+    messages = pair.twin.rows[pair.twin.arrivals[topic_id]["id"][:count]]
+    seqs = np.arange(count)
+    in_topic = (
+        (messages["state"] == READY) & (messages["topic_seq"] == seqs) & (messages["topic_id"] == topic_id)
+    )
+    done = np.isin(rows["state"], (ACKED, DEAD))
+    for name, state in (("acked", ACKED), ("dead", DEAD), ("leased", LEASED)):
+        assert group[name] == (rows["state"] == state).sum()
+    assert group["touched"] == (rows["state"] != UNTOUCHED).sum()
+    assert group["deliveries"] == rows["epoch"].sum()
+    assert group["pending"] == in_topic.sum() - (in_topic[: len(rows)] & done).sum()
+    waits = np.isin(rows["state"], (LEASED, WAITING)) & in_topic[: len(rows)]
+    assert timers == [
+        (int(rows["time_ms"][seq]), int(seq), int(rows["epoch"][seq])) for seq in np.flatnonzero(waits)
+    ]
+    assert not any(rows[name].any() for name in ("holder", "retry_next", "order_hash"))
+    assert not any(group[name].any() for name in ("retry_first", "retry_last", "retry_lanes"))
 
 
 def priorities(pair: Pair, *of_messages: int) -> None:
@@ -136,8 +194,21 @@ def test_an_arrival_of_no_message_is_refused(seed: int, message_id: int) -> None
 @given(seeds, st.integers(1, MESSAGES + 1), st.integers(0, MESSAGES + 1), st.integers(0, MESSAGES))
 def test_keys_and_timers(seed: int, start: int, end: int, capacity: int) -> None:
     pair = any_tables(seed)
-    pair.call("rebuild_keys", start, end)
-    pair.call("scheduled", start, end, capacity)
+    rows, ids = pair.twin.rows, np.arange(start, max(start, end))
+    exists = np.isin(rows["topic_id"][ids], TOPICS)
+    keyed = exists & (rows["key_hash"][ids] != 0) & np.isin(rows["state"][ids], (SCHEDULED, READY))
+    assert pair.call("rebuild_keys", start, end) == (0, max(start, end), 0)
+    assert sorted(indexed(pair)) == ids[keyed].tolist()
+    found = ids[exists & (rows["state"][ids] == SCHEDULED)].tolist()
+    timers, at = pair.call("scheduled", start, end, capacity)
+    due = pair.call("due_times", found[:capacity])
+    versions = [int(rows["version"][i]) for i in found[:capacity]]
+    assert timers == list(zip(due, found[:capacity], versions, strict=True))
+    assert at == max(start, end) if len(found) < capacity else at > max(found[:capacity], default=start - 1)
+
+
+def indexed(pair: Pair) -> list[int]:
+    return [message_id for part in pair.twin.keys.partitions for message_id in part.entries]
 
 
 def test_a_full_partition_grows_and_it_goes_on() -> None:

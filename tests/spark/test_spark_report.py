@@ -17,7 +17,7 @@ import pytest
 import tickwheel
 from tests.support.spark_rows import rows_of
 from tickwheel.spark import SourceError, make_report
-from tickwheel.spark.report.journeys import journeys
+from tickwheel.spark.report.queries.journeys import journeys
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

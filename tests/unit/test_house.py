@@ -71,7 +71,6 @@ ARROWS: set[str] = {
     "timerlog.purge.purger -> timerlog.store",
 }
 FULL_FOLDERS: set[str] = {
-    "tickwheel/spark/report",
     "timerlog/engine",
 }
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
-from tickwheel.spark.report import attempts, forecast, herds, latency, letters, slowest
-from tickwheel.spark.report.journeys import journeys
 from tickwheel.spark.report.options import STEPS_MS, ReportOptions, Step, choose_step
-from tickwheel.spark.report.reading import Frames, read_frames
+from tickwheel.spark.report.queries import attempts, forecast, herds, latency, letters, slowest
+from tickwheel.spark.report.queries.journeys import journeys
+from tickwheel.spark.report.queries.reading import Frames, read_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

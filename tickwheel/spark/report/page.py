@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tickwheel.spark.report import charts
-from tickwheel.spark.report.attempts import MOST
 from tickwheel.spark.report.build import Answers
 from tickwheel.spark.report.elements import (
     FIGURES,
@@ -25,6 +24,7 @@ from tickwheel.spark.report.elements import (
     time_taken,
 )
 from tickwheel.spark.report.options import STEPS_MS
+from tickwheel.spark.report.queries.attempts import MOST
 from tickwheel.spark.report.style import CSS
 from tickwheel.spark.report.summary import due_totals
 from tickwheel.spark.report.text import count, duration, escaped, moment, share, shown

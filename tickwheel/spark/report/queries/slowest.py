@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from tickwheel.spark.report.latency import inside
 from tickwheel.spark.report.options import Period, Tenant
+from tickwheel.spark.report.queries.latency import inside
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

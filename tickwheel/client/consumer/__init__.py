@@ -1,1 +1,1 @@
-"""Receiving: subscriptions, messages, acks and leases."""
+"""Receiving, from the bottom up: ``acks``, ``message``, ``holding`` (leases), ``credit``, ``subscription``."""

@@ -32,7 +32,7 @@ from timerlog.store import Store, StoreSettings
 KILLS = amount("kills")
 
 
-@pytest.mark.timeout(limit_s(240))
+@pytest.mark.timeout(limit_s(300))
 async def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path) -> None:
     ledger = Ledger()
     seed = random.randrange(1 << 32)

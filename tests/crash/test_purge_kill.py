@@ -30,7 +30,7 @@ async def purge_again_and_again(load: Load, purged: list[int]) -> None:
             await trio.sleep(0.05)
 
 
-@pytest.mark.timeout(limit_s(240))
+@pytest.mark.timeout(limit_s(300))
 async def test_a_purge_loses_nothing_that_is_needed(tmp_path: Path) -> None:
     ledger, seed = Ledger(), random.randrange(1 << 32)
     purged: list[int] = []

@@ -21,7 +21,7 @@ import tickwheel
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk, Request, encode_body, hello
 from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How long anything may take before a test gives up; far more than it needs, because machines are busy."""
 
 _MAIN = """

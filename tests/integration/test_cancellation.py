@@ -26,7 +26,7 @@ from tickwheel.testing import TestBroker, broker
 from timerlog.files.lock import owner_of
 
 HOUR = timedelta(hours=1)
-PATIENCE_S = 20
+PATIENCE_S = 60.0
 _numbers = count()
 
 

@@ -144,7 +144,7 @@ class Load:
         return stats.due + stats.waiting
 
 
-@pytest.mark.timeout(limit_s(120))
+@pytest.mark.timeout(limit_s(300))
 async def test_a_killed_database(database_server: DatabaseServer) -> None:
     url = database_server.create_database()
     with message_table(url, TABLE, COLUMNS, **QUICK) as table:

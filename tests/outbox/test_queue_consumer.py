@@ -16,7 +16,7 @@ from tests.support.databases import DatabaseServer
 from tickwheel import outbox
 from tickwheel.outbox import DatabaseUnavailable, LeaseLost, TableMissing
 
-PATIENCE_S = 10
+PATIENCE_S = 60.0
 SHORT = timedelta(milliseconds=600)
 """A lease whose end is waited for."""
 
@@ -122,7 +122,7 @@ def test_an_idle_queue_is_asked_nothing(play: Callable[[Play], None]) -> None:
             with counted(queue) as statements:
                 assert await consumer.receive(1) is None
             claims = [one for one in statements if "FOR UPDATE" in one or "RETURNING" in one]
-            assert 1 <= len(claims) <= 4  # for what has just happened; a hundred if the table were polled
+            assert 1 <= len(claims) <= 10  # for what has just happened; a hundred if the table were polled
 
     play(test)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HOSTILE = "<script>alert('key')</script>/$\\frac{1}{0}$"
 REASON = "<img src=x onerror=alert(1)>"
-PATIENCE_S = 20
+PATIENCE_S = 60.0
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "spark-report.md"
 
 

@@ -21,7 +21,7 @@ from tickwheel.outbox import Database, Relay, open_database
 from tickwheel.outbox.relay.batch import BatchMover
 from tickwheel.outbox.watch import notify_statements
 
-PATIENCE_S: Final = 40.0
+PATIENCE_S: Final = 60.0
 LATER_NS: Final = time.time_ns() + 3_600 * 10**9
 STEPS: Final = ("begun", "selected", "sent", "changed", "committed")
 """Of a batch; those of one that is taken over are begun, found, reconciled, changed, committed."""

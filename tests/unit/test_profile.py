@@ -38,7 +38,8 @@ def section(name: str) -> list[str]:
 def marked() -> Iterator[str]:
     """The tests with the marker on them, or on some of their parameters; the file where these have a name."""
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.parse(path.read_text()).body:
+        text = path.read_text()
+        for node in ast.parse(text).body if f".{MARKER}" in text else ():
             if any(isinstance(one, ast.Attribute) and is_marker(one) for one in ast.walk(node)):
                 is_test = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
                 yield f"{path.relative_to(ROOT)}::{node.name}" if is_test else str(path.relative_to(ROOT))

@@ -38,7 +38,7 @@ from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.wiring import connection_parts
 from timerlog.store import Store
 
-PATIENCE_S = 20
+PATIENCE_S = 60.0
 
 
 class Disk(InPlace):

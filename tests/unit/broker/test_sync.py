@@ -12,7 +12,7 @@ from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
 NOW_MS = 1_000_000
-PATIENCE_S = 10
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

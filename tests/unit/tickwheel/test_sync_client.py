@@ -14,7 +14,7 @@ import tickwheel
 from tickwheel import CancelResult, RescheduleResult, SendResult, sync
 from tickwheel.errors import ClientClosed, NaiveDatetime, NeverDelivered, NotConnected
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from tickwheel_broker.subscriptions import RELEASE_STEP
 from tickwheel_broker.wiring import connection_parts
 from timerlog.store import Store
 
-PATIENCE_S = 20
+PATIENCE_S = 60.0
 MANY = 100
 
 

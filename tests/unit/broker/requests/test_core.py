@@ -33,7 +33,7 @@ from timerlog.errors import StoreError
 from timerlog.layout import MessageState
 from timerlog.store import Store
 
-PATIENCE_S = 10
+PATIENCE_S = 60.0
 
 
 class Client:

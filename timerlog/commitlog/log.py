@@ -2,7 +2,9 @@
 
 A position is a byte's offset in the whole log; segment ``n`` holds positions ``n * segment_bytes`` and up, and starts
 with a 64-byte header. Records are staged in memory, handed to the operating system by ``flush`` and durable once a
-``SyncTicket`` has run: many appends share one fdatasync (group commit).
+``SyncTicket`` has run: many appends share one fdatasync (group commit; D. DeWitt et al., "Implementation Techniques for
+Main Memory Database Systems", SIGMOD 1984). After a write or a sync that failed the log accepts nothing more: what the
+system keeps of it then is not known (A. Rebello et al., "Can Applications Recover from fsync Failures?", ATC 2020).
 
 Disk blocks are allocated *before* a message is accepted. The last part of what is allocated is kept for acks and other
 control records, so that these go on when the disk is full; purging may spend the spare then.
@@ -97,11 +99,14 @@ class CommitLog:
 
     def attach(self, base: int, file: SegmentFile) -> None:
         """Makes an existing segment readable."""
+        assert base % self.segment_bytes == 0, "a segment begins at a multiple of its size"
         self._segments[base] = file
         file.map_into(self.base_pointer, base, self.segment_bytes)
 
     def start_at(self, position: int) -> None:
         """Continues appending at a position inside the last attached segment."""
+        assert position % 8 == 0, "records begin at multiples of 8"
+        assert position // self.segment_bytes * self.segment_bytes == max(self._segments)
         self.native.staging_position = position
         self.native.staging_bytes = 0
         self.native.log_readable = position
@@ -356,6 +361,7 @@ class CommitLog:
         """
         self.syncs += 1
         self.durable_position = max(self.durable_position, ticket.position)
+        assert self.durable_position <= self.appended_position, "only what was appended can be durable"
         if not self._is_lent or self.durable_position >= self._marked_position + _MARK_STEP_BYTES:
             self._mark()
         # Before anybody is told: who reads the files from outside then sees at once what was acknowledged.

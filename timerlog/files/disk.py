@@ -61,7 +61,9 @@ class Disk(Protocol):
     def read(self, name: str) -> bytes | None: ...
 
     def replace(self, name: str, data: bytes, *, durable: bool) -> None:
-        """Replaces a small file as a whole: a reader sees the old one or the new one."""
+        """Replaces a small file as a whole: a reader sees the old one or the new one. Durable: the new file is synced
+        before it gets the name, and its directory after that (T. Pillai et al., "All File Systems Are Not Created
+        Equal", OSDI 2014)."""
 
     def prepare(self, name: str, size_bytes: int) -> None:
         """Makes room for ``replace``. Raises ``DiskFull``."""

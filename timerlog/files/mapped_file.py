@@ -122,6 +122,7 @@ class Region:
                 target = min(target, least)
                 self._allocate_least(fd, target)
             self._map(fd, start, target)
+        assert bytes_needed <= self.allocated_bytes <= self.reserve_bytes
 
     def _has_room(self, fd: int, target: int) -> bool:
         try:
@@ -177,6 +178,8 @@ class Region:
 
     def leave(self, start: int, end: int) -> bool:
         """Before ``punch``: whether nothing needs ``[start, end)``, whole pages, any more. Fast."""
+        assert 0 <= start <= end <= self.allocated_bytes
+        assert start % PAGE_BYTES == end % PAGE_BYTES == 0, "a part of a page may hold what is needed"
         return self._holes is None or self._holes.cover(start, end)
 
     def punch(self, start: int, end: int) -> None:

@@ -179,6 +179,7 @@ class _Recovery:
         synced = position if trusted is None else min(position, trusted.durable_position)
         log.sync_all(synced // self.segment_bytes * self.segment_bytes)
         log.start_at(end)
+        assert log.appended_position == end, "what is appended next follows what was read"
         self._rebuild(tables)
         self.report.end_position = end
         return Opened(log, tables, applier, self.report, self.reserve)

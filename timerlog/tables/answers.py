@@ -2,10 +2,11 @@
 
 A client numbers its requests that change something, and each of its sessions has a number of its own, which it drew at
 random. The answer goes into the log in the same group of records as the change, so that a crash leaves both or
-neither. It is kept until the client says that it has it (each request names the lowest number that its session still
-waits for), or until there is no more room: then the sessions that were quiet for longest go first, and the position of
-the newest answer that went is kept. A repetition of a request that was made first when the log was beyond that
-position cannot have been forgotten; of an older one nothing is known.
+neither (as in RIFL: C. Lee et al., "Implementing Linearizability at Large Scale and Low Latency", SOSP 2015). It is
+kept until the client says that it has it (each request names the lowest number that its session still waits for), or
+until there is no more room: then the sessions that were quiet for longest go first, and the position of the newest
+answer that went is kept. A repetition of a request that was made first when the log was beyond that position cannot
+have been forgotten; of an older one nothing is known.
 
 Everything follows from the records in the log, so a replay remembers the same.
 """

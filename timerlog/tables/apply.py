@@ -121,9 +121,11 @@ class Applier:
                 )
 
     def put(self, topic_id: int, first_seq: int, tick_ms: int, runs: Runs) -> None:
-        self.tables.ensure_arrivals(topic_id, first_seq + int(runs["count"].sum()))
+        end_seq = first_seq + int(runs["count"].sum())
+        self.tables.ensure_arrivals(topic_id, end_seq)
         pointer = runs_pointer(runs)
         _check(lib.tw_apply_put(self.tables.native, topic_id, first_seq, pointer, len(runs)), "PUT")
+        assert self.tables.native.topics[topic_id].count >= end_seq, "what was put is in its topic"
         self.tick_ms = max(self.tick_ms, tick_ms)
 
     def lease(self, group_id: int, holder: int, runs: Runs) -> None:

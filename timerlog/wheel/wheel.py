@@ -166,6 +166,7 @@ class TimerWheel:
         else:
             due = self._from_wheel(now_ms, limit) or self._from_crowd(limit)
         self._crowd_is_next = not self._crowd_is_next
+        assert due is None or due.due_ms[-1] <= max(now_ms, self.tick_ms), "no timer fires before its time"
         return due
 
     def advance(self, now_ms: int) -> None:

@@ -39,19 +39,19 @@ def logs() -> list[bytes]:
     """The begin of the log of a broker that did a little of everything."""
     with tempfile.TemporaryDirectory() as directory:
         store = Store.open(Path(directory) / "data", SMALL, NOW_MS)
-        topic_id = store.open_topic("t", NOW_MS, create=True)
-        group_id = store.open_group(topic_id, "g", NOW_MS)
+        topic_id = store.topics.open("t", NOW_MS, create=True)
+        group_id = store.groups.open(topic_id, "g", NOW_MS)
         keys = [b"k%d" % number for number in range(6)]
-        store.ingest(send(topic_id, [b"body"] * 6, keys=keys, times_ms=[NOW_MS] * 6), NOW_MS)
-        store.ingest(send(topic_id, [b"later"] * 3, times_ms=[NOW_MS + 9_000] * 3), NOW_MS)
+        store.produce.ingest(send(topic_id, [b"body"] * 6, keys=keys, times_ms=[NOW_MS] * 6), NOW_MS)
+        store.produce.ingest(send(topic_id, [b"later"] * 3, times_ms=[NOW_MS + 9_000] * 3), NOW_MS)
         pump(store, NOW_MS)
-        got = store.fetch(group_id, store.acquire_holder(group_id), 1, 6, 1 << 16, NOW_MS)
+        got = store.deliver.fetch(group_id, store.holders.acquire(group_id), 1, 6, 1 << 16, NOW_MS)
         assert got
         ids, epochs = delivered(got)
-        store.ack(ack_payload(group_id, ids[:3], epochs[:3]), 1, NOW_MS)
-        store.nack(group_id, ids[3:5], epochs[3:5], 5, "no", NOW_MS)
-        store.cancel([7], NOW_MS)
-        store.reschedule([8], NOW_MS + 20_000, NOW_MS)
+        store.deliver.ack(ack_payload(group_id, ids[:3], epochs[:3]), 1, NOW_MS)
+        store.settle.nack(group_id, ids[3:5], epochs[3:5], 5, "no", NOW_MS)
+        store.change.cancel([7], NOW_MS)
+        store.change.reschedule([8], NOW_MS + 20_000, NOW_MS)
         store.sync()
         end = store.log.durable_position
         store.close(clean=False)

@@ -101,8 +101,8 @@ class Broker:
     def after_change(self) -> None:
         """Messages were changed: timers may be earlier, and subscribers may hold what is no longer theirs."""
         self.services.timers_changed()
-        self.delivery.wake(self.store.take_woken())
-        for revoked in self.store.take_revoked():
+        self.delivery.wake(self.store.changes.take_woken())
+        for revoked in self.store.changes.take_revoked():
             subscription = self.delivery.holder_of(revoked.holder)
             if subscription is not None:
                 body = Revoke(subscription.number, revoked.ids, revoked.epochs)
@@ -118,7 +118,7 @@ class Broker:
     def _deliver(self, subscription: Subscription, frame: bytes) -> None:
         """Messages were given out: they leave when their leases are durable, whose ends are on the wheel now."""
         subscription.hold(frame)
-        self.commit.when_durable(self.store.appended_position, subscription.let_go, frame)
+        self.commit.when_durable(self.store.log.appended_position, subscription.let_go, frame)
         self.services.timers_changed()
 
     def _durable_moved(self) -> None:

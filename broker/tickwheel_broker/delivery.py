@@ -171,7 +171,7 @@ class Dispatcher:
 
     def turn(self) -> bool:
         """Offer each subscription one frame. True if it is worth to come again at once."""
-        limits = self._store.limits(self._group_id)
+        limits = self._store.deliver.limits(self._group_id)
         if limits.is_paused:
             return False
         limiter = self._limiter(limits.rate) if limits.rate else None
@@ -204,11 +204,13 @@ class Dispatcher:
         if subscription.outgoing.is_full:
             subscription.outgoing.when_low(self.wake)
             return 0
-        return min(subscription.credit - self._store.outstanding(subscription.holder), subscription.batch)
+        return min(
+            subscription.credit - self._store.holders.outstanding(subscription.holder), subscription.batch
+        )
 
     def _fetch(self, subscription: Subscription, room: int) -> bytes | None:
         try:
-            return self._store.fetch(
+            return self._store.deliver.fetch(
                 self._group_id,
                 subscription.holder,
                 subscription.number,
@@ -249,7 +251,7 @@ class Delivery:
 
     def subscribers_of(self, group_id: int) -> int:
         """How many subscriptions a group has."""
-        parts = self._store.parts_of(group_id)
+        parts = self._store.groups.parts_of(group_id)
         return max(self._dispatchers[part].subscribers if part in self._dispatchers else 0 for part in parts)
 
     @property
@@ -274,7 +276,7 @@ class Delivery:
         if dispatcher is not None:
             dispatcher.add(subscription)
             return
-        owner = self._rate_owners[group_id] = self._store.rate_owner(group_id)
+        owner = self._rate_owners[group_id] = self._store.deliver.rate_owner(group_id)
         limiter = partial(self._limiter, *owner)
         dispatcher = Dispatcher(self._store, self._clock, group_id, self._deliver, limiter)
         dispatcher.add(subscription)
@@ -317,7 +319,7 @@ class Delivery:
 
     def wake_group(self, group_id: int) -> None:
         """This group has new work or new credit."""
-        for part in self._store.parts_of(group_id):
+        for part in self._store.groups.parts_of(group_id):
             dispatcher = self._dispatchers.get(part)
             if dispatcher is not None:
                 self._on_wake()

@@ -20,7 +20,7 @@ import outcome
 import trio
 
 from tickwheel_broker.bell import Bell
-from timerlog.engine.lateness import Histogram
+from timerlog.tables.lateness import Histogram
 
 if TYPE_CHECKING:
     from timerlog.store import Store
@@ -178,7 +178,7 @@ class GroupCommit:
     def when_durable(self, position: int, sink: Sink, reply: bytes, *, is_hurried: bool = True) -> None:
         """Call `sink(reply)` once the log is durable up to `position`; at once if it is already. What is not
         `is_hurried` lets a delivery go first, up to `SHARED_SYNC_S`, and shares its sync."""
-        if position <= max(self._store.durable_position, self._handed_over):
+        if position <= max(self._store.log.durable_position, self._handed_over):
             sink(reply)
             return
         waiting = self._waiting
@@ -193,7 +193,7 @@ class GroupCommit:
         """Queue a frame that tells of the state as it is now: it leaves once all of that is durable, and behind what
         was told before."""
         outgoing.hold(frame)
-        self.when_durable(self._store.telling_position, outgoing.let_go, frame)
+        self.when_durable(self._store.log.telling_position, outgoing.let_go, frame)
 
     async def wait_durable(self, position: int) -> None:
         """Return once the log is durable up to `position`."""
@@ -207,7 +207,7 @@ class GroupCommit:
         if self._durability == "always":
             await self.wait_durable(position)
             return
-        while self._store.durable_position < position:
+        while self._store.log.durable_position < position:
             await self.sync_once()
 
     async def run(self) -> None:
@@ -258,7 +258,7 @@ class GroupCommit:
         ticket = store.begin_sync()
         if ticket is None:
             # Nothing that matters was appended: what little lies behind the durable position needs no sync.
-            self._release(store.appended_position)
+            self._release(store.log.appended_position)
             return
         self.figures.began_s = trio.current_time()
         try:

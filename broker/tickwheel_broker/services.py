@@ -22,9 +22,9 @@ from tickwheel_broker import logs
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import advice_for
-from timerlog.engine.lateness import Lateness
 from timerlog.errors import DiskFull
-from timerlog.services.five_services import DueBatch, ReadyBatch
+from timerlog.services.batches import DueBatch, ReadyBatch
+from timerlog.tables.lateness import Lateness
 
 if TYPE_CHECKING:
     from timerlog.store import Store
@@ -130,7 +130,7 @@ class Services:
 
     def timers_changed(self) -> None:
         """Something was put on the wheel: whoever waits for the next event is woken if that comes earlier now."""
-        next_ms = self._store.next_wakeup_ms()
+        next_ms = self._store.dequeue_get.next_wakeup_ms()
         if next_ms is not None and (self._wakes_at_ms is None or next_ms < self._wakes_at_ms):
             self._alarm.ring()
 
@@ -144,7 +144,7 @@ class Services:
     @property
     def is_behind(self) -> bool:
         """Whether so much is accepted and not yet on its way that producers must wait."""
-        return self._store.pending_enqueue > self._max_backlog_messages
+        return self._store.enqueue_get.pending > self._max_backlog_messages
 
     def overdue(self, now_ms: int) -> tuple[int, int]:
         """(about how many messages and ends of leases are due and not where they belong, see ``about_due``; by how many
@@ -156,7 +156,7 @@ class Services:
             count, late_ms = count + len(late), max(late_ms, now_ms - int(late.min(initial=now_ms)))
         for ready in self.ready.batches:
             count += len(ready)
-            late_ms = max(late_ms, int(store.lateness_ms(ready.ids, now_ms).max(initial=0)))
+            late_ms = max(late_ms, int(store.look.lateness_ms(ready.ids, now_ms).max(initial=0)))
         return count, late_ms
 
     async def wait_for_room(self) -> None:
@@ -168,7 +168,7 @@ class Services:
         store = self._store
         while True:
             await self._durable_moved.wait()
-            while (batch := store.enqueue_get(BATCH_MESSAGES)) is not None:
+            while (batch := store.enqueue_get.take(BATCH_MESSAGES)) is not None:
                 await self.pending.send(batch)
                 if not self.is_behind:
                     self._backlog_fell.unpark_all()
@@ -176,7 +176,7 @@ class Services:
     async def _enqueue_put(self) -> None:
         store, clock = self._store, self._clock
         async for batch in self.pending:
-            already_due = await self._with_room(lambda: store.enqueue_put(batch, clock.now_ms()))  # noqa: B023
+            already_due = await self._with_room(lambda: store.enqueue_put.link(batch, clock.now_ms()))  # noqa: B023
             self.timers_changed()
             if already_due is not None:
                 await self.due.send(already_due)
@@ -184,16 +184,16 @@ class Services:
     async def _dequeue_get(self) -> None:
         store = self._store
         while True:
-            batch = store.dequeue_get(self._clock.now_ms(), BATCH_MESSAGES)
+            batch = store.dequeue_get.turn(self._clock.now_ms(), BATCH_MESSAGES)
             if batch is not None:
                 await self.due.send(batch)
             else:
-                self._wakes_at_ms = store.next_wakeup_ms()
+                self._wakes_at_ms = store.dequeue_get.next_wakeup_ms()
                 await self._alarm.sleep_until(self._wakes_at_ms)
 
     async def _dequeue_get_message(self) -> None:
         async for batch in self.due:
-            looked_up = self._store.dequeue_get_message(batch, self._clock.now_ms())
+            looked_up = self._store.dequeue_get_message.look_up(batch, self._clock.now_ms())
             if len(looked_up.damaged):
                 self.damaged += len(looked_up.damaged)
                 _log.error("messages are damaged and set aside", count=len(looked_up.damaged))
@@ -202,10 +202,10 @@ class Services:
     async def _dequeue_put_message(self) -> None:
         store, clock = self._store, self._clock
         async for batch in self.ready:
-            woken = await self._with_room(lambda: store.dequeue_put_message(batch, clock.now_ms()))  # noqa: B023
+            woken = await self._with_room(lambda: store.dequeue_put_message.move(batch, clock.now_ms()))  # noqa: B023
             self._wake_groups(woken)
             self._mark_dirty()
-            store.count_lateness(self.lateness_ms, store.moved_ids, clock.now_ms())
+            store.look.count_lateness(self.lateness_ms, store.dequeue_put_message.moved_ids, clock.now_ms())
 
     async def _with_room(self, step: Callable[[], T]) -> T:
         """Do one step of a service; on a full disk nothing of it happened, so it is tried again until there

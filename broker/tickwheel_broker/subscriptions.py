@@ -66,7 +66,7 @@ class Subscriptions:
         is_attempt = not self._lifetime.is_draining
         released = self._take_back(subscription)
         try:
-            released += self._store.release_holder(
+            released += self._store.settle.release_holder(
                 subscription.holder, self._clock.now_ms(), is_attempt=is_attempt
             )
         except DiskFull as error:
@@ -83,7 +83,7 @@ class Subscriptions:
         async def work() -> int:
             nonlocal released
             try:
-                while some := self._store.release_some(
+                while some := self._store.settle.release_some(
                     holder, self._clock.now_ms(), RELEASE_STEP, is_attempt=not self._lifetime.is_draining
                 ):
                     released += some
@@ -92,7 +92,7 @@ class Subscriptions:
             except DiskFull as error:
                 _tell_of_kept(subscription, error)
             finally:
-                self._store.drop_holder(holder)
+                self._store.holders.drop(holder)
             return released
 
         return work
@@ -106,7 +106,7 @@ class Subscriptions:
         self._forget(subscription)
         if self._take_back(subscription):
             self._others_turn(subscription)
-        self._store.drop_holder(subscription.holder)
+        self._store.holders.drop(subscription.holder)
 
     def return_unseen(self, subscription: Subscription, ids: Sequence[int], epochs: Sequence[int]) -> int:
         """Deliver nothing more to a subscription that is about to leave, and take back what it has not looked at; how
@@ -115,7 +115,7 @@ class Subscriptions:
         self._delivery.remove(subscription)
         returned = self._take_back(subscription)
         if ids:
-            returned += self._store.return_unseen(
+            returned += self._store.settle.return_unseen(
                 subscription.group_id, subscription.holder, ids, epochs, self._clock.now_ms()
             )
         if returned:
@@ -125,7 +125,7 @@ class Subscriptions:
     def tell_of_leases(self, subscriptions: Iterable[Subscription]) -> None:
         """Other settings may hold: a client that renews leases must know how long they last before it is given one."""
         for subscription in subscriptions:
-            ack_wait_ms = self._store.ack_wait_ms(subscription.group_id)
+            ack_wait_ms = self._store.deliver.ack_wait_ms(subscription.group_id)
             if subscription.lease_told_ms not in (0, ack_wait_ms):
                 subscription.lease_told_ms = ack_wait_ms
                 body = LeaseTime(subscription.number, ack_wait_ms)
@@ -138,7 +138,7 @@ class Subscriptions:
         for frame in subscription.take_held():
             delivery = decode_deliver(frame[HEADER_BYTES:])
             try:
-                returned += self._store.return_unseen(
+                returned += self._store.settle.return_unseen(
                     subscription.group_id,
                     subscription.holder,
                     delivery.ids,

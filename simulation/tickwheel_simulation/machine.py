@@ -212,7 +212,7 @@ class Machine:
                 nursery.cancel_scope.cancel()
         if view.is_dead:
             return False
-        self.state = store.state_hash()
+        self.state = store.look.state_hash()
         self.scene.oracle.stopped_in_order()
         return True
 
@@ -344,7 +344,7 @@ class Machine:
         expected = {"before the stop": self.state, "of a replay of the log": self._replayed}
         if not any(expected.values()):
             return
-        state = store.state_hash()
+        state = store.look.state_hash()
         for what, hash_ in expected.items():
             if hash_ is not None and hash_ != state:
                 raise Violation(f"the state after a start is not that {what}")
@@ -374,7 +374,7 @@ def replayed_state(disk: Disk, settings: StoreSettings, now_ms: int, keep: Disk 
     copy = keep or disk.copy()
     try:
         store = Store._open(None, View(copy, lambda: None), settings, now_ms, LOG_ID)
-        state = None if store.recovery.is_new else store.state_hash()
+        state = None if store.recovery.is_new else store.look.state_hash()
         store.close(clean=False)
     finally:
         if keep is None:

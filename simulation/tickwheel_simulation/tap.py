@@ -19,8 +19,8 @@ from timerlog.store import Store
 
 def tap(store: Store, scene: Scene, claims: Claims, is_dead: Callable[[], bool]) -> None:
     """From now on the oracle sees what the store gives out, and who gives it back."""
-    fetch, release, release_some = store.fetch, store.release_holder, store.release_some
-    return_unseen = store.return_unseen
+    fetch, release, release_some = store.deliver.fetch, store.settle.release_holder, store.settle.release_some
+    return_unseen = store.settle.return_unseen
 
     def tapped_fetch(
         group_id: int, holder: int, subscription: int, limit: int, limit_bytes: int, now_ms: int
@@ -52,9 +52,11 @@ def tap(store: Store, scene: Scene, claims: Claims, is_dead: Callable[[], bool])
         scene.oracle.ids_may_come_again(ids)
         return return_unseen(group_id, holder, ids, epochs, now_ms)
 
-    taps: Any = store
-    taps.fetch, taps.release_holder, taps.release_some = tapped_fetch, tapped_release, tapped_release_some
-    taps.return_unseen = tapped_return
+    deliver: Any = store.deliver
+    deliver.fetch = tapped_fetch
+    settle: Any = store.settle
+    settle.release_holder, settle.release_some = tapped_release, tapped_release_some
+    settle.return_unseen = tapped_return
 
 
 def tapped_put(

@@ -97,7 +97,7 @@ def check_sends(store: Store, ledger: Ledger) -> None:
     rows, arrived = store.tables.rows, arrivals(store, TOPIC)
     assert len(np.unique(arrived)) == len(arrived), "a message reached its topic twice"
     keys = list(ledger.sent)
-    assert store.find(TOPIC, keys) == [ledger.sent[key] for key in keys]
+    assert store.select.find(TOPIC, keys) == [ledger.sent[key] for key in keys]
     assert len(set(ledger.sent.values())) == len(keys)
     acknowledged = np.array(sorted(set(ledger.sent.values())), np.uint64)
     assert set(np.unique(rows["state"][acknowledged])) == {MessageState.READY}
@@ -132,9 +132,9 @@ def check_transactions(store: Store, ledger: Ledger) -> None:
     """All of a transaction or nothing, and all of those that were confirmed."""
     numbers = list(ledger.transactions)
     keys = [f"t-{number}" for number in numbers]
-    found = [[bool(found) for found in store.find(topic, keys)] for topic in (TOPIC, INVOICES)]
+    found = [[bool(found) for found in store.select.find(topic, keys)] for topic in (TOPIC, INVOICES)]
     states = store.tables.rows["state"][np.array(list(ledger.transactions.values()), np.uint64)]
     ended = np.isin(states, [MessageState.CANCELLED, MessageState.NONE]).tolist()
     assert found[0] == found[1] == ended
     assert ledger.committed <= {number for number, is_done in zip(numbers, ended, strict=True) if is_done}
-    assert all(store.find(INVOICES, sorted(ledger.made)))
+    assert all(store.select.find(INVOICES, sorted(ledger.made)))

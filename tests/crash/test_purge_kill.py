@@ -71,9 +71,9 @@ def check_directory(directory: Path, ledger: Ledger) -> None:
         there = acked[rows["state"][acked] != MessageState.NONE]
         assert len(there) < len(acked), "something was purged"
         assert set(np.unique(deliveries["state"][rows["topic_seq"][there]])) <= {DeliveryState.ACKED}
-        state = store.state_hash()
+        state = store.look.state_hash()
     finally:
         store.close()
     store = Store.open(directory, StoreSettings(max_frame_bytes=256 * 1024), 0)
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     store.close()

@@ -47,13 +47,13 @@ def directory_as_after_power_loss(recorded: Recorded, content: bytes) -> None:
 def recorded(tmp_path: Path) -> Iterator[Recorded]:
     directory = tmp_path / "data"
     store = Store.open(directory, SETTINGS, NOW_MS)
-    topic = store.open_topic("orders", NOW_MS)
+    topic = store.topics.open("orders", NOW_MS)
     ends = []
     for number in range(FIRST + LAST):
         if number == FIRST:
             store.sync()
-            durable_end = store.durable_position
-        store.ingest(send(topic, [b"body %d" % number], keys=[b"key %d" % number]), NOW_MS)
+            durable_end = store.log.durable_position
+        store.produce.ingest(send(topic, [b"body %d" % number], keys=[b"key %d" % number]), NOW_MS)
         row = store.tables.rows[number + 1]
         ends.append(int(row["position"]) + int(row["record_bytes"]))
     end = store.log.flush()
@@ -93,12 +93,12 @@ def check_recovery(recorded: Recorded, expected: int, cut: int) -> None:
         assert store.tables.next_id - 1 == expected, f"cut at {cut}"
         keys = [f"key {number}" for number in range(FIRST + LAST)]
         wanted = [number + 1 if number < expected else 0 for number in range(FIRST + LAST)]
-        assert store.find("orders", keys) == wanted
+        assert store.select.find("orders", keys) == wanted
         # It goes on as if the torn batch had never been.
-        topic = store.open_topic("orders", NOW_MS)
-        store.ingest(send(topic, [b"afterwards"], keys=[b"new"]), NOW_MS)
+        topic = store.topics.open("orders", NOW_MS)
+        store.produce.ingest(send(topic, [b"afterwards"], keys=[b"new"]), NOW_MS)
         store.sync()
-        state = store.state_hash()
+        state = store.look.state_hash()
     finally:
         store.close(clean=False)
     if cut % 16:
@@ -106,8 +106,8 @@ def check_recovery(recorded: Recorded, expected: int, cut: int) -> None:
     remove_derived_files(recorded.directory)
     again = Store.open(recorded.directory, SETTINGS, NOW_MS)
     try:
-        assert again.state_hash() == state
-        assert again.find("orders", ["new"]) == [expected + 1]
+        assert again.look.state_hash() == state
+        assert again.select.find("orders", ["new"]) == [expected + 1]
     finally:
         again.close(clean=False)
 

@@ -26,26 +26,26 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a broker that did a little of everything and was killed."""
     directory = tmp_path_factory.mktemp("files") / "data"
     store = Store.open(directory, SMALL, NOW_MS)
-    topic_id = store.open_topic("t", NOW_MS, create=True)
-    group_id = store.open_group(topic_id, "g", NOW_MS)
+    topic_id = store.topics.open("t", NOW_MS, create=True)
+    group_id = store.groups.open(topic_id, "g", NOW_MS)
     keys = [b"k%d" % number for number in range(20)]
-    store.ingest(send(topic_id, [b"body"] * 20, keys=keys), NOW_MS)
-    store.ingest(send(topic_id, [b"later"] * 9, times_ms=[NOW_MS + 9_000] * 9), NOW_MS)
+    store.produce.ingest(send(topic_id, [b"body"] * 20, keys=keys), NOW_MS)
+    store.produce.ingest(send(topic_id, [b"later"] * 9, times_ms=[NOW_MS + 9_000] * 9), NOW_MS)
     pump(store, NOW_MS)
     store.housekeeping(NOW_MS + 60_000)
-    frame = store.fetch(group_id, store.acquire_holder(group_id), 1, 12, 1 << 16, NOW_MS)
+    frame = store.deliver.fetch(group_id, store.holders.acquire(group_id), 1, 12, 1 << 16, NOW_MS)
     assert frame
     ids, epochs = delivered(frame)
-    store.ack(ack_payload(group_id, ids[:6], epochs[:6]), 1, NOW_MS)
-    store.nack(group_id, ids[6:9], epochs[6:9], 5, "no", NOW_MS)
-    store.cancel([25], NOW_MS)
-    store.reschedule([26, 27], NOW_MS + 20_000, NOW_MS)
-    store.redeliver(ids[:2], None, None, NOW_MS, acked=True)
-    transaction = store.new_transaction(b"t" * 16, NOW_MS)
+    store.deliver.ack(ack_payload(group_id, ids[:6], epochs[:6]), 1, NOW_MS)
+    store.settle.nack(group_id, ids[6:9], epochs[6:9], 5, "no", NOW_MS)
+    store.change.cancel([25], NOW_MS)
+    store.change.reschedule([26, 27], NOW_MS + 20_000, NOW_MS)
+    store.change.redeliver(ids[:2], None, None, NOW_MS, acked=True)
+    transaction = store.transactions.begin(b"t" * 16, NOW_MS)
     transaction.cancel([28])
     transaction.commit()
-    store.create_topic("other", {"max_attempts": 3}, 2, NOW_MS)
-    store.put_document("schedules/x", b"content", NOW_MS)
+    store.topics.create("other", {"max_attempts": 3}, 2, NOW_MS)
+    store.change.put_document("schedules/x", b"content", NOW_MS)
     store.sync()
     store.close(clean=False)
     return directory
@@ -102,12 +102,12 @@ def _use(directory: Path) -> None:
         return
     try:
         pump(store, LATER_MS)
-        store.stats(LATER_MS)
-        store.topics()
-        store.state_hash()
+        store.look.stats(LATER_MS)
+        store.look.topics()
+        store.look.state_hash()
         for group_id in list(store.tables.groups):
-            store.fetch(group_id, store.acquire_holder(group_id), 1, 50, 1 << 16, LATER_MS)
-        store.cancel(list(range(1, 40)), LATER_MS)
+            store.deliver.fetch(group_id, store.holders.acquire(group_id), 1, 50, 1 << 16, LATER_MS)
+        store.change.cancel(list(range(1, 40)), LATER_MS)
         store.housekeeping(LATER_MS + 60_000)
     except StoreError:
         pass

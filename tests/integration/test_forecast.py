@@ -85,8 +85,8 @@ async def test_others_have_their_turn_while_it_counts(
 ) -> None:
     monkeypatch.setattr(forecast, "STEP", 10)
     with closing(Store.open(tmp_path / "data", SMALL, NOW_MS)) as store:
-        topic_id = store.open_topic("t", NOW_MS)
-        store.ingest(send(topic_id, [b"x"] * 500, times_ms=[NOW_MS + 1_000] * 500), NOW_MS)
+        topic_id = store.topics.open("t", NOW_MS)
+        store.produce.ingest(send(topic_id, [b"x"] * 500, times_ms=[NOW_MS + 1_000] * 500), NOW_MS)
         pump(store, NOW_MS)
         asked, turns = Forecasts(store, ManualClock()), 0
         async with trio.open_nursery() as nursery:
@@ -107,7 +107,7 @@ async def test_who_watches_gets_a_count_again_that_was_dear(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(Store.open(tmp_path / "data", SMALL, NOW_MS)) as store:
-        topic_id = store.open_topic("t", NOW_MS)
+        topic_id = store.topics.open("t", NOW_MS)
         asked = Forecasts(store, ManualClock())
         count = asked._count
 
@@ -117,7 +117,7 @@ async def test_who_watches_gets_a_count_again_that_was_dear(
 
         monkeypatch.setattr(asked, "_count", dear)
         assert (await asked.recent())["forecast"][-1]["messages"] == 0
-        store.ingest(send(topic_id, [b"x"] * 5, times_ms=[NOW_MS + 1_000] * 5), NOW_MS)
+        store.produce.ingest(send(topic_id, [b"x"] * 5, times_ms=[NOW_MS + 1_000] * 5), NOW_MS)
         pump(store, NOW_MS)
         assert (await asked.recent())["forecast"][-1]["messages"] == 0
         await trio.sleep(0.1 * forecasts.COST_FACTOR)

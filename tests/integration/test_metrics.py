@@ -214,7 +214,7 @@ async def test_a_scrape_lets_others_work_in_between(tmp_path: Path) -> None:
     clock = SystemClock()
     store = Store.open(tmp_path, SMALL, clock.now_ms())
     for number in range(500):
-        store.open_topic(f"t{number}", clock.now_ms())
+        store.topics.open(f"t{number}", clock.now_ms())
     settings = from_arguments(data_dir=str(tmp_path), metrics_topics=500)
     turns = 0
 

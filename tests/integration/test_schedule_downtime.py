@@ -213,5 +213,5 @@ def _rename_zone(directory: Path, name: str, zone: str) -> None:
     store = Store.open(directory, StoreSettings(), ms(START))
     kept = msgspec.msgpack.decode(store.tables.documents[PREFIX + name], type=Kept)
     moved = msgspec.structs.replace(kept, tz=zone)
-    store.put_document(PREFIX + name, msgspec.msgpack.encode(moved), ms(START))
+    store.change.put_document(PREFIX + name, msgspec.msgpack.encode(moved), ms(START))
     store.close()

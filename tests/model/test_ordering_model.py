@@ -30,14 +30,14 @@ class OrderingMachine(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="tickwheel-ordering-"))
         self.now_ms = NOW_MS
         self.store = Store.open(self.directory, SMALL, self.now_ms)
-        self.topic = self.store.create_topic("t", {"max_attempts": max_attempts}, 0, self.now_ms).topic_id
+        self.topic = self.store.topics.create("t", {"max_attempts": max_attempts}, 0, self.now_ms).topic_id
         self.key_of: dict[int, bytes] = {}
         if start:
             self.send([(b"ada", 50, 0)] * start)
             pump(self.store, self.now_ms)
-        self.group = self.store.open_group(self.topic, "g", self.now_ms, "latest" if start else "earliest")
+        self.group = self.store.groups.open(self.topic, "g", self.now_ms, "latest" if start else "earliest")
         self.before = set(self.key_of)
-        self.holder = self.store.acquire_holder(self.group)
+        self.holder = self.store.holders.acquire(self.group)
         self.held: dict[int, int] = {}
         self.seen: set[int] = set()
         self.in_order: dict[bytes, list[int]] = {key: [] for key in KEYS}
@@ -60,7 +60,7 @@ class OrderingMachine(RuleBasedStateMachine):
     def send(self, items: list[tuple[bytes, int, int]]) -> None:
         for key, priority, wait_ms in items:
             message = Outbound(b"x", b"", b"", key, priority)
-            tx = self.store.new_transaction(bytes(15) + b"x", self.now_ms)
+            tx = self.store.transactions.begin(bytes(15) + b"x", self.now_ms)
             tx.send(send_payload(self.topic, [message], self.now_ms + wait_ms))
             ((first, _),) = tx.commit()
             tx.close()
@@ -68,7 +68,7 @@ class OrderingMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 5))
     def fetch(self, limit: int) -> None:
-        frame = self.store.fetch(self.group, self.holder, 1, limit, 1 << 20, self.now_ms)
+        frame = self.store.deliver.fetch(self.group, self.holder, 1, limit, 1 << 20, self.now_ms)
         if not frame:
             return
         for message_id, epoch in zip(*delivered(frame), strict=True):
@@ -90,19 +90,21 @@ class OrderingMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
         ids = self._some(data, list(self.held))
-        self.store.ack(ack_payload(self.group, ids, [self.held[i] for i in ids]), 1, self.now_ms)
+        self.store.deliver.ack(ack_payload(self.group, ids, [self.held[i] for i in ids]), 1, self.now_ms)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), delay_ms=st.sampled_from([0, 0, 3_000]))
     def nack(self, data: st.DataObject, delay_ms: int) -> None:
         ids = self._some(data, list(self.held))
-        self.store.nack(self.group, ids, [self.held[i] for i in ids], delay_ms, "no", self.now_ms)
+        self.store.settle.nack(self.group, ids, [self.held[i] for i in ids], delay_ms, "no", self.now_ms)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def return_unseen(self, data: st.DataObject) -> None:
         ids = self._some(data, list(self.held))
-        self.store.return_unseen(self.group, self.holder, ids, [self.held[i] for i in ids], self.now_ms)
+        self.store.settle.return_unseen(
+            self.group, self.holder, ids, [self.held[i] for i in ids], self.now_ms
+        )
 
     @precondition(lambda self: self.key_of)
     @rule(
@@ -111,13 +113,15 @@ class OrderingMachine(RuleBasedStateMachine):
     def redeliver(self, data: st.DataObject, acked: bool, reset: bool, delay_ms: int | None) -> None:
         at_ms = None if delay_ms is None else self.now_ms + delay_ms
         ids = self._some(data, list(self.key_of))
-        self.store.redeliver(ids, None, at_ms, self.now_ms, acked=acked, reset_attempts=reset)
+        self.store.change.redeliver(ids, None, at_ms, self.now_ms, acked=acked, reset_attempts=reset)
 
     @precondition(lambda self: self.key_of)
     @rule(data=st.data(), stop=st.booleans())
     def cancel(self, data: st.DataObject, stop: bool) -> None:
         ids = self._some(data, list(self.key_of))
-        for message_id, answer in zip(ids, self.store.cancel(ids, self.now_ms, stop=stop), strict=True):
+        for message_id, answer in zip(
+            ids, self.store.change.cancel(ids, self.now_ms, stop=stop), strict=True
+        ):
             if answer in ("cancelled", "stopped"):
                 self.ended.add(message_id)
 
@@ -125,7 +129,7 @@ class OrderingMachine(RuleBasedStateMachine):
     @rule(data=st.data(), wait_ms=st.sampled_from([0, 1_000]), priority=st.sampled_from([None, 10, 90]))
     def reschedule(self, data: st.DataObject, wait_ms: int, priority: int | None) -> None:
         ids = self._some(data, list(self.key_of))
-        answers = self.store.reschedule(ids, self.now_ms + wait_ms, self.now_ms, priority=priority)
+        answers = self.store.change.reschedule(ids, self.now_ms + wait_ms, self.now_ms, priority=priority)
         self.before -= {i for i, answer in zip(ids, answers, strict=True) if answer == "rescheduled"}
 
     @rule(step_ms=st.sampled_from([0, 1, 10, 1_500, 20_000]))
@@ -136,13 +140,13 @@ class OrderingMachine(RuleBasedStateMachine):
     @rule(how=st.sampled_from(["killed", "clean", "no derived files"]))
     def restart(self, how: str) -> None:
         self.store.sync()
-        state = self.store.state_hash()
+        state = self.store.look.state_hash()
         self.store.close(clean=how == "clean")
         if how == "no derived files":
             remove_derived_files(self.directory)
         self.store = Store.open(self.directory, SMALL, self.now_ms)
-        assert self.store.state_hash() == state
-        self.holder = self.store.acquire_holder(self.group)
+        assert self.store.look.state_hash() == state
+        self.holder = self.store.holders.acquire(self.group)
 
     @invariant()
     def one_of_a_key_is_held(self) -> None:
@@ -172,7 +176,9 @@ class OrderingMachine(RuleBasedStateMachine):
             self.fetch(5)
             ids = list(self.held)
             if ids:
-                self.store.ack(ack_payload(self.group, ids, [self.held[i] for i in ids]), 1, self.now_ms)
+                self.store.deliver.ack(
+                    ack_payload(self.group, ids, [self.held[i] for i in ids]), 1, self.now_ms
+                )
             self.held.clear()
             if not int(self.store.tables.native.groups[self.group].pending):
                 break

@@ -25,7 +25,7 @@ from timerlog.commitlog.records import Outbound, send_payload
 from timerlog.errors import TransactionRefused
 from timerlog.layout import MessageState
 from timerlog.recovery import checkpoint
-from timerlog.services.five_services import DueBatch, ReadyBatch
+from timerlog.services.batches import DueBatch, ReadyBatch
 from timerlog.store import Store
 from timerlog.tables.tables import remove_derived_files
 
@@ -68,9 +68,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.gone: list[Expected] = []  # purged
         self.flight = InFlight()
         self.store = Store.open(self.directory, SMALL, self.now_ms)
-        self.topics = [self.store.open_topic(name, self.now_ms) for name in ("a", "b")]
-        self.groups = {t: self.store.open_group(t, "g", self.now_ms) for t in self.topics}
-        self.holders = {t: self.store.acquire_holder(group) for t, group in self.groups.items()}
+        self.topics = [self.store.topics.open(name, self.now_ms) for name in ("a", "b")]
+        self.groups = {t: self.store.groups.open(t, "g", self.now_ms) for t in self.topics}
+        self.holders = {t: self.store.holders.acquire(group) for t, group in self.groups.items()}
 
     def teardown(self) -> None:
         self.store.close(clean=False)
@@ -88,7 +88,7 @@ class StoreMachine(RuleBasedStateMachine):
         data = send(topic_id, [body for *_, body in items], keys=[key for key, *_ in items], times_ms=times)
         live = {(m.topic, m.key) for m in self.messages.values() if m.key and m.state != "cancelled"}
         first = self.store.tables.next_id
-        ingested = self.store.ingest(data, self.now_ms)
+        ingested = self.store.produce.ingest(data, self.now_ms)
         assert ingested.consumed_bytes == len(data)
         number = first
         for (key, _, _), due_ms in zip(items, times, strict=True):
@@ -107,15 +107,15 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 20))
     def enqueue(self, limit: int) -> None:
-        batch = self.store.enqueue_get(limit)
+        batch = self.store.enqueue_get.take(limit)
         if batch is not None:
-            due = self.store.enqueue_put(batch, self.now_ms)
+            due = self.store.enqueue_put.link(batch, self.now_ms)
             if due is not None:
                 self._collected(due)
 
     @rule(limit=st.integers(1, 20))
     def turn(self, limit: int) -> None:
-        due = self.store.dequeue_get(self.now_ms, limit)
+        due = self.store.dequeue_get.turn(self.now_ms, limit)
         if due is not None:
             assert (due.due_ms <= self.now_ms).all(), "never early"
             self._collected(due)
@@ -129,7 +129,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.flight.due)
     @rule()
     def look_up(self) -> None:
-        self.flight.ready.append(self.store.dequeue_get_message(self.flight.due.pop(0), self.now_ms))
+        self.flight.ready.append(self.store.dequeue_get_message.look_up(self.flight.due.pop(0), self.now_ms))
 
     @precondition(lambda self: self.flight.ready)
     @rule()
@@ -137,7 +137,7 @@ class StoreMachine(RuleBasedStateMachine):
         ready = self.flight.ready.pop(0)
         assert not len(ready.damaged)
         before = {topic_id: len(self._arrivals(topic_id)) for topic_id in self.topics}
-        self.store.dequeue_put_message(ready, self.now_ms)
+        self.store.dequeue_put_message.move(ready, self.now_ms)
         arrived = [
             i for topic_id in self.topics for i in self._arrivals(topic_id)[before[topic_id] :].tolist()
         ]
@@ -157,7 +157,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(topic=st.integers(0, 1), limit=st.integers(1, 5))
     def fetch(self, topic: int, limit: int) -> None:
         topic_id = self.topics[topic]
-        frame = self.store.fetch(self.groups[topic_id], self.holders[topic_id], 1, limit, MIB, self.now_ms)
+        frame = self.store.deliver.fetch(
+            self.groups[topic_id], self.holders[topic_id], 1, limit, MIB, self.now_ms
+        )
         if frame is None:
             return
         for message_id, epoch in zip(*delivered(frame), strict=True):
@@ -181,7 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
         message = self.messages[message_id]
         epoch = message.deliveries - data.draw(st.sampled_from([0, 0, 0, 1]))
         payload = ack_payload(self.groups[message.topic], [message_id], [max(0, epoch)])
-        accepted = self.store.ack(payload, 1, self.now_ms).accepted
+        accepted = self.store.deliver.ack(payload, 1, self.now_ms).accepted
         counts = message.deliveries > 0 and epoch == message.deliveries and not message.acked
         counts = counts and message.state == "ready" and not message.given_back
         assert accepted == counts
@@ -190,9 +192,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(topic=st.integers(0, 1))
     def leave_and_return(self, topic: int) -> None:
         topic_id = self.topics[topic]
-        self.store.release_holder(self.holders[topic_id], self.now_ms)
-        assert self.store.outstanding(self.holders[topic_id]) == 0
-        self.holders[topic_id] = self.store.acquire_holder(self.groups[topic_id])
+        self.store.settle.release_holder(self.holders[topic_id], self.now_ms)
+        assert self.store.holders.outstanding(self.holders[topic_id]) == 0
+        self.holders[topic_id] = self.store.holders.acquire(self.groups[topic_id])
         for message in self.messages.values():
             if message.topic == topic_id and not message.acked and not message.given_back:
                 message.lease_ends_ms = min(message.lease_ends_ms, self.now_ms)
@@ -208,7 +210,7 @@ class StoreMachine(RuleBasedStateMachine):
         expected = self._refusal(message) or "cancelled"
         if expected == "already_delivered" and stop:
             expected = "stopped"
-        assert self.store.cancel([message_id], self.now_ms, stop=stop) == [expected]
+        assert self.store.change.cancel([message_id], self.now_ms, stop=stop) == [expected]
         if expected in ("cancelled", "stopped"):
             message.state = "cancelled"
 
@@ -228,7 +230,9 @@ class StoreMachine(RuleBasedStateMachine):
         expected = self._refusal(message) or "rescheduled"
         due_ms = self.now_ms + hold_ms
         priority = data.draw(st.sampled_from([None, 3, 200]))
-        assert self.store.reschedule([message_id], due_ms, self.now_ms, priority=priority) == [expected]
+        assert self.store.change.reschedule([message_id], due_ms, self.now_ms, priority=priority) == [
+            expected
+        ]
         if expected == "rescheduled":
             message.due_ms, message.state = due_ms, "scheduled"
 
@@ -238,7 +242,7 @@ class StoreMachine(RuleBasedStateMachine):
         message_id = data.draw(st.sampled_from(sorted(self.messages)))
         message = self.messages[message_id]
         receipt = self.groups[message.topic], [message_id], [message.deliveries]
-        (answer,) = self.store.nack(*receipt, delay_ms, "no", self.now_ms)
+        (answer,) = self.store.settle.nack(*receipt, delay_ms, "no", self.now_ms)
         held = (
             message.deliveries > 0
             and not message.acked
@@ -257,7 +261,7 @@ class StoreMachine(RuleBasedStateMachine):
         message = self.messages[message_id]
         until_ms = self.now_ms + 7_000
         receipt = self.groups[message.topic], [message_id], [message.deliveries]
-        (answer,) = self.store.extend(*receipt, until_ms)
+        (answer,) = self.store.settle.extend(*receipt, until_ms)
         held = (
             message.deliveries > 0
             and not message.acked
@@ -274,7 +278,7 @@ class StoreMachine(RuleBasedStateMachine):
         message_id = data.draw(st.sampled_from(sorted(self.messages)))
         message = self.messages[message_id]
         at_ms = None if delay_ms is None else self.now_ms + delay_ms
-        (answer,) = self.store.redeliver([message_id], None, at_ms, self.now_ms, acked=acked)
+        (answer,) = self.store.change.redeliver([message_id], None, at_ms, self.now_ms, acked=acked)
         if message.state == "cancelled":
             assert answer == "already_cancelled"
         elif not message.deliveries:
@@ -296,7 +300,7 @@ class StoreMachine(RuleBasedStateMachine):
         topic_id = self.topics[topic]
         known = st.lists(st.sampled_from(sorted(self.messages) or [0]), unique=True, max_size=2)
         cancelled = [i for i in data.draw(known) if i]
-        first, tx = self.store.tables.next_id, self.store.new_transaction(bytes(15) + b"x", self.now_ms)
+        first, tx = self.store.tables.next_id, self.store.transactions.begin(bytes(15) + b"x", self.now_ms)
         try:
             tx.send(send_payload(topic_id, [Outbound(body) for body in bodies], self.now_ms + 50))
             if cancelled:
@@ -317,13 +321,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(content=st.one_of(st.none(), st.binary(max_size=9)))
     def document(self, content: bytes | None) -> None:
-        self.store.put_document("note", content, self.now_ms)
+        self.store.change.put_document("note", content, self.now_ms)
         assert self.store.tables.documents.get("note") == content
 
     @rule(topic=st.integers(0, 1), paused=st.booleans())
     def settings_of_a_topic(self, topic: int, paused: bool) -> None:
-        record = self.store.set_topic("ab"[topic], {"rate": 9.0}, [], paused, self.now_ms)
-        assert self.store.topic("ab"[topic]) == record
+        record = self.store.topics.set("ab"[topic], {"rate": 9.0}, [], paused, self.now_ms)
+        assert self.store.topics.record("ab"[topic]) == record
 
     # -- time --
 
@@ -334,7 +338,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(step_ms=st.sampled_from([2_000, 3_600_000]))
     def clock_goes_back(self, step_ms: int) -> None:
         self.now_ms -= step_ms
-        self.store.clock_went_back(self.now_ms)
+        self.store.fill_wheel.clock_went_back(self.now_ms)
         # Leases end by the same clock.
         for message in self.messages.values():
             if message.deliveries and not message.acked:
@@ -344,14 +348,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(later_ms=st.sampled_from([0, 0, 10_000]))
     def purge(self, later_ms: int) -> None:
-        before = self.store.stats(self.now_ms)
+        before = self.store.look.stats(self.now_ms)
         self.store.purge(self.now_ms + later_ms)
         states = self.store.tables.rows["state"]
         for message_id in [i for i in self.messages if states[i] == MessageState.NONE]:
             message = self.messages.pop(message_id)
             assert message.acked or message.state == "cancelled", "only what nobody needs is purged"
             self.gone.append(message)
-        after = self.store.stats(self.now_ms)
+        after = self.store.look.stats(self.now_ms)
         assert [after[name] for name in TOTALS] == [before[name] for name in TOTALS]
 
     # -- crashes --
@@ -359,7 +363,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(how=st.sampled_from(["killed", "clean", "no derived files", "power loss after sync"]))
     def restart(self, how: str) -> None:
         self.store.sync()
-        state = self.store.state_hash()
+        state = self.store.look.state_hash()
         self.store.close(clean=how == "clean")
         if how == "no derived files":
             remove_derived_files(self.directory)
@@ -367,11 +371,11 @@ class StoreMachine(RuleBasedStateMachine):
         judge = (lambda found: found.clean) if how == "power loss after sync" else checkpoint.is_trustworthy
         with mock.patch.object(checkpoint, "is_trustworthy", judge):
             self.store = Store.open(self.directory, SMALL, self.now_ms)
-        assert self.store.state_hash() == state
+        assert self.store.look.state_hash() == state
         assert self.store.recovery.from_checkpoint == (how in ("killed", "clean"))
         assert self.store.recovery.torn_tail_bytes == 0
         self.flight = InFlight()
-        self.holders = {t: self.store.acquire_holder(group) for t, group in self.groups.items()}
+        self.holders = {t: self.store.holders.acquire(group) for t, group in self.groups.items()}
 
     # -- always --
 
@@ -379,7 +383,7 @@ class StoreMachine(RuleBasedStateMachine):
     def counters_equal_a_recount(self) -> None:
         if not hasattr(self, "store"):
             return
-        stats = self.store.stats(self.now_ms)
+        stats = self.store.look.stats(self.now_ms)
         states = [message.state for message in self.messages.values()]
         ever = [*self.messages.values(), *self.gone]
         assert stats["messages"] == len(ever)
@@ -405,7 +409,7 @@ class StoreMachine(RuleBasedStateMachine):
     def backlogs_equal_a_recount(self) -> None:
         if not hasattr(self, "store"):
             return
-        for entry in self.store.topics():
+        for entry in self.store.look.topics():
             mine = [m for m in self.messages.values() if m.topic == entry["topic_id"] and m.state == "ready"]
             (group,) = entry["groups"]
             assert group["backlog"] == sum(not m.acked for m in mine)
@@ -421,13 +425,13 @@ class StoreMachine(RuleBasedStateMachine):
                 for message_id, message in self.messages.items()
                 if message.topic == topic_id and message.key and message.state != "cancelled"
             }
-            assert self.store.find(name, keys) == [live.get(key, 0) for key in keys]
+            assert self.store.select.find(name, keys) == [live.get(key, 0) for key in keys]
 
     @rule()
     def everything_due_arrives(self) -> None:
         """Pumps until nothing is left to do: then all that is due must be in its topic."""
         self.store.sync()
-        while self.store.pending_enqueue:
+        while self.store.enqueue_get.pending:
             self.enqueue(20)
         while True:
             self.turn(20)
@@ -435,7 +439,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.look_up()
             while self.flight.ready:
                 self.put()
-            wakeup_ms = self.store.next_wakeup_ms()
+            wakeup_ms = self.store.dequeue_get.next_wakeup_ms()
             if wakeup_ms is None or wakeup_ms > self.now_ms:
                 break
         for message_id, message in self.messages.items():

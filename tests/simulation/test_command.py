@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tickwheel_cli.main import root
-from timerlog.services.five_services import TimerServices
+from timerlog.services.dequeue_get import DequeueGet
 
 
 def simulate(*arguments: str) -> tuple[int, str]:
@@ -33,7 +33,7 @@ def test_json_says_all_of_it() -> None:
 
 
 def test_a_failure_says_how_to_see_it_again() -> None:
-    with mock.patch.object(TimerServices, "dequeue_get", side_effect=ZeroDivisionError("a defect")):
+    with mock.patch.object(DequeueGet, "turn", side_effect=ZeroDivisionError("a defect")):
         code, output = simulate("--seed", "3", "--hours", "0.002")
     assert code == 1
     assert "seed 3: FAILED" in output

@@ -41,30 +41,30 @@ def opened(disk: Disk, directory: Path, boot: str) -> Store:
 def test_a_power_loss_after_a_clean_stop_leaves_no_hole_in_the_log(disk: Disk, tmp_path: Path) -> None:
     """The MARK behind the last sync was part of what the checkpoint covered, and not on the disk."""
     store = opened(disk, tmp_path, "one")
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"first"]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"first"]), NOW_MS)
     store.close()
     disk.lose_power()
     store = opened(disk, tmp_path, "two")
     assert store.recovery.was_clean
-    store.ingest(send(topic, [b"second"]), NOW_MS)
+    store.produce.ingest(send(topic, [b"second"]), NOW_MS)
     pump(store, NOW_MS)
     store.sync()
-    state = store.state_hash()
+    state = store.look.state_hash()
     store.close(clean=False)
     disk.lose_power()
     store = opened(disk, tmp_path, "three")
     assert not store.recovery.from_checkpoint
     assert store.tables.next_id == 3
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     store.close()
 
 
 def test_the_wheel_turns_back_without_a_free_block(disk: Disk, tmp_path: Path) -> None:
     """A wheel that was made anew needed space, and without it the old one was used after it was closed."""
     store = opened(disk, tmp_path, "one")
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"] * 100, times_ms=[NOW_MS + 50] * 100), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * 100, times_ms=[NOW_MS + 50] * 100), NOW_MS)
     assert pump(store, NOW_MS) == 0
 
     class FullDisk:
@@ -73,8 +73,8 @@ def test_the_wheel_turns_back_without_a_free_block(disk: Disk, tmp_path: Path) -
 
     lib = region.lib
     with mock.patch.object(region, "lib", FullDisk()):
-        store.clock_went_back(NOW_MS - 10_000, 10_000)
-    assert store.next_wakeup_ms() is not None
+        store.fill_wheel.clock_went_back(NOW_MS - 10_000, 10_000)
+    assert store.dequeue_get.next_wakeup_ms() is not None
     assert pump(store, NOW_MS + 49) == 0
     assert pump(store, NOW_MS + 50) == 100
     store.close()

@@ -17,10 +17,10 @@ from tickwheel_broker.broker import Broker
 from tickwheel_simulation import run
 from tickwheel_simulation.disk import Inode
 from tickwheel_simulation.profile import Profile
-from timerlog.engine.change import Changing
-from timerlog.engine.look import Control
-from timerlog.engine.produce import Producing
-from timerlog.services.five_services import TimerServices
+from timerlog.engine.change import Change
+from timerlog.engine.look import Look
+from timerlog.engine.produce import Produce
+from timerlog.services.dequeue_get import DequeueGet
 from timerlog.tables.answers import RememberedAnswers
 from timerlog.tables.apply import Applier
 
@@ -90,8 +90,8 @@ def test_a_wheel_that_fires_five_milliseconds_early(monkeypatch: pytest.MonkeyPa
     def early(dequeue: Any, store: Any, now_ms: int, limit: int) -> Any:
         return dequeue(store, now_ms + 5, limit)
 
-    monkeypatch.setattr(TimerServices, "next_wakeup_ms", lambda self: _minus(self.wheel.next_event_ms(), 5))
-    mutate(monkeypatch, TimerServices, "dequeue_get", early, every=1)
+    monkeypatch.setattr(DequeueGet, "next_wakeup_ms", lambda self: _minus(self._wheel.next_event_ms(), 5))
+    mutate(monkeypatch, DequeueGet, "turn", early, every=1)
     assert found("ms early")
 
 
@@ -109,7 +109,7 @@ def test_a_send_that_is_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         ingest(*args)
         return ingest(*args)
 
-    mutate(monkeypatch, Producing, "ingest", twice, every=1)
+    mutate(monkeypatch, Produce, "ingest", twice, every=1)
     assert found("stored twice", "broker counts")
 
 
@@ -117,13 +117,13 @@ def test_a_cancel_that_only_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def lie(_cancel: Any, _store: Any, ids: Any, _now_ms: int, **_options: object) -> list[str]:
         return ["cancelled"] * len(ids)
 
-    mutate(monkeypatch, Changing, "cancel", lie, every=2)
+    mutate(monkeypatch, Change, "cancel", lie, every=2)
     assert found("was cancelled", "is cancelled, but", "broker counts")
 
 
 def test_a_batch_that_gets_lost_between_two_services(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "HEAL_S", 120.0)
-    mutate(monkeypatch, TimerServices, "dequeue_get", lambda dequeue, *args: dequeue(*args) and None, every=9)
+    mutate(monkeypatch, DequeueGet, "turn", lambda dequeue, *args: dequeue(*args) and None, every=9)
     assert found("not delivered and acked")
 
 
@@ -132,7 +132,7 @@ def test_a_counter_that_is_wrong_by_one(monkeypatch: pytest.MonkeyPatch) -> None
         right: dict[str, Any] = entry(store, topic_id)
         return right | {"cancelled": right["cancelled"] + 1}
 
-    mutate(monkeypatch, Control, "topic_entry", wrong, every=1)
+    mutate(monkeypatch, Look, "topic_entry", wrong, every=1)
     assert found("broker counts")
 
 

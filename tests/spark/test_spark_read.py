@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def fill(directory: Path) -> list[dict[str, Any]]:
     """A directory with 300 messages in many states; returns what its tables say, row by row."""
     store = Store.open(directory, SMALL, NOW_MS)
-    orders, lone = store.open_topic("orders", NOW_MS), store.open_topic("lone", NOW_MS)
+    orders, lone = store.topics.open("orders", NOW_MS), store.topics.open("lone", NOW_MS)
     billing, _ = Reader(store, orders, "billing"), Reader(store, orders, "audit")
     for topic, count in ((orders, 200), (lone, 100)):
         numbers = range(count)
@@ -39,7 +39,7 @@ def fill(directory: Path) -> list[dict[str, Any]]:
             [b"\x81\xa1a\x01" if n % 2 else b"" for n in numbers],
             NOW_MS,
         )
-    store.cancel([150, 151], NOW_MS)
+    store.change.cancel([150, 151], NOW_MS)
     pump(store, NOW_MS + 5_000)
     receipts = billing.fetch(30, now_ms=NOW_MS + 5_000)
     billing.ack(*receipts[:20])

@@ -34,7 +34,7 @@ class World:
     def live(self, count: int, size_bytes: int = 10) -> None:
         """Sends, delivers and acks in each store; all of it is committed at the end."""
         for store in self.stores:
-            topic_id = store.open_topic("orders", NOW_MS)
+            topic_id = store.topics.open("orders", NOW_MS)
             reader = Reader(store, topic_id)
             none = [b""] * count
             for start in range(0, count, 3):

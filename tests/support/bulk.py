@@ -41,12 +41,12 @@ def job(
     store: Store, directory: Path, parts: Sequence[tuple[str, Columns]], now_ms: int, number: str = JOB
 ) -> Plan:
     """Writes a job with a run for each part, as tasks elsewhere would; ``directory`` is made."""
-    plan = store.plan_bulk(number, sorted({topic for topic, _ in parts}), now_ms)
+    plan = store.bulk.plan(number, sorted({topic for topic, _ in parts}), now_ms)
     directory.mkdir(parents=True)
     segments = [
         segment
         for index, (topic, part) in enumerate(parts)
-        for segment in write_segments(plan, topic, part, store.reserve_ids, directory, f"run-{index}")
+        for segment in write_segments(plan, topic, part, store.bulk.reserve_ids, directory, f"run-{index}")
     ]
     write_manifest(Manifest(plan=plan, segments=segments), directory)
     return plan

@@ -18,8 +18,8 @@ LATER_MS = NOW_MS + 10_000_000_000  # everything is due
 def make_directory(directory: Path) -> None:
     """Scheduled, cancelled, waiting, leased, acked and given back messages; keys, a document, two topics and groups."""
     store = Store.open(directory, SMALL, NOW_MS)
-    topics = [store.open_topic(name, NOW_MS) for name in ("a", "b")]
-    groups = [store.open_group(topic, "g", NOW_MS) for topic in topics]
+    topics = [store.topics.open(name, NOW_MS) for name in ("a", "b")]
+    groups = [store.groups.open(topic, "g", NOW_MS) for topic in topics]
     for number, topic in enumerate(topics):
         fill(store, topic, [b"due-%d-%d" % (number, at) for at in range(12)], NOW_MS)
         fill(store, topic, [b"far-%d-%d" % (number, at) for at in range(8)], LATER_MS - 1_000)
@@ -27,11 +27,11 @@ def make_directory(directory: Path) -> None:
     for group in groups:
         ids, epochs = take(store, group, 9, NOW_MS + 10)
         ack(store, group, ids[:4], epochs[:4], NOW_MS + 10)
-        store.nack(group, ids[4:6], epochs[4:6], 5_000, "not yet", NOW_MS + 10)
-    store.cancel([13, 14], NOW_MS + 10)
-    store.reschedule([15], LATER_MS - 500, NOW_MS + 10)
-    store.put_document("note", b"kept", NOW_MS)
-    store.ingest(send(topics[0], [b"without a key"]), NOW_MS)
+        store.settle.nack(group, ids[4:6], epochs[4:6], 5_000, "not yet", NOW_MS + 10)
+    store.change.cancel([13, 14], NOW_MS + 10)
+    store.change.reschedule([15], LATER_MS - 500, NOW_MS + 10)
+    store.change.put_document("note", b"kept", NOW_MS)
+    store.produce.ingest(send(topics[0], [b"without a key"]), NOW_MS)
     store.sync()
     store.housekeeping(NOW_MS + 60_000)
     store.close()
@@ -52,8 +52,8 @@ def answers(directory: Path) -> Answers:
     store = Store.open(directory, SMALL, NOW_MS + 20)
     try:
         keys = [f"{kind}-{number}-{at}" for kind in ("due", "far") for number in (0, 1) for at in range(12)]
-        found = tuple(number for topic in ("a", "b") for number in store.find(topic, keys))
-        state = str(store.state_hash())
+        found = tuple(number for topic in ("a", "b") for number in store.select.find(topic, keys))
+        state = str(store.look.state_hash())
         bodies = dict(_delivered(store))
         states = store.tables.rows["state"][: store.tables.next_id]
         damaged = frozenset((states == MessageState.DAMAGED).nonzero()[0].tolist())
@@ -65,8 +65,8 @@ def answers(directory: Path) -> Answers:
 def _delivered(store: Store) -> Iterator[tuple[int, bytes]]:
     pump(store, LATER_MS)
     for group_id in list(store.tables.groups):
-        holder = store.acquire_holder(group_id)
-        while (frame := store.fetch(group_id, holder, 1, 500, MIB, LATER_MS)) is not None:
+        holder = store.holders.acquire(group_id)
+        while (frame := store.deliver.fetch(group_id, holder, 1, 500, MIB, LATER_MS)) is not None:
             if frame:
                 yield from delivered_bodies(frame)
 

@@ -21,16 +21,16 @@ def pump(store: Store, now_ms: int) -> int:
     """Syncs, then moves everything that is due into its topic; returns how many references moved."""
     store.sync()
     moved = 0
-    while (batch := store.enqueue_get(1_000)) is not None:
-        due = store.enqueue_put(batch, now_ms)
+    while (batch := store.enqueue_get.take(1_000)) is not None:
+        due = store.enqueue_put.link(batch, now_ms)
         if due is not None:
             moved += len(due)
-            store.dequeue_put_message(store.dequeue_get_message(due, now_ms), now_ms)
+            store.dequeue_put_message.move(store.dequeue_get_message.look_up(due, now_ms), now_ms)
     while True:
-        due = store.dequeue_get(now_ms, 1_000)
+        due = store.dequeue_get.turn(now_ms, 1_000)
         if due is not None:
             moved += len(due)
-            store.dequeue_put_message(store.dequeue_get_message(due, now_ms), now_ms)
-        wakeup_ms = store.next_wakeup_ms()
+            store.dequeue_put_message.move(store.dequeue_get_message.look_up(due, now_ms), now_ms)
+        wakeup_ms = store.dequeue_get.next_wakeup_ms()
         if wakeup_ms is None or wakeup_ms > now_ms:
             return moved

@@ -17,9 +17,9 @@ def full_disk(store: Store, *, for_messages_only: bool = False) -> Iterator[None
     native = store.tables.native
     store.log.flush()
     room = native.segment_end, native.message_limit
-    native.message_limit = store.appended_position
+    native.message_limit = store.log.appended_position
     if not for_messages_only:
-        native.segment_end = store.appended_position
+        native.segment_end = store.log.appended_position
     try:
         with mock.patch.object(CommitLog, "make_room", side_effect=DiskFull("the disk is full")):
             yield

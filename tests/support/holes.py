@@ -30,18 +30,18 @@ KEPT = 13
 def make(directory: Path) -> None:
     """One message that is far away, and 12 of thousands stay: the tables have holes before and between them."""
     store = Store.open(directory / "data", SETTINGS, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
-    group = store.open_group(topic, "g", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    group = store.groups.open(topic, "g", NOW_MS)
     fill(store, topic, [b"far"], LATER_MS * 2)
     for _ in range(COUNT // 1_000):
-        store.ingest(send(topic, [b""] * 1_000, times_ms=[NOW_MS] * 1_000), NOW_MS)
+        store.produce.ingest(send(topic, [b""] * 1_000, times_ms=[NOW_MS] * 1_000), NOW_MS)
     pump(store, NOW_MS + 10)
     ids, epochs = take(store, group, COUNT, NOW_MS + 10)
     done = [index for index, message_id in enumerate(ids) if message_id % 1_000]
     ack(store, group, [ids[index] for index in done], [epochs[index] for index in done], NOW_MS + 10)
     store.sync()
     assert store.purge(LATER_MS).purged_messages == COUNT - KEPT + 1
-    store.open_group(topic, "late", LATER_MS, "latest")
+    store.groups.open(topic, "late", LATER_MS, "latest")
     store.sync()
 
 
@@ -50,17 +50,17 @@ def use(directory: Path) -> None:
     store = Store.open(directory / "data", SETTINGS, LATER_MS)
     kept = content(store)
     assert len(kept) >= KEPT
-    with closing(Snapshot(describe(store, LATER_MS))) as snapshot:
+    with closing(Snapshot(describe(store.log, store.tables, LATER_MS))) as snapshot:
         assert len({int(i) for chunk in snapshot.chunks(None) for i in chunk.ids}) == len(kept)
-    assert {int(i) for ids in store.select(1, Filter(), LATER_MS) for i in ids} == set(kept)
+    assert {int(i) for ids in store.select.matching(1, Filter(), LATER_MS) for i in ids} == set(kept)
     ids = list(range(1, COUNT, 7))
-    assert set(store.cancel(ids[1:900], LATER_MS)) <= {"not_found", "already_delivered"}
+    assert set(store.change.cancel(ids[1:900], LATER_MS)) <= {"not_found", "already_delivered"}
     pump(store, LATER_MS)
     for group_id in list(store.tables.groups):
         with suppress(DiskFull):
             take(store, group_id, 100, LATER_MS)
     with suppress(DiskFull):
-        store.ingest(send(1, [b"new"] * 10), LATER_MS)
+        store.produce.ingest(send(1, [b"new"] * 10), LATER_MS)
     store.housekeeping(LATER_MS)
     store.purge(LATER_MS)
     assert len(content(store)) >= len(kept)

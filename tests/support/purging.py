@@ -24,17 +24,17 @@ def fill(store: Store, topic_id: int, keys: Sequence[bytes], due_ms: int) -> lis
     for start in range(0, len(keys), 50):
         some = keys[start : start + 50]
         bodies = [key.ljust(BODY_BYTES, b".") for key in some]
-        store.ingest(send(topic_id, bodies, keys=some, times_ms=[due_ms] * len(some)), NOW_MS)
+        store.produce.ingest(send(topic_id, bodies, keys=some, times_ms=[due_ms] * len(some)), NOW_MS)
     return list(range(first, store.tables.next_id))
 
 
 def take(store: Store, group_id: int, count: int, now_ms: int) -> tuple[list[int], list[int]]:
     """Ids and epochs of up to ``count`` messages, leased."""
-    holder = store.acquire_holder(group_id)
+    holder = store.holders.acquire(group_id)
     ids: list[int] = []
     epochs: list[int] = []
     while len(ids) < count:
-        frame = store.fetch(group_id, holder, 1, min(200, count - len(ids)), MIB, now_ms)
+        frame = store.deliver.fetch(group_id, holder, 1, min(200, count - len(ids)), MIB, now_ms)
         if not frame:
             break
         some_ids, some_epochs = delivered(frame)
@@ -45,14 +45,14 @@ def take(store: Store, group_id: int, count: int, now_ms: int) -> tuple[list[int
 
 def ack(store: Store, group_id: int, ids: Sequence[int], epochs: Sequence[int], now_ms: int) -> None:
     if ids:
-        assert store.ack(ack_payload(group_id, ids, epochs), 1, now_ms).accepted == len(ids)
+        assert store.deliver.ack(ack_payload(group_id, ids, epochs), 1, now_ms).accepted == len(ids)
 
 
 def mixed(directory: Path, settings: StoreSettings = SMALL) -> Store:
     """Two topics over several segments: most messages are done, some wait, some are cancelled, leased or given back."""
     store = Store.open(directory, settings, NOW_MS)
-    topics = [store.open_topic(name, NOW_MS) for name in ("a", "b")]
-    groups = [store.open_group(topic, "g", NOW_MS) for topic in topics]
+    topics = [store.topics.open(name, NOW_MS) for name in ("a", "b")]
+    groups = [store.groups.open(topic, "g", NOW_MS) for topic in topics]
     fill(store, topics[0], [b"far-%d" % number for number in range(300)], LATER_MS * 2)
     for topic in topics:
         fill(store, topic, [b"due-%d" % number for number in range(4_500)], NOW_MS)
@@ -60,11 +60,11 @@ def mixed(directory: Path, settings: StoreSettings = SMALL) -> Store:
     for group in groups:
         ids, epochs = take(store, group, 4_400, NOW_MS + 10)
         ack(store, group, ids[10:], epochs[10:], NOW_MS + 10)
-        store.nack(group, ids[:3], epochs[:3], 5_000, "not yet", NOW_MS + 10)
-    store.cancel(range(1, 40), NOW_MS + 10)
-    store.reschedule(range(40, 60), LATER_MS * 3, NOW_MS + 10)
+        store.settle.nack(group, ids[:3], epochs[:3], 5_000, "not yet", NOW_MS + 10)
+    store.change.cancel(range(1, 40), NOW_MS + 10)
+    store.change.reschedule(range(40, 60), LATER_MS * 3, NOW_MS + 10)
     fill(store, topics[1], [b"new-%d" % number for number in range(20)], LATER_MS * 2)
-    store.put_document("note", b"kept", NOW_MS)
+    store.change.put_document("note", b"kept", NOW_MS)
     store.sync()
     return store
 

@@ -18,7 +18,7 @@ from timerlog.store import Store
 
 def job(store: Store, sql: str, now_ms: int, **changes: Any) -> Job:
     fields: dict[str, Any] = {
-        "description": describe(store, now_ms),
+        "description": describe(store.log, store.tables, now_ms),
         "sql": sql,
         "limit": 100_000,
         "max_bytes": 1 << 24,
@@ -65,7 +65,7 @@ def send_all(
         keys=keys,
         headers=headers,
     )
-    store.ingest(frame(FrameType.SEND, 1, encode_send(topic_id, columns)), now_ms)
+    store.produce.ingest(frame(FrameType.SEND, 1, encode_send(topic_id, columns)), now_ms)
 
 
 def expected_rows(store: Store, now_ms: int) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ def expected_rows(store: Store, now_ms: int) -> list[dict[str, Any]]:
         for group_id in topic.groups.values():
             group = store.tables.groups[group_id]
             seq = int(row["topic_seq"])
-            arrived = seq < int(store._native.topics[topic.record.topic_id].count)
+            arrived = seq < int(store.tables.native.topics[topic.record.topic_id].count)
             arrived = arrived and int(topic.arrivals.items[seq]["id"]) == message_id
             if arrived and seq < group.record.start_seq:
                 continue

@@ -483,7 +483,7 @@ def state_hash(directory: Path) -> str:
     """That of the state which a start makes of a directory."""
     store = Store.open(directory, StoreSettings(max_frame_bytes=1 << 20), round(LATER.timestamp() * 1_000))
     try:
-        return store.state_hash()
+        return store.look.state_hash()
     finally:
         store.close()
 

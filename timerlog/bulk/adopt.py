@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -28,13 +28,12 @@ from timerlog.bulk.job_files import JobFiles, clear_away
 from timerlog.bulk.write import Segment
 from timerlog.commitlog.records import AdoptedRecord
 from timerlog.commitlog.segments import ADOPTING, ADOPTING_FORMAT
+from timerlog.engine.state import Engine
 from timerlog.errors import BadJob, DiskFull, TooManyRejects
+from timerlog.files.disk import Disk
 from timerlog.files.small_files import seal
 from timerlog.layout import KEY_PARTITIONS, RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, MessageState
 from timerlog.wheel.timers import MESSAGE_TIMER
-
-if TYPE_CHECKING:
-    from timerlog.store import Store
 
 FOREIGN: Final = 1 << 46
 STEP_MESSAGES: Final = 8_192
@@ -53,8 +52,9 @@ _WHY: Final = (
 class Adopter:
     """Call ``step`` again and again while it is not idle; ``start`` gives it a job."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, engine: Engine, disk: Disk, is_purging: Callable[[], bool]) -> None:
+        """``is_purging``: whether a purge is running, which may be giving back pages that a job's rows lie on."""
+        self._engine, self._disk, self._is_purging = engine, disk, is_purging
         self._jobs: deque[AdoptJob] = deque()
         self._job: AdoptJob | None = None
         self._steps: Steps | None = None
@@ -79,8 +79,8 @@ class Adopter:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a job waits for the purge that is running, which may be giving back pages that its rows lie on."""
-        return self._steps is None and bool(self._jobs) and self._store.purger.is_running
+        """Whether a job waits for the purge that is running."""
+        return self._steps is None and bool(self._jobs) and self._is_purging()
 
     def step(self, now_ms: int) -> Pause:
         """A little of the work. Raises what goes wrong once the job counts: then the tables do not say what the log
@@ -89,7 +89,7 @@ class Adopter:
             if not self._jobs or self.is_waiting:
                 return None
             self._job = self._jobs.popleft()
-            self._adoption = _Adoption(self._store, self._job)
+            self._adoption = _Adoption(self._engine, self._disk, self._job)
             self._steps = self._adoption.steps()
         assert self._job is not None
         assert self._adoption is not None
@@ -134,10 +134,12 @@ class Adopter:
 
 
 class _Adoption:
-    def __init__(self, store: Store, job: AdoptJob) -> None:
+    def __init__(self, engine: Engine, disk: Disk, job: AdoptJob) -> None:
         self.now_ms = 0
         self.is_committed = False
-        self._store, self._job, self._native = store, job, store.tables.native
+        self._engine, self._disk, self._job = engine, disk, job
+        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
+        self._wheel = engine.wheel
         self._opened: JobFiles | None = None
         self._noted: Rejects | None = None
         self._rejected_ids = np.empty(0, np.uint64)
@@ -169,7 +171,7 @@ class _Adoption:
             yield Join()
             yield from self.forget_all()
             raise
-        yield WaitDurable(self._store.appended_position)
+        yield WaitDurable(self._log.appended_position)
         yield from self._make_visible()
         self._let_go()
         # To unmap gigabytes takes longer than a delivery may wait.
@@ -224,23 +226,23 @@ class _Adoption:
         return self._files.segments
 
     def _is_repeated(self, job_id: bytes | None) -> bool:
-        known = self._store.committed(job_id) if job_id is not None else None
+        known = self._tables.transactions.get(job_id) if job_id is not None else None
         if known is None:
             return False
         self._job.report = AdoptReport(messages=known[0][0], rejected=known[0][1], repeated=True)
         return True
 
     def _check_plan(self) -> None:
-        plan, store = self._files.manifest.plan, self._store
-        if (plan.log_id, plan.segment_bytes) != (store.log.log_id, store.log.segment_bytes):
+        plan = self._files.manifest.plan
+        if (plan.log_id, plan.segment_bytes) != (self._log.log_id, self._log.segment_bytes):
             raise BadJob("the job was made for another broker")
         if self._job.job_id not in (None, self._files.job_id):
             raise BadJob("the manifest is that of another job")
-        self._files.check_number(len(store.log.segments))
+        self._files.check_number(len(self._log.segments))
         self._files.check_names()
         if not self._segments:
             return
-        if self._files.id_range[1] > store.tables.next_id:
+        if self._files.id_range[1] > self._tables.next_id:
             raise BadJob("the job has message numbers that were never given to it")
 
     # -- 1, 2, 3: everything that may fail --
@@ -248,7 +250,7 @@ class _Adoption:
     def _prepare(self) -> Steps:
         self._raise_failure()
         self._native.foreign = ffi.cast("const uint8_t *", self._files.base)
-        self._racers_from = self._store.tables.next_id
+        self._racers_from = self._tables.next_id
         yield self._check(0)
         for number, segment in enumerate(self._segments):
             yield Join()
@@ -268,7 +270,7 @@ class _Adoption:
         """Meanwhile the log may have gone on in another segment, or others were sent with keys of the job. Then it is
         done again, and at last without giving anybody the time for it."""
         for _ in range(_ROUNDS):
-            end_id = self._store.tables.next_id
+            end_id = self._tables.next_id
             while self._racers_from < end_id:
                 self._find_racers()
                 yield None
@@ -282,7 +284,7 @@ class _Adoption:
         self._settle_files()
 
     def _next_bases(self) -> list[int]:
-        return self._store.log.following_bases(len(self._segments))
+        return self._log.following_bases(len(self._segments))
 
     def _check(self, number: int) -> InThread:
         return self._in_thread(lambda: self._check_segment(number), beside=True)
@@ -290,7 +292,7 @@ class _Adoption:
     def _check_segment(self, number: int) -> None:
         segment, size = self._segments[number], self._files.segment_bytes
         # Since the numbers were given, a purge may have given their empty pages back.
-        self._store.tables.refill_rows(segment.first_id, segment.end_id)
+        self._tables.refill_rows(segment.first_id, segment.end_id)
         start = FOREIGN + number * size
         at = ffi.new("uint64_t *", start + SEGMENT_HEADER_BYTES)
         next_id = ffi.new("uint64_t *", segment.first_id)
@@ -310,12 +312,12 @@ class _Adoption:
         ``_enter`` makes a partition larger when it is full."""
         count = int(share * sum(segment.messages for segment in self._segments) / KEY_PARTITIONS)
         for partition in range(KEY_PARTITIONS):
-            self._left_keys.append(self._store.tables.expect_keys(partition, count))
+            self._left_keys.append(self._tables.expect_keys(partition, count))
             if partition % _PARTITIONS_A_STEP == 0:
                 yield None
 
     def _free_keys(self) -> None:
-        self._store.tables.free_keys(self._left_keys)
+        self._tables.free_keys(self._left_keys)
 
     def _enter(self, keyed: Keyed) -> Steps:
         found = [np.empty(STEP_MESSAGES, np.uint64) for _ in range(2)]
@@ -330,13 +332,13 @@ class _Adoption:
             )
             self._rejects.add(*(array[: int(out[0])] for array in found))
             if out[1] != KEY_PARTITIONS:
-                self._store.tables.grow_keys(int(out[1]))
+                self._tables.grow_keys(int(out[1]))
             yield None
 
     def _find_racers(self) -> bool:
         """Looks at some of the messages that were sent since the job began: one with a key of the job was first.
         Whether there was such a one."""
-        count = min(self._store.tables.next_id - self._racers_from, STEP_MESSAGES)
+        count = min(self._tables.next_id - self._racers_from, STEP_MESSAGES)
         found = [np.empty(count, np.uint64) for _ in range(2)]
         first, end = self._files.id_range
         rejected = lib.tw_bulk_racers(
@@ -348,7 +350,7 @@ class _Adoption:
 
     def _find_all_racers(self) -> bool:
         is_new = False
-        while self._racers_from < self._store.tables.next_id:
+        while self._racers_from < self._tables.next_id:
             is_new |= self._find_racers()
         return is_new
 
@@ -365,8 +367,8 @@ class _Adoption:
             )
 
     def _sample(self, message_id: int, earlier_id: int) -> Reject:
-        row = self._store.tables.rows[message_id]
-        topics = self._store.tables.topics
+        row = self._tables.rows[message_id]
+        topics = self._tables.topics
         topic = topics.get(int(row["topic_id"]))
         if topic is not None and topic.record.parent:
             topic = topics.get(topic.record.parent)
@@ -376,16 +378,16 @@ class _Adoption:
 
     def _settle_files(self) -> None:
         """Rejected records mean nothing any more, and the headers say where the segments will lie; on the disk."""
-        rows = self._store.tables.rows[self._rejects.sorted_ids()]
+        rows = self._tables.rows[self._rejects.sorted_ids()]
         self._files.fill(rows["position"] - np.uint64(FOREIGN), rows["record_bytes"])
         self._bases = self._next_bases()
         self._files.settle(self._bases)
-        self._store.disk.replace(ADOPTING, seal(ADOPTING_FORMAT, self._bases), durable=True)
+        self._disk.replace(ADOPTING, seal(ADOPTING_FORMAT, self._bases), durable=True)
 
     # -- 4: all or nothing --
 
     def _commit(self) -> None:
-        tables, log = self._store.tables, self._store.log
+        tables, log = self._tables, self._log
         topic_ids = {topic_id for segment in self._segments for topic_id, _, _ in segment.hours}
         if not topic_ids <= tables.topics.keys():
             raise BadJob("a topic of the job was deleted")
@@ -409,7 +411,7 @@ class _Adoption:
     # -- 5: visible --
 
     def _make_visible(self) -> Steps:
-        timer_log = self._store.wheel.log_region
+        timer_log = self._wheel.log_region
         timers_from = timer_log.allocated_bytes
         for segment in self._segments:
             start = segment.first_id
@@ -425,7 +427,7 @@ class _Adoption:
         yield from self._write_back(timers_from)
 
     def _write_back(self, timers_from: int) -> Steps:
-        tables, timer_log = self._store.tables, self._store.wheel.log_region
+        tables, timer_log = self._tables, self._wheel.log_region
         yield WriteBack(tables.messages.region, *tables.messages.span(*self._files.id_range))
         yield WriteBack(timer_log, timers_from, timer_log.allocated_bytes)
         yield WriteBack(tables.keys_region, 0, tables.keys_region.allocated_bytes)
@@ -438,7 +440,7 @@ class _Adoption:
 
     def _set_timers(self, start: int, count: int) -> Steps:
         """EnqueueGet has passed these numbers long ago, as a rule; what lies before it, it takes itself."""
-        end = min(start + count, self._store.enqueued_id)
+        end = min(start + count, self._engine.enqueued_id)
         if start >= end:
             return
         due, ids, versions = np.empty(count, np.int64), np.empty(count, np.uint64), np.empty(count, np.uint32)
@@ -449,8 +451,8 @@ class _Adoption:
         )  # fmt: skip
         while found:
             try:
-                self._store.wheel.advance(self.now_ms)
-                self._store.wheel.link(
+                self._wheel.advance(self.now_ms)
+                self._wheel.link(
                     due[:found], ids[:found], versions[:found], np.full(found, MESSAGE_TIMER, np.uint32)
                 )
                 return
@@ -466,7 +468,7 @@ class _Adoption:
         for segment in self._segments:
             for start in range(segment.first_id, segment.end_id, STEP_MESSAGES):
                 end = min(start + STEP_MESSAGES, segment.end_id)
-                rows = self._store.tables.rows[start:end]
+                rows = self._tables.rows[start:end]
                 own = (rows["state"] == MessageState.NONE) & (rows["position"] >= FOREIGN)
                 ids = (np.flatnonzero(own) + start).astype(np.uint64)
                 lib.tw_bulk_forget(self._native, ffi.from_buffer("uint64_t[]", ids), len(ids), 1)
@@ -478,5 +480,5 @@ class _Adoption:
         self._job.left_behind, self._failure = self._failure, None
 
     def _remove_files(self) -> None:
-        self._store.disk.remove(ADOPTING)
+        self._disk.remove(ADOPTING)
         clear_away(self._job.directory)

@@ -1,8 +1,13 @@
-"""Changing messages after they were sent: cancel, reschedule, redeliver; and documents."""
+"""Changing messages after they were sent: cancel, reschedule, redeliver, drop; and documents.
+
+A dropped message is done and kept elsewhere, and does not wait until its topic's ``purge_after`` is over. It is gone
+at once: its key is free and it cannot be found. Its disk space comes back as that of all others that are not needed:
+the purge sees that it is dead. There is a record of it, so a start drops it again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -13,10 +18,13 @@ import numpy.typing as npt
 
 from tickwheel_native import ffi, lib
 from timerlog.commitlog.records import AS_IT_IS, DocumentRecord, pack_redeliver, reschedule_aux
-from timerlog.engine.commit import JudgedSend
-from timerlog.engine.settle import Settling
-from timerlog.engine.state import INTERNAL, Control, in_records
-from timerlog.errors import BadTime, UnknownGroup
+from timerlog.engine.changed import Changes, Revoked
+from timerlog.engine.commit import Commit
+from timerlog.engine.groups import Groups
+from timerlog.engine.produce import JudgedSend
+from timerlog.engine.settle import Settle
+from timerlog.engine.state import INTERNAL, Control, Engine, LogWriter, in_records
+from timerlog.errors import BadTime, OtherLog
 from timerlog.layout import (
     CALLED,
     IN_RETRY,
@@ -44,14 +52,6 @@ _ORDERED: Final = 1
 Verdicts = npt.NDArray[np.uint8]
 
 
-class Revoked(msgspec.Struct, frozen=True):
-    """Messages that a subscription holds and that are no longer its own."""
-
-    holder: int
-    ids: list[int]
-    epochs: list[int]
-
-
 @dataclass(frozen=True, slots=True)
 class _Call:
     """Messages of a group that are called for again: runs, and how they are redelivered."""
@@ -74,31 +74,37 @@ class _Call:
         ]
 
 
-class Changing(Settling):
-    #: What subscribers should be told of, since it was last taken.
-    _revoked: list[Revoked]
-    #: Groups that have something to deliver because of a change.
-    _woken: set[int]
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What became of messages that should be dropped: how many went now, how many were gone, and which stay because
+    some group is not done with them, or was done too late."""
 
-    def _make_changing(self) -> None:
-        self._revoked = []
-        self._woken = set()
+    dropped: int
+    gone: int
+    kept: UInt64Array
+
+
+class Change:
+    """Changes messages, wherever they are: on the wheel, in a lane, parked or leased."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        writer: LogWriter,
+        groups: Groups,
+        commit: Commit,
+        settle: Settle,
+        changes: Changes,
+    ) -> None:
+        self._engine, self._writer, self._groups = engine, writer, groups
+        self._commit, self._settle, self._changes = commit, settle, changes
+        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
+        self._wheel, self._applier = engine.wheel, engine.applier
 
     # -- which messages --
 
-    def find(self, topic: str, keys: Sequence[str]) -> list[int]:
-        """The ids of the messages with these keys; 0 where there is none."""
-        topic_id = self.tables.topic_ids.get(topic)
-        if topic_id is None:
-            return [0] * len(keys)
-        return [self._find(topic_id, key.encode()) for key in keys]
-
-    def _find(self, topic_id: int, key: bytes) -> int:
-        if not key:
-            return 0
-        return int(lib.tw_keys_find(self._native, topic_id, ffi.from_buffer("uint8_t[]", key), len(key)))
-
-    def _judge_ids(self, ids: UInt64Array) -> Verdicts:
+    def judge(self, ids: UInt64Array) -> Verdicts:
+        """How each message stands: UNKNOWN to EXPIRED."""
         verdicts = np.empty(len(ids), np.uint8)
         lib.tw_judge_all(
             self._native, ffi.from_buffer("uint64_t[]", ids), len(ids), ffi.from_buffer("uint8_t[]", verdicts)
@@ -114,7 +120,7 @@ class Changing(Settling):
     ) -> list[str]:
         """Judges all ids, acts on those with a verdict that ``done`` has a word for, and gives an answer for each."""
         wanted = _as_ids(ids)
-        verdicts = self._judge_ids(wanted)
+        verdicts = self.judge(wanted)
         can = np.zeros(len(_ANSWERS), bool)
         can[list(done)] = True
         chosen = can[verdicts]
@@ -130,7 +136,7 @@ class Changing(Settling):
         starts = range(0, len(changed), _CHUNK)
         for start in starts:
             if start == starts[-1]:  # only what is changed last makes all of the answer true
-                self.decided(results)
+                self._writer.decided(results)
             act(changed[start : start + _CHUNK])
         return results
 
@@ -143,43 +149,43 @@ class Changing(Settling):
         key. Raises ``DiskFull``."""
         done = {SCHEDULED: "cancelled", READY: "cancelled"}
         if stop:
-            return self._change(ids, {**done, DELIVERED: "stopped"}, self._stop, "already_cancelled")
+            return self._change(ids, {**done, DELIVERED: "stopped"}, self.stop, "already_cancelled")
         return self._change(ids, done, self._cancel, "already_cancelled")
 
     def _cancel(self, ids: UInt64Array) -> None:
-        self._end(ids, RecordType.CANCEL, MessageState.CANCELLED)
+        self.end(ids, RecordType.CANCEL, MessageState.CANCELLED)
 
-    def _stop(self, ids: UInt64Array) -> None:
-        revoked = self._holders_of_messages(ids)
-        self._end(ids, RecordType.CANCEL, MessageState.CANCELLED)
-        self._revoked.extend(revoked)
+    def stop(self, ids: UInt64Array) -> None:
+        revoked = self._groups.holders_of(ids)
+        self.end(ids, RecordType.CANCEL, MessageState.CANCELLED)
+        self._changes.revoked.extend(revoked)
 
     def expire(self, ids: UInt64Array, due_until_ms: int) -> int:
         """Ends messages that were kept for as long as their topic keeps what nobody acks, and returns how many. Those
         that are not in their topic any more, were due at ``due_until_ms`` or later, or that every group is done with
         are passed over: that may have come to be since they were selected. Raises ``DiskFull``: then those before the
         full disk have ended."""
-        verdicts = self._judge_ids(ids)
+        verdicts = self.judge(ids)
         unacked = (verdicts == READY) | (verdicts == DELIVERED)
-        old = self.tables.rows["deliver_at_ms"][ids] < due_until_ms
+        old = self._tables.rows["deliver_at_ms"][ids] < due_until_ms
         ids = np.ascontiguousarray(ids[unacked & old])
         for start in range(0, len(ids), _CHUNK):
             part = ids[start : start + _CHUNK]
-            revoked = self._holders_of_messages(part)
-            self._end(part, RecordType.EXPIRED, MessageState.EXPIRED)
-            self._revoked.extend(revoked)
+            revoked = self._groups.holders_of(part)
+            self.end(part, RecordType.EXPIRED, MessageState.EXPIRED)
+            self._changes.revoked.extend(revoked)
         return len(ids)
 
-    def _end(self, ids: UInt64Array, record: RecordType, state: MessageState) -> None:
-        self._append(record, 0, ids.tobytes())
+    def end(self, ids: UInt64Array, record: RecordType, state: MessageState) -> None:
+        self._writer.append(record, 0, ids.tobytes())
         self._applier.end(ids, state)
         self._wake_ordered(ids)
 
     def _wake_ordered(self, ids: UInt64Array) -> None:
         """The next message of an ordering key may go."""
-        ordered = ids[self.tables.rows["flags"][ids] & _ORDERED != 0]
-        for topic_id in np.unique(self.tables.rows["topic_id"][ordered]).tolist():
-            self._woken.update(self.tables.topics[topic_id].groups.values())
+        ordered = ids[self._tables.rows["flags"][ids] & _ORDERED != 0]
+        for topic_id in np.unique(self._tables.rows["topic_id"][ordered]).tolist():
+            self._changes.woken.update(self._tables.topics[topic_id].groups.values())
 
     # -- another time --
 
@@ -204,29 +210,31 @@ class Changing(Settling):
 
     def _reschedule(self, ids: UInt64Array, deliver_at_ms: int | None, priority: int, now_ms: int) -> None:
         runs = self.prepare_reschedule(ids, deliver_at_ms, now_ms)
-        self._append_runs(RecordType.RESCHEDULE, reschedule_aux(priority), runs)
+        self._writer.append_runs(RecordType.RESCHEDULE, reschedule_aux(priority), runs)
         self._applier.reschedule(runs, priority)
 
     def prepare_reschedule(self, ids: UInt64Array, deliver_at_ms: int | None, now_ms: int) -> Runs:
         """Sets the new timers and returns the runs to be logged. A timer whose reschedule never happens is passed over
         when it fires. Raises ``DiskFull``."""
-        rows = self.tables.rows
+        rows = self._tables.rows
         runs = np.zeros(len(ids), RUN)
         runs["first"], runs["count"] = ids, 1
         runs["time_ms"] = rows["deliver_at_ms"][ids] if deliver_at_ms is None else deliver_at_ms
         # Versions wrap at 16 bits: a timer would have to be 65,536 reschedules old to be taken for the newest one.
         runs["epoch"] = (rows["version"][ids] + np.uint16(1)).astype(np.uint16)
-        linked = ids < self._enqueued_id  # the others get on the wheel by EnqueuePut, with their new time
-        self.wheel.advance(now_ms)
-        self.wheel.link(
-            self._spread(runs["time_ms"][linked], ids[linked]), ids[linked], runs["epoch"][linked],
+        linked = (
+            ids < self._engine.enqueued_id
+        )  # the others get on the wheel by EnqueuePut, with their new time
+        self._wheel.advance(now_ms)
+        self._wheel.link(
+            self._engine.spread(runs["time_ms"][linked], ids[linked]), ids[linked], runs["epoch"][linked],
             np.full(int(linked.sum()), MESSAGE_TIMER, np.uint32),
         )  # fmt: skip
         return runs
 
     def verdicts(self, ids: Sequence[int]) -> list[int]:
         """How each message stands: UNKNOWN to EXPIRED."""
-        verdicts: list[int] = self._judge_ids(_as_ids(ids)).tolist()
+        verdicts: list[int] = self.judge(_as_ids(ids)).tolist()
         return verdicts
 
     def answer_for(self, verdict: int) -> str:
@@ -255,13 +263,13 @@ class Changing(Settling):
             raise BadTime(f"{at_ms} is not between 0 and {MAX_TIME_MS}")
         time_ms = now_ms if at_ms is None else at_ms
         wanted = _as_ids(ids)
-        verdicts = self._judge_ids(wanted)
+        verdicts = self.judge(wanted)
         results = [_ANSWERS[verdict] or "waiting" for verdict in verdicts.tolist()]
         in_topic = (verdicts == DELIVERED) | (verdicts == DONE) | (verdicts == READY)
         redelivered: set[int] = set()
         waiting: set[int] = set()
         calls: list[_Call] = []
-        for group_id, seqs, members in self._in_groups(wanted[in_topic], group):
+        for group_id, seqs, members in self._groups.of_messages(wanted[in_topic], group):
             again, idle = self._judge_redelivery(group_id, seqs, acked, postpone and time_ms > now_ms)
             if again.any():
                 chosen = np.ascontiguousarray(seqs[again])
@@ -275,33 +283,17 @@ class Changing(Settling):
             else:
                 results[index] = "waiting" if message_id in waiting else "already_acked"
         if calls:
-            self.decided(results)
-            self._append_all([record for call in calls for record in call.records()])
+            self._writer.decided(results)
+            self._writer.append_all([record for call in calls for record in call.records()])
         for call in calls:
             self._call_again(call, now_ms)
         return results
-
-    def _in_groups(
-        self, ids: UInt64Array, group: str | None
-    ) -> Iterable[tuple[int, UInt64Array, UInt64Array]]:
-        """(group id, topic_seqs, ids) for every group that messages of ``ids`` are delivered to."""
-        ids = np.unique(ids)
-        rows = self.tables.rows
-        known = False
-        for topic_id in np.unique(rows["topic_id"][ids]).tolist():
-            members = ids[rows["topic_id"][ids] == topic_id]
-            for name, group_id in self.tables.topics[topic_id].groups.items():
-                if group in (None, name):
-                    known = True
-                    yield group_id, rows["topic_seq"][members], members
-        if group is not None and len(ids) and not known:
-            raise UnknownGroup(f"no topic of these messages has a group {group!r}")
 
     def _judge_redelivery(
         self, group_id: int, seqs: UInt64Array, acked: bool, postpone: bool
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Which messages of a group can be redelivered, and which wait for their delivery anyway."""
-        group = self.tables.groups[group_id]
+        group = self._tables.groups[group_id]
         reached = seqs < int(self._native.groups[group_id].allocated)
         rows = group.deliveries.items[np.where(reached, seqs, 0)]
         states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED)
@@ -321,18 +313,18 @@ class Changing(Settling):
     ) -> _Call:
         """What is to be written so that messages of a group wait for ``time_ms``, whatever became of them, whose
         timers it sets. Raises ``DiskFull``."""
-        rows = self.tables.groups[group_id].deliveries.items[seqs]
+        rows = self._tables.groups[group_id].deliveries.items[seqs]
         epochs = rows["epoch"].copy()
         times = np.full(len(seqs), time_ms, np.int64)
-        revoked = self._holders_of(group_id, seqs)
+        revoked = self._groups.held_by(group_id, seqs)
         if time_ms > now_ms:
-            self._set_timers(group_id, seqs, epochs, times)
+            self._engine.set_timers(group_id, seqs, epochs, times)
         done = np.isin(rows["state"], (DeliveryState.ACKED, DeliveryState.DEAD)) | (
             rows["flags"] & CALLED != 0
         )
         reset = RESET_ATTEMPTS if reset_attempts else 0
         parts = [
-            (self.runs_of(seqs[which], epochs[which], times[which]), reset | how)
+            (self._engine.runs_of(seqs[which], epochs[which], times[which]), reset | how)
             for which, how in ((~done, 0), (done, WERE_DONE))
             if which.any()
         ]
@@ -342,42 +334,46 @@ class Changing(Settling):
         """Makes it so: it is in the log."""
         for runs, how in call.parts:
             self._applier.redeliver(call.group_id, runs, how)
-        self._revoked.extend(call.revoked)
-        self._woken.add(call.group_id)
+        self._changes.revoked.extend(call.revoked)
+        self._changes.woken.add(call.group_id)
         if call.time_ms <= now_ms:
-            self._expire(call.group_id, call.seqs, call.epochs, now_ms)
+            self._settle.end_leases(call.group_id, call.seqs, call.epochs, now_ms)
 
-    # -- who has to know --
+    # -- dropping --
 
-    def take_revoked(self) -> list[Revoked]:
-        """What subscriptions held of the messages that were stopped or called back since the last call."""
-        revoked, self._revoked = self._revoked, []
-        return revoked
+    def check_log(self, log_id: int) -> None:
+        """Raises ``OtherLog`` when ids of another log are meant."""
+        if log_id != self._log.log_id:
+            raise OtherLog(
+                f"these messages are of the log {log_id:016x}, and this one is {self._log.log_id:016x}"
+            )
 
-    def take_woken(self) -> set[int]:
-        """The groups that got something to deliver by changes since the last call."""
-        woken, self._woken = self._woken, set()
-        return woken
+    def drop(self, ids: UInt64Array, done_before_ms: int) -> Dropped:
+        """Drops messages that every group was done with before ``done_before_ms``. Ids that nobody knows any more count
+        as gone. It may be relied on once the log is durable. Raises ``DiskFull``: then nothing was dropped."""
+        ids = np.unique(ids)
+        verdicts = self.judge(ids)
+        is_unknown = verdicts == UNKNOWN
+        ready = np.flatnonzero(verdicts == DONE)
+        ready = ready[self._last_done_ms(ids[ready]) < done_before_ms]
+        chosen = np.ascontiguousarray(ids[ready])
+        stays = ~is_unknown
+        stays[ready] = False
+        done = Dropped(len(chosen), int(is_unknown.sum()), ids[stays])
+        if len(chosen):
+            self._writer.decided(done)
+            self.end(chosen, RecordType.DROPPED, MessageState.DROPPED)
+        return done
 
-    def _holders_of_messages(self, ids: UInt64Array) -> list[Revoked]:
-        """Who holds these messages, in any group."""
-        ready = ids[self.tables.rows["state"][ids] == MessageState.READY]
-        held: list[Revoked] = []
-        for group_id, seqs, _ in self._in_groups(ready, None):
-            held.extend(self._holders_of(group_id, seqs))
-        return held
-
-    def _holders_of(self, group_id: int, seqs: UInt64Array) -> list[Revoked]:
-        seqs = seqs[seqs < int(self._native.groups[group_id].allocated)]
-        group = self.tables.groups[group_id]
-        rows = group.deliveries.items[seqs]
-        held = (rows["state"] == DeliveryState.LEASED) & (rows["holder"] != 0)
-        ids = self.tables.topics[group.record.topic_id].arrivals.items["id"][seqs]
-        holders: list[Revoked] = []
-        for holder in np.unique(rows["holder"][held]).tolist():
-            mine = held & (rows["holder"] == holder)
-            holders.append(Revoked(holder, ids[mine].tolist(), rows["epoch"][mine].tolist()))
-        return holders
+    def _last_done_ms(self, ids: UInt64Array) -> npt.NDArray[np.int64]:
+        """When the last of its groups was done with each message; ``ids`` are in order."""
+        last_ms = np.zeros(len(ids), np.int64)
+        for group_id, seqs, members in self._groups.of_messages(ids, None):
+            counts = seqs >= self._tables.groups[group_id].record.start_seq
+            times = self._tables.groups[group_id].deliveries.items["time_ms"][seqs[counts]]
+            places = np.searchsorted(ids, members[counts])
+            last_ms[places] = np.maximum(last_ms[places], times)
+        return last_ms
 
     # -- documents --
 
@@ -396,14 +392,14 @@ class Changing(Settling):
         relied on once the log is durable. ``result``: what a request is answered. Raises ``DiskFull``,
         ``TransactionTooLarge``."""
         ids = np.unique(_as_ids(cancel))
-        ids = np.ascontiguousarray(ids[_is_undelivered(self._judge_ids(ids))])
+        ids = np.ascontiguousarray(ids[_is_undelivered(self.judge(ids))])
         document = msgspec.msgpack.encode(DocumentRecord(name, content))
         controls: list[Control] = [(RecordType.DOCUMENT, 0, document)]
         if len(ids):
             controls.append((RecordType.CANCEL, 0, ids.tobytes()))
         if result is not None:
-            self.decided(result)
-        self.commit_records(INTERNAL, [send] if send is not None else [], controls, now_ms)
+            self._writer.decided(result)
+        self._commit.write(INTERNAL, [send] if send is not None else [], controls, now_ms)
         self._wake_ordered(ids)
 
 

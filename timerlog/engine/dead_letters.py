@@ -14,7 +14,9 @@ import msgspec
 import numpy as np
 
 from timerlog.commitlog.records import MessageView, Outbound
-from timerlog.engine.commit import Transactions
+from timerlog.engine.commit import Commit
+from timerlog.engine.state import Engine
+from timerlog.engine.topics import Topics
 from timerlog.errors import DECODE_ERRORS, DiskFull, LogFailed, StoreError, TooManyTopics
 from timerlog.layout import MAX_HEADERS_BYTES, RUN, RecordType, UInt64Array
 from timerlog.names import DEAD_HEADER, dead_topic
@@ -35,12 +37,14 @@ class Unburied:
     error: StoreError
 
 
-class DeadLetters(Transactions):
-    #: By group and error code, since it was last taken.
-    _unburied: dict[tuple[int, str], Unburied]
+class DeadLetters:
+    """Moves messages of groups to the topics of their dead letters."""
 
-    def _make_dead_letters(self) -> None:
-        self._unburied = {}
+    def __init__(self, engine: Engine, topics: Topics, commit: Commit) -> None:
+        self._topics, self._commit = topics, commit
+        self._tables, self._native, self._settings = engine.tables, engine.native, engine.settings
+        #: By group and error code, since it was last taken.
+        self._unburied: dict[tuple[int, str], Unburied] = {}
 
     def bury(self, group_id: int, seqs: UInt64Array, now_ms: int) -> UInt64Array:
         """Makes dead letters of messages of a group. Returns those (by topic_seq) that could not be moved and are where
@@ -60,10 +64,10 @@ class DeadLetters(Transactions):
         """Letters that are committed together: letters are made in memory, and a record has a largest size."""
         if not len(seqs):
             return
-        topic_id = self.tables.groups[group_id].record.topic_id
-        ids = self.tables.topics[topic_id].arrivals.items["id"][seqs]
-        letter_bytes = self.tables.rows["record_bytes"][ids].astype(np.int64) + _STORY_BYTES
-        batches = np.cumsum(letter_bytes) // min(_BATCH_BYTES, self.settings.max_frame_bytes // 2)
+        topic_id = self._tables.groups[group_id].record.topic_id
+        ids = self._tables.topics[topic_id].arrivals.items["id"][seqs]
+        letter_bytes = self._tables.rows["record_bytes"][ids].astype(np.int64) + _STORY_BYTES
+        batches = np.cumsum(letter_bytes) // min(_BATCH_BYTES, self._settings.max_frame_bytes // 2)
         yield from np.split(seqs, np.flatnonzero(np.diff(batches)) + 1)
 
     def _bury_some(self, group_id: int, seqs: UInt64Array, now_ms: int) -> UInt64Array:
@@ -81,22 +85,22 @@ class DeadLetters(Transactions):
         return seqs[:0]
 
     def _commit_letters(self, group_id: int, seqs: UInt64Array, now_ms: int) -> None:
-        group, topic = self.tables.groups[group_id].record.name, self._topic_name(group_id)
-        dead_id = self.open_topic(dead_topic(topic), now_ms)
+        group, topic = self._tables.groups[group_id].record.name, self._topic_name(group_id)
+        dead_id = self._topics.open(dead_topic(topic), now_ms)
         letters = [self._letter(group_id, group, topic, seq, now_ms) for seq in seqs.tolist()]
         runs = np.zeros(len(seqs), RUN)
         runs["first"], runs["count"], runs["time_ms"] = seqs, 1, now_ms
-        self.commit_internal(dead_id, letters, [(RecordType.DEAD, group_id, runs.tobytes())], now_ms)
+        self._commit.write_internal(dead_id, letters, [(RecordType.DEAD, group_id, runs.tobytes())], now_ms)
 
     def _topic_name(self, group_id: int) -> str:
         """The topic as its users know it, not the shard."""
-        record = self.tables.topics[self.tables.groups[group_id].record.topic_id].record
-        return self.tables.topics[record.parent].record.name if record.parent else record.name
+        record = self._tables.topics[self._tables.groups[group_id].record.topic_id].record
+        return self._tables.topics[record.parent].record.name if record.parent else record.name
 
     def _note_unburied(self, group_id: int, messages: int, error: StoreError) -> None:
         known = self._unburied.get((group_id, error.code))
         if known is None:
-            group = self.tables.groups[group_id].record.name
+            group = self._tables.groups[group_id].record.name
             known = Unburied(self._topic_name(group_id), group, 0, error)
             self._unburied[group_id, error.code] = known
         known.messages += messages
@@ -104,11 +108,11 @@ class DeadLetters(Transactions):
 
     def _letter(self, group_id: int, group: str, topic: str, seq: int, now_ms: int) -> Outbound:
         message_id = int(
-            self.tables.topics[self.tables.groups[group_id].record.topic_id].arrivals.items["id"][seq]
+            self._tables.topics[self._tables.groups[group_id].record.topic_id].arrivals.items["id"][seq]
         )
-        delivery = self.tables.groups[group_id].deliveries.items[seq]
+        delivery = self._tables.groups[group_id].deliveries.items[seq]
         view = MessageView.read(self._native, message_id)
-        history = self.tables.failures.of(group_id, seq)
+        history = self._tables.failures.of(group_id, seq)
         base_epoch = int(delivery["base_epoch"])
         story: dict[str, Any] = {
             "topic": topic,

@@ -1,52 +1,93 @@
-"""Consumer groups as a whole: deleting one, letting one begin anew elsewhere, and when one was last read."""
+"""Consumer groups: making and deleting one, beginning anew elsewhere, who holds its messages, and who reads it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from timerlog.commitlog.records import GROUP_SEEN, GroupRecord
-from timerlog.engine.change import Changing, Revoked
-from timerlog.engine.deliver import Start
-from timerlog.engine.state import Control
-from timerlog.errors import DiskFull, UnknownGroup
-from timerlog.layout import DeliveryState, MessageState, RecordType
+from timerlog.engine.changed import Changes, Revoked
+from timerlog.engine.space import Space
+from timerlog.engine.state import Control, Engine, LogWriter
+from timerlog.engine.topics import Topics
+from timerlog.errors import DiskFull, TooManyGroups, TooManySubscriptions, UnknownGroup
+from timerlog.layout import HOLDERS, DeliveryState, MessageState, RecordType, UInt64Array
 from timerlog.names import check_name
 
+Start: TypeAlias = Literal["earliest", "latest"] | int
 _CHUNK: Final = 65_536
 
 
-class Groups(Changing):
-    def find_group(self, topic: str, name: str) -> int:
+class Groups:
+    """All groups of the store, by their topics and names."""
+
+    def __init__(
+        self, engine: Engine, writer: LogWriter, space: Space, topics: Topics, changes: Changes
+    ) -> None:
+        self._engine, self._writer, self._space = engine, writer, space
+        self._topics, self._changes = topics, changes
+        self._tables, self._native, self._settings = engine.tables, engine.native, engine.settings
+        self._applier = engine.applier
+        #: Group → how many deliveries were not the first ones of their messages.
+        self.redelivered: Counter[int] = Counter()
+
+    def find(self, topic: str, name: str) -> int:
         """The number of a topic's group. Raises ``UnknownTopic``, ``UnknownGroup``."""
-        group_id = self.tables.topics[self.topic(topic).topic_id].groups.get(name)
+        group_id = self._tables.topics[self._topics.record(topic).topic_id].groups.get(name)
         if group_id is None:
             raise UnknownGroup(f"{topic!r} has no group {name!r}")
         return group_id
 
-    def main_group(self, group_id: int) -> int:
+    def main(self, group_id: int) -> int:
         """The group that one belongs to: that of the whole topic for one of a shard, otherwise itself."""
-        record = self.tables.groups[group_id].record
-        parent = self.tables.topics[record.topic_id].record.parent
-        return self.tables.topics[parent].groups.get(record.name, group_id) if parent else group_id
+        record = self._tables.groups[group_id].record
+        parent = self._tables.topics[record.topic_id].record.parent
+        return self._tables.topics[parent].groups.get(record.name, group_id) if parent else group_id
 
     def _with_parts(self, group_id: int) -> list[int]:
         return list(dict.fromkeys([group_id, *self.parts_of(group_id)]))
 
     def _parts_of(self, topic: str, name: str) -> list[int]:
-        group_id = self.find_group(topic, name)
-        if self.main_group(group_id) != group_id:
-            whole = self.tables.topics[self.topic(topic).parent].record.name
+        group_id = self.find(topic, name)
+        if self.main(group_id) != group_id:
+            whole = self._tables.topics[self._topics.record(topic).parent].record.name
             raise UnknownGroup(f"{topic!r} is a shard: name the group of {whole!r}")
         return self._with_parts(group_id)
 
-    def describe_group(self, group_id: int) -> dict[str, Any]:
+    def parts_of(self, group_id: int) -> list[int]:
+        """The groups that deliver for a group: one for each shard of its topic, or itself."""
+        group = self._tables.groups.get(group_id)
+        if group is None or not self._topics.is_sharded(group.record.topic_id):
+            return [group_id]
+        record = group.record
+        return [
+            self._tables.topics[shard].groups[record.name]
+            for shard in self._topics.shards_of(record.topic_id)
+        ]
+
+    def record(self, group_id: int) -> GroupRecord:
+        """Raises ``UnknownGroup``."""
+        group = self._tables.groups.get(group_id)
+        if group is None:
+            raise UnknownGroup(f"there is no group {group_id}, or no more")
+        return group.record
+
+    def split_by_shard(self, group_id: int, ids: UInt64Array) -> list[tuple[int, npt.NDArray[np.intp]]]:
+        """(group, indexes of the messages that it delivers) for each part of a group."""
+        known = np.where(ids < self._tables.next_id, ids, 0)
+        topics = self._tables.rows["topic_id"][known]
+        parts = [(part, self.record(part).topic_id) for part in self.parts_of(group_id)]
+        return [(part, np.flatnonzero(topics == topic_id)) for part, topic_id in parts]
+
+    def describe(self, group_id: int) -> dict[str, Any]:
         """What is told of one group; see docs/protocol.md, GROUPS_OK."""
-        group = self.tables.groups[group_id]
+        group = self._tables.groups[group_id]
         record, parts = group.record, [self._native.groups[part] for part in self.parts_of(group_id)]
         return {
             "name": record.name,
@@ -63,43 +104,111 @@ class Groups(Changing):
 
     # -- making, deleting --
 
-    def create_group(
-        self, topic: str, name: str, start: Start, ephemeral_ms: int, now_ms: int
-    ) -> tuple[int, bool]:
+    def open(
+        self,
+        topic_id: int,
+        name: str,
+        now_ms: int,
+        start: Start = "earliest",
+        *,
+        create: bool = True,
+        ephemeral_ms: int = 0,
+    ) -> int:
+        """The group's number, which is its own as long as it is there. ``start`` says where a new one begins: at the
+        topic's ``earliest`` message, behind its ``latest`` one, or at the first that was due at an epoch ms or later.
+        ``ephemeral_ms``: it ends so long after its last subscriber has left. Raises ``UnknownGroup``, ``BadName``,
+        ``TooManyGroups``, ``DiskFull``."""
+        known = self._tables.topics[topic_id].groups.get(name)
+        if known is not None:
+            return known
+        check_name(name)
+        if not create:
+            raise UnknownGroup(f"{self._tables.topics[topic_id].record.name!r} has no group {name!r}")
+        topics = self._topics_of_group(topic_id)
+        group_id, fence = self._numbers_for(topics)
+        fence = max(fence, self._tables.name_fences.of(topic_id, name))
+        records = [
+            GroupRecord(
+                group_id + i,
+                part,
+                name,
+                self._start_seq(part, start),
+                now_ms,
+                ephemeral_ms=ephemeral_ms,
+                fence=fence or None,
+            )
+            for i, part in enumerate(topics)
+        ]
+        self._promise_groups(records)
+        self._writer.write_together(
+            [(RecordType.GROUP, record.group_id, msgspec.msgpack.encode(record)) for record in records]
+        )
+        for record in records:
+            self.redelivered.pop(record.group_id, None)  # of a group that is gone
+        return group_id
+
+    def _topics_of_group(self, topic_id: int) -> list[int]:
+        """Those that a group of a topic needs a number for: the topic, then its shards."""
+        return (
+            [topic_id, *self._topics.shards_of(topic_id)] if self._topics.is_sharded(topic_id) else [topic_id]
+        )
+
+    def _number_for(self, topic_id: int) -> int:
+        """That of the group that is made next, of this topic. Raises ``TooManyGroups``."""
+        return self._numbers_for(self._topics_of_group(topic_id))[0]
+
+    def _numbers_for(self, topics: Sequence[int]) -> tuple[int, int]:
+        """The first of the numbers that a new group of these topics gets, and their fence. Raises
+        ``TooManyGroups``."""
+        found = self._tables.numbers_for_groups(len(topics))
+        if found is None:
+            known, most = len(self._tables.groups), self._settings.max_groups
+            missing = f", and no {len(topics)} consecutive numbers are free" if len(topics) > 1 else ""
+            raise TooManyGroups(f"there are {known} groups of {most}{missing}")
+        return found
+
+    def _promise_groups(self, records: Sequence[GroupRecord]) -> None:
+        """Makes room for what groups will need. That of a topic's first one was promised with the messages. Raises
+        ``DiskFull``."""
+        others = [record for record in records if self._tables.topics[record.topic_id].groups]
+        if others:
+            self._space.promise_groups(others)
+
+    def create(self, topic: str, name: str, start: Start, ephemeral_ms: int, now_ms: int) -> tuple[int, bool]:
         """A group's number, and whether it was made just now. Raises ``UnknownTopic``, ``BadName``, ``TooManyGroups``,
         ``DiskFull``."""
-        topic_id = self.topic(topic).topic_id
-        known = self.tables.topics[topic_id].groups.get(name)
+        topic_id = self._topics.record(topic).topic_id
+        known = self._tables.topics[topic_id].groups.get(name)
         if known is None:
             check_name(name)
         made = (self._number_for(topic_id), True) if known is None else (known, False)
-        self.decided(made)
-        self.open_group(topic_id, name, now_ms, start, ephemeral_ms=ephemeral_ms)
+        self._writer.decided(made)
+        self.open(topic_id, name, now_ms, start, ephemeral_ms=ephemeral_ms)
         return made
 
-    def delete_group(self, topic: str, name: str) -> int:
+    def delete(self, topic: str, name: str) -> int:
         """Deletes a group, with what it knows of each message. Messages that only it was not done with are kept for it
         no longer. Returns how many it was not done with. Raises ``UnknownTopic``, ``UnknownGroup``, ``DiskFull``."""
         parts = self._parts_of(topic, name)
         backlog = sum(int(self._native.groups[part].pending) for part in self.parts_of(parts[0]))
-        self.decided(backlog)
+        self._writer.decided(backlog)
         fence = max(int(self._native.groups[part].highest_epoch) for part in parts)
-        self._write_groups(self._changed(part, deleted=True, fence=fence) for part in parts)
-        self._table_is_gone = True
+        self._write(self._changed(part, deleted=True, fence=fence) for part in parts)
+        self._engine.table_is_gone = True
         return backlog
 
     def _changed(self, group_id: int, **fields: Any) -> GroupRecord:
-        return msgspec.structs.replace(self.tables.groups[group_id].record, **fields)
+        return msgspec.structs.replace(self._tables.groups[group_id].record, **fields)
 
-    def _write_groups(self, records: Iterable[GroupRecord]) -> None:
+    def _write(self, records: Iterable[GroupRecord]) -> None:
         controls: list[Control] = [
             (RecordType.GROUP_CHANGED, record.group_id, msgspec.msgpack.encode(record)) for record in records
         ]
-        self._write_together(controls)
+        self._writer.write_together(controls)
 
     # -- beginning anew --
 
-    def seek_group(self, topic: str, name: str, start: Start) -> int:
+    def seek(self, topic: str, name: str, start: Start) -> int:
         """Lets a group begin anew, where a new one with this ``start`` would: it is given every message from there on,
         also what it was done with, and nothing that lies before. Whoever holds one loses it. Returns how many messages
         it is not done with now. Raises ``UnknownTopic``, ``UnknownGroup``, ``DiskFull``."""
@@ -107,16 +216,16 @@ class Groups(Changing):
         records = [self._moved(part, start) for part in parts]
         more = [record for record in records if record.start_seq < self._start_of(record.group_id)]
         if more:
-            self._promise(sum(self._needs.of_another_group(r.topic_id, r.start_seq) for r in more))
+            self._space.promise_groups(more)
         for record in more:
-            self.tables.make_room_before(record)
+            self._tables.make_room_before(record)
         revoked = [held for part in parts for held in self._held_of_group(part)]
         delivering = {record.group_id: record for record in records}
         backlog = sum(self._open_from(delivering[part]) for part in self.parts_of(parts[0]))
-        self.decided(backlog)
-        self._write_groups(records)
-        self._revoked.extend(revoked)
-        self._woken.update(parts)
+        self._writer.decided(backlog)
+        self._write(records)
+        self._changes.revoked.extend(revoked)
+        self._changes.woken.update(parts)
         return backlog
 
     def _open_from(self, record: GroupRecord) -> int:
@@ -124,41 +233,97 @@ class Groups(Changing):
         topic = self._native.topics[record.topic_id]
         if record.start_seq <= int(topic.first_seq):
             return int(topic.ready)
-        arrivals, found = self.tables.topics[record.topic_id].arrivals.items["id"], 0
+        arrivals, found = self._tables.topics[record.topic_id].arrivals.items["id"], 0
         for first in range(record.start_seq, int(topic.count), _CHUNK):
             ids = arrivals[first : min(first + _CHUNK, int(topic.count))]
-            rows = self.tables.rows[ids]
+            rows = self._tables.rows[ids]
             is_its_place = rows["topic_seq"] == np.arange(first, first + len(ids), dtype=np.uint64)
             found += int(np.count_nonzero(is_its_place & (rows["state"] == MessageState.READY)))
         return found
 
+    def _start_seq(self, topic_id: int, start: Start) -> int:
+        count = int(self._native.topics[topic_id].count)
+        if start == "earliest":
+            return 0
+        if start == "latest":
+            return count
+        arrivals = self._tables.topics[topic_id].arrivals.items["id"]
+        found = count
+        # Backwards, up to the first part that was due before: messages reach a topic in order of time, nearly.
+        for end in range(count, 0, -_CHUNK):
+            first = max(0, end - _CHUNK)
+            late = np.flatnonzero(self._tables.rows["deliver_at_ms"][arrivals[first:end]] >= start)
+            if not len(late):
+                break
+            found = first + int(late[0])
+        return found
+
     def _start_of(self, group_id: int) -> int:
-        return self.tables.groups[group_id].record.start_seq
+        return self._tables.groups[group_id].record.start_seq
 
     def _moved(self, group_id: int, start: Start) -> GroupRecord:
-        record = self.tables.groups[group_id].record
+        record = self._tables.groups[group_id].record
         start_seq = self._start_seq(record.topic_id, start)
         return self._changed(group_id, start_seq=start_seq, first_row=min(record.rows_from, start_seq))
 
     def _held_of_group(self, group_id: int) -> list[Revoked]:
         """Who holds messages of a group."""
-        counts, rows = self._native.groups[group_id], self.tables.groups[group_id].deliveries.items
+        counts, rows = self._native.groups[group_id], self._tables.groups[group_id].deliveries.items
         found: list[Revoked] = []
         for first in range(int(counts.floor_seq), int(counts.high_seq), _CHUNK):
             states = rows["state"][first : min(first + _CHUNK, int(counts.high_seq))]
             leased = (np.flatnonzero(states == DeliveryState.LEASED) + first).astype(np.uint64)
-            found.extend(self._holders_of(group_id, leased))
+            found.extend(self.held_by(group_id, leased))
         return found
+
+    # -- who holds what --
+
+    def of_messages(
+        self, ids: UInt64Array, group: str | None
+    ) -> Iterable[tuple[int, UInt64Array, UInt64Array]]:
+        """(group id, topic_seqs, ids) for every group that messages of ``ids`` are delivered to."""
+        ids = np.unique(ids)
+        rows = self._tables.rows
+        known = False
+        for topic_id in np.unique(rows["topic_id"][ids]).tolist():
+            members = ids[rows["topic_id"][ids] == topic_id]
+            for name, group_id in self._tables.topics[topic_id].groups.items():
+                if group in (None, name):
+                    known = True
+                    yield group_id, rows["topic_seq"][members], members
+        if group is not None and len(ids) and not known:
+            raise UnknownGroup(f"no topic of these messages has a group {group!r}")
+
+    def holders_of(self, ids: UInt64Array) -> list[Revoked]:
+        """Who holds these messages, in any group."""
+        ready = ids[self._tables.rows["state"][ids] == MessageState.READY]
+        held: list[Revoked] = []
+        for group_id, seqs, _ in self.of_messages(ready, None):
+            held.extend(self.held_by(group_id, seqs))
+        return held
+
+    def held_by(self, group_id: int, seqs: UInt64Array) -> list[Revoked]:
+        """Who holds these messages of a group."""
+        seqs = seqs[seqs < int(self._native.groups[group_id].allocated)]
+        group = self._tables.groups[group_id]
+        rows = group.deliveries.items[seqs]
+        held = (rows["state"] == DeliveryState.LEASED) & (rows["holder"] != 0)
+        ids = self._tables.topics[group.record.topic_id].arrivals.items["id"][seqs]
+        holders: list[Revoked] = []
+        for holder in np.unique(rows["holder"][held]).tolist():
+            mine = held & (rows["holder"] == holder)
+            holders.append(Revoked(holder, ids[mine].tolist(), rows["epoch"][mine].tolist()))
+        return holders
 
     # -- who reads --
 
     def readers_changed(self, group_id: int, now_ms: int, *, has_readers: bool) -> None:
         """A group got its first subscriber, or lost its last one. On a full disk that is forgotten after a crash."""
-        group = self.tables.groups.get(group_id)
+        group = self._tables.groups.get(group_id)
         if group is None:
             return
         with suppress(DiskFull):
-            self._append(RecordType.GROUP_SEEN, group_id, GROUP_SEEN.pack(now_ms, has_readers))
+            self._writer.append(RecordType.GROUP_SEEN, group_id, GROUP_SEEN.pack(now_ms, has_readers))
         self._applier.group_seen(group_id, now_ms, has_readers)
 
     def end_ephemeral(
@@ -167,13 +332,50 @@ class Groups(Changing):
         """Deletes the ephemeral groups whose time is over. ``opened_ms``: by then the subscribers of before a crash had
         gone. Returns (topic, group) of those deleted. Raises ``DiskFull``."""
         ended = []
-        for group_id in self.tables.ephemeral:
-            group = self.tables.groups[group_id]
-            if self.main_group(group_id) != group_id or has_readers(group_id):
+        for group_id in self._tables.ephemeral:
+            group = self._tables.groups[group_id]
+            if self.main(group_id) != group_id or has_readers(group_id):
                 continue
             left_ms = max(group.seen_ms, opened_ms) if group.has_readers else group.seen_ms
             if now_ms - max(left_ms, group.record.created_ms) >= group.record.ephemeral_ms:
-                ended.append((self.tables.topics[group.record.topic_id].record.name, group.record.name))
+                ended.append((self._tables.topics[group.record.topic_id].record.name, group.record.name))
         for topic, name in ended:
-            self.delete_group(topic, name)
+            self.delete(topic, name)
         return ended
+
+
+class Holders:
+    """The numbers under which subscriptions hold leases."""
+
+    def __init__(self, engine: Engine, groups: Groups) -> None:
+        self._tables, self._groups = engine.tables, groups
+        self._free: deque[int] = deque(range(1, HOLDERS))
+        #: Of subscribers that vanished and whose leases have not ended.
+        self._draining: deque[int] = deque()
+        #: Holder → the groups that deliver to it.
+        self.groups: dict[int, list[int]] = {}
+
+    def acquire(self, group_id: int) -> int:
+        """A number under which one subscription holds leases."""
+        for _ in range(len(self._draining)):
+            holder = self._draining.popleft()
+            (self._draining if self.outstanding(holder) else self._free).append(holder)
+        if not self._free:
+            raise TooManySubscriptions(f"there are {HOLDERS - 1} subscriptions already")
+        holder = self._free.popleft()
+        self.groups[holder] = self._groups.parts_of(group_id)
+        return holder
+
+    def drop(self, holder: int) -> None:
+        """The subscriber vanished: its leases stay until they end, so that it can still ack when it comes back."""
+        self.groups.pop(holder, None)
+        self._draining.append(holder)
+
+    def count(self, group_ids: Iterable[int]) -> int:
+        """How many subscriptions there are of these groups, also those that were given nothing yet."""
+        wanted = set(group_ids)
+        return sum(not wanted.isdisjoint(groups) for groups in self.groups.values())
+
+    def outstanding(self, holder: int) -> int:
+        """How many un-acked messages a subscription holds."""
+        return self._tables.outstanding(holder)

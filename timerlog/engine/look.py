@@ -10,38 +10,36 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tickwheel_native import ffi
 from timerlog.commitlog.records import TopicRecord
-from timerlog.engine.drop import Dropping
 from timerlog.engine.groups import Groups
-from timerlog.engine.prepared import Prepared
-from timerlog.engine.replay_dead import Reviving
-from timerlog.engine.select import Selecting
-from timerlog.engine.state import check_transaction_id
-from timerlog.engine.transaction import OpenTransaction
-from timerlog.layout import ROW, MessageState
+from timerlog.engine.state import Engine
+from timerlog.engine.topics import Topics
+from timerlog.layout import ROW, Int64Array, MessageState, UInt64Array
 from timerlog.names import shard_name
 from timerlog.settings import effective_settings
+from timerlog.tables.lateness import Lateness
 from timerlog.wheel.forecast import WheelPicture
 
 _HASH_ROWS: Final = 262_144
 
 
-class Control(Prepared, Reviving, Selecting, Dropping, Groups):
-    def new_transaction(self, transaction_id: bytes, now_ms: int) -> OpenTransaction:
-        """A transaction to put parts into; ``close`` it in any case. ``transaction_id``: 16 bytes by which it is known
-        when it is repeated. Raises ``BadTransactionId``."""
-        check_transaction_id(transaction_id)
-        return OpenTransaction(self, transaction_id, now_ms)
+class Look:
+    """Tells of everything, and changes nothing."""
 
-    # -- looking --
+    def __init__(self, engine: Engine, topics: Topics, groups: Groups) -> None:
+        self._engine, self._topics, self._groups = engine, topics, groups
+        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
+        self._wheel, self._settings = engine.wheel, engine.settings
+        self._reserve, self._spare = engine.reserve, engine.spare
 
     def stats(self, now_ms: int) -> dict[str, int]:
         """Counts over everything; see docs/protocol.md, STATS_OK."""
-        topics = [self._native.topics[topic_id] for topic_id in self.tables.topics]
-        groups = [self._native.groups[group_id] for group_id in self.tables.groups]
+        topics = [self._native.topics[topic_id] for topic_id in self._tables.topics]
+        groups = [self._native.groups[group_id] for group_id in self._tables.groups]
         return {
             "now_ms": now_ms,
-            "tick_ms": self.wheel.tick_ms,
+            "tick_ms": self._wheel.tick_ms,
             "messages": sum(t.messages for t in topics),
             "scheduled": sum(t.scheduled for t in topics),
             "ready": sum(t.ready for t in topics),
@@ -51,39 +49,43 @@ class Control(Prepared, Reviving, Selecting, Dropping, Groups):
             "leased": sum(g.leased for g in groups),
             "topics": len(topics),
             "groups": len(groups),
-            "appended_bytes": self.log.appended_position,
-            "durable_bytes": self.log.durable_position,
+            "appended_bytes": self._log.appended_position,
+            "durable_bytes": self._log.durable_position,
             "disk_bytes": self.disk_bytes(),
-            "syncs": self.log.syncs,
+            "syncs": self._log.syncs,
         }
 
     def disk_bytes(self) -> int:
-        held = self.spare.size_bytes + self.reserve.size_bytes
-        return self.log.disk_bytes() + self.tables.disk_bytes() + self.wheel.disk_bytes() + held
+        held = self._spare.size_bytes + self._reserve.size_bytes
+        return self._log.disk_bytes() + self._tables.disk_bytes() + self._wheel.disk_bytes() + held
 
     def topics(self) -> list[dict[str, Any]]:
         """One entry a topic; see docs/protocol.md, TOPICS_OK."""
-        return [self.topic_entry(topic_id) for topic_id in self.tables.topics]
+        return [self.topic_entry(topic_id) for topic_id in self._tables.topics]
 
     def purged_messages(self, topic_id: int) -> int:
         """How many messages of a topic, its shards included, were purged."""
-        return sum(int(self._native.topics[part].purged_messages) for part in self.shards_of(topic_id))
+        return sum(
+            int(self._native.topics[part].purged_messages) for part in self._topics.shards_of(topic_id)
+        )
 
     def groups_of(self, topic: str) -> list[int]:
         """The groups of a topic and of its shards. Raises ``UnknownTopic``."""
-        topic_id = self.topic(topic).topic_id
-        parts = {topic_id, *self.shards_of(topic_id)}
-        return [group_id for part in parts for group_id in self.tables.topics[part].groups.values()]
+        topic_id = self._topics.record(topic).topic_id
+        parts = {topic_id, *self._topics.shards_of(topic_id)}
+        return [group_id for part in parts for group_id in self._tables.topics[part].groups.values()]
 
     def describe_topic(self, topic: str) -> dict[str, Any]:
         """A topic's settings, its own and those that hold, and its shards; docs/protocol.md, GET_TOPIC_OK. Raises
         ``UnknownTopic``."""
-        return self.describe(self.topic(topic))
+        return self.describe(self._topics.record(topic))
 
     def describe(self, record: TopicRecord) -> dict[str, Any]:
         """The same for what a topic will be as soon as its record is written."""
-        known = record.topic_id in self.tables.topics
-        counts = [self._native.topics[part] for part in self.shards_of(record.topic_id)] if known else []
+        known = record.topic_id in self._tables.topics
+        counts = (
+            [self._native.topics[part] for part in self._topics.shards_of(record.topic_id)] if known else []
+        )
         return {
             "name": record.name,
             "topic_id": record.topic_id,
@@ -91,7 +93,7 @@ class Control(Prepared, Reviving, Selecting, Dropping, Groups):
             "paused": record.paused,
             "shards": [shard_name(i, record.shards) for i in range(record.shards)],
             "settings": msgspec.to_builtins(record.settings),
-            "effective": effective_settings(record.settings, self.settings),
+            "effective": effective_settings(record.settings, self._settings),
             "messages": sum(int(count.messages) for count in counts),
             "scheduled": sum(int(count.scheduled) for count in counts),
             "ready": sum(int(count.ready) for count in counts),
@@ -99,9 +101,9 @@ class Control(Prepared, Reviving, Selecting, Dropping, Groups):
 
     def topic_entry(self, topic_id: int) -> dict[str, Any]:
         """A topic with shards counts what they hold together; each of them has an entry of its own as well."""
-        topic = self.tables.topics[topic_id]
-        counts = [self._native.topics[part] for part in self.shards_of(topic_id)]
-        parent = self.tables.topics.get(topic.record.parent)
+        topic = self._tables.topics[topic_id]
+        counts = [self._native.topics[part] for part in self._topics.shards_of(topic_id)]
+        parent = self._tables.topics.get(topic.record.parent)
         return {
             "name": topic.record.name,
             "topic_id": topic_id,
@@ -111,44 +113,57 @@ class Control(Prepared, Reviving, Selecting, Dropping, Groups):
             "scheduled": sum(int(count.scheduled) for count in counts),
             "ready": sum(int(count.ready) for count in counts),
             "cancelled": sum(int(count.cancelled) for count in counts),
-            "groups": [self.describe_group(group_id) for group_id in topic.groups.values()],
+            "groups": [self._groups.describe(group_id) for group_id in topic.groups.values()],
         }
+
+    def lateness_ms(self, ids: UInt64Array, now_ms: int) -> Int64Array:
+        """By how much it is past the time of messages; one sent with a time in the past was due when it came."""
+        rows = self._tables.rows
+        due_ms = self._engine.spread(rows["deliver_at_ms"][ids], ids)
+        late_ms: Int64Array = now_ms - np.maximum(due_ms, rows["created_ms"][ids])
+        return np.maximum(late_ms, 0)
+
+    def count_lateness(self, into: Lateness, ids: UInt64Array, now_ms: int) -> None:
+        """Adds to a histogram by how much it is past the time of messages."""
+        if len(ids):
+            pointer = ffi.from_buffer("uint64_t[]", np.ascontiguousarray(ids))
+            into.take(self._native, 0, pointer, ffi.NULL, len(ids), now_ms)
 
     def wheel_picture(self, now_ms: int, horizons_ms: Sequence[int] | None = None) -> WheelPicture:
         """Occupied slots by level and what is due when; see docs/protocol.md, WHEEL_OK. It is begun, and counts while
         it is stepped."""
-        return WheelPicture(self._native, self.wheel, now_ms, horizons_ms)
+        return WheelPicture(self._native, self._wheel, now_ms, horizons_ms)
 
     def state_hash(self) -> str:
         """A SHA-256 over everything that the log determines: a replay of the log gives the same."""
         digest = hashlib.sha256()
-        digest.update(msgspec.msgpack.encode(self.tables.answers.dump()))
-        for start in range(int(self._native.first_id), self.tables.next_id, _HASH_ROWS):
-            rows = self.tables.rows[start : min(start + _HASH_ROWS, self.tables.next_id)]
+        digest.update(msgspec.msgpack.encode(self._tables.answers.dump()))
+        for start in range(int(self._native.first_id), self._tables.next_id, _HASH_ROWS):
+            rows = self._tables.rows[start : min(start + _HASH_ROWS, self._tables.next_id)]
             there = np.flatnonzero(rows["state"])
             digest.update((there + start).data)
             for field in ROW.names or ():
                 digest.update(np.ascontiguousarray(rows[field][there]).data)
-        for name, content in sorted(self.tables.documents.items()):
+        for name, content in sorted(self._tables.documents.items()):
             digest.update(name.encode() + b"\0" + content)
-        for topic_id in sorted(self.tables.topics):
-            topic, counts = self.tables.topics[topic_id], self._native.topics[topic_id]
+        for topic_id in sorted(self._tables.topics):
+            topic, counts = self._tables.topics[topic_id], self._native.topics[topic_id]
             digest.update(f"{topic.record} {counts.count} {counts.messages} {counts.cancelled}".encode())
             first, end = int(counts.first_seq), int(counts.count)
             seqs, ids = self._arrivals(topic_id, topic.arrivals.items["id"][first:end], first)
             digest.update(seqs.data)
             digest.update(ids.data)
-        for group_id in sorted(self.tables.groups):
+        for group_id in sorted(self._tables.groups):
             self._hash_group(digest, group_id)
-        digest.update(repr(list(self.tables.free_groups.items())).encode())
-        digest.update(repr(self.tables.name_fences.dump()).encode())
+        digest.update(repr(list(self._tables.free_groups.items())).encode())
+        digest.update(repr(self._tables.name_fences.dump()).encode())
         return digest.hexdigest()
 
     def _arrivals(
         self, topic_id: int, ids: npt.NDArray[np.uint64], first_seq: int
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Number and id of what is in a topic: not of what was purged, or given another time and comes again."""
-        rows = self.tables.rows[ids]
+        rows = self._tables.rows[ids]
         seqs = np.arange(first_seq, first_seq + len(ids), dtype=np.uint64)
         there = (
             (rows["state"] == MessageState.READY)
@@ -158,7 +173,7 @@ class Control(Prepared, Reviving, Selecting, Dropping, Groups):
         return seqs[there], ids[there]
 
     def _hash_group(self, digest: Any, group_id: int) -> None:
-        group, counts = self.tables.groups[group_id], self._native.groups[group_id]
+        group, counts = self._tables.groups[group_id], self._native.groups[group_id]
         digest.update(f"{group.record} {counts.deliveries} {counts.acked}".encode())
         first = int(self._native.topics[group.record.topic_id].first_seq)
         rows = group.deliveries.items[first : counts.high_seq]

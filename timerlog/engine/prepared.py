@@ -14,8 +14,14 @@ import msgspec
 import numpy as np
 
 from timerlog.commitlog.records import MessageView, Outbound, send_payload
-from timerlog.engine.change import CANCELLED, DELIVERED, EXPIRED, READY, SCHEDULED, Changing
-from timerlog.engine.state import INTERNAL
+from timerlog.engine.change import CANCELLED, DELIVERED, EXPIRED, READY, SCHEDULED, Change
+from timerlog.engine.changed import Changes
+from timerlog.engine.commit import Commit
+from timerlog.engine.groups import Groups
+from timerlog.engine.produce import Produce
+from timerlog.engine.select import Select
+from timerlog.engine.state import INTERNAL, Engine, LogWriter
+from timerlog.engine.topics import Topics
 from timerlog.errors import DECODE_ERRORS, TransactionRefused
 from timerlog.layout import MessageState, RecordType
 from timerlog.names import PREPARED_HEADER, PREPARED_SUFFIX
@@ -23,13 +29,31 @@ from timerlog.names import PREPARED_HEADER, PREPARED_SUFFIX
 GROUP: Final = "checks"
 
 
-class Prepared(Changing):
-    def open_prepared(self, topic: str, settings: Mapping[str, Any], now_ms: int) -> int:
+class Prepared:
+    """Keeps prepared messages, and decides about them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        writer: LogWriter,
+        topics: Topics,
+        groups: Groups,
+        produce: Produce,
+        commit: Commit,
+        change: Change,
+        select: Select,
+        changes: Changes,
+    ) -> None:
+        self._writer, self._topics, self._groups, self._produce = writer, topics, groups, produce
+        self._commit, self._change, self._select, self._changes = commit, change, select, changes
+        self._tables, self._native = engine.tables, engine.native
+
+    def open(self, topic: str, settings: Mapping[str, Any], now_ms: int) -> int:
         """The number of the topic in which prepared messages of ``topic`` wait; ``settings`` hold if it is new."""
-        known = self.tables.topic_ids.get(topic + PREPARED_SUFFIX)
+        known = self._tables.topic_ids.get(topic + PREPARED_SUFFIX)
         if known is None:
-            known = self.create_topic(topic + PREPARED_SUFFIX, settings, 0, now_ms).topic_id
-        self.open_group(known, GROUP, now_ms)
+            known = self._topics.create(topic + PREPARED_SUFFIX, settings, 0, now_ms).topic_id
+        self._groups.open(known, GROUP, now_ms)
         return known
 
     def decide(self, ids: Sequence[int], *, commit: bool, now_ms: int) -> tuple[list[str], list[int]]:
@@ -46,11 +70,11 @@ class Prepared(Changing):
 
     def decide_one(self, message_id: int, *, commit: bool, now_ms: int) -> tuple[str, int]:
         """As ``decide``, for one message."""
-        state = int(self._judge_ids(np.array([message_id], np.uint64))[0])
+        state = int(self._change.judge(np.array([message_id], np.uint64))[0])
         if state not in (SCHEDULED, READY, DELIVERED, CANCELLED, EXPIRED):
             return "not_found", 0
         view = MessageView.read(self._native, message_id)
-        name = self.tables.topics[view.topic_id].record.name
+        name = self._tables.topics[view.topic_id].record.name
         if not name.endswith(PREPARED_SUFFIX):
             return "not_found", 0
         topic = name.removesuffix(PREPARED_SUFFIX)
@@ -58,28 +82,28 @@ class Prepared(Changing):
         # One that was committed ends as expired, one that was rolled back as cancelled: then each can say so again,
         # whatever became of the message meanwhile.
         if state == EXPIRED:
-            return "already_committed", self._find(self.tables.topic_ids.get(topic, 0), key)
+            return "already_committed", self._select.find_key(self._tables.topic_ids.get(topic, 0), key)
         if state == CANCELLED:
             return "already_rolled_back", 0
         if not commit:
-            self.decided(("rolled_back", 0))
-            self._stop(np.array([message_id], np.uint64))
+            self._writer.decided(("rolled_back", 0))
+            self._change.stop(np.array([message_id], np.uint64))
             return "rolled_back", 0
-        return self._commit(message_id, topic, key, view, now_ms)
+        return self._commit_one(message_id, topic, key, view, now_ms)
 
-    def _commit(
+    def _commit_one(
         self, message_id: int, topic: str, key: bytes, view: MessageView, now_ms: int
     ) -> tuple[str, int]:
         ids = np.array([message_id], np.uint64)
-        topic_id = self.tables.topic_ids.get(topic)
+        topic_id = self._tables.topic_ids.get(topic)
         if topic_id is None:
             return "refused", 0  # the topic was deleted
-        earlier = self._find(topic_id, key)
+        earlier = self._select.find_key(topic_id, key)
         if earlier:  # a message of this key was sent in the meantime: it counts once, as it would with send
-            revoked = self._holders_of_messages(ids)
-            self.decided(("already_committed", earlier))
-            self._end(ids, RecordType.EXPIRED, MessageState.EXPIRED)
-            self._revoked.extend(revoked)
+            revoked = self._groups.holders_of(ids)
+            self._writer.decided(("already_committed", earlier))
+            self._change.end(ids, RecordType.EXPIRED, MessageState.EXPIRED)
+            self._changes.revoked.extend(revoked)
             return "already_committed", earlier
         try:
             fields = msgspec.msgpack.decode(view.headers, type=dict[str, Any])
@@ -89,12 +113,12 @@ class Prepared(Changing):
         headers = msgspec.msgpack.encode(fields) if fields else b""
         message = Outbound(view.body, key, headers, view.order, view.priority)
         try:
-            send = self.judge_send(send_payload(topic_id, [message], deliver_at_ms), now_ms)
+            send = self._produce.judge(send_payload(topic_id, [message], deliver_at_ms), now_ms)
         except TransactionRefused:
             return "refused", 0  # its time or its size is not allowed
         ending = (RecordType.EXPIRED, 0, ids.tobytes())
-        revoked = self._holders_of_messages(ids)
-        self.decided(("committed", self.tables.next_id))
-        new_id = self.commit_records(INTERNAL, [send], [ending], now_ms)[0][0]
-        self._revoked.extend(revoked)
+        revoked = self._groups.holders_of(ids)
+        self._writer.decided(("committed", self._tables.next_id))
+        new_id = self._commit.write(INTERNAL, [send], [ending], now_ms)[0][0]
+        self._changes.revoked.extend(revoked)
         return "committed", new_id

@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from tickwheel_native import Buffer, ffi, lib
-from timerlog.engine.topics import Topics
-from timerlog.errors import DiskFull, StoreError
+from timerlog.engine.space import Space
+from timerlog.engine.state import Engine
+from timerlog.errors import DiskFull, StoreError, TransactionRefused, UnknownTopic
 from timerlog.layout import MAX_BATCH
 
 FRAME_HEAD_BYTES: Final = 16
@@ -33,6 +34,12 @@ class Stop(IntEnum):
     FORBIDDEN = 7  #: the caller may not send to this topic
 
 
+_SEND: Final = 12
+_FIRST_EXCEPTION: Final = 32  # in a SEND_OK frame
+_CODES: Final = (
+    "", "duplicate", "body_too_large", "bad_time", "key_too_long", "headers_too_large", "order_key_too_long",
+    "duplicate",
+)  # fmt: skip
 _WITH_FRAME: Final = (Stop.OTHER_FRAME, Stop.BAD_FRAME, Stop.UNKNOWN_TOPIC, Stop.DISK_FULL, Stop.FORBIDDEN)
 
 
@@ -78,14 +85,25 @@ class SendRights:
         return True
 
 
-class Producing(Topics):
-    _replies: Any
-    _ingested: Any
+@dataclass(frozen=True, slots=True)
+class JudgedSend:
+    """A SEND payload that can be stored as it is."""
 
-    def _make_producing(self) -> None:
+    payload: Buffer
+    count: int
+    log_bytes: int
+
+
+class Produce:
+    """Takes sends in: whole frames from a socket, and sends that were judged before and are stored as a part of a
+    transaction."""
+
+    def __init__(self, engine: Engine, space: Space) -> None:
+        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
+        self._reserve, self._space = engine.reserve, space
         self._replies = np.empty(_REPLIES_BYTES, np.uint8)
-        self._replies_pointer = ffi.cast("uint8_t *", self._replies.ctypes.data)
-        self._ingested = ffi.new("tw_ingested *")
+        self._replies_pointer: Any = ffi.cast("uint8_t *", self._replies.ctypes.data)
+        self._ingested: Any = ffi.new("tw_ingested *")
 
     def ingest(self, data: Buffer, now_ms: int, rights: SendRights | None = None) -> Ingested:
         """Stores every whole SEND frame at the head of ``data``, in one pass of C, up to the first other frame. With
@@ -125,14 +143,14 @@ class Producing(Topics):
             if stop < Need.FLUSH:
                 break
             try:
-                with self.reserve.closed():
+                with self._reserve.closed():
                     self._provide(stop, int(result.need))
             except DiskFull:
                 stop = Stop.DISK_FULL
                 consumed += FRAME_HEAD_BYTES + int(result.stop_payload_bytes)
                 break
         if messages:
-            self.log.touched()
+            self._log.touched()
         frame, flags = None, 0
         if stop in _WITH_FRAME:
             flags = int.from_bytes(memoryview(data)[payload_offset - 7 : payload_offset - 4], "little")
@@ -140,22 +158,79 @@ class Producing(Topics):
             frame = (int(result.stop_type), int(result.stop_correlation), payload)
         answer = b"".join(replies)
         exceptions = (len(answer) - frames * _REPLY_BYTES) // _EXCEPTION_BYTES
-        position = self.log.appended_position
+        position = self._log.appended_position
         return Ingested(consumed, messages, answer, position, Stop(stop), frame, exceptions, flags)
 
     def _provide(self, need: int, amount: int) -> None:
         """Provides what the next frame needs, before anything of it is stored. Raises ``DiskFull``."""
         match need:
             case Need.FLUSH:
-                self.log.flush()
+                self._log.flush()
             case Need.DISK:
-                self.log.flush()
-                self.log.make_room(amount)
+                self._log.flush()
+                self._log.make_room(amount)
             case Need.ROWS:
-                self._promise_rows(amount)
+                self._space.promise_rows(amount)
             case Need.KEYS:
-                self.tables.grow_keys(amount)
+                self._tables.grow_keys(amount)
             case Need.REPLIES:
                 pass  # the replies so far were taken out of the buffer
             case _:
                 raise StoreError(f"unknown need {need}")
+
+    # -- as a part of a transaction --
+
+    def judge(self, payload: Buffer, now_ms: int) -> JudgedSend:
+        """Whether a SEND payload can be stored as it is, all of it. Raises ``ValueError`` for one that does not add up,
+        ``UnknownTopic``, ``TransactionRefused``."""
+        codes, earlier = np.empty(MAX_BATCH, np.uint32), np.empty(MAX_BATCH, np.uint64)
+        log_bytes = ffi.new("uint64_t *")
+        count = lib.tw_send_check(
+            self._native, ffi.from_buffer("uint8_t[]", payload), len(payload), now_ms,
+            ffi.from_buffer("uint32_t[]", codes), ffi.from_buffer("uint64_t[]", earlier), log_bytes,
+        )  # fmt: skip
+        if count == -2:
+            raise UnknownTopic("a transaction sends to a topic that does not exist")
+        if count < 0:
+            raise ValueError("the columns of a send do not add up")
+        refused = np.flatnonzero(codes[:count])
+        if len(refused):
+            index = int(refused[0])
+            reason = _CODES[int(codes[index])]
+            which = f" (it is message {int(earlier[index])})" if earlier[index] else ""
+            raise TransactionRefused(
+                f"message {index} of a send cannot be stored: {reason}{which}",
+                index=index,
+                message_id=int(earlier[index]),
+                reason=reason,
+            )
+        return JudgedSend(payload, int(count), int(log_bytes[0]))
+
+    def stage(self, send: JudgedSend, now_ms: int) -> tuple[int, int]:
+        """Stores a judged send, for which there is room, in the transaction that is being staged: (first id, count).
+        Raises ``TransactionRefused``: then the transaction must be taken back."""
+        first_id, payload = self._tables.next_id, send.payload
+        frame = bytearray(FRAME_HEAD_BYTES) + bytes(payload)
+        target = ffi.from_buffer("uint8_t[]", frame)
+        lib.tw_finish_frame(target, len(payload), _SEND, 0)
+        self._ingest_whole(target, len(frame), now_ms)
+        count = self._tables.next_id - first_id
+        if count != send.count:
+            index = int.from_bytes(self._replies[_FIRST_EXCEPTION : _FIRST_EXCEPTION + 4].tobytes(), "little")
+            raise TransactionRefused(
+                "two messages of the transaction have the same key", index=index, reason="duplicate"
+            )
+        return first_id, count
+
+    def _ingest_whole(self, frame: Any, count: int, now_ms: int) -> None:
+        result = self._ingested
+        while True:
+            lib.tw_ingest(
+                self._native, frame, count, now_ms, self._replies_pointer, len(self._replies), result
+            )
+            if result.consumed_bytes == count:
+                return
+            if result.stop != 13:  # only the key index grows on demand: everything else is there
+                raise StoreError(f"a judged send stopped with {result.stop}")
+            with self._reserve.closed():
+                self._tables.grow_keys(int(result.need))

@@ -9,8 +9,15 @@ import msgspec
 import numpy as np
 
 from timerlog.commitlog.records import MessageView, Outbound, pack_redeliver, send_payload
-from timerlog.engine.change import DELIVERED, READY, SCHEDULED, Changing
-from timerlog.engine.state import INTERNAL, Control
+from timerlog.engine.change import DELIVERED, READY, SCHEDULED, Change
+from timerlog.engine.changed import Changes
+from timerlog.engine.commit import Commit
+from timerlog.engine.groups import Groups
+from timerlog.engine.produce import Produce
+from timerlog.engine.select import Select
+from timerlog.engine.settle import Settle
+from timerlog.engine.state import INTERNAL, Control, Engine, LogWriter
+from timerlog.engine.topics import Topics
 from timerlog.errors import DECODE_ERRORS
 from timerlog.layout import (
     RESET_ATTEMPTS,
@@ -27,25 +34,45 @@ _GONE, _DEAD, _NOT_DEAD, _ENDED = range(4)
 _RESULTS: Final = ("sent_again", "replayed", "not_dead", "ended")
 
 
-class Reviving(Changing):
-    def replay_dead(self, topic: str, ids: Sequence[int], now_ms: int) -> dict[str, int]:
+class ReplayDead:
+    """Gives dead letters back."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        writer: LogWriter,
+        topics: Topics,
+        groups: Groups,
+        produce: Produce,
+        commit: Commit,
+        settle: Settle,
+        change: Change,
+        select: Select,
+        changes: Changes,
+    ) -> None:
+        self._writer, self._topics, self._groups, self._produce = writer, topics, groups, produce
+        self._commit, self._settle, self._change, self._select = commit, settle, change, select
+        self._changes = changes
+        self._tables, self._native = engine.tables, engine.native
+
+    def replay(self, topic: str, ids: Sequence[int], now_ms: int) -> dict[str, int]:
         """Gives dead letters back to the groups that gave them up; counts of ``replayed``, ``sent_again`` (the original
         was purged, so the copy goes to all groups), ``not_dead`` (the group has the original again, or is done with it:
         only the letter goes), ``ended`` (the original was cancelled or has expired: the letter stays) and
         ``not_found``. Raises ``DiskFull``, ``TransactionRefused``; those before that were replayed."""
         counts: dict[str, int] = {}
         for message_id in ids:
-            result = self.replay_letter(topic, message_id, now_ms)
+            result = self.replay_one(topic, message_id, now_ms)
             counts[result] = counts.get(result, 0) + 1
         return counts
 
-    def replay_letter(self, topic: str, message_id: int, now_ms: int) -> str:
+    def replay_one(self, topic: str, message_id: int, now_ms: int) -> str:
         """As ``replay_dead``, for one letter; what became of it."""
         letter = np.array([message_id], np.uint64)
-        if int(self._judge_ids(letter)[0]) not in (SCHEDULED, READY, DELIVERED):
+        if int(self._change.judge(letter)[0]) not in (SCHEDULED, READY, DELIVERED):
             return "not_found"
         view = MessageView.read(self._native, message_id)
-        if self.tables.topics[view.topic_id].record.name != dead_topic(topic):
+        if self._tables.topics[view.topic_id].record.name != dead_topic(topic):
             return "not_found"
         try:
             story = msgspec.msgpack.decode(view.headers, type=dict[str, Any])[DEAD_HEADER]
@@ -60,8 +87,8 @@ class Reviving(Changing):
         if verdict == _DEAD:
             self._revive(letter, original, group, now_ms)
         elif verdict == _NOT_DEAD:
-            self.decided(_RESULTS[verdict])
-            self._stop(letter)
+            self._writer.decided(_RESULTS[verdict])
+            self._change.stop(letter)
         elif verdict == _GONE:
             self._send_again(letter, topic, key, view, now_ms)
         return _RESULTS[verdict]
@@ -69,56 +96,56 @@ class Reviving(Changing):
     def _is_of(self, topic: str, original: int) -> bool:
         """Whether a message is of this topic, as far as that is known still. A story is a header, and producers write
         headers: one that names the message of another topic must not bring that back."""
-        if not 0 < original < self.tables.next_id:
+        if not 0 < original < self._tables.next_id:
             return True
-        found = self.tables.topics.get(int(self.tables.rows[original]["topic_id"]))
+        found = self._tables.topics.get(int(self._tables.rows[original]["topic_id"]))
         return found is None or found.record.name.partition("/")[0] == topic
 
     def _judge_original(self, original: int, group: str) -> int:
         """What became of a dead message in the group that gave it up."""
-        if not 0 < original < self.tables.next_id:
+        if not 0 < original < self._tables.next_id:
             return _GONE
-        row = self.tables.rows[original]
-        topic = self.tables.topics.get(int(row["topic_id"]))
+        row = self._tables.rows[original]
+        topic = self._tables.topics.get(int(row["topic_id"]))
         if topic is None or row["state"] in (MessageState.NONE, MessageState.DROPPED):
             return _GONE
         if row["state"] != MessageState.READY or group not in topic.groups:
             return _ENDED
         group_id, seq = topic.groups[group], int(row["topic_seq"])
-        if seq < self.tables.groups[group_id].record.start_seq:
+        if seq < self._tables.groups[group_id].record.start_seq:
             return _ENDED
         if seq >= int(self._native.groups[group_id].allocated):
             return _NOT_DEAD
-        state = self.tables.groups[group_id].deliveries.items["state"][seq]
+        state = self._tables.groups[group_id].deliveries.items["state"][seq]
         return _DEAD if state == DeliveryState.DEAD else _NOT_DEAD
 
     def _revive(self, letter: UInt64Array, original: int, group: str, now_ms: int) -> None:
-        row = self.tables.rows[original]
-        group_id, seq = self.tables.topics[int(row["topic_id"])].groups[group], int(row["topic_seq"])
-        epoch = int(self.tables.groups[group_id].deliveries.items["epoch"][seq])
+        row = self._tables.rows[original]
+        group_id, seq = self._tables.topics[int(row["topic_id"])].groups[group], int(row["topic_seq"])
+        epoch = int(self._tables.groups[group_id].deliveries.items["epoch"][seq])
         payload = pack_redeliver(np.array([(seq, 1, epoch, now_ms)], RUN), RESET_ATTEMPTS | WERE_DONE)
-        revoked = self._holders_of_messages(letter)
-        self.decided(_RESULTS[_DEAD])
-        self._write_together([(RecordType.REDELIVER, group_id, payload), _ending(letter)])
-        self._revoked.extend(revoked)
+        revoked = self._groups.holders_of(letter)
+        self._writer.decided(_RESULTS[_DEAD])
+        self._writer.write_together([(RecordType.REDELIVER, group_id, payload), _ending(letter)])
+        self._changes.revoked.extend(revoked)
         self._wake_revived(group_id, payload, now_ms)
 
     def _send_again(
         self, letter: UInt64Array, topic: str, key: bytes, view: MessageView, now_ms: int
     ) -> None:
-        topic_id = self.open_topic(topic, now_ms)
-        key = b"" if self._find(topic_id, key) else key
+        topic_id = self._topics.open(topic, now_ms)
+        key = b"" if self._select.find_key(topic_id, key) else key
         message = Outbound(view.body, key, view.headers, view.order, view.priority)
-        send = self.judge_send(send_payload(topic_id, [message]), now_ms)
-        revoked = self._holders_of_messages(letter)
-        self.decided(_RESULTS[_GONE])
-        self.commit_records(INTERNAL, [send], [_ending(letter)], now_ms)
-        self._revoked.extend(revoked)
+        send = self._produce.judge(send_payload(topic_id, [message]), now_ms)
+        revoked = self._groups.holders_of(letter)
+        self._writer.decided(_RESULTS[_GONE])
+        self._commit.write(INTERNAL, [send], [_ending(letter)], now_ms)
+        self._changes.revoked.extend(revoked)
 
     def _wake_revived(self, group_id: int, payload: bytes, now_ms: int) -> None:
         run = np.frombuffer(payload, RUN, offset=8)
-        self._woken.add(group_id)
-        self._expire(group_id, run["first"].copy(), run["epoch"].copy(), now_ms)
+        self._changes.woken.add(group_id)
+        self._settle.end_leases(group_id, run["first"].copy(), run["epoch"].copy(), now_ms)
 
 
 def _ending(letter: UInt64Array) -> Control:

@@ -1,4 +1,5 @@
-"""Which messages a filter means: vectorised over the tables, in parts, so that a caller can do other work between."""
+"""Which messages are meant, by key or by a filter, and what is told of them. Filters are vectorised over the tables, in
+parts, so that a caller can do other work between."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tickwheel_native import ffi, lib
 from timerlog.commitlog.records import MessageView
-from timerlog.engine.state import Core
+from timerlog.engine.state import Engine
 from timerlog.engine.topics import Topics
 from timerlog.errors import UnknownGroup
 from timerlog.layout import IN_RETRY, DeliveryState, MessageState, UInt64Array
+from timerlog.tables.tables import Tables
 
 PART: Final = 65_536
 _FOREVER_MS: Final = (1 << 63) - 1
@@ -37,16 +40,38 @@ class Filter:
     group: str | None = None
 
 
-class Selecting(Topics):
-    def select(self, topic_id: int, wanted: Filter, now_ms: int, after_id: int = 0) -> Iterator[UInt64Array]:
+class Select:
+    """Looks for messages."""
+
+    def __init__(self, engine: Engine, topics: Topics) -> None:
+        self._tables, self._native, self._topics = engine.tables, engine.native, topics
+
+    def find(self, topic: str, keys: Sequence[str]) -> list[int]:
+        """The ids of the messages with these keys; 0 where there is none."""
+        topic_id = self._tables.topic_ids.get(topic)
+        if topic_id is None:
+            return [0] * len(keys)
+        return [self.find_key(topic_id, key.encode()) for key in keys]
+
+    def find_key(self, topic_id: int, key: bytes) -> int:
+        """The id of the message with this key; 0: there is none."""
+        if not key:
+            return 0
+        return int(lib.tw_keys_find(self._native, topic_id, ffi.from_buffer("uint8_t[]", key), len(key)))
+
+    def matching(
+        self, topic_id: int, wanted: Filter, now_ms: int, after_id: int = 0
+    ) -> Iterator[UInt64Array]:
         """The ids that are meant, in parts (some may be empty); what changes in between counts as of its part, also
         that the topic is deleted. Raises ``UnknownGroup``."""
-        if topic_id not in self.tables.topics:
+        if topic_id not in self._tables.topics:
             return
-        topics = self.shards_of(topic_id)
-        if wanted.group is not None and not any(wanted.group in self.tables.topics[t].groups for t in topics):
+        topics = self._topics.shards_of(topic_id)
+        if wanted.group is not None and not any(
+            wanted.group in self._tables.topics[t].groups for t in topics
+        ):
             raise UnknownGroup(f"the topic has no group {wanted.group!r}")
-        start, end = after_id + 1, self.tables.next_id
+        start, end = after_id + 1, self._tables.next_id
         while start < end:
             stop = min(start + PART, end)
             yield self._select_part(topics, wanted, now_ms, start, stop)
@@ -55,9 +80,9 @@ class Selecting(Topics):
     def _select_part(
         self, topics: Sequence[int], wanted: Filter, now_ms: int, start: int, stop: int
     ) -> UInt64Array:
-        rows = self.tables.rows[start:stop]
+        rows = self._tables.rows[start:stop]
         state = rows["state"]
-        there = [topic_id for topic_id in topics if topic_id in self.tables.topics]
+        there = [topic_id for topic_id in topics if topic_id in self._tables.topics]
         mask = np.isin(rows["topic_id"], there) & (
             (state == MessageState.SCHEDULED) | (state == MessageState.READY)
         )
@@ -79,7 +104,7 @@ class Selecting(Topics):
             matches[:] = False
         for topic_id in np.unique(rows["topic_id"][in_topic]).tolist():
             mine = np.flatnonzero(in_topic & (rows["topic_id"] == topic_id))
-            groups = self.tables.topics[topic_id].groups
+            groups = self._tables.topics[topic_id].groups
             if not groups:
                 matches[mine] = (states is None or "ready" in states) and not wanted.epoch_min
             for name, group_id in groups.items():
@@ -88,8 +113,8 @@ class Selecting(Topics):
         return matches
 
     def _match_group(self, group_id: int, seqs: UInt64Array, wanted: Filter, now_ms: int) -> Mask:
-        names, times = delivery_states(self, group_id, seqs, now_ms)
-        known: Mask = (times >= wanted.epoch_min) & (seqs >= self.tables.groups[group_id].record.start_seq)
+        names, times = delivery_states(self._tables, group_id, seqs, now_ms)
+        known: Mask = (times >= wanted.epoch_min) & (seqs >= self._tables.groups[group_id].record.start_seq)
         if wanted.states is not None:
             known &= np.isin(names, [STATES.index(name) for name in wanted.states if name in STATES])
         return known
@@ -97,17 +122,17 @@ class Selecting(Topics):
     def browse(self, ids: UInt64Array, now_ms: int, max_body_bytes: int) -> list[dict[str, Any]]:
         """Messages that were selected, with their content; bodies are cut to ``max_body_bytes``. Those that have been
         purged since are left out."""
-        states = self.tables.rows["state"][ids]
+        states = self._tables.rows["state"][ids]
         there = ids[(states == MessageState.SCHEDULED) | (states == MessageState.READY)]
         return [self._entry(message_id, now_ms, max_body_bytes) for message_id in there.tolist()]
 
     def _entry(self, message_id: int, now_ms: int, max_body_bytes: int) -> dict[str, Any]:
-        row, view = self.tables.rows[message_id], MessageView.read(self._native, message_id)
+        row, view = self._tables.rows[message_id], MessageView.read(self._native, message_id)
         in_topic = row["state"] == MessageState.READY
         seqs = np.array([row["topic_seq"]], np.uint64)
         groups = []
-        for name, group_id in self.tables.topics[view.topic_id].groups.items() if in_topic else ():
-            states, times = delivery_states(self, group_id, seqs, now_ms)
+        for name, group_id in self._tables.topics[view.topic_id].groups.items() if in_topic else ():
+            states, times = delivery_states(self._tables, group_id, seqs, now_ms)
             groups.append({"group": name, "state": STATES[states[0]], "epoch": int(times[0])})
         return {
             "id": message_id,
@@ -125,14 +150,14 @@ class Selecting(Topics):
 
     def message(self, message_id: int, now_ms: int, max_body_bytes: int) -> dict[str, Any] | None:
         """One message with how far each group is with it; None: it is not there, or not any more."""
-        if not 0 < message_id < self.tables.next_id:
+        if not 0 < message_id < self._tables.next_id:
             return None
-        row = self.tables.rows[message_id]
-        topic = self.tables.topics.get(int(row["topic_id"]))
+        row = self._tables.rows[message_id]
+        topic = self._tables.topics.get(int(row["topic_id"]))
         state = _MESSAGE_STATES.get(int(row["state"]))
         if topic is None or state is None:
             return None
-        parent = self.tables.topics.get(topic.record.parent)
+        parent = self._tables.topics.get(topic.record.parent)
         entry = self._entry(message_id, now_ms, max_body_bytes) | {
             "topic": topic.record.name if parent is None else parent.record.name,
             "state": state,
@@ -143,7 +168,7 @@ class Selecting(Topics):
 
     def _standing(self, group_id: int, seq: int) -> dict[str, Any]:
         """What more is told of one message in a group."""
-        group = self.tables.groups[group_id]
+        group = self._tables.groups[group_id]
         standing = {"group_id": group_id, "attempts": 0, "until_ms": 0, "done_ms": 0}
         if seq < group.record.start_seq:
             return standing | {"state": "not_its_own"}
@@ -169,14 +194,14 @@ STATES: Final = ("ready", "leased", "acked", "waiting", "dead")  # by DeliverySt
 
 
 def delivery_states(
-    core: Core, group_id: int, seqs: UInt64Array, now_ms: int
+    tables: Tables, group_id: int, seqs: UInt64Array, now_ms: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
     """(index in STATES, how often they were delivered) of messages in a group; a lease that has ended counts
     as waiting."""
-    reached = seqs < int(core.tables.native.groups[group_id].allocated)
-    rows = core.tables.groups[group_id].deliveries.items[np.where(reached, seqs, 0)]
+    reached = seqs < int(tables.native.groups[group_id].allocated)
+    rows = tables.groups[group_id].deliveries.items[np.where(reached, seqs, 0)]
     states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED).astype(np.uint8)
     ended = (states == DeliveryState.LEASED) & ((rows["time_ms"] <= now_ms) | (rows["flags"] & IN_RETRY != 0))
     states[ended] = DeliveryState.WAITING
-    fence = np.uint32(core.tables.native.groups[group_id].fence)
+    fence = np.uint32(tables.native.groups[group_id].fence)
     return states, np.where(reached & (rows["epoch"] > fence), rows["epoch"] - fence, 0).astype(np.uint32)

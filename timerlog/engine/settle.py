@@ -13,7 +13,9 @@ import numpy.typing as npt
 from tickwheel_native import ffi, lib
 from timerlog.commitlog.records import pack_nack, pack_returned
 from timerlog.engine.dead_letters import DeadLetters
-from timerlog.engine.state import Control, in_records
+from timerlog.engine.groups import Groups, Holders
+from timerlog.engine.state import Control, Engine, LogWriter, in_records
+from timerlog.engine.topics import Topics
 from timerlog.errors import BadTime
 from timerlog.layout import (
     IN_RETRY,
@@ -53,9 +55,22 @@ def _check_time(time_ms: int) -> None:
         raise BadTime(f"{time_ms} is not between 0 and {MAX_TIME_MS}")
 
 
-class Settling(DeadLetters):
-    #: (message id, why) of the receipts that ``mark_acks`` refused last.
-    last_refusals: list[tuple[int, str]]
+class Settle:
+    """Ends, extends and gives back leases."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        writer: LogWriter,
+        topics: Topics,
+        groups: Groups,
+        holders: Holders,
+        dead_letters: DeadLetters,
+    ) -> None:
+        self._engine, self._writer, self._topics = engine, writer, topics
+        self._groups, self._holders, self._dead_letters = groups, holders, dead_letters
+        self._tables, self._native, self._applier = engine.tables, engine.native, engine.applier
+        self._scratch = engine.scratch
 
     def release_holder(self, holder: int, now_ms: int, *, is_attempt: bool = True) -> int:
         """The subscriber left in good order: what it holds is given back at once. Returns how many. ``is_attempt``:
@@ -66,36 +81,42 @@ class Settling(DeadLetters):
             while some := self.release_some(holder, now_ms, MAX_BATCH, is_attempt=is_attempt):
                 released += some
         finally:
-            self.drop_holder(holder)
+            self._holders.drop(holder)
         return released
 
     def release_some(self, holder: int, now_ms: int, limit: int, *, is_attempt: bool = True) -> int:
         """Gives back up to ``limit`` messages that a subscriber holds, and returns how many; 0: it holds none any more.
         Raises ``DiskFull``."""
-        for group_id in self._holder_groups.get(holder, ()):
-            if group_id in self.tables.groups and self.outstanding(holder):
+        for group_id in self._holders.groups.get(holder, ()):
+            if group_id in self._tables.groups and self._holders.outstanding(holder):
                 released = self._release(group_id, holder, now_ms, limit, is_attempt)
                 if released:
                     return released
         return 0
 
     def _release(self, group_id: int, holder: int, now_ms: int, limit: int, is_attempt: bool) -> int:
-        self._out[0] = 0
+        self._scratch.out[0] = 0
         count = lib.tw_held_by(
-            self._native, group_id, holder, self._out, self._seqs_pointer, self._epochs_pointer, limit
+            self._native,
+            group_id,
+            holder,
+            self._scratch.out,
+            self._scratch.seqs_pointer,
+            self._scratch.epochs_pointer,
+            limit,
         )
         if not count:
             return 0
-        seqs, epochs = self._seqs[:count].copy(), self._epochs[:count].copy()
+        seqs, epochs = self._scratch.seqs[:count].copy(), self._scratch.epochs[:count].copy()
         if is_attempt:
-            runs = self.runs_of(seqs, epochs, np.full(count, now_ms, np.int64))
-            self._append_all(in_records(RecordType.RELEASE, group_id, runs))
+            runs = self._engine.runs_of(seqs, epochs, np.full(count, now_ms, np.int64))
+            self._writer.append_all(in_records(RecordType.RELEASE, group_id, runs))
             self._applier.release(group_id, runs)
         else:
             runs = self._unseen_runs(Receipts(group_id, seqs, epochs))
-            self._append_all(_returned(group_id, runs, now_ms))
+            self._writer.append_all(_returned(group_id, runs, now_ms))
             self._applier.returned(group_id, runs, now_ms)
-        return self._expire(group_id, seqs, epochs, now_ms)
+        return self.end_leases(group_id, seqs, epochs, now_ms)
 
     def return_unseen(self, group_id: int, holder: int, ids: Ints, epochs: Ints, now_ms: int) -> int:
         """Gives messages back that a subscriber holds, or held before its connection broke, and has not looked at:
@@ -105,26 +126,26 @@ class Settling(DeadLetters):
         receipts = [self._without_others(part, holder) for part in judged]
         with self._unmarked_on_error(receipts):
             parts = [(part, self._unseen_runs(part)) for part in receipts]
-            self._append_all(
+            self._writer.append_all(
                 [record for part, runs in parts for record in _returned(part.group_id, runs, now_ms)]
             )
         for part, runs in parts:
             self._applier.returned(part.group_id, runs, now_ms)
-            self._expire(part.group_id, part.seqs, part.epochs, now_ms)
+            self.end_leases(part.group_id, part.seqs, part.epochs, now_ms)
         return sum(len(part.seqs) for part, _ in parts)
 
     def _without_others(self, part: Receipts, holder: int) -> Receipts:
-        held_by = self.tables.groups[part.group_id].deliveries.items["holder"][part.seqs]
-        others = [one for one in np.unique(held_by).tolist() if one != holder and one in self._holder_groups]
+        held_by = self._tables.groups[part.group_id].deliveries.items["holder"][part.seqs]
+        others = [one for one in np.unique(held_by).tolist() if one != holder and one in self._holders.groups]
         theirs = np.isin(held_by, others)
         self.unmark_acks(part.group_id, part.seqs[theirs])
         return Receipts(part.group_id, part.seqs[~theirs], part.epochs[~theirs])
 
     def _unseen_runs(self, part: Receipts) -> Runs:
-        bases = self.tables.groups[part.group_id].deliveries.items["base_epoch"][part.seqs]
-        return self.runs_of(part.seqs, part.epochs, bases.astype(np.int64) + 1)
+        bases = self._tables.groups[part.group_id].deliveries.items["base_epoch"][part.seqs]
+        return self._engine.runs_of(part.seqs, part.epochs, bases.astype(np.int64) + 1)
 
-    def _expire(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> int:
+    def end_leases(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> int:
         """Moves messages whose lease or wait has ended back to waiting, or to the dead letters after their last
         attempt; one may have several timers. Returns how many were moved. What should be a dead letter and cannot be
         waits for delivery again."""
@@ -142,8 +163,8 @@ class Settling(DeadLetters):
     def _bury_or_requeue(self, group_id: int, seqs: UInt64Array, now_ms: int) -> None:
         """Makes dead letters of messages whose last lease has ended. Those that were given back or called for after
         their last attempt are delivered once more, and so are those that cannot become dead letters."""
-        leased = self.tables.groups[group_id].deliveries.items["state"][seqs] == DeliveryState.LEASED
-        again = np.concatenate([seqs[~leased], self.bury(group_id, seqs[leased], now_ms)])
+        leased = self._tables.groups[group_id].deliveries.items["state"][seqs] == DeliveryState.LEASED
+        again = np.concatenate([seqs[~leased], self._dead_letters.bury(group_id, seqs[leased], now_ms)])
         if len(again):
             lib.tw_requeue(self._native, group_id, ffi.from_buffer("uint64_t[]", again), len(again))
 
@@ -167,8 +188,8 @@ class Settling(DeadLetters):
         results, receipts = self._judge(group_id, ids, epochs, "nacked")
         with self._unmarked_on_error(receipts):
             parts = [(part, self._nack_runs(part, delay_ms, now_ms)) for part in receipts]
-            self.decided(results)
-            self._append_all(
+            self._writer.decided(results)
+            self._writer.append_all(
                 [
                     record
                     for part, runs in parts
@@ -183,7 +204,7 @@ class Settling(DeadLetters):
             self._applier.nack(part.group_id, runs, error)
             dead.update(self._bury_nacked(part, last, now_ms))
             # Those that could not be buried are among them; for the dead this does nothing.
-            self._expire(part.group_id, part.seqs, part.epochs, now_ms)
+            self.end_leases(part.group_id, part.seqs, part.epochs, now_ms)
         return [
             "dead" if result == "nacked" and message_id in dead else result
             for message_id, result in zip(ids, results, strict=True)
@@ -193,15 +214,15 @@ class Settling(DeadLetters):
         """Sets the timers of messages that are given back, and returns the runs to be logged."""
         times = now_ms + self._delays(part, delay_ms)
         later = times > now_ms
-        self._set_timers(part.group_id, part.seqs[later], part.epochs[later], times[later])
-        return self.runs_of(part.seqs, part.epochs, times)
+        self._engine.set_timers(part.group_id, part.seqs[later], part.epochs[later], times[later])
+        return self._engine.runs_of(part.seqs, part.epochs, times)
 
     def _bury_nacked(self, part: Receipts, last: npt.NDArray[np.bool_], now_ms: int) -> list[int]:
         """The ids of the messages that became dead letters of those that were given back after their last attempt."""
         seqs = part.seqs[last]
-        dead = np.setdiff1d(seqs, self.bury(part.group_id, seqs, now_ms))
-        topic_id = self.tables.groups[part.group_id].record.topic_id
-        ids: list[int] = self.tables.topics[topic_id].arrivals.items["id"][dead].tolist()
+        dead = np.setdiff1d(seqs, self._dead_letters.bury(part.group_id, seqs, now_ms))
+        topic_id = self._tables.groups[part.group_id].record.topic_id
+        ids: list[int] = self._tables.topics[topic_id].arrivals.items["id"][dead].tolist()
         return ids
 
     def extend(
@@ -216,7 +237,7 @@ class Settling(DeadLetters):
             receipts = [self._without_later(part, until_ms) for part in receipts]
         with self._unmarked_on_error(receipts):
             parts = [(part.group_id, self._extend_runs(part, until_ms)) for part in receipts]
-            self._append_all(
+            self._writer.append_all(
                 [record for part, runs in parts for record in in_records(RecordType.RELEASE, part, runs)]
             )
         for part_id, runs in parts:
@@ -224,14 +245,14 @@ class Settling(DeadLetters):
         return results
 
     def _without_later(self, part: Receipts, until_ms: int) -> Receipts:
-        later = self.tables.groups[part.group_id].deliveries.items["time_ms"][part.seqs] >= until_ms
+        later = self._tables.groups[part.group_id].deliveries.items["time_ms"][part.seqs] >= until_ms
         self.unmark_acks(part.group_id, part.seqs[later])
         return Receipts(part.group_id, part.seqs[~later], part.epochs[~later])
 
     def _extend_runs(self, part: Receipts, until_ms: int) -> Runs:
         times = np.full(len(part.seqs), until_ms, np.int64)
-        self._set_timers(part.group_id, part.seqs, part.epochs, times)
-        return self.runs_of(part.seqs, part.epochs, times)
+        self._engine.set_timers(part.group_id, part.seqs, part.epochs, times)
+        return self._engine.runs_of(part.seqs, part.epochs, times)
 
     # -- receipts --
 
@@ -240,11 +261,11 @@ class Settling(DeadLetters):
     ) -> tuple[list[str], list[Receipts]]:
         """Judges receipts: an answer for each, and those that still count by the group that delivered them: for a
         topic with shards there are several. Raises ``UnknownGroup``."""
-        if not self._is_sharded(self.group_record(group_id).topic_id):
+        if not self._topics.is_sharded(self._groups.record(group_id).topic_id):
             results, receipts = self._judge_in(group_id, ids, epochs, accepted)
             return results, [receipts]
         results, parts = ["not_found"] * len(ids), []
-        for part_id, mine in self._split_by_shard(group_id, np.array(ids, np.uint64)):
+        for part_id, mine in self._groups.split_by_shard(group_id, np.array(ids, np.uint64)):
             indexes = mine.tolist()
             answers, receipts = self._judge_in(
                 part_id, [ids[i] for i in indexes], [epochs[i] for i in indexes], accepted
@@ -265,7 +286,7 @@ class Settling(DeadLetters):
             ffi.from_buffer("uint32_t[]", codes),
         )  # fmt: skip
         seqs, kept = seqs[:good], kept[:good]
-        ended = self.tables.groups[group_id].deliveries.items["flags"][seqs] & IN_RETRY != 0
+        ended = self._tables.groups[group_id].deliveries.items["flags"][seqs] & IN_RETRY != 0
         self.unmark_acks(group_id, seqs[ended])
         answers = iter(np.where(ended, "lease_ended", accepted).tolist())
         results = [REFUSALS[code] or next(answers) for code in codes.tolist()]
@@ -286,16 +307,14 @@ class Settling(DeadLetters):
         seqs = np.ascontiguousarray(seqs)
         lib.tw_unmark_acks(self._native, group_id, ffi.from_buffer("uint64_t[]", seqs), len(seqs))
 
-    def mark_acks(self, group_id: int, ids: Ints, epochs: Ints) -> list[Receipts]:
-        """Judges receipts for a transaction and returns those that count, which are marked; what is refused is left in
-        ``last_refusals``. Raises ``UnknownGroup``."""
+    def mark_acks(
+        self, group_id: int, ids: Ints, epochs: Ints
+    ) -> tuple[list[Receipts], list[tuple[int, str]]]:
+        """Judges receipts for a transaction: those that count, which are marked, and (message id, why) of those that
+        are refused. Raises ``UnknownGroup``."""
         results, receipts = self._judge(group_id, ids, epochs, "acked")
-        self.last_refusals = [(i, r) for i, r in zip(ids, results, strict=True) if r != "acked"]
-        return [part for part in receipts if len(part.seqs)]
-
-    def runs_of(self, seqs: UInt64Array, epochs: UInt32Array, times: Int64Array) -> Runs:
-        """Runs that stay valid."""
-        return self._runs(seqs, epochs, times).copy()
+        refused = [(i, r) for i, r in zip(ids, results, strict=True) if r != "acked"]
+        return [part for part in receipts if len(part.seqs)], refused
 
     def _had_all_attempts(self, part: Receipts) -> npt.NDArray[np.bool_]:
         most = int(self._native.groups[part.group_id].max_attempts)
@@ -306,7 +325,7 @@ class Settling(DeadLetters):
 
     def _attempts(self, part: Receipts) -> UInt32Array:
         """Which attempt each receipt is for."""
-        bases = self.tables.groups[part.group_id].deliveries.items["base_epoch"][part.seqs]
+        bases = self._tables.groups[part.group_id].deliveries.items["base_epoch"][part.seqs]
         attempts: UInt32Array = part.epochs - bases
         return attempts
 
@@ -315,11 +334,6 @@ class Settling(DeadLetters):
             return np.full(len(part.seqs), delay_ms, np.int64)
         group = self._native.groups[part.group_id]
         low, high = int(group.min_backoff_ms), int(group.max_backoff_ms)
-        ids = self.tables.topics[int(group.topic_id)].arrivals.items["id"][part.seqs]
+        ids = self._tables.topics[int(group.topic_id)].arrivals.items["id"][part.seqs]
         pairs = zip(ids.tolist(), self._attempts(part).tolist(), strict=True)
         return np.array([lib.tw_backoff_ms(low, low, high, *pair) for pair in pairs], np.int64)
-
-    def _set_timers(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, times: Int64Array) -> None:
-        """A timer without its change is harmless, a change without its timer would never end. One that is not ahead of
-        the wheel, because the clock went back a little, goes off at the wheel's next tick. Raises ``DiskFull``."""
-        self.wheel.link(times, seqs, epochs, np.full(len(seqs), group_id, np.uint32))

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from timerlog.commitlog.records import TopicRecord
-from timerlog.engine.space import Reserving
-from timerlog.engine.state import Control
+from timerlog.engine.space import Space
+from timerlog.engine.state import Engine, LogWriter
 from timerlog.errors import BadName, BadTopicSettings, TooManyTopics, TopicExists, UnknownTopic
 from timerlog.layout import MessageState, RecordType
 from timerlog.names import DEAD_SUFFIX, MAX_NAME_CHARS_WITH_LETTERS, check_name, shard_name
@@ -21,10 +21,17 @@ MAX_SHARDS: Final = 256
 _CHUNK: Final = 65_536
 
 
-class Topics(Reserving):
-    def open_topic(self, name: str, now_ms: int, *, create: bool = True) -> int:
+class Topics:
+    """All topics of the store, by their names."""
+
+    def __init__(self, engine: Engine, writer: LogWriter, space: Space) -> None:
+        self._engine, self._writer, self._space = engine, writer, space
+        self._tables, self._native, self._wheel = engine.tables, engine.native, engine.wheel
+        self._settings = engine.settings
+
+    def open(self, name: str, now_ms: int, *, create: bool = True) -> int:
         """The topic's permanent number. Raises ``UnknownTopic``, ``BadName``, ``TooManyTopics``, ``DiskFull``."""
-        known = self.tables.topic_ids.get(name)
+        known = self._tables.topic_ids.get(name)
         if known is not None:
             return known
         check_name(name)
@@ -36,28 +43,28 @@ class Topics(Reserving):
             raise error
         return self._create(name, TopicSettings(), 0, now_ms).topic_id
 
-    def topic(self, name: str) -> TopicRecord:
+    def record(self, name: str) -> TopicRecord:
         """What holds for a topic now. Raises ``UnknownTopic``."""
-        topic_id = self.tables.topic_ids.get(name)
+        topic_id = self._tables.topic_ids.get(name)
         if topic_id is None:
             raise UnknownTopic(f"there is no topic {name!r}")
-        return self.tables.topics[topic_id].record
+        return self._tables.topics[topic_id].record
 
-    def create_topic(self, name: str, values: Mapping[str, Any], shards: int, now_ms: int) -> TopicRecord:
+    def create(self, name: str, values: Mapping[str, Any], shards: int, now_ms: int) -> TopicRecord:
         """Creating what is there with exactly these settings changes nothing: it is how a repeated request ends. Raises
         ``TopicExists``, ``BadName``, ``BadTopicSettings``, ``TooManyTopics``, ``DiskFull``."""
         check_name(name)
         if shards != 0 and not 2 <= shards <= MAX_SHARDS:
             raise BadTopicSettings(f"{shards} shards are not possible: 2 to {MAX_SHARDS}, or none")
         settings = check_topic_settings(dict(values))
-        if name not in self.tables.topic_ids:
+        if name not in self._tables.topic_ids:
             return self._create(name, settings, shards, now_ms, is_answer=True)
-        known = self.topic(name)
+        known = self.record(name)
         if (known.settings, known.shards, known.paused) != (settings, shards, False):
             raise TopicExists(f"there is a topic {name!r} already, and it has other settings")
         return known
 
-    def set_topic(
+    def set(
         self,
         name: str,
         values: Mapping[str, Any],
@@ -67,7 +74,7 @@ class Topics(Reserving):
     ) -> TopicRecord:
         """Changes some settings of a topic, all or none; those of ``unset`` go back to the broker's. Raises
         ``UnknownTopic``, ``BadTopicSettings``, ``DiskFull``."""
-        record = self.topic(name)
+        record = self.record(name)
         unknown = set(unset) - set(TopicSettings.__struct_fields__)
         if unknown:
             raise BadTopicSettings(f"a topic has no setting {sorted(unknown)[0]!r}")
@@ -76,28 +83,32 @@ class Topics(Reserving):
         changed = msgspec.structs.replace(
             record, settings=settings, paused=record.paused if paused is None else paused
         )
-        self.decided(changed)
+        self._writer.decided(changed)
         self._change_topics([changed, *self._shards_like(changed)], now_ms)
         return changed
 
-    def delete_topic(self, name: str) -> TopicRecord:
+    def delete(self, name: str) -> TopicRecord:
         """Deletes a topic with its messages and groups. Raises ``UnknownTopic``, ``DiskFull``."""
-        record = msgspec.structs.replace(self.topic(name), deleted=True)
+        record = msgspec.structs.replace(self.record(name), deleted=True)
         if record.parent:
             raise BadTopicSettings(f"{name!r} is a shard: delete the topic that it is a part of")
-        self.decided(record)
-        self._write_topics([*self._shards_like(record), record])
+        self._writer.decided(record)
+        self._write([*self._shards_like(record), record])
         return record
 
     def shards_of(self, topic_id: int) -> list[int]:
         """The numbers of the topics in which a topic's messages lie: its shards, or itself."""
-        record = self.tables.topics[topic_id].record
+        record = self._tables.topics[topic_id].record
         if not record.shards:
             return [topic_id]
         return [
-            self.tables.topic_ids[f"{record.name}/{shard_name(i, record.shards)}"]
+            self._tables.topic_ids[f"{record.name}/{shard_name(i, record.shards)}"]
             for i in range(record.shards)
         ]
+
+    def is_sharded(self, topic_id: int) -> bool:
+        """Whether a topic's messages lie in shards."""
+        return bool(self._tables.topics[topic_id].record.shards)
 
     def _shards_like(self, record: TopicRecord) -> list[TopicRecord]:
         """The records of a topic's shards, with what the topic itself says now."""
@@ -105,7 +116,7 @@ class Topics(Reserving):
             return []
         return [
             msgspec.structs.replace(
-                self.tables.topics[shard].record,
+                self._tables.topics[shard].record,
                 settings=record.settings,
                 paused=record.paused,
                 deleted=record.deleted,
@@ -121,10 +132,10 @@ class Topics(Reserving):
                 f"{name!r} is too long: a topic's name has at most {MAX_NAME_CHARS_WITH_LETTERS} characters, "
                 f"so that {DEAD_SUFFIX!r} fits behind it for its dead letters"
             )
-        topic_id = self.tables.last_topic_id + 1
-        if topic_id + shards > self.settings.max_topics:
+        topic_id = self._tables.last_topic_id + 1
+        if topic_id + shards > self._settings.max_topics:
             raise TooManyTopics(
-                f"there are {self.tables.last_topic_id} topics of {self.settings.max_topics} already"
+                f"there are {self._tables.last_topic_id} topics of {self._settings.max_topics} already"
             )
         record = TopicRecord(topic_id, name, now_ms, settings, shards=shards)
         parts = [
@@ -138,10 +149,10 @@ class Topics(Reserving):
             )
             for i in range(shards)
         ]
-        self._promise_topics(1 + shards)
+        self._space.promise_topics(1 + shards)
         if is_answer:
-            self.decided(record)
-        self._write_topics([record, *parts])
+            self._writer.decided(record)
+        self._write([record, *parts])
         return record
 
     def _change_topics(self, records: list[TopicRecord], now_ms: int) -> None:
@@ -153,9 +164,9 @@ class Topics(Reserving):
             for record, struct_ in zip(records, structs, strict=True):
                 after = record.settings.spread_ms or 0
                 if struct_.spread_ms != after and not record.shards:
-                    struct_.spread_ms, self.tables.has_spread = after, True
+                    struct_.spread_ms, self._tables.has_spread = after, True
                     self._link_again(record.topic_id, now_ms)
-            self._write_topics(records)
+            self._write(records)
         except BaseException:
             # The timers that were set already are passed over when they fire; those from before are still there.
             for struct_, spread_ms in zip(structs, before, strict=True):
@@ -163,29 +174,20 @@ class Topics(Reserving):
             raise
 
     def _link_again(self, topic_id: int, now_ms: int) -> None:
-        self.wheel.advance(now_ms)
-        rows = self.tables.rows
-        for start in range(1, self._enqueued_id, _CHUNK):
-            part = rows[start : min(start + _CHUNK, self._enqueued_id)]
+        self._wheel.advance(now_ms)
+        rows = self._tables.rows
+        for start in range(1, self._engine.enqueued_id, _CHUNK):
+            part = rows[start : min(start + _CHUNK, self._engine.enqueued_id)]
             found = np.flatnonzero((part["topic_id"] == topic_id) & (part["state"] == MessageState.SCHEDULED))
             if len(found):
                 ids = (found + start).astype(np.uint64)
                 owners = np.full(len(ids), MESSAGE_TIMER, np.uint32)
-                due_ms = np.maximum(self._spread(part["deliver_at_ms"][found], ids), self.wheel.tick_ms + 1)
-                self.wheel.link(due_ms, ids, part["version"][found].astype(np.uint32), owners)
+                due_ms = np.maximum(
+                    self._engine.spread(part["deliver_at_ms"][found], ids), self._wheel.tick_ms + 1
+                )
+                self._wheel.link(due_ms, ids, part["version"][found].astype(np.uint32), owners)
 
-    def _write_topics(self, records: Sequence[TopicRecord]) -> None:
-        self._write_together(
+    def _write(self, records: Sequence[TopicRecord]) -> None:
+        self._writer.write_together(
             [(RecordType.TOPIC, record.topic_id, msgspec.msgpack.encode(record)) for record in records]
         )
-
-    def _write_together(self, records: Sequence[Control]) -> None:
-        """Appends control records so that the log holds all or none, and applies them. Raises ``DiskFull``,
-        ``TransactionTooLarge``: then nothing was done."""
-        if len(records) == 1:
-            record, aux, payload = records[0]
-            self._append(record, aux, payload)
-        else:
-            self._append_group(records)
-        for record, aux, payload in records:
-            self._applier.apply(record, aux, payload)

@@ -8,9 +8,11 @@ import numpy as np
 
 from tickwheel_native import Buffer
 from timerlog.commitlog.records import AS_IT_IS, reschedule_aux
-from timerlog.engine.change import READY, SCHEDULED, Changing
-from timerlog.engine.commit import JudgedSend
-from timerlog.engine.state import Control, in_records
+from timerlog.engine.change import READY, SCHEDULED, Change
+from timerlog.engine.commit import Commit
+from timerlog.engine.produce import JudgedSend, Produce
+from timerlog.engine.settle import Settle
+from timerlog.engine.state import Control, Engine, check_transaction_id, in_records
 from timerlog.errors import BadTime, TransactionRefused
 from timerlog.layout import MAX_TIME_MS, RUN, RecordType, UInt64Array
 
@@ -19,8 +21,18 @@ class OpenTransaction:
     """Add parts, then ``commit``; ``close`` in any case. Each method raises ``TransactionRefused`` for a part that
     could not be done; then the transaction should be closed."""
 
-    def __init__(self, store: Changing, transaction_id: bytes, now_ms: int) -> None:
-        self._store = store
+    def __init__(
+        self,
+        engine: Engine,
+        produce: Produce,
+        commit: Commit,
+        settle: Settle,
+        change: Change,
+        transaction_id: bytes,
+        now_ms: int,
+    ) -> None:
+        self._engine, self._produce, self._commit = engine, produce, commit
+        self._settle, self._change = settle, change
         self._id = transaction_id
         self._now_ms = now_ms
         self._sends: list[JudgedSend] = []
@@ -30,7 +42,7 @@ class OpenTransaction:
 
     def send(self, payload: Buffer) -> None:
         """The payload of a SEND. Raises ``ValueError`` for one that does not add up, and ``UnknownTopic``."""
-        self._sends.append(self._store.judge_send(payload, self._now_ms))
+        self._sends.append(self._produce.judge(payload, self._now_ms))
 
     def ack(self, group_id: int, ids: Sequence[int], epochs: Sequence[int]) -> None:
         """Receipts. Raises ``UnknownGroup``."""
@@ -43,12 +55,12 @@ class OpenTransaction:
                     message_id=message_id,
                     reason="changed_twice",
                 )
-        for part in self._store.mark_acks(group_id, ids, epochs):
+        receipts, refused = self._settle.mark_acks(group_id, ids, epochs)
+        for part in receipts:
             self._marked.append((part.group_id, part.seqs))
             times = np.full(len(part.seqs), self._now_ms, np.int64)
-            runs = self._store.runs_of(part.seqs, part.epochs, times)
+            runs = self._engine.runs_of(part.seqs, part.epochs, times)
             self._controls += in_records(RecordType.ACK, part.group_id, runs)
-        refused = self._store.last_refusals
         if refused:
             message_id, reason = refused[0]
             raise TransactionRefused(
@@ -68,13 +80,13 @@ class OpenTransaction:
         if deliver_at_ms is not None and not 0 <= deliver_at_ms <= MAX_TIME_MS:
             raise BadTime(f"{deliver_at_ms} is not between 0 and {MAX_TIME_MS}")
         chosen = self._undelivered(ids, "rescheduled")
-        runs = self._store.prepare_reschedule(chosen, deliver_at_ms, self._now_ms)
+        runs = self._change.prepare_reschedule(chosen, deliver_at_ms, self._now_ms)
         aux = reschedule_aux(AS_IT_IS if priority is None else priority)
         self._controls.append((RecordType.RESCHEDULE, aux, runs.astype(RUN).tobytes()))
 
     def _undelivered(self, ids: Sequence[int], done: str) -> UInt64Array:
-        for index, (message_id, verdict) in enumerate(zip(ids, self._store.verdicts(ids), strict=True)):
-            reason = "" if verdict in (SCHEDULED, READY) else self._store.answer_for(verdict)
+        for index, (message_id, verdict) in enumerate(zip(ids, self._change.verdicts(ids), strict=True)):
+            reason = "" if verdict in (SCHEDULED, READY) else self._change.answer_for(verdict)
             text = f"message {message_id} cannot be {done}: {reason}"
             if message_id in self._changed:
                 reason, text = "changed_twice", f"message {message_id} is changed twice"
@@ -86,14 +98,30 @@ class OpenTransaction:
     def commit(self) -> list[tuple[int, int]]:
         """(first id, count) of each send, in order. Raises ``TransactionRefused``, ``TransactionTooLarge``,
         ``DiskFull``: then nothing was done."""
-        stored = self._store.commit_records(
-            self._id, self._sends, self._controls, self._now_ms, is_answer=True
-        )
+        stored = self._commit.write(self._id, self._sends, self._controls, self._now_ms, is_answer=True)
         self._marked.clear()
         return stored
 
     def close(self) -> None:
         """Takes back the marks of acks that were not committed."""
         for group_id, seqs in self._marked:
-            self._store.unmark_acks(group_id, seqs)
+            self._settle.unmark_acks(group_id, seqs)
         self._marked.clear()
+
+
+class Transactions:
+    """Begins transactions."""
+
+    def __init__(
+        self, engine: Engine, produce: Produce, commit: Commit, settle: Settle, change: Change
+    ) -> None:
+        self._engine, self._produce, self._commit = engine, produce, commit
+        self._settle, self._change = settle, change
+
+    def begin(self, transaction_id: bytes, now_ms: int) -> OpenTransaction:
+        """A transaction to put parts into; ``close`` it in any case. ``transaction_id``: 16 bytes by which it is known
+        when it is repeated. Raises ``BadTransactionId``."""
+        check_transaction_id(transaction_id)
+        return OpenTransaction(
+            self._engine, self._produce, self._commit, self._settle, self._change, transaction_id, now_ms
+        )

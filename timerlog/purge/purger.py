@@ -16,10 +16,10 @@ given back must not be written again, since on a full disk that would end the pr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ from tickwheel_native import ffi, lib
 from timerlog.background import WaitDurable
 from timerlog.commitlog.log import ALLOCATION_STEP_BYTES
 from timerlog.commitlog.records import Purged
+from timerlog.engine.state import Engine
 from timerlog.errors import DamagedLog, DiskFull
 from timerlog.files.disk import Disk, SegmentFile
 from timerlog.layout import (
@@ -40,10 +41,8 @@ from timerlog.layout import (
     UInt64Array,
 )
 from timerlog.purge.pages import Piece, Reclaim
-from timerlog.recovery import checkpoint as checkpoints
-
-if TYPE_CHECKING:
-    from timerlog.store import Store
+from timerlog.recovery.checkpoint import NAME as CHECKPOINT
+from timerlog.recovery.checkpoint import Checkpoints, pack
 
 STEP_BYTES: Final = 256 * 1024
 STEP_MESSAGES: Final = 1_024
@@ -80,7 +79,7 @@ class DropTicket:
 
     def run(self) -> None:
         """Raises ``OSError``, ``DiskFull`` (then nothing was deleted; it may be called again)."""
-        self.disk.replace(checkpoints.NAME, self.checkpoint, durable=True)
+        self.disk.replace(CHECKPOINT, self.checkpoint, durable=True)
         for base, file in self.segments.items():
             file.close()
             self.disk.remove_segment(base)
@@ -137,9 +136,14 @@ class Survey:
 class Purger:
     """Call ``step`` again and again; ``start`` asks for a run now."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._native = store.tables.native
+    def __init__(
+        self, engine: Engine, checkpoints: Checkpoints, disk: Disk, is_adopting: Callable[[], bool]
+    ) -> None:
+        """``is_adopting``: whether a bulk job is being taken in. Its rows are being filled in, and look as if they were
+        gone."""
+        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
+        self._applier, self._reserve, self._spare = engine.applier, engine.reserve, engine.spare
+        self._checkpoints, self._disk, self._is_adopting = checkpoints, disk, is_adopting
         self._jobs: deque[Job] = deque()
         self._job: Job | None = None
         self._steps: Steps | None = None
@@ -148,7 +152,7 @@ class Purger:
         self._last_position = 0
         self._dead = np.empty(STEP_MESSAGES, np.uint64)
         self._damaged = np.empty(STEP_MESSAGES, np.uint64)
-        self._reclaim = Reclaim(store.tables)
+        self._reclaim = Reclaim(engine.tables)
         #: What this purger wrote last, and what the last checkpoint covers of it.
         self._written = self._covered = 0
         self._ticket: DropTicket | None = None
@@ -182,8 +186,8 @@ class Purger:
 
     def is_idle(self, now_ms: int) -> bool:
         """Whether ``step`` would do nothing. After the clock went back, there is something to do."""
-        if self._steps is None and not self._store.adopter.is_idle:
-            return True  # rows are being filled in, and look as if they were gone
+        if self._steps is None and self._is_adopting():
+            return True
         waits = self._now_ms <= now_ms < self._next_survey_ms
         return self._steps is None and not self._jobs and waits
 
@@ -222,11 +226,11 @@ class Purger:
         yield from self._survey(survey)
         self.live_bytes = int(survey.live_bytes.sum())
         count, with_current = self._choose(survey, force=job.force)
-        self._surveyed_rows = self._store.tables.next_id - int(self._native.first_id)
+        self._surveyed_rows = self._tables.next_id - int(self._native.first_id)
         if job.dry_run:
             self._forecast(job.report, survey, count)
             return
-        self._store.spare.fill()
+        self._spare.fill()
         if with_current and not self._roll(is_alone=count == 1):
             count -= 1  # the others can go all the same
         job.report.kept_messages = survey.messages_from(count)
@@ -238,9 +242,9 @@ class Purger:
     def _roll(self, *, is_alone: bool) -> bool:
         """Whether the log goes on in a new segment, so that the current one can go. The spare is for more than that,
         unless no other segment can give space back."""
-        log = self._store.log
+        log = self._log
         try:
-            with log.spending(self._store.spare if is_alone else None):
+            with log.spending(self._spare if is_alone else None):
                 log.roll()
         except DiskFull:
             return False
@@ -249,12 +253,12 @@ class Purger:
 
     def _survey(self, survey: Survey) -> Steps:
         """Adds up what is live in each segment, some rows at a time."""
-        log = self._store.log
+        log = self._log
         survey.bases = log.segments
         count = len(survey.bases)
         survey.live, survey.live_bytes, survey.dead = (np.zeros(count, np.uint64) for _ in range(3))
         current, sizes = survey.bases[-1], log.sizes()
-        at, end_id = int(self._native.first_id), self._store.tables.next_id
+        at, end_id = int(self._native.first_id), self._tables.next_id
         while at < end_id:
             stop = min(at + _SURVEY_ROWS, end_id)
             lib.tw_purge_survey(
@@ -269,7 +273,7 @@ class Purger:
     def _choose(self, survey: Survey, *, force: bool) -> tuple[int, bool]:
         """How many segments to purge, and whether the current one, which is still written, is among them."""
         dead_bytes, closed = survey.dead_bytes, len(survey.bases) - 1
-        log = self._store.log
+        log = self._log
         quiet = log.appended_position == self._last_position
         is_current = log.segments[-1] == survey.bases[-1]
         self._last_position = log.appended_position
@@ -292,7 +296,7 @@ class Purger:
         dead_bytes = survey.dead_bytes[index:]
         if 2 * int(dead_bytes[0]) >= int(survey.bytes_used[index]):
             return True
-        least = max(int(survey.live_bytes[index:].sum()), 2 * self._store.log.segment_bytes)
+        least = max(int(survey.live_bytes[index:].sum()), 2 * self._log.segment_bytes)
         return int(dead_bytes.sum()) > least
 
     def _current_can_go(self, survey: Survey, force: bool) -> bool:
@@ -300,11 +304,11 @@ class Purger:
         used, live = int(survey.bytes_used[-1]), int(survey.live_bytes[-1])
         if force:
             return bool(survey.dead[-1]) and 2 * live <= used
-        return 4 * live <= used and self._store.log.sizes()[survey.bases[-1]] > ALLOCATION_STEP_BYTES
+        return 4 * live <= used and self._log.sizes()[survey.bases[-1]] > ALLOCATION_STEP_BYTES
 
     def _up_to_base(self, bases: list[int], count: int, with_current: bool) -> int:
         """A segment can be dropped only when the next one can be understood alone; that after the current one will."""
-        log = self._store.log
+        log = self._log
         if count == len(bases) and with_current:
             return count
         while count and not log.begins_with_base(bases[count]):
@@ -312,7 +316,7 @@ class Purger:
         return count
 
     def _forecast(self, report: PurgeReport, survey: Survey, count: int) -> None:
-        sizes = self._store.log.sizes()
+        sizes = self._log.sizes()
         report.segments = count
         report.moved_messages = int(survey.live[:count].sum())
         report.moved_bytes = int(survey.live_bytes[:count].sum())
@@ -328,26 +332,26 @@ class Purger:
         for base, live_bytes in zip(survey.bases[:count], survey.live_bytes.tolist(), strict=False):
             together.append(base)
             yield from self._clean_segment(base, live_bytes, report)
-            if self._store.log.begins_with_base(base + self._store.log.segment_bytes):
+            if self._log.begins_with_base(base + self._log.segment_bytes):
                 yield from self._drop(together, report)
                 yield from self._give_back()
                 together = []
 
     def _clean_segment(self, base: int, live_bytes: int, report: PurgeReport) -> Steps:
-        end = base + self._store.log.sizes()[base]
-        end = min(end, base + self._store.log.segment_bytes)
+        end = base + self._log.sizes()[base]
+        end = min(end, base + self._log.segment_bytes)
         at = base + SEGMENT_HEADER_BYTES
         # Spent on a segment that stays in the end, the spare would be gone for nothing.
-        is_enough = self._store.spare.can_lend(live_bytes + _MORE_THAN_MOVED_BYTES)
-        spare = self._store.spare if is_enough else None
+        is_enough = self._spare.can_lend(live_bytes + _MORE_THAN_MOVED_BYTES)
+        spare = self._spare if is_enough else None
         while at < end:
-            with self._store.log.spending(spare):
+            with self._log.spending(spare):
                 at = self._clean_part(at, end, report)
             yield None
 
     def _clean_part(self, start: int, end: int, report: PurgeReport) -> int:
         """Moves or forgets what a part of a segment holds; returns where the next part starts."""
-        log = self._store.log
+        log = self._log
         log.flush()
         at, result = ffi.new("uint64_t *", start), ffi.new("tw_purging *")
         moved_from = log.appended_position
@@ -366,7 +370,7 @@ class Purger:
         if len(damaged):
             log.append(RecordType.DAMAGED, 0, damaged.tobytes())
             log.flush()
-            self._store.applier.end(damaged, MessageState.DAMAGED)
+            self._applier.end(damaged, MessageState.DAMAGED)
             dead = np.concatenate([dead, damaged])
         if len(dead):
             self._forget(start, int(at[0]), dead)
@@ -397,11 +401,11 @@ class Purger:
         dead = np.ascontiguousarray(dead)
         purged = self._counted(start, end, dead)
         payload = msgspec.msgpack.encode(purged)
-        self._store.log.ensure_room(len(payload) + 2 * RECORD_HEAD_BYTES)
+        self._log.ensure_room(len(payload) + 2 * RECORD_HEAD_BYTES)
         self._reclaim.note(dead)
-        self._store.log.append(RecordType.PURGED, 0, payload)
-        self._store.log.flush()
-        self._store.applier.purged(purged)
+        self._log.append(RecordType.PURGED, 0, payload)
+        self._log.flush()
+        self._applier.purged(purged)
 
     def _counted(self, start: int, end: int, dead: UInt64Array) -> Purged:
         native = self._native
@@ -430,37 +434,35 @@ class Purger:
 
     def _drop(self, bases: list[int], report: PurgeReport) -> Steps:
         """Deletes segments to which nothing refers any more."""
-        store = self._store
+        log = self._log
         yield from self._raise_first()
-        while store.durable_position < self._written:
+        while log.durable_position < self._written:
             yield WaitDurable(self._written)
         self._make_room_to_save()
-        sizes = store.log.sizes()
-        segments = {base: store.log.detach(base) for base in bases}
+        sizes = log.sizes()
+        segments = {base: log.detach(base) for base in bases}
         yield from self._save(segments)
         report.segments += len(bases)
         report.freed_bytes += sum(sizes[base] for base in bases)
 
     def _make_room_to_save(self) -> None:
         with suppress(DiskFull):  # then it is tried again until there is some
-            self._store.make_checkpoint_room()
+            self._checkpoints.make_room()
 
     def _save(self, segments: dict[int, SegmentFile]) -> Steps:
         """A checkpoint on the disk, then segments deleted."""
-        checkpoint = self._store.unclean_checkpoint()
-        self._ticket = DropTicket(self._store.disk, checkpoints.pack(checkpoint), segments)
+        checkpoint = self._checkpoints.make()
+        self._ticket = DropTicket(self._disk, pack(checkpoint), segments)
         yield self._ticket
         self._ticket = None
         self._covered = checkpoint.position
-        self._store.spare.fill()
+        self._spare.fill()
 
     def _raise_first(self) -> Steps:
         while lib.tw_raise_first_id(self._native, _RAISE):
             yield None
-        for topic_id in list(self._store.tables.topics):
-            while topic_id in self._store.tables.topics and lib.tw_raise_first_seq(
-                self._native, topic_id, _RAISE
-            ):
+        for topic_id in list(self._tables.topics):
+            while topic_id in self._tables.topics and lib.tw_raise_first_seq(self._native, topic_id, _RAISE):
                 yield None
 
     # -- tables --
@@ -480,9 +482,9 @@ class Purger:
     def _shrink_keys(self) -> Steps:
         for start in range(0, KEY_PARTITIONS, _PARTITIONS_A_STEP):
             try:
-                with self._store.reserve.closed():
+                with self._reserve.closed():
                     for partition in range(start, start + _PARTITIONS_A_STEP):
-                        self._store.tables.shrink_keys(partition)
+                        self._tables.shrink_keys(partition)
             except DiskFull:
                 return  # the next run tries again
             yield None

@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from timerlog.commitlog.log import CommitLog
 from timerlog.commitlog.records import GroupRecord, TopicRecord
 from timerlog.commitlog.view import LogView, Records
-from timerlog.engine.state import Core
 from timerlog.errors import StoreError
 from timerlog.files.mapped_file import Mapping
 from timerlog.layout import (
@@ -34,6 +34,7 @@ from timerlog.layout import (
     Int64Array,
     MessageState,
 )
+from timerlog.tables.tables import Tables
 
 CHUNK_ROWS: Final = 100_000
 
@@ -52,16 +53,15 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupRecord]
 
 
-def describe(store: Core, now_ms: int) -> Description:
+def describe(log: CommitLog, tables: Tables, now_ms: int) -> Description:
     """Hands what is staged to the operating system and describes the store. Raises ``LogFailed``."""
-    tables = store.tables
     if tables.directory is None:
         raise StoreError("a store in memory cannot be read by another process")
-    store.log.flush()
+    log.flush()
     return Description(
         directory=str(tables.directory.resolve()),
         log_id=tables.log_id,
-        segment_bytes=store.log.segment_bytes,
+        segment_bytes=log.segment_bytes,
         now_ms=now_ms,
         next_id=tables.next_id,
         topics=[topic.record for topic in tables.topics.values()],

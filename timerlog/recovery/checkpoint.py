@@ -18,12 +18,21 @@ from typing import Final
 import msgspec
 
 from tickwheel_native import crc32c
-from timerlog.errors import DECODE_ERRORS, UnsupportedFormat
+from timerlog.commitlog.log import CommitLog
+from timerlog.errors import DECODE_ERRORS, DiskFull, UnsupportedFormat
 from timerlog.files.disk import Disk
+from timerlog.files.held_space import Reserve, Spare, allocate_lent
+from timerlog.files.holes import PAGE_BYTES
 from timerlog.layout import FORMAT_VERSION
-from timerlog.tables.base_record import Base
+from timerlog.tables.apply import Applier
+from timerlog.tables.base_record import Base, capture
+from timerlog.tables.tables import Tables
+from timerlog.wheel.wheel import TimerWheel
 
 NAME: Final = "checkpoint"
+#: So much more in the log, or so long after the last one, and there is another.
+EVERY_BYTES: Final = 16 * 1024 * 1024
+EVERY_MS: Final = 10_000
 MAGIC: Final = b"TWCHECK1"
 #: Of the checkpoint alone: one that an older version wrote is not used, and the log is read instead.
 VERSION: Final = 3
@@ -89,3 +98,90 @@ def load(disk: Disk) -> Checkpoint | None:
 
 def is_trustworthy(checkpoint: Checkpoint) -> bool:
     return checkpoint.clean or (checkpoint.boot_id != "" and checkpoint.boot_id == boot_id())
+
+
+class Checkpoints:
+    """When a running store makes one, and what it says."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log: CommitLog,
+        tables: Tables,
+        applier: Applier,
+        wheel: TimerWheel,
+        reserve: Reserve,
+        spare: Spare,
+        now_ms: int,
+    ) -> None:
+        self._disk, self._log, self._tables, self._applier, self._wheel = disk, log, tables, applier, wheel
+        self._lenders = (reserve, spare)
+        #: The size of the last one: of everything small.
+        self.size_bytes = 0
+        #: What the last one covers, and when it was made.
+        self._position = 0
+        self._made_ms = now_ms
+
+    def begin_changes(self) -> None:
+        """From here on the tables change: a clean checkpoint must be gone from the disk before that."""
+        try:
+            self.save(clean=False, durable=True)
+        except DiskFull:
+            # One that is not clean may stay; without any, a start reads the whole log.
+            found = load(self._disk)
+            if found is not None and found.clean:
+                self._disk.remove(NAME)
+
+    def keep(self, now_ms: int, *, table_is_gone: bool) -> bool:
+        """Makes one if it is time; whether there is a new one. ``table_is_gone``: of those that the last one names."""
+        grown = self._log.appended_position - self._position
+        is_old = now_ms - self._made_ms > EVERY_MS or table_is_gone
+        if not (grown > EVERY_BYTES or (grown and is_old)):
+            return False
+        try:
+            self.save(clean=False, durable=False)
+        except DiskFull:
+            return False  # a start would replay a little more
+        self._position, self._made_ms = self._log.appended_position, now_ms
+        return True
+
+    def age_ms(self, now_ms: int) -> int:
+        """How old the last one is; 0 if nothing has changed since."""
+        has_changed = self._log.appended_position > self._position
+        return max(0, now_ms - self._made_ms) if has_changed else 0
+
+    def make(self, *, clean: bool = False) -> Checkpoint:
+        """What one would say now."""
+        tables = self._tables
+        return Checkpoint(
+            log_id=tables.log_id,
+            position=self._log.flush(),
+            durable_position=self._log.durable_position,
+            clean=clean,
+            boot_id=boot_id(),
+            base=capture(tables, min(self._applier.tick_ms, self._wheel.tick_ms)),
+            segments=self._log.sizes(),
+            tables=tables.sizes(),
+            sums=tables.sums() if clean else {},
+        )
+
+    def make_room(self) -> None:
+        """Prepares for writing one, also on a full disk. Raises ``DiskFull``."""
+        self._prepare(len(pack(self.make())) + PAGE_BYTES)
+
+    def save(self, *, clean: bool, durable: bool) -> None:
+        """Raises ``DiskFull``."""
+        content = pack(self.make(clean=clean))
+        self._prepare(len(content))
+        self._disk.replace(NAME, content, durable=durable)
+
+    def _prepare(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+        def prepare() -> None:
+            self._disk.prepare(NAME, size_bytes)
+
+        try:
+            prepare()
+        except DiskFull:
+            allocate_lent(self._lenders, size_bytes, prepare)

@@ -46,7 +46,7 @@ class Forecasts:
     async def _count(self, horizons_ms: Sequence[int] | None) -> tuple[dict[str, Any], float]:
         """Also the seconds of processor time that it took."""
         cost_s, more = -time.thread_time(), True
-        picture = self._store.wheel_picture(self._clock.now_ms(), horizons_ms)
+        picture = self._store.look.wheel_picture(self._clock.now_ms(), horizons_ms)
         while more:
             more = picture.step()
             cost_s += time.thread_time()

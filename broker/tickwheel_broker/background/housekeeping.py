@@ -56,7 +56,7 @@ class Housekeeping:
 
     def _turn_back(self, now_ms: int, back_ms: int) -> None:
         try:
-            moved = self._store.clock_went_back(now_ms, back_ms)
+            moved = self._store.fill_wheel.clock_went_back(now_ms, back_ms)
         except DiskFull as error:
             _log.error("leases given out meanwhile last too long: the disk is full", advice=advice_for(error))
         else:
@@ -66,7 +66,7 @@ class Housekeeping:
 
     def _tell_of_unburied(self) -> None:
         """Once a second at most for each group and reason: the same may happen to many messages again and again."""
-        for unburied in self._store.take_unburied():
+        for unburied in self._store.dead_letters.take_unburied():
             _log.error(
                 "messages cannot become dead letters, and are delivered again",
                 topic=unburied.topic,

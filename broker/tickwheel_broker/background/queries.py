@@ -73,7 +73,7 @@ class Queries:
 
     def _job(self, correlation: int, request: Query) -> Job:
         return Job(
-            description=describe(self._store, self._clock.now_ms()),
+            description=describe(self._store.log, self._store.tables, self._clock.now_ms()),
             sql=request.sql,
             parameters=request.parameters,
             limit=request.limit,

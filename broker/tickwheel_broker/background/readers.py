@@ -30,18 +30,18 @@ class Readers:
 
     def joined(self, group_id: int) -> None:
         """A group, or the part of one in a shard, got a subscriber."""
-        group_id = self._store.main_group(group_id)
+        group_id = self._store.groups.main(group_id)
         self._subscribers[group_id] += 1
         if self._subscribers[group_id] == 1:
-            self._store.readers_changed(group_id, self._clock.now_ms(), has_readers=True)
+            self._store.groups.readers_changed(group_id, self._clock.now_ms(), has_readers=True)
 
     def left(self, group_id: int) -> None:
         """A subscriber left, or is gone."""
-        group_id = self._store.main_group(group_id)
+        group_id = self._store.groups.main(group_id)
         self._subscribers[group_id] -= 1
         if not self._subscribers[group_id]:
             del self._subscribers[group_id]
-            self._store.readers_changed(group_id, self._clock.now_ms(), has_readers=False)
+            self._store.groups.readers_changed(group_id, self._clock.now_ms(), has_readers=False)
 
     def of(self, group_id: int) -> int:
         """How many subscribers a group has in all its shards, also those that are not served yet."""
@@ -52,9 +52,9 @@ class Readers:
         if now_ms - self._noted_ms >= SEEN_AGAIN_MS:
             self._noted_ms = now_ms
             for group_id in list(self._subscribers):
-                self._store.readers_changed(group_id, now_ms, has_readers=True)
+                self._store.groups.readers_changed(group_id, now_ms, has_readers=True)
         try:
-            ended = self._store.end_ephemeral(now_ms, self._opened_ms, lambda one: bool(self.of(one)))
+            ended = self._store.groups.end_ephemeral(now_ms, self._opened_ms, lambda one: bool(self.of(one)))
         except DiskFull as error:
             _log.error("ephemeral groups cannot be ended: the disk is full", advice=advice_for(error))
             return

@@ -71,9 +71,9 @@ class Retention:
         now_ms = self._clock.now_ms()
         until_ms = max(0, now_ms - age_ms)
         expired = 0
-        for ids in store.select(topic_id, Filter(states=_UNACKED, due_until_ms=until_ms), now_ms):
+        for ids in store.select.matching(topic_id, Filter(states=_UNACKED, due_until_ms=until_ms), now_ms):
             for start in range(0, len(ids), _STEP):
-                expired += store.expire(ids[start : start + _STEP], until_ms)
+                expired += store.change.expire(ids[start : start + _STEP], until_ms)
                 self._after_change()
                 await trio.lowlevel.checkpoint()
             await trio.lowlevel.checkpoint()

@@ -22,7 +22,7 @@ from tickwheel_broker.background.schedule_slots import Decision, Schedule
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import ends_the_broker
 from timerlog.engine.change import CANCELLED, DONE, EXPIRED, UNKNOWN
-from timerlog.engine.commit import JudgedSend
+from timerlog.engine.produce import JudgedSend
 from timerlog.engine.state import INTERNAL
 from timerlog.errors import DiskFull, StoreError
 from timerlog.store import Store
@@ -127,7 +127,9 @@ class Schedules:
         """Forget a schedule, and call back what waits. Raises UnknownSchedule, DiskFull."""
         now_ms = self._clock.now_ms()
         called_back = self._called_back(self.get(name), now_ms, in_window=True)
-        self._store.put_document(PREFIX + name, None, now_ms, cancel=list(called_back.values()), result=name)
+        self._store.change.put_document(
+            PREFIX + name, None, now_ms, cancel=list(called_back.values()), result=name
+        )
         del self.schedules[name], self._wakes[name]
         self.troubles.pop(name, None)
         self._after_change()
@@ -142,12 +144,12 @@ class Schedules:
         if sent:
             return sent
         send = self.judged(schedule, now_ms, now_ms, key)
-        return store.commit_records(INTERNAL, [send], [], now_ms, is_answer=True)[0][0]
+        return store.commit.write(INTERNAL, [send], [], now_ms, is_answer=True)[0][0]
 
     def judged(self, schedule: Schedule, slot_ms: int, due_ms: int, key: str) -> JudgedSend:
         """The message of a slot as it can be stored. Raises BadSchedule, StoreError."""
         store, now_ms = self._store, self._clock.now_ms()
-        topic_id = store.open_topic(schedule.topic, now_ms)
+        topic_id = store.topics.open(schedule.topic, now_ms)
         headers = {**schedule.headers, HEADER: {"name": schedule.name, "slot_ms": slot_ms}}
         columns = SendColumns(
             bodies=[schedule.body],
@@ -156,7 +158,7 @@ class Schedules:
             keys=[key.encode()],
             headers=[encode_map(headers)],
         )
-        return store.judge_send(encode_send(topic_id, columns), now_ms)
+        return store.produce.judge(encode_send(topic_id, columns), now_ms)
 
     # Keeping -----------------------------------------------------------------------------------------------
 
@@ -229,10 +231,10 @@ class Schedules:
         return reached
 
     def _is_over(self, message_id: int) -> bool:
-        return self._store.verdicts([message_id])[0] in _OVER
+        return self._store.change.verdicts([message_id])[0] in _OVER
 
     def _find(self, schedule: Schedule, key: str) -> int:
-        return self._store.find(schedule.topic, [key])[0]
+        return self._store.select.find(schedule.topic, [key])[0]
 
     def _called_back(self, schedule: Schedule, now_ms: int, *, in_window: bool) -> dict[int, int]:
         """The ids of messages that were sent and are not due yet, by their slots."""
@@ -243,7 +245,7 @@ class Schedules:
         except BadSchedule:  # its time zone is gone: nothing can be said of its slots
             return {schedule.last_slot_ms: schedule.last_id} if schedule.last_slot_ms > now_ms else {}
         keys = [schedule_plan.key_of(schedule, slot_ms) for slot_ms in slots]
-        ids = self._store.find(schedule.topic, keys)
+        ids = self._store.select.find(schedule.topic, keys)
         return {slot_ms: found for slot_ms, found in zip(slots, ids, strict=True) if found}
 
     def _commit(
@@ -259,7 +261,7 @@ class Schedules:
         store, content = self._store, msgspec.msgpack.encode(schedule)
         now_ms = self._clock.now_ms()
         result = schedule if is_answer else None
-        store.put_document(
+        store.change.put_document(
             PREFIX + schedule.name, content, now_ms, send=send, cancel=cancel or (), result=result
         )
         self.schedules[schedule.name] = schedule

@@ -257,7 +257,7 @@ class Connection:
 
     async def _settle(self) -> None:
         """The client has ended its side: it may still read the answers to what it asked before."""
-        await self._parts.commit.wait_durable(self._parts.store.appended_position)
+        await self._parts.commit.wait_durable(self._parts.store.log.appended_position)
         await self.outgoing.flush()
         self._log.debug("connection ended")
 
@@ -268,7 +268,7 @@ class Connection:
         level("connection refused", code=error.code, reason=error.message, advice=error.advice)
         if not self.is_greeted and not isinstance(error, ConnectionDenied):
             self._parts.access.audit.refused("connection", peer=self._transport.peer, code=error.code)
-        await self._parts.commit.wait_durable(self._parts.store.appended_position)
+        await self._parts.commit.wait_durable(self._parts.store.log.appended_position)
         self.outgoing.put(self._parts.counters.refusal(correlation, error))
         await self.outgoing.flush()
         self._transport.end_sending()
@@ -343,7 +343,7 @@ class Connection:
             delay_levels_ms=delay_levels_ms(parts.settings.delay_levels),
             answers_remembered=MAX_ANSWERS,
             tells_differences=True,
-            log_position=parts.store.durable_position,
+            log_position=parts.store.log.durable_position,
             holds=True,
         )
 
@@ -367,7 +367,7 @@ class Connection:
                 while self._slow_requests >= MAX_SLOW_REQUESTS:
                     await self._slow_ended.wait()
                 if outgoing.has_promised_much:
-                    await parts.commit.wait_durable(parts.store.appended_position)
+                    await parts.commit.wait_durable(parts.store.log.appended_position)
             if not await self._receive():
                 return
 
@@ -377,7 +377,9 @@ class Connection:
         """
         parts = self._parts
         rights = self.rights
-        taken = parts.store.ingest(data, parts.clock.now_ms(), None if rights is None else rights.sending)
+        taken = parts.store.produce.ingest(
+            data, parts.clock.now_ms(), None if rights is None else rights.sending
+        )
         self._inbox.consume(taken.consumed_bytes)
         if taken.exceptions:
             parts.counters.refused_messages(taken.replies)
@@ -423,7 +425,7 @@ class Connection:
         if self.rights is not None:
             self.rights.need_of_group(int.from_bytes(payload[:4], "little"))
         try:
-            acked = parts.store.ack(payload, correlation, parts.clock.now_ms())
+            acked = parts.store.deliver.ack(payload, correlation, parts.clock.now_ms())
         except ValueError as error:
             raise BadFrame(f"ACK was not understood: {error}.") from error
         parts.commit.when_durable(acked.position, self.outgoing.promise(), acked.reply, is_hurried=False)

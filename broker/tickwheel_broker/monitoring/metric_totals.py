@@ -79,13 +79,15 @@ class Totals:
             self.table_bytes += store.tables.groups[group_id].deliveries.region.disk_bytes()
         if topic.record.parent:
             return
-        entry = store.topic_entry(topic_id) | {"purged": store.purged_messages(topic_id)}
+        entry = store.look.topic_entry(topic_id) | {"purged": store.look.purged_messages(topic_id)}
         is_named = self._topics < self._limit
         self._topics += 1
         label = entry["name"] if is_named else OTHER
         self._add(TOPIC_METRICS, (label,), entry)
         for group in entry["groups"]:
-            group["redelivered"] = sum(store.redelivered[part] for part in store.parts_of(group["group_id"]))
+            group["redelivered"] = sum(
+                store.groups.redelivered[part] for part in store.groups.parts_of(group["group_id"])
+            )
             is_named_group = is_named and self._groups < self._limit
             self._groups += 1
             self._add(GROUP_METRICS, (label, group["name"] if is_named_group else OTHER), group)

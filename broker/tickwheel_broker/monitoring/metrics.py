@@ -28,7 +28,7 @@ from tickwheel_broker.monitoring.metric_totals import GROUP_METRICS, OTHER, TOPI
 from tickwheel_broker.monitoring.vitals import Disk, look_at_disk
 from tickwheel_broker.monitoring.watched import Watched
 from tickwheel_broker.services import CHANNEL_BATCHES, Queue
-from timerlog.engine.lateness import Histogram
+from timerlog.tables.lateness import Histogram
 
 _TOPICS_AT_ONCE: Final = 20
 """So many topics, with their groups, are added up before others have their turn."""
@@ -187,7 +187,7 @@ class _Figures(Collector):
         yield _histogram(
             "first_delivery_lateness_seconds",
             "How late messages were handed to a subscriber of a group for the first time.",
-            self._store.first_lateness_ms,
+            self._store.deliver.first_lateness_ms,
             per_unit=_MS_PER_S,
         )
         yield _histogram("sync_seconds", "How long fdatasync of the log took.", figures.seconds)
@@ -270,7 +270,7 @@ class _Figures(Collector):
         yield _gauge(
             "enqueue_backlog_messages",
             "Messages accepted and not on the wheel yet.",
-            self._store.pending_enqueue,
+            self._store.enqueue_get.pending,
         )
         yield _gauge(
             "enqueue_backlog_limit_messages",
@@ -293,7 +293,7 @@ class _Figures(Collector):
             )
         yield _counter("log_appended_bytes", "What was ever appended to the log.", log.appended_position)
         yield _counter("log_durable_bytes", "How far of that is surely on the disk.", log.durable_position)
-        age_s = store.checkpoint_age_ms(self._watched.clock.now_ms()) / _MS_PER_S
+        age_s = store.checkpoints.age_ms(self._watched.clock.now_ms()) / _MS_PER_S
         yield _gauge(
             "checkpoint_age_seconds", "Since when changes are in no checkpoint; 0: there are none.", age_s
         )

@@ -89,5 +89,5 @@ def _status(watched: Watched) -> str:
         return "stopping"
     return (
         f"{watched.counters.connections} connections, {watched.store.wheel.pending} timers, "
-        f"{watched.store.pending_enqueue} messages to take in"
+        f"{watched.store.enqueue_get.pending} messages to take in"
     )

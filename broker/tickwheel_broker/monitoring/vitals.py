@@ -156,7 +156,7 @@ class Vitals:
             ("DequeuePutMessage", services.ready),
         ):
             yield _Part(name, bool(queue.batches), (queue.passed, tries))
-        yield _Part("EnqueueGet", store.has_to_enqueue, (store.enqueued_id, tries))
+        yield _Part("EnqueueGet", store.enqueue_get.has_more, (store._engine.enqueued_id, tries))
         is_due = store.wheel.oldest_due_ms(self._clock.now_ms()) is not None
         yield _Part("DequeueGet", is_due, (store.wheel.tick_ms, store.wheel.pending, tries))
         figures = self._commit.figures

@@ -34,9 +34,9 @@ class BulkRequests:
         """PLAN_JOB."""
         for name in request.topics:
             check_name(name, "topic")
-        plan = self._store.plan_bulk(request.job, request.topics, self._clock.now_ms())
+        plan = self._store.bulk.plan(request.job, request.topics, self._clock.now_ms())
         directory = self._jobs.directory(request.job)
-        known = self._store.committed(bytes.fromhex(request.job))
+        known = self._store.commit.committed(bytes.fromhex(request.job))
         if known is None:
             os.makedirs(directory, mode=0o750, exist_ok=True)
             os.utime(directory)  # one from long ago is in use again
@@ -55,7 +55,7 @@ class BulkRequests:
                 "would be nearly full."
             )
         expect(caller, correlation, ReserveIdsOk)
-        first_id = store.reserve_ids(request.count)
+        first_id = store.bulk.reserve_ids(request.count)
         self._answers.when_durable(caller, correlation, request, ReserveIdsOk(first_id))
 
     def adopt(self, caller: Caller, correlation: int, request: AdoptJob) -> None:

@@ -70,7 +70,7 @@ class ChangeRequests:
         """CANCEL."""
 
         def act(ids: Ids, _at_ms: int | None) -> list[str]:
-            return self._store.cancel(ids, self._clock.now_ms(), stop=request.stop)
+            return self._store.change.cancel(ids, self._clock.now_ms(), stop=request.stop)
 
         self._change_targets(caller, correlation, request, _STEP, None, act, CancelOk)
 
@@ -79,7 +79,7 @@ class ChangeRequests:
         at_ms = _moment(request.deliver_at_ms, request.delay_ms, self._clock.now_ms())
 
         def act(ids: Ids, at_ms: int | None) -> list[str]:
-            return self._store.reschedule(ids, at_ms, self._clock.now_ms(), priority=request.priority)
+            return self._store.change.reschedule(ids, at_ms, self._clock.now_ms(), priority=request.priority)
 
         self._change_targets(caller, correlation, request, _STEP, at_ms, act, RescheduleOk)
 
@@ -88,7 +88,7 @@ class ChangeRequests:
         at_ms = _moment(request.deliver_at_ms, request.delay_ms, self._clock.now_ms())
 
         def act(ids: Ids, at_ms: int | None) -> list[str]:
-            return self._store.redeliver(
+            return self._store.change.redeliver(
                 ids,
                 request.group,
                 at_ms,
@@ -112,7 +112,9 @@ class ChangeRequests:
         def act(part: slice) -> list[str]:
             ids, epochs = request.ids[part], request.epochs[part]
             now_ms = self._clock.now_ms()
-            results = self._store.nack(request.group_id, ids, epochs, request.delay_ms, request.error, now_ms)
+            results = self._store.settle.nack(
+                request.group_id, ids, epochs, request.delay_ms, request.error, now_ms
+            )
             self._delivery.wake_group(request.group_id)
             return results
 
@@ -124,7 +126,7 @@ class ChangeRequests:
 
         def act(part: slice) -> list[str]:
             ids, epochs = request.ids[part], request.epochs[part]
-            return self._store.extend(
+            return self._store.settle.extend(
                 request.group_id, ids, epochs, until_ms, only_longer=request.only_longer
             )
 
@@ -228,14 +230,14 @@ class ChangeRequests:
         assert request.topic is not None, "the request's own check leaves ids, or topic and keys"
         assert request.keys is not None, "the request's own check leaves ids, or topic and keys"
         check_name(request.topic, "topic")
-        return self._store.find(request.topic, request.keys[part])
+        return self._store.select.find(request.topic, request.keys[part])
 
     # -- many at once --
 
     def change(self, caller: Caller, correlation: int, request: Change) -> None:
         """CHANGE: in steps, beside everything else; the answer comes after the last one."""
         check_name(request.topic, "topic")
-        topic_id = self._store.topic(request.topic).topic_id
+        topic_id = self._store.topics.record(request.topic).topic_id
         steps, came_ms = self._answers.steps(caller, correlation), self._clock.now_ms()
         next_id = self._store.tables.next_id
 
@@ -258,7 +260,7 @@ class ChangeRequests:
             reached, matched = last_id, matched + count
             results.update(counts)
         left = (request.limit if request.limit is not None else 1 << 62) - matched
-        for part in self._store.select(topic_id, _filter(request.filter), now_ms, reached):
+        for part in self._store.select.matching(topic_id, _filter(request.filter), now_ms, reached):
             ids = part[: np.searchsorted(part, next_id)][: max(0, left)]
             left -= len(ids)
             matched += len(ids)
@@ -276,10 +278,10 @@ class ChangeRequests:
         store = self._store
         at_ms = _moment(request.deliver_at_ms, request.delay_ms, now_ms)
         if request.action == "cancel":
-            return lambda ids: store.cancel(ids, now_ms, stop=request.stop)
+            return lambda ids: store.change.cancel(ids, now_ms, stop=request.stop)
         if request.action == "reschedule":
-            return lambda ids: store.reschedule(ids, at_ms, now_ms, priority=request.priority)
-        return lambda ids: store.redeliver(
+            return lambda ids: store.change.reschedule(ids, at_ms, now_ms, priority=request.priority)
+        return lambda ids: store.change.redeliver(
             ids,
             request.filter.group,
             at_ms,
@@ -292,13 +294,13 @@ class ChangeRequests:
 
     def transaction(self, caller: Caller, correlation: int, request: Transaction) -> None:
         """TRANSACTION."""
-        known = self._store.committed(request.id)
+        known = self._store.commit.committed(request.id)
         if known is not None:
             self._answers.when_durable(caller, correlation, request, TransactionOk(known, repeated=True))
             return
         expect(caller, correlation, TransactionOk)
         now_ms = self._clock.now_ms()
-        parts = self._store.new_transaction(request.id, now_ms)
+        parts = self._store.transactions.begin(request.id, now_ms)
         try:
             self._add_parts(parts, request, now_ms)
             with _naming("send", 0, partial(_key_of_send, request.sends)):

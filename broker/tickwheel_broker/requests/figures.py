@@ -45,7 +45,7 @@ class FigureRequests:
 
     def stats(self, caller: Caller, correlation: int, request: GetStats) -> None:
         """STATS; what it says, `tickwheel.stats.Stats` describes."""
-        figures = self._store.stats(self._clock.now_ms()) | {
+        figures = self._store.look.stats(self._clock.now_ms()) | {
             "connections": self._counters.connections,
             "subscribers": self._delivery.subscribers,
             "uptime_ms": self._lifetime.uptime_ms,
@@ -73,7 +73,7 @@ class FigureRequests:
 
     def _topic(self, topic_id: int) -> dict[str, Any]:
         """See `tickwheel.stats.TopicStats`."""
-        entry = self._store.topic_entry(topic_id)
+        entry = self._store.look.topic_entry(topic_id)
         for group in entry["groups"]:
             group["subscribers"] = self._delivery.subscribers_of(group["group_id"])
         return entry

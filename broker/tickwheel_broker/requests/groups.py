@@ -56,24 +56,24 @@ class GroupRequests:
         """CREATE_GROUP."""
         check_name(request.group, "group")
         expect(caller, correlation, lambda made: CreateGroupOk(*made))
-        made = self._store.create_group(
+        made = self._store.groups.create(
             request.topic, request.group, request.start, request.ephemeral_ms, self._clock.now_ms()
         )
         self._answers.when_durable(caller, correlation, request, CreateGroupOk(*made))
 
     def delete(self, caller: Caller, correlation: int, request: DeleteGroup) -> None:
         """DELETE_GROUP."""
-        subscribers = self._readers.of(self._store.find_group(request.topic, request.group))
+        subscribers = self._readers.of(self._store.groups.find(request.topic, request.group))
         if subscribers:
             raise GroupInUse(f"{request.group!r} of {request.topic!r} has {subscribers} subscribers.")
         expect(caller, correlation, DeleteGroupOk)
-        backlog = self._store.delete_group(request.topic, request.group)
+        backlog = self._store.groups.delete(request.topic, request.group)
         self._answers.when_durable(caller, correlation, request, DeleteGroupOk(backlog))
 
     def seek(self, caller: Caller, correlation: int, request: SeekGroup) -> None:
         """SEEK_GROUP: its subscribers stay, and lose what they hold."""
         expect(caller, correlation, SeekGroupOk)
-        backlog = self._store.seek_group(request.topic, request.group, request.to)
+        backlog = self._store.groups.seek(request.topic, request.group, request.to)
         self._after_change()
         self._answers.when_durable(caller, correlation, request, SeekGroupOk(backlog))
 
@@ -82,9 +82,9 @@ class GroupRequests:
         identity, tables = caller.identity, self._store.tables
         wanted = None
         if request.topic is not None:
-            topic = tables.topics[self._store.topic(request.topic).topic_id]
+            topic = tables.topics[self._store.topics.record(request.topic).topic_id]
             names = topic.groups if request.group is None else [request.group]
-            wanted = {self._store.find_group(request.topic, name) for name in names}
+            wanted = {self._store.groups.find(request.topic, name) for name in names}
 
         async def work() -> bytes:
             found: list[dict[str, Any]] = []
@@ -110,4 +110,4 @@ class GroupRequests:
         tables = self._store.tables
         topic = tables.topics[tables.groups[group_id].record.topic_id].record.name
         subscribers = self._delivery.subscribers_of(group_id)
-        return self._store.describe_group(group_id) | {"topic": topic, "subscribers": subscribers}
+        return self._store.groups.describe(group_id) | {"topic": topic, "subscribers": subscribers}

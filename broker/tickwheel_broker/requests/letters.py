@@ -50,9 +50,9 @@ class LetterRequests:
     def _dead_topic_id(self, topic: str) -> int | None:
         """None when the topic never had a dead letter. Raises UnknownTopic."""
         try:
-            return self._store.topic(dead_topic(topic)).topic_id
+            return self._store.topics.record(dead_topic(topic)).topic_id
         except UnknownTopic:
-            self._store.topic(topic)
+            self._store.topics.record(topic)
             return None
 
     async def _replay_all(self, dead_id: int, request: ReplayDead, steps: Steps) -> ReplayDeadOk:
@@ -64,7 +64,9 @@ class LetterRequests:
         results = list(steps.done)
         while len(results) < len(ids):
             for message_id in ids[len(results) : len(results) + _STEP]:
-                replay = partial(self._store.replay_letter, request.topic, message_id, self._clock.now_ms())
+                replay = partial(
+                    self._store.replay_dead.replay_one, request.topic, message_id, self._clock.now_ms()
+                )
                 results.append(steps.take(replay))
             self._after_change()
             await trio.lowlevel.checkpoint()
@@ -72,7 +74,7 @@ class LetterRequests:
 
     async def _letters(self, dead_id: int, limit: int) -> list[int]:
         ids: list[int] = []
-        for part in self._store.select(dead_id, Filter(), self._clock.now_ms()):
+        for part in self._store.select.matching(dead_id, Filter(), self._clock.now_ms()):
             ids += part[: limit - len(ids)].tolist()
             if len(ids) >= limit:
                 break

@@ -32,7 +32,7 @@ class MessageRequests:
 
     def browse(self, caller: Caller, correlation: int, request: Browse) -> None:
         """BROWSE."""
-        topic_id = self._store.topic(request.topic).topic_id
+        topic_id = self._store.topics.record(request.topic).topic_id
 
         async def work() -> bytes:
             async with self._answers.looking:
@@ -45,9 +45,11 @@ class MessageRequests:
         now_ms = self._clock.now_ms()
         room_bytes = self._room_bytes
         found: list[dict[str, Any]] = []
-        for ids in self._store.select(topic_id, wanted, now_ms, request.after_id):
+        for ids in self._store.select.matching(topic_id, wanted, now_ms, request.after_id):
             for start in range(0, len(ids), _STEP):
-                for entry in self._store.browse(ids[start : start + _STEP], now_ms, request.max_body_bytes):
+                for entry in self._store.select.browse(
+                    ids[start : start + _STEP], now_ms, request.max_body_bytes
+                ):
                     room_bytes -= 512 + _size(entry, 128)
                     if room_bytes < 0 or len(found) == request.limit:
                         return found
@@ -60,8 +62,8 @@ class MessageRequests:
         """GET_MESSAGES: those that are there."""
         store = self._store
         if request.keys is not None and request.topic is not None:
-            store.topic(request.topic)
-            ids = store.find(request.topic, request.keys)
+            store.topics.record(request.topic)
+            ids = store.select.find(request.topic, request.keys)
         else:
             ids = request.ids or []
 
@@ -70,7 +72,7 @@ class MessageRequests:
             room_bytes = self._room_bytes
             async with self._answers.looking:
                 for place, message_id in enumerate(ids[request.skip :]):
-                    entry = store.message(message_id, self._clock.now_ms(), request.max_body_bytes)
+                    entry = store.select.message(message_id, self._clock.now_ms(), request.max_body_bytes)
                     if entry is not None:
                         size_bytes = 1024 + _size(entry, 256)
                         if found and size_bytes > room_bytes:

@@ -47,19 +47,19 @@ class PreparedRequests:
         """PREPARE: the messages are sent to the topic of prepared ones, with their time in a header."""
         store, settings, now_ms = self._store, self._settings, self._clock.now_ms()
         check_name(request.topic, "topic")
-        store.open_topic(request.topic, now_ms, create=settings.auto_create_topics)
+        store.topics.open(request.topic, now_ms, create=settings.auto_create_topics)
         checks = {
             "ack_wait_ms": settings.check_interval_ms,
             "min_backoff_ms": settings.check_interval_ms,
             "max_backoff_ms": settings.check_interval_ms,
             "max_attempts": settings.check_attempts,
         }
-        topic_id = store.open_prepared(request.topic, checks, now_ms)
+        topic_id = store.prepared.open(request.topic, checks, now_ms)
         _, columns = decode_send(request.payload)
         prepared = _as_prepared(columns, request.topic, now_ms, settings.check_after_ms)
-        send = store.judge_send(encode_send(topic_id, prepared), now_ms)
+        send = store.produce.judge(encode_send(topic_id, prepared), now_ms)
         expect(caller, correlation, _prepared)
-        stored = store.commit_records(bytes(16), [send], [], now_ms, is_answer=True)
+        stored = store.commit.write(bytes(16), [send], [], now_ms, is_answer=True)
         self._answers.when_durable(caller, correlation, request, _prepared(stored))
 
     def decide(self, caller: Caller, correlation: int, request: Decide) -> None:
@@ -84,7 +84,9 @@ class PreparedRequests:
         store, now_ms = self._store, self._clock.now_ms()
         for message_id in request.ids[len(decided) : len(decided) + _STEP]:
             decided.append(
-                steps.take(partial(store.decide_one, message_id, commit=request.commit, now_ms=now_ms))
+                steps.take(
+                    partial(store.prepared.decide_one, message_id, commit=request.commit, now_ms=now_ms)
+                )
             )
         self._after_change()
 

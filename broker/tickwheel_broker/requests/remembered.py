@@ -73,7 +73,7 @@ class Remembered:
             raise BadRequest("The identity of this request is that of another one.")
         if known is not None and known.is_whole:
             frame = encode_frame(known.frame_type, correlation, known.payload)
-            self._commit.when_durable(self._store.appended_position, caller.outgoing.promise(), frame)
+            self._commit.when_durable(self._store.log.appended_position, caller.outgoing.promise(), frame)
             return False
         running = self._at_work.end_of(identity)
         if running is not None:
@@ -102,7 +102,7 @@ class Remembered:
         """Writes the whole answer, unless it is written. On a full disk a change has no room either, and what changed
         nothing may be asked again."""
         with suppress(DiskFull):
-            self._store.remember(answering, payload)
+            self._store.writer.remember(answering, payload)
 
     def steps(self, caller: Caller, correlation: int) -> Steps:
         """For a request that is carried out in steps."""
@@ -124,7 +124,7 @@ class Remembered:
     ) -> None:
         caller.answerings[correlation] = answering
         try:
-            with self._store.remembering(answering):
+            with self._store.writer.remembering(answering):
                 handle(caller, correlation, request)
         except (StoreError, TickwheelError) as error:
             self.forget(caller, correlation, error)
@@ -181,7 +181,7 @@ class Steps:
             return act()
         answering.expect_steps(shape)
         decisions = answering.decisions
-        with self._store.remembering(answering):
+        with self._store.writer.remembering(answering):
             result = act()
             if answering.decisions == decisions:
                 answering.decided(result)

@@ -118,13 +118,13 @@ class ScheduleRequests:
         schedule_plan.check(schedule)
         self._check_size(schedule)
         create = self._settings.auto_create_topics
-        self._store.open_topic(schedule.topic, self._clock.now_ms(), create=create)
+        self._store.topics.open(schedule.topic, self._clock.now_ms(), create=create)
 
     def _check_size(self, schedule: Schedule) -> None:
         store = self._store
         most_bytes = self._settings.max_body_bytes
         if schedule.topic in store.tables.topic_ids:
-            own = store.topic(schedule.topic).settings
+            own = store.topics.record(schedule.topic).settings
             most_bytes = min(most_bytes, int(effective_settings(own, store.settings)["max_body_bytes"]))
         # A slot's message and the schedule itself, which has the body too, are one record.
         most_bytes = min(most_bytes, store.log.largest_record_bytes // 2 - MAX_HEADERS_BYTES - _MARGIN_BYTES)

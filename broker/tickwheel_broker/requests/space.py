@@ -15,7 +15,7 @@ from tickwheel_broker.background.purge import Purging
 from tickwheel_broker.requests.answers import Answers
 from tickwheel_broker.requests.caller import Caller
 from tickwheel_broker.requests.remembered import Steps
-from timerlog.engine.drop import Dropped
+from timerlog.engine.change import Dropped
 from timerlog.layout import UInt64Array
 from timerlog.store import Store
 
@@ -53,7 +53,7 @@ class SpaceRequests:
     def drop(self, caller: Caller, correlation: int, request: Drop) -> None:
         """DROP."""
         if request.runs:
-            self._store.check_log(int(request.log_id, 16))
+            self._store.change.check_log(int(request.log_id, 16))
 
         directory = os.path.realpath(self._data_dir)
         steps = self._answers.steps(caller, correlation)
@@ -68,7 +68,7 @@ class SpaceRequests:
         ids = _ids(request.runs)
         parts = list(steps.done)
         for start in range(len(parts) * _STEP, len(ids), _STEP):
-            drop_some = partial(self._store.drop, ids[start : start + _STEP], request.done_before_ms)
+            drop_some = partial(self._store.change.drop, ids[start : start + _STEP], request.done_before_ms)
             parts.append(_as_step(steps.take(drop_some, _as_step)))
             self._after_change()
             await trio.lowlevel.checkpoint()

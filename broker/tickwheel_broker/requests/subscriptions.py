@@ -61,15 +61,15 @@ class SubscriptionRequests:
         subscription = Subscription(
             number=caller.next_subscription_number(),
             group_id=group_id,
-            group_ids=store.parts_of(group_id),
-            holder=store.acquire_holder(group_id),
+            group_ids=store.groups.parts_of(group_id),
+            holder=store.holders.acquire(group_id),
             credit=request.credit,
             batch=request.batch,
             outgoing=caller.outgoing,
         )
         caller.subscriptions[subscription.number] = subscription
         self._subscriptions.begin(subscription)
-        ack_wait_ms = store.ack_wait_ms(group_id)
+        ack_wait_ms = store.deliver.ack_wait_ms(group_id)
         subscription.lease_told_ms = ack_wait_ms if request.holds else 0
         body = SubscribeOk(subscription.number, group_id, topic_id, ack_wait_ms, is_new_topic, is_new_group)
 
@@ -80,7 +80,7 @@ class SubscriptionRequests:
                 self._subscriptions.start(subscription)
 
         frame = frame_of(correlation, Subscribe, encode_body(body))
-        self._commit.when_durable(store.appended_position, start, frame)
+        self._commit.when_durable(store.log.appended_position, start, frame)
 
     def _shard(self, request: Subscribe, topic_id: int) -> int:
         """The topic itself, or the one shard of it that is asked for. Its group must be that of all shards, too."""
@@ -88,7 +88,7 @@ class SubscriptionRequests:
             return topic_id
         shard_id = self._store.tables.topic_ids.get(f"{request.topic}/{request.shard}")
         if shard_id is None:
-            shards = self._store.describe_topic(request.topic)["shards"]
+            shards = self._store.look.describe_topic(request.topic)["shards"]
             raise UnknownShard(
                 f"{request.topic!r} has no shard {request.shard!r}; it has {', '.join(shards) or 'none at all'}."
             )
@@ -97,7 +97,7 @@ class SubscriptionRequests:
 
     def _open_group(self, topic_id: int, request: Subscribe) -> int:
         try:
-            return self._store.open_group(
+            return self._store.groups.open(
                 topic_id,
                 request.group,
                 self._clock.now_ms(),
@@ -135,7 +135,7 @@ class SubscriptionRequests:
         """UNSUBSCRIBE: with many messages in steps, beside everything else."""
         subscription = _own(caller, request.subscription)
         del caller.subscriptions[request.subscription]
-        if self._store.outstanding(subscription.holder) <= RELEASE_STEP:
+        if self._store.holders.outstanding(subscription.holder) <= RELEASE_STEP:
             released = self._subscriptions.give_back(subscription)
             self._answers.when_durable(caller, correlation, request, UnsubscribeOk(released))
             return

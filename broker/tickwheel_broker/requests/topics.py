@@ -64,7 +64,7 @@ class TopicRequests:
                     "A new topic has nothing to unset, pause or resume.", advice="Create it first."
                 )
             expect(caller, correlation, self._described)
-            store.create_topic(request.topic, request.settings, request.shards, now_ms)
+            store.topics.create(request.topic, request.settings, request.shards, now_ms)
         else:
             if request.shards:
                 raise BadArgument(
@@ -72,7 +72,7 @@ class TopicRequests:
                     advice="Create another topic with it and let producers change over.",
                 )
             expect(caller, correlation, self._described)
-            store.set_topic(request.topic, request.settings, request.unset, request.paused, now_ms)
+            store.topics.set(request.topic, request.settings, request.unset, request.paused, now_ms)
             self._subscriptions.tell_of_leases(self._delivery.subscriptions)
             self._timers_changed()
             self._delivery.wake_all()
@@ -84,17 +84,17 @@ class TopicRequests:
         self._answers.when_durable(caller, correlation, request, self._description(request.topic))
 
     def _described(self, record: TopicRecord) -> bytes:
-        return encode_map(self._store.describe(record))
+        return encode_map(self._store.look.describe(record))
 
     def _description(self, name: str) -> bytes:
-        description: dict[str, Any] = self._store.describe_topic(name)
+        description: dict[str, Any] = self._store.look.describe_topic(name)
         return encode_map(description)
 
     def delete(self, caller: Caller, correlation: int, request: DeleteTopic) -> None:
         """DELETE_TOPIC."""
         store = self._store
         # Also subscribers that are not started yet, because their SUBSCRIBE_OK waits for the disk.
-        subscribers = store.holders_of(store.groups_of(request.topic))
+        subscribers = store.holders.count(store.look.groups_of(request.topic))
         if subscribers:
             raise TopicInUse(f"{request.topic!r} has {subscribers} subscribers.")
         schedules = self._schedules.of_topic(request.topic)
@@ -103,9 +103,9 @@ class TopicRequests:
                 f"{request.topic!r} gets messages of {len(schedules)} schedules, such as {schedules[0]!r}.",
                 advice="Delete these schedules first, or give them another topic; pausing them is not enough.",
             )
-        messages = int(store.describe_topic(request.topic)["messages"])
+        messages = int(store.look.describe_topic(request.topic)["messages"])
         expect(caller, correlation, lambda _: DeleteTopicOk(messages))
-        store.delete_topic(request.topic)
+        store.topics.delete(request.topic)
         self._answers.when_durable(caller, correlation, request, DeleteTopicOk(messages))
 
 
@@ -113,4 +113,4 @@ def open_topic(store: Store, settings: Settings, name: str, now_ms: int, *, crea
     """The number of a topic; with `create` a new one is made if the settings let it. Raises BadTopicName,
     UnknownTopic."""
     check_name(name, "topic")
-    return store.open_topic(name, now_ms, create=create and settings.auto_create_topics)
+    return store.topics.open(name, now_ms, create=create and settings.auto_create_topics)

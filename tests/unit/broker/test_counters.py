@@ -35,16 +35,16 @@ def test_each_refusal_is_counted_under_its_code() -> None:
 
 
 def test_messages_refused_one_by_one_are_counted_and_duplicates_are_not(store: Store) -> None:
-    topic_id = store.open_topic("orders", NOW_MS, create=True)
+    topic_id = store.topics.open("orders", NOW_MS, create=True)
     frames = [
         send(topic_id, [b"good", LARGE, b"good", LARGE], correlation=1),
         send(topic_id, [b"good"] * 3, times_ms=[-1, 0, 1 << 60], correlation=2),
         send(topic_id, [b"good"] * 2, correlation=3),
         send(topic_id, [b"a", b"b", b"c"], keys=[b"k", b"k", b"x" * 256], correlation=4),
     ]
-    taken = store.ingest(b"".join(frames), NOW_MS)
+    taken = store.produce.ingest(b"".join(frames), NOW_MS)
     assert taken.exceptions == 2 + 2 + 0 + 2
     counters = Counters()
     counters.refused_messages(taken.replies)
     assert counters.refusals == {"body_too_large": 2, "bad_time": 2, "key_too_long": 1}
-    assert store.ingest(frames[2], NOW_MS).exceptions == 0
+    assert store.produce.ingest(frames[2], NOW_MS).exceptions == 0

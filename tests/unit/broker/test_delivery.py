@@ -31,8 +31,8 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         self.clock = ManualClock()
         self.store = Store.open(directory, StoreSettings(), self.clock.now_ms())
-        self.topic_id = self.store.open_topic("t", self.clock.now_ms())
-        self.group_id = self.store.open_group(self.topic_id, "g", self.clock.now_ms())
+        self.topic_id = self.store.topics.open("t", self.clock.now_ms())
+        self.group_id = self.store.groups.open(self.topic_id, "g", self.clock.now_ms())
         self.dispatcher = Dispatcher(
             self.store, self.clock, self.group_id, self.deliver, lambda rate: RateLimiter(rate, 0.0)
         )
@@ -47,20 +47,20 @@ class Bench:
         head = b"".join(value.to_bytes(4, "little") for value in (self.topic_id, count, 0, 50)) + bytes(8)
         payload = head + len(body).to_bytes(4, "little") * count + body * count
         now_ms = self.clock.now_ms()
-        assert self.store.ingest(encode_frame(FrameType.SEND, 1, payload), now_ms).messages == count
+        assert self.store.produce.ingest(encode_frame(FrameType.SEND, 1, payload), now_ms).messages == count
         self.store.sync()
-        batch = self.store.enqueue_get(count)
+        batch = self.store.enqueue_get.take(count)
         assert batch is not None
-        due = self.store.enqueue_put(batch, now_ms)
+        due = self.store.enqueue_put.link(batch, now_ms)
         assert due is not None
-        self.store.dequeue_put_message(self.store.dequeue_get_message(due, now_ms), now_ms)
+        self.store.dequeue_put_message.move(self.store.dequeue_get_message.look_up(due, now_ms), now_ms)
 
     def subscription(self, number: int, *, credit: int = 1_000, batch: int = 10) -> Subscription:
         return Subscription(
             number=number,
             group_id=self.group_id,
             group_ids=[self.group_id],
-            holder=self.store.acquire_holder(self.group_id),
+            holder=self.store.holders.acquire(self.group_id),
             credit=credit,
             batch=batch,
             outgoing=Outgoing(Pipe(), HIGH_WATER_BYTES),
@@ -114,8 +114,8 @@ async def test_credit_is_never_exceeded(bench: Bench) -> None:
     bench.send(100)
     bench.drain()
     assert (len(delivered(small)), len(delivered(large))) == (7, 50)
-    assert bench.store.outstanding(small.holder) == 7
-    bench.store.release_holder(small.holder, bench.clock.now_ms())
+    assert bench.store.holders.outstanding(small.holder) == 7
+    bench.store.settle.release_holder(small.holder, bench.clock.now_ms())
     bench.store.close()
 
 
@@ -157,7 +157,7 @@ async def test_dispatchers_come_and_go_with_subscribers(bench: Bench) -> None:
 
 
 async def test_a_rate_that_is_lifted_is_lifted_at_once(bench: Bench) -> None:
-    bench.store.set_topic("t", {"rate": 0.001}, [], None, bench.clock.now_ms())
+    bench.store.topics.set("t", {"rate": 0.001}, [], None, bench.clock.now_ms())
     async with trio.open_nursery() as nursery:
         delivery = Delivery(bench.store, bench.clock, nursery, bench.deliver)
         subscription = bench.subscription(1)
@@ -166,7 +166,7 @@ async def test_a_rate_that_is_lifted_is_lifted_at_once(bench: Bench) -> None:
         delivery.wake([bench.group_id])
         await trio.testing.wait_all_tasks_blocked()
         assert delivered(subscription) == [], "the next one is due in a quarter of an hour"
-        bench.store.set_topic("t", {}, ["rate"], None, bench.clock.now_ms())
+        bench.store.topics.set("t", {}, ["rate"], None, bench.clock.now_ms())
         delivery.wake_all()
         await trio.testing.wait_all_tasks_blocked()
         assert delivered(subscription) == list(range(1, 21))
@@ -175,7 +175,7 @@ async def test_a_rate_that_is_lifted_is_lifted_at_once(bench: Bench) -> None:
 
 
 async def test_a_limit_of_deliveries_is_forgotten_with_its_last_subscriber(bench: Bench) -> None:
-    bench.store.set_topic("t", {"rate": 0.001}, [], None, bench.clock.now_ms())
+    bench.store.topics.set("t", {"rate": 0.001}, [], None, bench.clock.now_ms())
     async with trio.open_nursery() as nursery:
         delivery = Delivery(bench.store, bench.clock, nursery, bench.deliver)
         first, second = bench.subscription(1), bench.subscription(2)
@@ -207,7 +207,7 @@ async def test_the_services_carry_messages_to_their_topic_in_time(bench: Bench) 
     head = b"".join(value.to_bytes(4, "little") for value in (bench.topic_id, 3, 1, 50)) + bytes(8)
     times = b"".join((now_ms + later).to_bytes(8, "little") for later in (0, 1_000, 86_400_000))
     frame = encode_frame(FrameType.SEND, 1, head + times + bytes(12))
-    bench.store.ingest(frame, now_ms)
+    bench.store.produce.ingest(frame, now_ms)
     assert services.is_behind
     async with trio.open_nursery() as nursery:
         nursery.start_soon(services.run)

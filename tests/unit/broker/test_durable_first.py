@@ -84,9 +84,9 @@ class Bench(NamedTuple):
     async def send(self, bodies: list[bytes]) -> None:
         """Durable, due, and put into the topic."""
         store = self.broker.store
-        topic = store.open_topic("t", NOW_MS)
+        topic = store.topics.open("t", NOW_MS)
         for start in range(0, len(bodies), 6):
-            store.ingest(send(topic, bodies[start : start + 6]), NOW_MS)
+            store.produce.ingest(send(topic, bodies[start : start + 6]), NOW_MS)
         self.broker.commit.mark_dirty()
         with trio.fail_after(PATIENCE_S):
             while self.disk.gate.statistics().tasks_waiting == 0:
@@ -147,7 +147,7 @@ async def test_deliveries_answers_and_refusals_wait_in_their_order(
         monkeypatch.setattr(bench.broker.queries, "_run_process", run_process)
         await bench.subscribe(wire)
         await bench.send([b"x"])
-        assert store.stats(NOW_MS)["leased"] == 1
+        assert store.look.stats(NOW_MS)["leased"] == 1
         # Each of these would tell that the message is leased, or could: its lease is not on the disk.
         wire.write(
             GetStats(),
@@ -195,10 +195,10 @@ async def test_what_never_left_goes_to_others_and_was_no_attempt(store: Store) -
         first, second = bench.wires
         await bench.subscribe(first, credit=2)
         await bench.send([b"a", b"b", b"c"])
-        assert store.stats(NOW_MS)["leased"] == 2
+        assert store.look.stats(NOW_MS)["leased"] == 2
         bench.connections[0].cancel()
         await trio.testing.wait_all_tasks_blocked()
-        assert store.stats(NOW_MS)["leased"] == 0
+        assert store.look.stats(NOW_MS)["leased"] == 0
         await bench.sync()
         assert types(first) == [FrameType.SUBSCRIBE_OK]
         await bench.subscribe(second)
@@ -217,7 +217,7 @@ async def test_who_says_that_it_leaves_gets_nothing_that_waits(store: Store) -> 
         await bench.send([b"a", b"b"])
         wire.write(Return(subscription=1, ids=[], epochs=[]))
         await trio.testing.wait_all_tasks_blocked()
-        assert store.stats(NOW_MS)["leased"] == 0
+        assert store.look.stats(NOW_MS)["leased"] == 0
         await bench.sync_until(lambda: bench.broker.commit.waiting == 0)
         assert types(wire) == [FrameType.SUBSCRIBE_OK, FrameType.RETURN_OK]
 
@@ -227,7 +227,9 @@ async def test_what_waits_for_the_disk_counts_as_queued(store: Store) -> None:
         (wire,) = bench.wires
         await bench.subscribe(wire, credit=1_000, batch=1)
         await bench.send([bytes(10_000)] * 24)
-        assert 65_536 <= 10_000 * store.stats(NOW_MS)["leased"] < 80_000, "no more than the queue may hold"
+        assert 65_536 <= 10_000 * store.look.stats(NOW_MS)["leased"] < 80_000, (
+            "no more than the queue may hold"
+        )
 
 
 async def test_with_interval_the_system_has_it_before_it_leaves(
@@ -246,7 +248,7 @@ async def test_with_interval_the_system_has_it_before_it_leaves(
         (wire,) = bench.wires
         wire.write(Subscribe(topic="t", group="g", credit=10, batch=10))
         await wire.wait_answers(1)
-        store.ingest(send(store.open_topic("t", NOW_MS), [b"x"]), NOW_MS)
+        store.produce.ingest(send(store.topics.open("t", NOW_MS), [b"x"]), NOW_MS)
         bench.broker.commit.mark_dirty()
         frames = await wire.wait_answers(2)
         assert receipts(frames[1]) == [(1, 1)]

@@ -42,13 +42,13 @@ async def test_only_an_earlier_timer_wakes_the_timer_service(tmp_path: Path) -> 
     clock = CountingClock()
     now_ms = clock.now_ms()
     store = Store.open(tmp_path, SMALL, now_ms)
-    topic_id = store.open_topic("t", now_ms)
+    topic_id = store.topics.open("t", now_ms)
     services = Services(
         store, clock, max_backlog_messages=1_000, wake_groups=lambda _: None, mark_dirty=lambda: None
     )
 
     async def put_on_the_wheel(due_ms: int) -> None:
-        store.ingest(send(topic_id, [b"x"], times_ms=[due_ms]), now_ms)
+        store.produce.ingest(send(topic_id, [b"x"], times_ms=[due_ms]), now_ms)
         store.sync()
         services.durable_moved()
         await trio.testing.wait_all_tasks_blocked()

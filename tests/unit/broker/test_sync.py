@@ -36,17 +36,17 @@ class GatedRunner:
 async def test_replies_wait_for_the_disk_and_share_a_sync(store: Store) -> None:
     runner = GatedRunner()
     moved: list[int] = []
-    commit = GroupCommit(store, runner, on_durable=lambda: moved.append(store.durable_position))
+    commit = GroupCommit(store, runner, on_durable=lambda: moved.append(store.log.durable_position))
     replies: list[bytes] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
-        store.open_topic("first", NOW_MS)
-        commit.when_durable(store.appended_position, replies.append, b"1")
+        store.topics.open("first", NOW_MS)
+        commit.when_durable(store.log.appended_position, replies.append, b"1")
         await trio.testing.wait_all_tasks_blocked()
         assert replies == []
         for number in (2, 3, 4):
-            store.open_topic(f"topic-{number}", NOW_MS)
-            commit.when_durable(store.appended_position, replies.append, b"%d" % number)
+            store.topics.open(f"topic-{number}", NOW_MS)
+            commit.when_durable(store.log.appended_position, replies.append, b"%d" % number)
         runner.gate.release()
         await trio.testing.wait_all_tasks_blocked()
         assert replies == [b"1"]
@@ -65,14 +65,14 @@ async def test_who_was_woken_at_the_same_time_shares_the_sync(store: Store) -> N
     replies: list[bytes] = []
 
     async def lease() -> None:
-        store.open_topic("second", NOW_MS)
-        commit.when_durable(store.appended_position, replies.append, b"2")
+        store.topics.open("second", NOW_MS)
+        commit.when_durable(store.log.appended_position, replies.append, b"2")
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
         await trio.testing.wait_all_tasks_blocked()
-        store.open_topic("first", NOW_MS)
-        commit.when_durable(store.appended_position, replies.append, b"1")
+        store.topics.open("first", NOW_MS)
+        commit.when_durable(store.log.appended_position, replies.append, b"1")
         commit.be_patient()
         nursery.start_soon(lease)
         await trio.testing.wait_all_tasks_blocked()
@@ -93,18 +93,18 @@ async def test_acks_share_the_sync_of_a_delivery_that_is_about_to_come(
     replies: list[bytes] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
-        store.open_topic("ack", NOW_MS)
-        commit.when_durable(store.appended_position, replies.append, b"ack", is_hurried=False)
+        store.topics.open("ack", NOW_MS)
+        commit.when_durable(store.log.appended_position, replies.append, b"ack", is_hurried=False)
         await trio.testing.wait_all_tasks_blocked()
         assert commit.figures.began_s is None
-        store.open_topic("lease", NOW_MS)
-        commit.when_durable(store.appended_position, replies.append, b"delivery")
+        store.topics.open("lease", NOW_MS)
+        commit.when_durable(store.log.appended_position, replies.append, b"delivery")
         runner.gate.release()
         await trio.testing.wait_all_tasks_blocked()
         assert (replies, runner.runs) == ([b"ack", b"delivery"], 1)
         is_about_to_deliver = False
-        store.open_topic("other-ack", NOW_MS)
-        commit.when_durable(store.appended_position, replies.append, b"other ack", is_hurried=False)
+        store.topics.open("other-ack", NOW_MS)
+        commit.when_durable(store.log.appended_position, replies.append, b"other ack", is_hurried=False)
         runner.gate.release()
         await trio.testing.wait_all_tasks_blocked()
         assert (replies[2:], runner.runs) == ([b"other ack"], 2)
@@ -119,8 +119,8 @@ async def test_acks_wait_for_a_delivery_a_millisecond_at_most(
     replies: list[bytes] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
-        store.open_topic("ack", NOW_MS)
-        commit.when_durable(store.appended_position, replies.append, b"ack", is_hurried=False)
+        store.topics.open("ack", NOW_MS)
+        commit.when_durable(store.log.appended_position, replies.append, b"ack", is_hurried=False)
         await trio.testing.wait_all_tasks_blocked()
         assert replies == []
         mock_clock.jump(SHARED_SYNC_S)
@@ -133,7 +133,7 @@ async def test_acks_wait_for_a_delivery_a_millisecond_at_most(
 async def test_a_position_that_is_durable_is_answered_at_once(store: Store) -> None:
     commit = GroupCommit(store, InPlace(), on_durable=lambda: None)
     replies: list[bytes] = []
-    commit.when_durable(store.durable_position, replies.append, b"now")
+    commit.when_durable(store.log.durable_position, replies.append, b"now")
     assert replies == [b"now"]
     store.close()
 
@@ -142,10 +142,10 @@ async def test_waiting_for_what_needs_no_sync_ends(store: Store) -> None:
     commit = GroupCommit(store, InPlace(), on_durable=lambda: None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
-        store.open_topic("t", NOW_MS)
+        store.topics.open("t", NOW_MS)
         with trio.fail_after(PATIENCE_S):
-            await commit.wait_durable(store.appended_position)
-            await commit.wait_durable(store.appended_position)
+            await commit.wait_durable(store.log.appended_position)
+            await commit.wait_durable(store.log.appended_position)
         nursery.cancel_scope.cancel()
     store.close()
 
@@ -156,11 +156,11 @@ async def test_what_nobody_waits_for_is_synced_soon(
     commit = GroupCommit(store, InPlace(), on_durable=lambda: None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
-        store.open_topic("t", NOW_MS)
-        target = store.appended_position
+        store.topics.open("t", NOW_MS)
+        target = store.log.appended_position
         commit.mark_dirty()
         await trio.sleep(1)
-        assert store.durable_position >= target
+        assert store.log.durable_position >= target
         nursery.cancel_scope.cancel()
     store.close()
 
@@ -177,8 +177,8 @@ async def test_a_failed_sync_is_final(store: Store) -> None:
     broken = Broken()
     commit = GroupCommit(store, broken, on_durable=lambda: pytest.fail("nothing became durable"))
     replies: list[bytes] = []
-    store.open_topic("t", NOW_MS)
-    commit.when_durable(store.appended_position, replies.append, b"never")
+    store.topics.open("t", NOW_MS)
+    commit.when_durable(store.log.appended_position, replies.append, b"never")
     with pytest.raises(SyncFailed, match="Input/output error"):
         await commit.run()
     assert (replies, broken.runs) == ([], 1)
@@ -211,15 +211,15 @@ async def test_interval_replies_at_once_and_syncs_later(store: Store) -> None:
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(commit.run)
-            store.open_topic("first", NOW_MS)
-            position = store.appended_position
+            store.topics.open("first", NOW_MS)
+            position = store.log.appended_position
             commit.when_durable(position, replies.append, b"1")
             while not replies:
                 await trio.sleep(0.001)
-            assert store.durable_position < position, "nothing was synced yet"
+            assert store.log.durable_position < position, "nothing was synced yet"
             assert moved == [1]
             runner.gate.release()
-            while store.durable_position < position:
+            while store.log.durable_position < position:
                 await trio.sleep(0.001)
             nursery.cancel_scope.cancel()
     store.close()
@@ -231,12 +231,12 @@ async def test_os_replies_at_once_and_leaves_syncing_to_the_system(store: Store)
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(commit.run)
-            store.open_topic("first", NOW_MS)
-            position = store.appended_position
+            store.topics.open("first", NOW_MS)
+            position = store.log.appended_position
             commit.when_durable(position, replies.append, b"1")
             await trio.testing.wait_all_tasks_blocked()
             assert replies == [b"1"]
-            assert store.durable_position < position
+            assert store.log.durable_position < position
             nursery.cancel_scope.cancel()
     store.close()
     assert Store.open(store.tables.directory or Path(), StoreSettings(), NOW_MS).tables.topic_ids == {

@@ -29,9 +29,9 @@ from timerlog.store import Store
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     store = Store.open(tmp_path, SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
-    store.open_group(topic, "g", NOW_MS)
-    store.ingest(send(topic, [b"x"], keys=[b"k"]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.groups.open(topic, "g", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"], keys=[b"k"]), NOW_MS)
     store.close()
     return tmp_path
 

@@ -59,8 +59,8 @@ def test_tables_that_cannot_be_opened_give_their_address_space_back(
 
 def test_no_descriptor_for_a_segment_or_a_table_is_no_broken_disk(store: Store, tmp_path: Path) -> None:
     """Sends are refused as on a full disk, nothing is lost, and it goes on once a file can be opened."""
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"before"], times_ms=[NOW_MS]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"before"], times_ms=[NOW_MS]), NOW_MS)
     segments = len(store.log.segments)
     true, kinds = os.open, set()
 
@@ -83,5 +83,5 @@ def test_no_descriptor_for_a_segment_or_a_table_is_no_broken_disk(store: Store, 
     assert kinds >= {".log", ".table", ".new"}
     assert len(store.log.segments) == segments
     store.log.roll()
-    store.ingest(send(topic, [b"after"], times_ms=[NOW_MS]), NOW_MS)
+    store.produce.ingest(send(topic, [b"after"], times_ms=[NOW_MS]), NOW_MS)
     assert pump(store, NOW_MS + 1) == 2

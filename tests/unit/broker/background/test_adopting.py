@@ -132,7 +132,7 @@ async def test_with_threads_what_a_job_made_dirty_is_written_back_in_the_end(
             await trio.lowlevel.checkpoint_if_cancelled()
     rows = store.tables.messages
     assert (rows.region, *rows.span(1, 18_001)) in written
-    assert all(store.find("t", ["x5", "y5999", "z0"]))
+    assert all(store.select.find("t", ["x5", "y5999", "z0"]))
 
 
 async def test_a_damaged_job_ends_while_a_thread_looks_ahead(store: Store, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ async def test_a_damaged_job_ends_while_a_thread_looks_ahead(store: Store, tmp_p
     job(store, directory, parts, NOW_MS)
     path = sorted(directory.glob("*.log"))[1]
     path.write_bytes(path.read_bytes().replace(b"y3000", b"y3OOO"))
-    before = store.state_hash()
+    before = store.look.state_hash()
     async with trio.open_nursery() as nursery:
         with SyncThread() as thread:
             broker = make_broker(store, tmp_path, nursery, thread)
@@ -151,7 +151,7 @@ async def test_a_damaged_job_ends_while_a_thread_looks_ahead(store: Store, tmp_p
                 await broker.bulk_jobs.wait(broker.bulk_jobs.begin(JOB, 0), 60_000)
             nursery.cancel_scope.cancel()
             await trio.lowlevel.checkpoint_if_cancelled()
-    assert store.state_hash() == before
+    assert store.look.state_hash() == before
 
 
 @pytest.mark.parametrize("when", ["sweep", "adopted"])

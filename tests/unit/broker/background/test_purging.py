@@ -61,7 +61,7 @@ async def test_a_run_is_made_and_told(tmp_path: Path, durability: str) -> None:
             == len(before) - len(content(broker.store))
             > 8_000
         )
-        assert broker.store.durable_position >= broker.store.log.segments[0]
+        assert broker.store.log.durable_position >= broker.store.log.segments[0]
 
 
 async def test_a_segment_goes_only_when_the_disk_has_what_was_moved(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_a_segment_goes_only_when_the_disk_has_what_was_moved(tmp_path: Pa
 
         def save(disk: FileDisk, name: str, content: bytes, *, durable: bool) -> None:
             assert durable
-            assert store.durable_position >= store.purger._written > 0
+            assert store.log.durable_position >= store.purger._written > 0
             replace(disk, name, content, durable=durable)
             steps.append(name)
 

@@ -44,7 +44,7 @@ class Kept:
 
     def create(self, **fields: Any) -> Schedule:
         base = {"name": "s", "topic": "t", "start_ms": self.now_ms, "last_slot_ms": self.now_ms}
-        self.store.open_topic("t", self.now_ms)
+        self.store.topics.open("t", self.now_ms)
         self.schedules.create(merged(base, fields))
         return self.schedules.get("s")
 
@@ -57,9 +57,9 @@ class Kept:
     def states(self, topic: str = "t") -> dict[int, int]:
         """How the messages stand that have the keys of slots of the next minute, in steps of a second."""
         slots = range(self.now_ms, self.now_ms + 60_000, SECOND_MS)
-        ids = self.store.find(topic, [f"~schedule/s/{slot_ms}" for slot_ms in slots])
+        ids = self.store.select.find(topic, [f"~schedule/s/{slot_ms}" for slot_ms in slots])
         found = {slot_ms: number for slot_ms, number in zip(slots, ids, strict=True) if number}
-        return dict(zip(found, self.store.verdicts(list(found.values())), strict=True))
+        return dict(zip(found, self.store.change.verdicts(list(found.values())), strict=True))
 
 
 @pytest.fixture
@@ -107,11 +107,11 @@ async def test_what_was_called_back_is_sent_again(kept: Kept) -> None:
     before = kept.keep()
     slot_ms = before.last_slot_ms
     kept.schedules.change({"body": b"new"}, before)
-    assert kept.store.verdicts([before.last_id]) == [CANCELLED]
+    assert kept.store.change.verdicts([before.last_id]) == [CANCELLED]
     after = kept.keep()
     assert (after.last_slot_ms, after.sent) == (slot_ms, 2)
     assert after.last_id > before.last_id, "the cancelled message has freed its key"
-    assert kept.store.verdicts([before.last_id, after.last_id]) == [CANCELLED, SCHEDULED]
+    assert kept.store.change.verdicts([before.last_id, after.last_id]) == [CANCELLED, SCHEDULED]
 
 
 @pytest.mark.parametrize("how", ["pause", "topic", "delete"])
@@ -133,7 +133,7 @@ async def test_all_that_was_sent_ahead_is_called_back(kept: Kept, how: str) -> N
 
 
 async def test_a_shard_gives_back_what_was_sent_ahead_too(kept: Kept) -> None:
-    kept.store.create_topic("t", {}, 4, kept.now_ms)
+    kept.store.topics.create("t", {}, 4, kept.now_ms)
     kept.create(every_ms=SECOND_MS)
     schedule = kept.keep()
     assert list(kept.states().values()) == [SCHEDULED] * 5
@@ -146,11 +146,11 @@ async def test_pausing_calls_back_what_waits_in_its_window(kept: Kept) -> None:
     kept.clock.advance(timedelta(milliseconds=HOUR_MS))
     schedule = kept.keep()
     kept.clock.advance(timedelta(milliseconds=1))
-    assert kept.store.verdicts([schedule.last_id]) == [SCHEDULED]
+    assert kept.store.change.verdicts([schedule.last_id]) == [SCHEDULED]
     kept.schedules.change({"body": b"for the next"}, schedule)
-    assert kept.store.verdicts([schedule.last_id]) == [SCHEDULED], "its slot has come: it is as it was"
+    assert kept.store.change.verdicts([schedule.last_id]) == [SCHEDULED], "its slot has come: it is as it was"
     kept.schedules.change({"paused": True}, kept.schedules.get("s"))
-    assert kept.store.verdicts([schedule.last_id]) == [CANCELLED]
+    assert kept.store.change.verdicts([schedule.last_id]) == [CANCELLED]
     assert kept.schedules.get("s").skipped == 1
 
 
@@ -222,4 +222,4 @@ async def test_a_slot_that_was_sent_is_not_sent_when_it_comes_again(kept: Kept) 
     kept.schedules.schedules["s"] = msgspec.structs.replace(sent, last_slot_ms=kept.now_ms)
     after = kept.keep()
     assert (after.last_slot_ms, after.last_id, after.sent) == (sent.last_slot_ms, sent.last_id, 1)
-    assert kept.store.find("t", [key_of(after, after.last_slot_ms)]) == [sent.last_id]
+    assert kept.store.select.find("t", [key_of(after, after.last_slot_ms)]) == [sent.last_id]

@@ -152,7 +152,7 @@ async def test_a_token_may_be_revoked_at_the_very_end_of_its_connection(
 
 
 async def test_nothing_is_delivered_to_who_leaves_before_it_has_begun(store: Store) -> None:
-    store.ingest(send(store.open_topic("t", NOW_MS), [b"x"] * 5), NOW_MS)
+    store.produce.ingest(send(store.topics.open("t", NOW_MS), [b"x"] * 5), NOW_MS)
     async with connected(store) as (wire,):
         wire.write(
             Subscribe(topic="t", group="g", credit=10, batch=10),
@@ -171,8 +171,8 @@ async def test_nothing_is_delivered_to_who_leaves_before_it_has_begun(store: Sto
 
 async def test_who_leaves_with_much_gives_it_back_between_other_requests(store: Store) -> None:
     count = 3 * RELEASE_STEP
-    topic = store.create_topic("t", {"max_attempts": 1}, 0, NOW_MS).topic_id
-    store.ingest(send(topic, [b"x"] * count), NOW_MS)
+    topic = store.topics.create("t", {"max_attempts": 1}, 0, NOW_MS).topic_id
+    store.produce.ingest(send(topic, [b"x"] * count), NOW_MS)
     async with connected(store, 2) as (wire, other):
         wire.write(Subscribe(topic="t", group="g", credit=count, batch=count))
         with trio.fail_after(PATIENCE_S):
@@ -182,7 +182,7 @@ async def test_who_leaves_with_much_gives_it_back_between_other_requests(store: 
         with trio.fail_after(PATIENCE_S):
             while not store.tables.topic_ids.get("t.dead"):
                 await trio.lowlevel.checkpoint()
-        assert 0 < store.stats(NOW_MS)["leased"] < count, "a part of it, and then others"
+        assert 0 < store.look.stats(NOW_MS)["leased"] < count, "a part of it, and then others"
         other.write(Ping())
         await other.wait_answers(1)
         with trio.fail_after(PATIENCE_S):
@@ -190,8 +190,8 @@ async def test_who_leaves_with_much_gives_it_back_between_other_requests(store: 
                 await trio.sleep(0.001)
         answer = wire.answers[-1]
         assert msgspec.msgpack.decode(answer.payload) == {"released": count}
-    assert store.describe_topic("t.dead")["messages"] == count
-    assert store.holders_of(store.groups_of("t")) == 0
+    assert store.look.describe_topic("t.dead")["messages"] == count
+    assert store.holders.count(store.look.groups_of("t")) == 0
 
 
 def dry_run() -> Change:
@@ -201,7 +201,7 @@ def dry_run() -> Change:
 async def test_a_connection_is_not_read_from_while_much_of_it_is_at_work(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.open_topic("t", NOW_MS)
+    store.topics.open("t", NOW_MS)
     begun, may_end = 0, trio.Event()
 
     async def work(*_: object) -> ChangeOk:
@@ -230,7 +230,7 @@ async def test_a_connection_is_not_read_from_while_much_of_it_is_at_work(
 async def test_a_defect_in_a_slow_request_is_told_and_ends_nobody(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.open_topic("t", NOW_MS)
+    store.topics.open("t", NOW_MS)
 
     async def work(*_: object) -> ChangeOk:
         raise KeyError("a defect")
@@ -247,7 +247,7 @@ async def test_a_defect_in_a_slow_request_is_told_and_ends_nobody(
 async def test_few_bulk_changes_of_all_connections_work_at_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.ingest(send(store.open_topic("t", NOW_MS), [b"x"]), NOW_MS)
+    store.produce.ingest(send(store.topics.open("t", NOW_MS), [b"x"]), NOW_MS)
     at_work, most = 0, 0
     select = ChangeRequests._change_all
 
@@ -271,7 +271,7 @@ async def test_few_bulk_changes_of_all_connections_work_at_once(
 
 
 async def test_a_topic_may_be_deleted_before_its_change_begins(store: Store) -> None:
-    store.open_topic("t", NOW_MS)
+    store.topics.open("t", NOW_MS)
     async with connected(store) as (wire,):
         wire.write(dry_run(), DeleteTopic("t"), Ping())
         answers = await wire.wait_answers(3)

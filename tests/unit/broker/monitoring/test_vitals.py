@@ -70,14 +70,14 @@ async def test_a_broker_that_works_is_alive_for_days(
 ) -> None:
     async with broker(tmp_path) as (made, nursery):
         nursery.start_soon(made.broker.run)
-        topic_id = made.broker.store.open_topic("t", NOW_MS)
+        topic_id = made.broker.store.topics.open("t", NOW_MS)
         for hour in range(3):
             now_ms = made.broker.clock.now_ms()
-            made.broker.store.ingest(send(topic_id, [b"x"], times_ms=[now_ms + 1_800_000]), now_ms)
-            await made.broker.commit.wait_durable(made.broker.store.appended_position)
+            made.broker.store.produce.ingest(send(topic_id, [b"x"], times_ms=[now_ms + 1_800_000]), now_ms)
+            await made.broker.commit.wait_durable(made.broker.store.log.appended_position)
             await trio.sleep(3_600)
             assert made.vitals.is_alive, hour
-        assert made.broker.store.stats(0)["ready"] == 3
+        assert made.broker.store.look.stats(0)["ready"] == 3
         assert made.vitals.reasons(WELL) == []
 
 
@@ -86,8 +86,8 @@ async def test_a_broker_whose_tasks_do_not_run_is_not_alive(
 ) -> None:
     """Here nobody runs them."""
     async with broker(tmp_path) as (made, _):
-        topic_id = made.broker.store.open_topic("t", NOW_MS)
-        made.broker.store.ingest(send(topic_id, [b"x"]), NOW_MS)
+        topic_id = made.broker.store.topics.open("t", NOW_MS)
+        made.broker.store.produce.ingest(send(topic_id, [b"x"]), NOW_MS)
         made.broker.store.sync()
         await trio.sleep(STALL_S / 2)
         assert made.vitals.is_alive
@@ -136,8 +136,8 @@ async def test_a_disk_that_does_not_answer_is_no_reason_to_start_again(
 ) -> None:
     async with broker(tmp_path, StuckRunner()) as (made, nursery):
         nursery.start_soon(made.broker.run)
-        made.broker.store.open_topic("t", NOW_MS)
-        made.broker.commit.when_durable(made.broker.store.appended_position, lambda _: None, b"")
+        made.broker.store.topics.open("t", NOW_MS)
+        made.broker.commit.when_durable(made.broker.store.log.appended_position, lambda _: None, b"")
         await trio.sleep(SLOW_SYNC_S + STALL_S + 5)
         assert made.vitals.is_alive
         assert codes(made.vitals.reasons(WELL)) == ["disk_slow"]

@@ -93,8 +93,8 @@ async def test_a_topic_that_is_deleted_while_its_messages_expire(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "_STEP", 2)
-    topic = store.create_topic("t", {"retention_ms": 1_000}, 0, NOW_MS).topic_id
-    store.ingest(send(topic, [b"x"] * 5), NOW_MS)
+    topic = store.topics.create("t", {"retention_ms": 1_000}, 0, NOW_MS).topic_id
+    store.produce.ingest(send(topic, [b"x"] * 5), NOW_MS)
     pump(store, NOW_MS)
     Reader(store, topic)
     async with trio.open_nursery() as nursery:
@@ -103,7 +103,7 @@ async def test_a_topic_that_is_deleted_while_its_messages_expire(
         with trio.fail_after(PATIENCE_S):
             while store.tables.rows["state"][1] != MessageState.EXPIRED:
                 await trio.lowlevel.checkpoint()
-        store.delete_topic("t")
+        store.topics.delete("t")
     await broker.retention._expire(topic, 1_000)
     # The tasks take turns in any order: two steps may have been made, not three.
     assert store.tables.rows["state"][5] == MessageState.READY
@@ -112,8 +112,8 @@ async def test_a_topic_that_is_deleted_while_its_messages_expire(
 async def test_leases_do_not_last_until_the_time_of_a_clock_that_was_wrong(
     store: Store, autojump_clock: trio.testing.MockClock
 ) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"]), NOW_MS)
     pump(store, NOW_MS)
     clock = ManualClock(datetime.fromtimestamp(NOW_MS / 1_000, UTC))
     clock.advance(timedelta(days=365))
@@ -132,9 +132,9 @@ async def test_leases_do_not_last_until_the_time_of_a_clock_that_was_wrong(
 async def test_operators_are_told_what_cannot_become_a_dead_letter(
     store: Store, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic = store.create_topic("t", {"max_attempts": 1}, 0, NOW_MS).topic_id
-    store.create_topic("t.dead", {"max_body_bytes": 1}, 0, NOW_MS)
-    store.ingest(send(topic, [b"large", b"bodies"]), NOW_MS)
+    topic = store.topics.create("t", {"max_attempts": 1}, 0, NOW_MS).topic_id
+    store.topics.create("t.dead", {"max_body_bytes": 1}, 0, NOW_MS)
+    store.produce.ingest(send(topic, [b"large", b"bodies"]), NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     reader.fetch()

@@ -92,24 +92,26 @@ async def connected(store: Store, clients: int = 2) -> AsyncIterator[list[Asking
 def filled(directory: Path) -> Store:
     """Many messages with keys, for later."""
     store = Store.open(directory, SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     for start in range(0, MANY, 500):
         keys = [key.encode() for key in KEYS[start : start + 500]]
-        store.ingest(send(topic, [b"x"] * 500, keys=keys, times_ms=[NOW_MS + 3_600_000] * 500), NOW_MS)
+        store.produce.ingest(
+            send(topic, [b"x"] * 500, keys=keys, times_ms=[NOW_MS + 3_600_000] * 500), NOW_MS
+        )
     store.sync()
     return store
 
 
 def send_newer(store: Store) -> None:
     """Somebody uses a key again, which was freed."""
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"newer"], keys=[b"k0"], times_ms=[NOW_MS + 3_600_000]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"newer"], keys=[b"k0"], times_ms=[NOW_MS + 3_600_000]), NOW_MS)
 
 
 async def wait_cancelled(store: Store, count: int) -> None:
     """Until some steps are done."""
     with trio.fail_after(PATIENCE_S):
-        while store.stats(NOW_MS)["cancelled"] < count:
+        while store.look.stats(NOW_MS)["cancelled"] < count:
             await trio.lowlevel.checkpoint()
 
 
@@ -131,7 +133,7 @@ async def test_it_waits_for_the_one_that_is_at_work(tmp_path: Path, request_: Re
     async with connected(store) as (first, second):
         first.ask(request_, identity())
         await wait_cancelled(store, 1)
-        second.ask(request_, identity(since=store.durable_position))
+        second.ask(request_, identity(since=store.log.durable_position))
         one, other = await first.answer(), await second.answer()
         assert one == other
         assert told(one) == WHOLE[type(request_)]
@@ -146,34 +148,34 @@ async def test_it_goes_on_where_a_broken_connection_ended(tmp_path: Path, reques
         await wait_cancelled(store, 1)
         first.scope.cancel()
         await trio.testing.wait_all_tasks_blocked()
-        done = store.stats(NOW_MS)["cancelled"]
+        done = store.look.stats(NOW_MS)["cancelled"]
         assert 0 < done < MANY
         send_newer(store)
-        second.ask(request_, identity(since=store.durable_position))
+        second.ask(request_, identity(since=store.log.durable_position))
         assert told(await second.answer()) == WHOLE[type(request_)]
-        assert store.find("t", ["k0"]) == [MANY + 1], "what is newer is left alone"
+        assert store.select.find("t", ["k0"]) == [MANY + 1], "what is newer is left alone"
     store.close(clean=False)
 
 
 @REQUESTS
 async def test_it_goes_on_where_a_crash_ended(tmp_path: Path, request_: Request) -> None:
     store = filled(tmp_path / "data")
-    since = store.durable_position
+    since = store.log.durable_position
     async with connected(store, 1) as (first,):
         first.ask(request_, identity())
         await wait_cancelled(store, 1)
-    assert 0 < store.stats(NOW_MS)["cancelled"] < MANY
+    assert 0 < store.look.stats(NOW_MS)["cancelled"] < MANY
     store.close(clean=False)
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
     send_newer(store)
     async with connected(store, 1) as (again,):
         again.ask(request_, identity(since=since))
         assert told(await again.answer()) == WHOLE[type(request_)]
-        assert store.find("t", ["k0"]) == [MANY + 1]
-    state = store.state_hash()
+        assert store.select.find("t", ["k0"]) == [MANY + 1]
+    state = store.look.state_hash()
     store.close(clean=False)
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     async with connected(store, 1) as (third,):
         third.ask(request_, identity(since=since))
         assert told(await third.answer()) == WHOLE[type(request_)]
@@ -183,7 +185,7 @@ async def test_it_goes_on_where_a_crash_ended(tmp_path: Path, request_: Request)
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     opened = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    opened.open_topic("t", NOW_MS)
+    opened.topics.open("t", NOW_MS)
     opened.sync()
     return opened
 
@@ -196,7 +198,7 @@ def code_of(frame: Frame) -> str:
 
 async def test_what_was_forgotten_is_uncertain(store: Store) -> None:
     store.tables.answers = RememberedAnswers(max_answers=1)
-    since = store.durable_position
+    since = store.log.durable_position
     async with connected(store, 4) as (first, other, again, later):
         first.ask(Cancel(ids=[1]), identity())
         await first.answer()
@@ -204,26 +206,26 @@ async def test_what_was_forgotten_is_uncertain(store: Store) -> None:
         await other.answer()
         again.ask(Cancel(ids=[1]), identity(since=since))
         assert code_of(await again.answer()) == "request_uncertain"
-        later.ask(Cancel(ids=[1]), RequestIdentity(SESSION + 2, 1, 1, store.durable_position))
+        later.ask(Cancel(ids=[1]), RequestIdentity(SESSION + 2, 1, 1, store.log.durable_position))
         assert (await later.answer()).type == FrameType.CANCEL_OK
     store.close(clean=False)
 
 
 async def test_a_first_try_that_comes_behind_its_repetition_does_nothing(store: Store) -> None:
     """A connection that its client has given up may still bring what was written to it."""
-    topic, later_ms = store.open_topic("t", NOW_MS), [NOW_MS + 3_600_000]
-    store.ingest(send(topic, [b"old"], keys=[b"k"], times_ms=later_ms), NOW_MS)
+    topic, later_ms = store.topics.open("t", NOW_MS), [NOW_MS + 3_600_000]
+    store.produce.ingest(send(topic, [b"old"], keys=[b"k"], times_ms=later_ms), NOW_MS)
     store.sync()
-    cancel, since = Cancel(topic="t", keys=["k"]), store.durable_position
+    cancel, since = Cancel(topic="t", keys=["k"]), store.log.durable_position
     async with connected(store, 3) as (given_up, other, again):
         again.ask(cancel, identity(since=since))
         assert (await again.answer()).payload == encode_body(CancelOk(["cancelled"]))
-        store.ingest(send(topic, [b"new"], keys=[b"k"], times_ms=later_ms), NOW_MS)
+        store.produce.ingest(send(topic, [b"new"], keys=[b"k"], times_ms=later_ms), NOW_MS)
         other.ask(Cancel(ids=[99]), RequestIdentity(SESSION, 2, 2))
         await other.answer()
         given_up.ask(cancel, identity())
         assert code_of(await given_up.answer()) == "request_uncertain"
-    assert store.find("t", ["k"]) != [0]
+    assert store.select.find("t", ["k"]) != [0]
     store.close(clean=False)
 
 
@@ -233,8 +235,8 @@ async def test_an_error_that_stays_one_is_told_again(store: Store) -> None:
         first.ask(request, identity())
         refused = await first.answer()
         assert code_of(refused) == "unknown_topic"
-        store.open_topic("unknown", NOW_MS)
-        second.ask(request, identity(since=store.durable_position))
+        store.topics.open("unknown", NOW_MS)
+        second.ask(request, identity(since=store.log.durable_position))
         assert await second.answer() == refused
     store.close(clean=False)
 
@@ -243,7 +245,7 @@ async def test_an_identity_that_is_that_of_another_request(store: Store) -> None
     async with connected(store) as (first, second):
         first.ask(Cancel(ids=[1]), identity())
         await first.answer()
-        second.ask(CHANGE, identity(since=store.durable_position))
+        second.ask(CHANGE, identity(since=store.log.durable_position))
         assert code_of(await second.answer()) == "bad_request"
     store.close(clean=False)
 
@@ -254,7 +256,7 @@ async def test_a_right_is_asked_for_before_the_memory(store: Store) -> None:
         first.ask(request, identity())
         assert (await first.answer()).type == FrameType.CANCEL_OK
         second.connection._become(Identity("id", "stranger", frozenset()))
-        second.ask(request, identity(since=store.durable_position))
+        second.ask(request, identity(since=store.log.durable_position))
         assert code_of(await second.answer()) == "forbidden"
     store.close(clean=False)
 

@@ -72,15 +72,15 @@ class World:
         self.broker = broker
         self.requests, _ = requests_of(broker)
         store = broker.store
-        self.topic_ids = {name: store.open_topic(name, NOW_MS) for name in ("mine", "theirs")}
+        self.topic_ids = {name: store.topics.open(name, NOW_MS) for name in ("mine", "theirs")}
         self.group_ids = {
-            name: store.open_group(number, "g", NOW_MS) for name, number in self.topic_ids.items()
+            name: store.groups.open(number, "g", NOW_MS) for name, number in self.topic_ids.items()
         }
         self.ids = {}
         for name, topic_id in self.topic_ids.items():
             self.ids[name] = store.tables.next_id
-            send = store.judge_send(encode_send(topic_id, SendColumns([b"x"], keys=[b"k"])), NOW_MS)
-            store.commit_records(bytes(16), [send], [], NOW_MS)
+            send = store.produce.judge(encode_send(topic_id, SendColumns([b"x"], keys=[b"k"])), NOW_MS)
+            store.commit.write(bytes(16), [send], [], NOW_MS)
 
     def rights(self, *grants: str) -> Rights:
         identity = Identity("0123456789ab", "test", parse_grants(grants))
@@ -225,7 +225,7 @@ async def test_ids_of_other_topics_are_taken_out(world: World) -> None:
     )
     assert world.requests.admit(rights, transaction).changes[0].ids == left
     assert world.requests.admit(world.rights("consume:mine"), Cancel(ids=ids)).ids == [0] * 5
-    assert world.broker.store.cancel([0], NOW_MS) == ["not_found"]
+    assert world.broker.store.change.cancel([0], NOW_MS) == ["not_found"]
 
 
 @pytest.mark.parametrize(
@@ -276,8 +276,8 @@ async def test_the_number_of_a_deleted_group_brings_no_right_to_the_next_group_t
     rights, store, number = world.rights("all:mine"), world.broker.store, world.group_ids["mine"]
     world.requests.admit(rights, Nack(number, [1], [1]))
     store.tables.settings = msgspec.structs.replace(store.settings, max_groups=store.tables.last_group_id)
-    store.delete_group("mine", store.group_record(number).name)
-    assert store.open_group(world.topic_ids["theirs"], "other", NOW_MS) == number
+    store.groups.delete("mine", store.groups.record(number).name)
+    assert store.groups.open(world.topic_ids["theirs"], "other", NOW_MS) == number
     with pytest.raises(Forbidden):
         world.requests.admit(rights, Nack(number, [1], [1]))
 

@@ -40,24 +40,24 @@ def keys(count: int, prefix: str = "k") -> list[bytes]:
 def drain(store: Store, topic: str, now_ms: int) -> list[int]:
     """Delivers and acks everything that is due; the ids in the order in which they came."""
     pump(store, now_ms)
-    group = store.open_group(store.topic(topic).topic_id, "g", now_ms)
-    holder = store.acquire_holder(group)
+    group = store.groups.open(store.topics.record(topic).topic_id, "g", now_ms)
+    holder = store.holders.acquire(group)
     found: list[int] = []
-    while frame := store.fetch(group, holder, 1, 5_000, 1 << 20, now_ms):
+    while frame := store.deliver.fetch(group, holder, 1, 5_000, 1 << 20, now_ms):
         ids, epochs = delivered(frame)
-        store.ack(ack_payload(group, ids, epochs), 1, now_ms)
+        store.deliver.ack(ack_payload(group, ids, epochs), 1, now_ms)
         found += ids
     return found
 
 
 def test_a_job_is_delivered_by_time_beside_what_was_sent(store: Store, staged: Path) -> None:
-    sent = store.open_topic("t", NOW_MS)
-    store.ingest(send(sent, [b"sent"], times_ms=[NOW_MS + 1_500]), NOW_MS)
+    sent = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(sent, [b"sent"], times_ms=[NOW_MS + 1_500]), NOW_MS)
     times = [NOW_MS + 1_000 * (number % 7) for number in range(30_000)]
     job(store, staged, [("t", columns(times, keys=keys(30_000), bodies=[bytes(300)] * 30_000))], NOW_MS)
     report = store.adopt(staged, 0, NOW_MS)
     assert (report.messages, report.rejected, report.repeated) == (30_000, 0, False)
-    assert store.topics()[0]["scheduled"] == 30_001
+    assert store.look.topics()[0]["scheduled"] == 30_001
     assert len(store.log.segments) >= 4, "it takes several segments"
     early = drain(store, "t", NOW_MS + 1_000)
     assert len(early) == sum(time <= NOW_MS + 1_000 for time in times)
@@ -76,20 +76,20 @@ def test_it_is_there_after_a_restart(tmp_path: Path, staged: Path, how: str) -> 
         ("plain", columns(times, headers=[b"\x81\xa1a\x01"] * 5_000, priorities=[5, 9] * 2_500)),
         ("other", columns(times, orders=keys(5_000, "o"))),
     ]  # fmt: skip
-    store.create_topic("other", {}, 4, NOW_MS)
+    store.topics.create("other", {}, 4, NOW_MS)
     job(store, staged, parts, NOW_MS)
     store.adopt(staged, 0, NOW_MS)
-    store.ingest(send(store.topic("plain").topic_id, [b"after"], keys=[b"after"]), NOW_MS)
-    assert store.cancel(store.find("plain", ["k7", "after"]), NOW_MS) == ["cancelled"] * 2
+    store.produce.ingest(send(store.topics.record("plain").topic_id, [b"after"], keys=[b"after"]), NOW_MS)
+    assert store.change.cancel(store.select.find("plain", ["k7", "after"]), NOW_MS) == ["cancelled"] * 2
     store.sync()
-    state, counts = store.state_hash(), store.topics()
+    state, counts = store.look.state_hash(), store.look.topics()
     store.close(clean=how == "clean")
     if how == "no derived files":
         remove_derived_files(tmp_path / "data")
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    assert store.state_hash() == state
-    assert store.topics() == counts
-    assert store.find("plain", ["k7"]) == [0]
+    assert store.look.state_hash() == state
+    assert store.look.topics() == counts
+    assert store.select.find("plain", ["k7"]) == [0]
     assert len(drain(store, "plain", NOW_MS + 10_000)) == 9_999
     store.close()
 
@@ -97,13 +97,13 @@ def test_it_is_there_after_a_restart(tmp_path: Path, staged: Path, how: str) -> 
 def test_messages_of_a_job_are_like_sent_ones(store: Store, staged: Path) -> None:
     job(store, staged, [("t", columns([NOW_MS + MINUTE_MS] * 10, keys=keys(10)))], NOW_MS)
     store.adopt(staged, 0, NOW_MS)
-    ids = store.find("t", [f"k{number}" for number in range(10)])
+    ids = store.select.find("t", [f"k{number}" for number in range(10)])
     assert all(ids)
-    topic = store.topic("t").topic_id
-    assert store.ingest(send(topic, [b"again"], keys=[b"k3"]), NOW_MS).messages == 1
-    assert store.topics()[0]["messages"] == 10, "its key is taken"
-    assert store.cancel([ids[0]], NOW_MS) == ["cancelled"]
-    assert store.reschedule([ids[1]], NOW_MS + 5, NOW_MS) == ["rescheduled"]
+    topic = store.topics.record("t").topic_id
+    assert store.produce.ingest(send(topic, [b"again"], keys=[b"k3"]), NOW_MS).messages == 1
+    assert store.look.topics()[0]["messages"] == 10, "its key is taken"
+    assert store.change.cancel([ids[0]], NOW_MS) == ["cancelled"]
+    assert store.change.reschedule([ids[1]], NOW_MS + 5, NOW_MS) == ["rescheduled"]
     assert drain(store, "t", NOW_MS + 10) == [ids[1]]
     assert sorted(drain(store, "t", NOW_MS + MINUTE_MS)) == sorted(ids[2:])
 
@@ -121,24 +121,26 @@ def test_bodies_of_megabytes(tmp_path: Path) -> None:
 
 
 def test_keys_that_are_taken_are_rejected(store: Store, staged: Path) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x", b"y"], keys=[b"k1", b"free"], times_ms=[NOW_MS + MINUTE_MS] * 2), NOW_MS)
-    taken, free = store.find("t", ["k1", "free"])
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(
+        send(topic, [b"x", b"y"], keys=[b"k1", b"free"], times_ms=[NOW_MS + MINUTE_MS] * 2), NOW_MS
+    )
+    taken, free = store.select.find("t", ["k1", "free"])
     parts = [
         ("t", columns([NOW_MS] * 3, keys=[b"k0", b"k1", b"k2"])),
         ("t", columns([NOW_MS] * 2, keys=[b"k2", b""])),
     ]
     job(store, staged, parts, NOW_MS)
-    before = store.state_hash()
+    before = store.look.state_hash()
     with pytest.raises(BadJob, match="2 messages have a key"):
         store.adopt(staged, 1, NOW_MS)
-    assert store.state_hash() == before
-    assert store.find("t", ["k0", "k1", "k2"]) == [0, taken, 0]
+    assert store.look.state_hash() == before
+    assert store.select.find("t", ["k0", "k1", "k2"]) == [0, taken, 0]
     report = store.adopt(staged, 2, NOW_MS)
     assert (report.messages, report.rejected, report.inside) == (3, 2, 1)
     assert Counter(reject.key for reject in report.samples) == {"k1": 1, "k2": 1}
     assert taken in {reject.earlier_id for reject in report.samples}
-    assert store.cancel([free], NOW_MS) == ["cancelled"]
+    assert store.change.cancel([free], NOW_MS) == ["cancelled"]
     assert len(drain(store, "t", NOW_MS + 1)) == 3
     assert drain(store, "t", NOW_MS + MINUTE_MS) == [taken]
 
@@ -156,14 +158,16 @@ def test_a_job_is_taken_in_once(store: Store, staged: Path, tmp_path: Path) -> N
 
 def test_sends_during_a_job_keep_their_keys(store: Store, staged: Path) -> None:
     """Between any two steps of a job somebody sends a message with a key of it: one of the two is stored."""
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     count = 9_000
     job(store, staged, [("t", columns([NOW_MS + MINUTE_MS] * count, keys=keys(count)))], NOW_MS)
     adoption = store.adopter.start(staged, count)
     sent = 0
     while not adoption.is_done:
         assert sent * 7 < count, "it ends although somebody else is always first"
-        store.ingest(send(topic, [b"sent"], keys=[b"k%d" % (sent * 7)], times_ms=[NOW_MS + 1]), NOW_MS)
+        store.produce.ingest(
+            send(topic, [b"sent"], keys=[b"k%d" % (sent * 7)], times_ms=[NOW_MS + 1]), NOW_MS
+        )
         sent += 1
         match store.adopter.step(NOW_MS):
             case WaitDurable():
@@ -174,7 +178,7 @@ def test_sends_during_a_job_keep_their_keys(store: Store, staged: Path) -> None:
     rows = store.tables.rows[: store.tables.next_id]
     assert int((rows["state"] == MessageState.SCHEDULED).sum()) == count
     assert adoption.report.rejected > 0
-    assert len(set(store.find("t", [f"k{number}" for number in range(count)]))) == count
+    assert len(set(store.select.find("t", [f"k{number}" for number in range(count)]))) == count
     assert len(drain(store, "t", NOW_MS + MINUTE_MS)) == count
 
 
@@ -208,12 +212,12 @@ def test_what_is_not_whole_is_refused(store: Store, staged: Path, how: str) -> N
         ("t", columns([NOW_MS] * 500, keys=keys(500, "x"))),
     ]
     job(store, staged, parts, NOW_MS)
-    before = store.state_hash()
+    before = store.look.state_hash()
     damaged(staged, how)
     with pytest.raises(BadJob):
         store.adopt(staged, 0, NOW_MS)
-    assert store.state_hash() == before
-    assert store.find("t", ["k1", "x1"]) == [0, 0]
+    assert store.look.state_hash() == before
+    assert store.select.find("t", ["k1", "x1"]) == [0, 0]
     assert drain(store, "t", NOW_MS) == []
 
 
@@ -225,10 +229,10 @@ def test_numbers_that_others_have_are_refused(store: Store, staged: Path, tmp_pa
     text = (copy / MANIFEST).read_text()
     (copy / MANIFEST).write_text(text.replace(JOB, JOB[::-1]))
     store.adopt(staged, 0, NOW_MS)
-    before = store.state_hash()
+    before = store.look.state_hash()
     with pytest.raises(BadJob, match="a number that is in use"):
         store.adopt(copy, 5, NOW_MS)
-    assert store.state_hash() == before
+    assert store.look.state_hash() == before
     assert len(drain(store, "t", NOW_MS)) == 5
 
 
@@ -241,7 +245,7 @@ def test_a_segment_that_is_damaged_behind_others(store: Store, staged: Path, is_
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
-    before = store.state_hash()
+    before = store.look.state_hash()
     adoption = store.adopter.start(staged, 0)
     later: list[InThread] = []
     while not adoption.is_done:
@@ -257,22 +261,22 @@ def test_a_segment_that_is_damaged_behind_others(store: Store, staged: Path, is_
     assert isinstance(adoption.error, BadJob)
     assert "a record is damaged" in str(adoption.error)
     assert not later
-    assert store.state_hash() == before
-    assert store.find("t", ["x1", "y1", "z1"]) == [0, 0, 0]
+    assert store.look.state_hash() == before
+    assert store.select.find("t", ["x1", "y1", "z1"]) == [0, 0, 0]
 
 
 def test_a_job_for_another_broker_is_refused(store: Store, staged: Path, tmp_path: Path) -> None:
     other = Store.open(tmp_path / "other", SMALL, NOW_MS)
     job(other, staged, [("t", columns([NOW_MS]))], NOW_MS)
     other.close()
-    store.reserve_ids(10)
+    store.bulk.reserve_ids(10)
     with pytest.raises(BadJob, match="another broker"):
         store.adopt(staged, 0, NOW_MS)
 
 
 def test_a_topic_that_is_gone(store: Store, staged: Path) -> None:
     job(store, staged, [("t", columns([NOW_MS] * 5))], NOW_MS)
-    store.delete_topic("t")
+    store.topics.delete("t")
     with pytest.raises(BadJob, match="cannot be stored"):
         store.adopt(staged, 0, NOW_MS)
 
@@ -282,7 +286,7 @@ def test_a_topic_that_goes_while_its_job_has_rejects(store: Store, staged: Path)
     adoption = store.adopter.start(staged, 4)
     while not len(store.adopter._adoption._rejects if store.adopter._adoption else ()):
         carry_out(store, store.adopter.step(NOW_MS))
-    store.delete_topic("t")
+    store.topics.delete("t")
     while not adoption.is_done:
         carry_out(store, store.adopter.step(NOW_MS))
     assert isinstance(adoption.error, BadJob)
@@ -318,7 +322,7 @@ def test_a_job_and_a_purge_take_turns(store: Store, staged: Path) -> None:
     assert adoption.error is None
     while not later.is_done:
         carry_out(store, store.purger.step(NOW_MS))
-    assert store.topics()[0]["scheduled"] == 5_000
+    assert store.look.topics()[0]["scheduled"] == 5_000
 
 
 def test_rows_that_were_given_back_get_disk_space_again(store: Store, staged: Path) -> None:
@@ -344,8 +348,8 @@ def test_what_goes_wrong_once_it_counts_is_raised_and_the_next_start_mends_it(
     assert store.adopter.is_committing, "no checkpoint may be made"
     store.close()
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    assert store.topics()[0]["scheduled"] == 9_000
-    assert all(store.find("t", ["k0", "k8999"]))
+    assert store.look.topics()[0]["scheduled"] == 9_000
+    assert all(store.select.find("t", ["k0", "k8999"]))
     store.close()
 
 
@@ -358,8 +362,8 @@ def test_ended_between_any_two_steps(tmp_path: Path, is_clean: bool) -> None:
         directory = tmp_path / str(step)
         staged = directory / "staging" / "job"
         store = Store.open(directory, SMALL, NOW_MS)
-        store.ingest(
-            send(store.open_topic("t", NOW_MS), [b"sent"], keys=[b"k3"], times_ms=[NOW_MS + 5]), NOW_MS
+        store.produce.ingest(
+            send(store.topics.open("t", NOW_MS), [b"sent"], keys=[b"k3"], times_ms=[NOW_MS + 5]), NOW_MS
         )
         job(store, staged, [("t", columns([NOW_MS + 5] * 6_000, keys=keys(6_000)))], NOW_MS)
         store.sync()
@@ -373,7 +377,7 @@ def test_ended_between_any_two_steps(tmp_path: Path, is_clean: bool) -> None:
         is_done = adoption.is_done
         store.close(clean=is_clean)
         store = Store.open(directory, SMALL, NOW_MS)
-        count = store.topics()[0]["scheduled"]
+        count = store.look.topics()[0]["scheduled"]
         found.add(count)
         again = store.adopt(staged, 10, NOW_MS, bytes.fromhex(JOB))
         assert (again.messages, again.repeated) == (5_999, count == 6_000)
@@ -409,23 +413,23 @@ def test_the_keys_of_a_job_that_a_stop_has_ended_are_free(tmp_path: Path, staged
 
 
 def test_a_file_of_several_topics(store: Store, staged: Path) -> None:
-    store.create_topic("sharded", {}, 4, NOW_MS)
+    store.topics.create("sharded", {}, 4, NOW_MS)
     names = ["plain", "sharded", "other"]
-    plan = store.plan_bulk(JOB, names, NOW_MS)
+    plan = store.bulk.plan(JOB, names, NOW_MS)
     staged.mkdir(parents=True)
     of = np.arange(3_000) % 3
     segments = write_segments(
         plan,
         Topics(names, of.astype(np.uint16)),
         columns([NOW_MS + MINUTE_MS - n for n in range(3_000)], keys=keys(3_000)),
-        store.reserve_ids,
+        store.bulk.reserve_ids,
         staged,
         "run",
     )
     write_manifest(Manifest(plan=plan, segments=segments), staged)
     assert store.adopt(staged, 0, NOW_MS).messages == 3_000
-    assert store.find("sharded", ["k1", "k4"]) != [0, 0]
-    assert store.find("plain", ["k1"]) == [0]
+    assert store.select.find("sharded", ["k1", "k4"]) != [0, 0]
+    assert store.select.find("plain", ["k1"]) == [0]
     assert [len(drain(store, name, NOW_MS + MINUTE_MS)) for name in ("plain", "other")] == [1_000] * 2
     hours = Counter[int]()
     for segment in segments:

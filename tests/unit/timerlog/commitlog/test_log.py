@@ -21,7 +21,7 @@ def fill(store: Store, topic: int, frames: int) -> int:
     """Sends frames of 60 bodies of 1,000 bytes until one is refused; returns how many messages were stored."""
     stored = 0
     for _ in range(frames):
-        ingested = store.ingest(send(topic, [bytes(1_000)] * 60), NOW_MS)
+        ingested = store.produce.ingest(send(topic, [bytes(1_000)] * 60), NOW_MS)
         if ingested.stop is Stop.DISK_FULL:
             break
         stored += 60
@@ -30,24 +30,24 @@ def fill(store: Store, topic: int, frames: int) -> int:
 
 def test_the_log_rolls_through_segments_and_comes_back(tmp_path: Path) -> None:
     store = Store.open(tmp_path, SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     assert fill(store, topic, 400) == 24_000
     store.sync()
     bases = store.log.segments
     assert bases == [number * 6 * MIB for number in range(len(bases))]
     assert len(bases) >= 4
-    state = store.state_hash()
+    state = store.look.state_hash()
     store.close(clean=False)
     for name in ("messages.table", "checkpoint"):
         (tmp_path / name).unlink()
     again = Store.open(tmp_path, SMALL, NOW_MS)
-    assert again.state_hash() == state
+    assert again.look.state_hash() == state
     assert again.recovery.replayed_records > 24_000
     again.close()
 
 
 def test_many_appends_share_one_sync(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     store.sync()
     syncs = store.log.syncs
     fill(store, topic, 5)
@@ -55,7 +55,7 @@ def test_many_appends_share_one_sync(store: Store) -> None:
     assert ticket is not None
     fill(store, topic, 1)
     ticket.run()
-    assert store.finish_sync(ticket) == ticket.position < store.appended_position
+    assert store.finish_sync(ticket) == ticket.position < store.log.appended_position
     assert store.log.syncs == syncs + 1
     store.sync()
     assert store.begin_sync() is None, "a mark alone is no reason to sync"
@@ -64,9 +64,9 @@ def test_many_appends_share_one_sync(store: Store) -> None:
 def test_a_full_disk_refuses_sends_and_lets_the_rest_go_on(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    group = store.open_group(topic, "g", NOW_MS)
-    store.ingest(send(topic, [b"kept"], keys=[b"key"], times_ms=[NOW_MS + 5]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    group = store.groups.open(topic, "g", NOW_MS)
+    store.produce.ingest(send(topic, [b"kept"], keys=[b"key"], times_ms=[NOW_MS + 5]), NOW_MS)
 
     def no_room(self: FileSegment, end: int) -> None:
         raise DiskFull("no room")
@@ -75,32 +75,35 @@ def test_a_full_disk_refuses_sends_and_lets_the_rest_go_on(
     stored = fill(store, topic, 1_000)
     assert 0 < stored < 6_000
     next_id = store.tables.next_id
-    assert store.ingest(send(topic, [bytes(1_000)] * 60, keys=[b"other"] * 60), NOW_MS).stop is Stop.DISK_FULL
+    assert (
+        store.produce.ingest(send(topic, [bytes(1_000)] * 60, keys=[b"other"] * 60), NOW_MS).stop
+        is Stop.DISK_FULL
+    )
     assert store.tables.next_id == next_id
-    assert store.find("t", ["other"]) == [0]
+    assert store.select.find("t", ["other"]) == [0]
     # Cancels, groups and leases still have their reserve.
-    assert store.cancel([1], NOW_MS) == ["cancelled"]
+    assert store.change.cancel([1], NOW_MS) == ["cancelled"]
     store.sync()
-    holder = store.acquire_holder(group)
-    batch = store.enqueue_get(10_000)
+    holder = store.holders.acquire(group)
+    batch = store.enqueue_get.take(10_000)
     assert batch is not None
-    due = store.enqueue_put(batch, NOW_MS)
+    due = store.enqueue_put.link(batch, NOW_MS)
     assert due is not None
-    assert store.dequeue_put_message(store.dequeue_get_message(due, NOW_MS), NOW_MS) == [group]
-    assert store.fetch(group, holder, 1, 100, MIB, NOW_MS) is not None
+    assert store.dequeue_put_message.move(store.dequeue_get_message.look_up(due, NOW_MS), NOW_MS) == [group]
+    assert store.deliver.fetch(group, holder, 1, 100, MIB, NOW_MS) is not None
     monkeypatch.undo()
     assert fill(store, topic, 10) == 600, "with room again, sends go on"
 
 
 def test_a_failed_write_is_final(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
 
     def broken(self: FileSegment, offset: int, data: bytes) -> None:
         raise LogFailed("the disk is gone")
 
     with monkeypatch.context() as patched:
         patched.setattr(FileSegment, "write", broken)
-        store.ingest(send(topic, [b"x"]), NOW_MS)
+        store.produce.ingest(send(topic, [b"x"]), NOW_MS)
         with pytest.raises(LogFailed):
             store.begin_sync()
     with pytest.raises(LogFailed):

@@ -20,9 +20,9 @@ MESSAGES = (
 
 @pytest.mark.parametrize("is_flushed", [True, False])
 def test_what_is_sent_is_what_is_read(store: Store, is_flushed: bool) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     payload = send_payload(topic, MESSAGES, NOW_MS + 5)
-    assert store.ingest(frame(SEND, 1, payload), NOW_MS).messages == len(MESSAGES)
+    assert store.produce.ingest(frame(SEND, 1, payload), NOW_MS).messages == len(MESSAGES)
     if is_flushed:
         store.log.flush()
     assert (store.tables.native.staging_bytes == 0) == is_flushed
@@ -36,14 +36,14 @@ def test_what_is_sent_is_what_is_read(store: Store, is_flushed: bool) -> None:
 
 
 def test_what_a_reschedule_changed_counts(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.commit_internal(topic, [Outbound(b"x", b"k")], [], NOW_MS)
-    store.reschedule([1], NOW_MS + 77, NOW_MS, priority=9)
+    topic = store.topics.open("t", NOW_MS)
+    store.commit.write_internal(topic, [Outbound(b"x", b"k")], [], NOW_MS)
+    store.change.reschedule([1], NOW_MS + 77, NOW_MS, priority=9)
     view = MessageView.read(store.tables.native, 1)
     assert (view.deliver_at_ms, view.priority, view.key) == (NOW_MS + 77, 9, b"k")
 
 
 def test_a_payload_of_none_is_judged_as_such(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     with pytest.raises(ValueError, match="add up"):
-        store.judge_send(send_payload(topic, []), NOW_MS)
+        store.produce.judge(send_payload(topic, []), NOW_MS)

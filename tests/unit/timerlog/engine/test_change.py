@@ -11,7 +11,8 @@ from tests.support.full_disk import full_disk
 from tests.support.reader import Reader
 from timerlog.commitlog.log import CommitLog
 from timerlog.commitlog.records import Outbound
-from timerlog.engine.change import DELIVERED, READY, SCHEDULED, UNKNOWN, Revoked
+from timerlog.engine.change import DELIVERED, READY, SCHEDULED, UNKNOWN
+from timerlog.engine.changed import Revoked
 from timerlog.engine.state import RUNS_A_RECORD
 from timerlog.errors import BadTime, DiskFull, UnknownGroup
 from timerlog.layout import MAX_TIME_MS, RecordType
@@ -21,17 +22,17 @@ from timerlog.store import Store
 @pytest.fixture
 def topic(store: Store) -> int:
     """Two messages that are due, and two for later."""
-    number = store.open_topic("t", NOW_MS)
+    number = store.topics.open("t", NOW_MS)
     times = [NOW_MS, NOW_MS, NOW_MS + 50, NOW_MS + 50]
-    store.ingest(send(number, [b"x"] * 4, keys=[b"a", b"b", b"c", b"d"], times_ms=times), NOW_MS)
+    store.produce.ingest(send(number, [b"x"] * 4, keys=[b"a", b"b", b"c", b"d"], times_ms=times), NOW_MS)
     return number
 
 
 def test_cancel(store: Store, topic: int) -> None:
     pump(store, NOW_MS)
-    group = store.open_group(topic, "g", NOW_MS)
-    store.fetch(group, store.acquire_holder(group), 1, 1, MIB, NOW_MS)
-    assert store.cancel([1, 2, 3, 3, 2, 0, -1, 99], NOW_MS) == [
+    group = store.groups.open(topic, "g", NOW_MS)
+    store.deliver.fetch(group, store.holders.acquire(group), 1, 1, MIB, NOW_MS)
+    assert store.change.cancel([1, 2, 3, 3, 2, 0, -1, 99], NOW_MS) == [
         "already_delivered",
         "cancelled",
         "cancelled",
@@ -41,49 +42,49 @@ def test_cancel(store: Store, topic: int) -> None:
         "not_found",
         "not_found",
     ]
-    assert store.find("t", ["a", "b", "c", "d"]) == [1, 0, 0, 4], "a cancelled message frees its key"
-    store.ingest(send(topic, [b"again"], keys=[b"c"]), NOW_MS)
-    assert store.find("t", ["c"]) == [5]
+    assert store.select.find("t", ["a", "b", "c", "d"]) == [1, 0, 0, 4], "a cancelled message frees its key"
+    store.produce.ingest(send(topic, [b"again"], keys=[b"c"]), NOW_MS)
+    assert store.select.find("t", ["c"]) == [5]
 
 
 def test_reschedule(store: Store, topic: int) -> None:
     pump(store, NOW_MS)
     at_ms = NOW_MS + 500
-    group = store.open_group(topic, "g", NOW_MS)
-    store.fetch(group, store.acquire_holder(group), 1, 1, MIB, NOW_MS)
-    assert store.reschedule([1, 3, 4, 99], at_ms, NOW_MS) == [
+    group = store.groups.open(topic, "g", NOW_MS)
+    store.deliver.fetch(group, store.holders.acquire(group), 1, 1, MIB, NOW_MS)
+    assert store.change.reschedule([1, 3, 4, 99], at_ms, NOW_MS) == [
         "already_delivered",
         "rescheduled",
         "rescheduled",
         "not_found",
     ]
-    assert store.reschedule([3], NOW_MS + 20, NOW_MS) == ["rescheduled"]
+    assert store.change.reschedule([3], NOW_MS + 20, NOW_MS) == ["rescheduled"]
     pump(store, NOW_MS + 50)
-    assert store.stats(NOW_MS)["ready"] == 3
+    assert store.look.stats(NOW_MS)["ready"] == 3
     pump(store, at_ms)
-    assert store.stats(at_ms)["ready"] == 4
+    assert store.look.stats(at_ms)["ready"] == 4
     for bad_ms in (-1, 253_402_300_800_000):
         with pytest.raises(BadTime):
-            store.reschedule([4], bad_ms, NOW_MS)
+            store.change.reschedule([4], bad_ms, NOW_MS)
 
 
 def test_reschedule_before_the_message_is_on_the_wheel(store: Store, topic: int) -> None:
-    assert store.reschedule([3], NOW_MS + 1_000, NOW_MS) == ["rescheduled"]
+    assert store.change.reschedule([3], NOW_MS + 1_000, NOW_MS) == ["rescheduled"]
     pump(store, NOW_MS + 50)
-    assert store.stats(NOW_MS)["scheduled"] == 1
+    assert store.look.stats(NOW_MS)["scheduled"] == 1
     assert pump(store, NOW_MS + 1_000) == 1
 
 
 def test_unknown_topics_and_keys(store: Store, topic: int) -> None:
-    assert store.find("unknown", ["a"]) == [0]
-    assert store.find("t", ["", "zz", "a" * 300]) == [0, 0, 0]
+    assert store.select.find("unknown", ["a"]) == [0]
+    assert store.select.find("t", ["", "zz", "a" * 300]) == [0, 0, 0]
 
 
 def test_verdicts_and_their_answers(store: Store, topic: int) -> None:
     pump(store, NOW_MS)
     Reader(store, topic).fetch(1)
-    assert store.verdicts([1, 2, 3, 99]) == [DELIVERED, READY, SCHEDULED, UNKNOWN]
-    assert [store.answer_for(verdict) for verdict in (UNKNOWN, DELIVERED)] == [
+    assert store.change.verdicts([1, 2, 3, 99]) == [DELIVERED, READY, SCHEDULED, UNKNOWN]
+    assert [store.change.answer_for(verdict) for verdict in (UNKNOWN, DELIVERED)] == [
         "not_found",
         "already_delivered",
     ]
@@ -97,25 +98,25 @@ def test_who_holds_what_is_stopped_is_told(store: Store, topic: int) -> None:
     one, other = Reader(store, topic), Reader(store, topic, "other")
     one.fetch()
     other.fetch(1)
-    assert store.cancel([1, 2, 3], NOW_MS, stop=True) == ["stopped", "stopped", "cancelled"]
-    assert store.take_revoked() == [
+    assert store.change.cancel([1, 2, 3], NOW_MS, stop=True) == ["stopped", "stopped", "cancelled"]
+    assert store.changes.take_revoked() == [
         Revoked(one.holder, [1, 2], [1, 1]),
         Revoked(other.holder, [1], [1]),
     ]
-    assert store.take_revoked() == []
-    assert (store.outstanding(one.holder), store.outstanding(other.holder)) == (0, 0)
+    assert store.changes.take_revoked() == []
+    assert (store.holders.outstanding(one.holder), store.holders.outstanding(other.holder)) == (0, 0)
     assert one.ack((1, 1)) == (0, [5])
 
 
 def test_the_next_of_an_ordering_key_may_go_when_one_is_cancelled(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.commit_internal(topic, [Outbound(b"1", order=b"o"), Outbound(b"2", order=b"o")], [], NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.commit.write_internal(topic, [Outbound(b"1", order=b"o"), Outbound(b"2", order=b"o")], [], NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     assert reader.fetch() == [(1, 1)]
-    store.cancel([1], NOW_MS, stop=True)
-    assert store.take_woken() == {reader.group}
-    assert store.take_woken() == set()
+    store.change.cancel([1], NOW_MS, stop=True)
+    assert store.changes.take_woken() == {reader.group}
+    assert store.changes.take_woken() == set()
     assert reader.fetch() == [(2, 1)]
 
 
@@ -123,55 +124,55 @@ def test_expired_messages_are_taken_from_who_holds_them(store: Store, topic: int
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     reader.fetch(1)
-    assert store.expire(np.array([1, 2], np.uint64), NOW_MS + 1) == 2
-    assert store.take_revoked() == [Revoked(reader.holder, [1], [1])]
+    assert store.change.expire(np.array([1, 2], np.uint64), NOW_MS + 1) == 2
+    assert store.changes.take_revoked() == [Revoked(reader.holder, [1], [1])]
     assert reader.fetch() == []
-    assert store.cancel([1, 2], NOW_MS) == ["expired", "expired"]
+    assert store.change.cancel([1, 2], NOW_MS) == ["expired", "expired"]
 
 
 def test_what_was_rescheduled_or_acked_since_it_was_selected_does_not_expire(
     store: Store, topic: int
 ) -> None:
-    store.reschedule([3, 4], NOW_MS, NOW_MS)
+    store.change.reschedule([3, 4], NOW_MS, NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     assert reader.fetch(2) == [(1, 1), (2, 1)]
     assert reader.ack((1, 1)) == (1, [])
-    assert store.reschedule([3], NOW_MS + 60_000, NOW_MS) == ["rescheduled"]
-    assert store.reschedule([4], NOW_MS + 1, NOW_MS) == ["rescheduled"]
+    assert store.change.reschedule([3], NOW_MS + 60_000, NOW_MS) == ["rescheduled"]
+    assert store.change.reschedule([4], NOW_MS + 1, NOW_MS) == ["rescheduled"]
     pump(store, NOW_MS + 1)
     selected = np.array([1, 2, 3, 4], np.uint64)
-    assert store.expire(selected, NOW_MS + 1) == 1
+    assert store.change.expire(selected, NOW_MS + 1) == 1
     verdicts = ["already_acked", "expired", "rescheduled", "rescheduled"]
-    assert store.reschedule([1, 2, 3, 4], NOW_MS + 60_000, NOW_MS) == verdicts
-    assert store.find("t", ["a", "b"]) == [1, 0], "the key of an acked message stays taken"
+    assert store.change.reschedule([1, 2, 3, 4], NOW_MS + 60_000, NOW_MS) == verdicts
+    assert store.select.find("t", ["a", "b"]) == [1, 0], "the key of an acked message stays taken"
 
 
 def test_what_was_in_a_deleted_topic_does_not_expire(store: Store, topic: int) -> None:
     pump(store, NOW_MS)
-    other = store.open_topic("other", NOW_MS)
-    store.ingest(send(other, [b"x"]), NOW_MS)
+    other = store.topics.open("other", NOW_MS)
+    store.produce.ingest(send(other, [b"x"]), NOW_MS)
     pump(store, NOW_MS)
-    store.delete_topic("t")
-    position = store.appended_position
-    assert store.expire(np.array([1, 2], np.uint64), NOW_MS + 1) == 0
-    assert store.appended_position == position
-    assert store.expire(np.array([1, 5], np.uint64), NOW_MS + 1) == 1
-    assert store.cancel([5], NOW_MS) == ["expired"]
+    store.topics.delete("t")
+    position = store.log.appended_position
+    assert store.change.expire(np.array([1, 2], np.uint64), NOW_MS + 1) == 0
+    assert store.log.appended_position == position
+    assert store.change.expire(np.array([1, 5], np.uint64), NOW_MS + 1) == 1
+    assert store.change.cancel([5], NOW_MS) == ["expired"]
 
 
 # -- redeliver ------------------------------------------------------------------------------------------------
 
 
 def test_redeliver_answers_for_each_message(store: Store, topic: int) -> None:
-    store.ingest(send(topic, [b"x"] * 4), NOW_MS)  # 5 to 8
-    store.cancel([8], NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * 4), NOW_MS)  # 5 to 8
+    store.change.cancel([8], NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     assert reader.fetch(3) == [(1, 1), (2, 1), (5, 1)]
     reader.ack((2, 1))
     reader.nack((5, 1), delay_ms=None)
-    assert store.redeliver([1, 2, 3, 5, 6, 8, 99], None, None, NOW_MS) == [
+    assert store.change.redeliver([1, 2, 3, 5, 6, 8, 99], None, None, NOW_MS) == [
         "redelivered",
         "already_acked",
         "waiting",
@@ -180,10 +181,10 @@ def test_redeliver_answers_for_each_message(store: Store, topic: int) -> None:
         "already_cancelled",
         "not_found",
     ]
-    assert store.take_revoked() == [Revoked(reader.holder, [1], [1])]
-    assert store.take_woken() == {reader.group}
+    assert store.changes.take_revoked() == [Revoked(reader.holder, [1], [1])]
+    assert store.changes.take_woken() == {reader.group}
     assert reader.fetch(2) == [(1, 2), (5, 2)]
-    assert store.redeliver([2], "g", None, NOW_MS, acked=True) == ["redelivered"]
+    assert store.change.redeliver([2], "g", None, NOW_MS, acked=True) == ["redelivered"]
     assert reader.fetch(1) == [(2, 2)]
 
 
@@ -191,7 +192,7 @@ def test_redeliver_at_a_time(store: Store, topic: int) -> None:
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     reader.fetch()
-    assert store.redeliver([1], None, NOW_MS + 500, NOW_MS) == ["redelivered"]
+    assert store.change.redeliver([1], None, NOW_MS + 500, NOW_MS) == ["redelivered"]
     pump(store, NOW_MS + 499)
     assert (1, 2) not in reader.fetch(now_ms=NOW_MS + 499), "never early"
     pump(store, NOW_MS + 500)
@@ -202,11 +203,16 @@ def test_what_could_be_delivered_by_now_can_be_postponed(store: Store, topic: in
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     reader.nack(*reader.fetch(), delay_ms=0)
-    assert store.has_ready(reader.group)
+    assert store.deliver.has_ready(reader.group)
     later_ms = NOW_MS + 500
-    assert store.redeliver([1, 2], None, later_ms, NOW_MS) == ["waiting", "waiting"]
-    assert store.redeliver([1, 2], None, later_ms, NOW_MS, postpone=True) == ["redelivered", "redelivered"]
-    assert store.redeliver([2], None, NOW_MS, NOW_MS, postpone=True) == ["redelivered"], "its time is now"
+    assert store.change.redeliver([1, 2], None, later_ms, NOW_MS) == ["waiting", "waiting"]
+    assert store.change.redeliver([1, 2], None, later_ms, NOW_MS, postpone=True) == [
+        "redelivered",
+        "redelivered",
+    ]
+    assert store.change.redeliver([2], None, NOW_MS, NOW_MS, postpone=True) == ["redelivered"], (
+        "its time is now"
+    )
     assert reader.fetch() == [(2, 2)]
     pump(store, later_ms - 1)
     assert reader.fetch(now_ms=later_ms - 1) == [(3, 1), (4, 1)], "never early"
@@ -219,29 +225,29 @@ def test_redeliver_refuses(store: Store, topic: int) -> None:
     Reader(store, topic).fetch()
     for bad_ms in (-1, MAX_TIME_MS + 1):
         with pytest.raises(BadTime):
-            store.redeliver([1], None, bad_ms, NOW_MS)
+            store.change.redeliver([1], None, bad_ms, NOW_MS)
     with pytest.raises(UnknownGroup):
-        store.redeliver([1], "no such group", None, NOW_MS)
+        store.change.redeliver([1], "no such group", None, NOW_MS)
 
 
 @pytest.mark.parametrize("at_ms", [None, NOW_MS + 60_000])
 def test_what_was_acked_late_can_be_called_for(store: Store, at_ms: int | None) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     for priority in (50, 50, 50, 7):
-        store.ingest(send(topic, [b"x"], priority=priority), NOW_MS)
+        store.produce.ingest(send(topic, [b"x"], priority=priority), NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     reader.fetch()
     late_ms = NOW_MS + 1_000
     pump(store, late_ms)
     assert reader.ack((1, 1), (3, 1), (4, 1)) == (3, []), "late, but nobody else got them"
-    assert store.redeliver([1, 2, 3, 4], None, at_ms, late_ms) == [
+    assert store.change.redeliver([1, 2, 3, 4], None, at_ms, late_ms) == [
         "already_acked",
         "waiting",
         "already_acked",
         "already_acked",
     ]
-    assert store.redeliver([1, 2, 3, 4], None, at_ms, late_ms, acked=True) == [
+    assert store.change.redeliver([1, 2, 3, 4], None, at_ms, late_ms, acked=True) == [
         "redelivered",
         "waiting",
         "redelivered",
@@ -249,7 +255,7 @@ def test_what_was_acked_late_can_be_called_for(store: Store, at_ms: int | None) 
     ]
     if at_ms is not None:
         assert reader.fetch(now_ms=late_ms) == [(2, 2)], "the others are for later"
-        assert not store.has_ready(reader.group)
+        assert not store.deliver.has_ready(reader.group)
         reader.ack((2, 2))
         pump(store, at_ms - 1)
         assert reader.fetch(now_ms=at_ms - 1) == [], "never early"
@@ -262,9 +268,9 @@ def test_what_was_acked_late_can_be_called_for(store: Store, at_ms: int | None) 
 def test_many_are_called_for_in_records_of_a_bounded_size(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, count = store.open_topic("t", NOW_MS), 140_000
+    topic, count = store.topics.open("t", NOW_MS), 140_000
     for _ in range(14):
-        store.ingest(send(topic, [b""] * (count // 14)), NOW_MS)
+        store.produce.ingest(send(topic, [b""] * (count // 14)), NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     while reader.fetch(8_192):
@@ -279,41 +285,41 @@ def test_many_are_called_for_in_records_of_a_bounded_size(
 
     monkeypatch.setattr(CommitLog, "append", watch)
     ids = np.arange(1, count + 1, 2, dtype=np.uint64)  # every second one: no run is longer than one
-    assert store.redeliver(ids, None, None, NOW_MS) == ["redelivered"] * len(ids)
+    assert store.change.redeliver(ids, None, None, NOW_MS) == ["redelivered"] * len(ids)
     assert max(record_bytes) == 8 + RUNS_A_RECORD * 24
     assert sum(record_bytes) - 8 * len(record_bytes) == len(ids) * 24
-    assert store.outstanding(reader.holder) == count // 2
+    assert store.holders.outstanding(reader.holder) == count // 2
 
 
 def test_a_full_disk_changes_nothing_and_tells_nobody(store: Store, topic: int) -> None:
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     reader.fetch(1)
-    before = store.state_hash()
+    before = store.look.state_hash()
     with full_disk(store):
         for act in (
-            lambda: store.redeliver([1], None, None, NOW_MS),
-            lambda: store.redeliver([1], None, NOW_MS + 5, NOW_MS),
-            lambda: store.cancel([1], NOW_MS, stop=True),
-            lambda: store.expire(np.array([1], np.uint64), NOW_MS + 1),
-            lambda: store.reschedule([3], NOW_MS + 5, NOW_MS),
-            lambda: store.put_document("name", b"content", NOW_MS),
+            lambda: store.change.redeliver([1], None, None, NOW_MS),
+            lambda: store.change.redeliver([1], None, NOW_MS + 5, NOW_MS),
+            lambda: store.change.cancel([1], NOW_MS, stop=True),
+            lambda: store.change.expire(np.array([1], np.uint64), NOW_MS + 1),
+            lambda: store.change.reschedule([3], NOW_MS + 5, NOW_MS),
+            lambda: store.change.put_document("name", b"content", NOW_MS),
         ):
             with pytest.raises(DiskFull):
                 act()
-    assert (store.take_revoked(), store.take_woken()) == ([], set())
-    assert store.state_hash() == before
-    assert store.outstanding(reader.holder) == 1
+    assert (store.changes.take_revoked(), store.changes.take_woken()) == ([], set())
+    assert store.look.state_hash() == before
+    assert store.holders.outstanding(reader.holder) == 1
 
 
 # -- documents ------------------------------------------------------------------------------------------------
 
 
 def test_documents(store: Store) -> None:
-    store.put_document("a", b"one", NOW_MS)
-    store.put_document("a", b"two", NOW_MS)
-    store.put_document("b", b"", NOW_MS)
+    store.change.put_document("a", b"one", NOW_MS)
+    store.change.put_document("a", b"two", NOW_MS)
+    store.change.put_document("b", b"", NOW_MS)
     assert store.tables.documents == {"a": b"two", "b": b""}
-    store.put_document("a", None, NOW_MS)
-    store.put_document("never there", None, NOW_MS)
+    store.change.put_document("a", None, NOW_MS)
+    store.change.put_document("never there", None, NOW_MS)
     assert store.tables.documents == {"b": b""}

@@ -15,6 +15,7 @@ from tests.support.native_frames import HEADERS, Item, SendFrame
 from tests.support.reader import Reader
 from tickwheel.protocol.limits import dead_topic as dead_topic_by_protocol
 from timerlog.commitlog.records import MessageView, Outbound, TopicRecord
+from timerlog.engine.commit import Commit
 from timerlog.engine.select import Filter
 from timerlog.errors import BadName, DiskFull
 from timerlog.layout import MAX_HEADERS_BYTES
@@ -25,7 +26,7 @@ from timerlog.store import Store
 
 def letters(store: Store, topic: str = "t.dead") -> list[MessageView]:
     """The dead letters, oldest first."""
-    (found,) = store.select(store.topic(topic).topic_id, Filter(), NOW_MS)
+    (found,) = store.select.matching(store.topics.record(topic).topic_id, Filter(), NOW_MS)
     return [MessageView.read(store.tables.native, message_id) for message_id in found.tolist()]
 
 
@@ -35,8 +36,8 @@ def story_of(letter: MessageView) -> dict[str, Any]:
 
 def ready(store: Store, *messages: Outbound, name: str = "t", **settings: int) -> int:
     """A topic with messages that are due."""
-    topic = store.create_topic(name, settings, 0, NOW_MS).topic_id
-    store.commit_internal(topic, messages, [], NOW_MS)
+    topic = store.topics.create(name, settings, 0, NOW_MS).topic_id
+    store.commit.write_internal(topic, messages, [], NOW_MS)
     pump(store, NOW_MS)
     return topic
 
@@ -46,7 +47,7 @@ def test_a_delivery_that_nobody_looked_at_does_not_count(store: Store) -> None:
     reader.fetch()
     assert reader.nack((1, 1), delay_ms=0, error="first") == ["nacked"]
     reader.fetch()
-    assert store.return_unseen(reader.group, reader.holder, [1], [2], NOW_MS) == 1
+    assert store.settle.return_unseen(reader.group, reader.holder, [1], [2], NOW_MS) == 1
     assert reader.fetch() == [(1, 3)]
     assert reader.nack((1, 3), error="second") == ["dead"]
     story = story_of(letters(store)[0])
@@ -87,9 +88,9 @@ def test_attempts_from_before_they_were_counted_again_have_number_0(store: Store
     reader = Reader(store, ready(store, Outbound(b"x"), max_attempts=2))
     reader.fetch()
     reader.nack((1, 1), error="before")
-    store.redeliver([1], None, None, NOW_MS)
+    store.change.redeliver([1], None, None, NOW_MS)
     reader.fetch()
-    store.redeliver([1], None, None, NOW_MS)  # held now, so its attempts are counted from 0 again
+    store.change.redeliver([1], None, None, NOW_MS)  # held now, so its attempts are counted from 0 again
     for epoch in (3, 4):
         assert reader.fetch() == [(1, epoch)]
         reader.nack((1, epoch), error=f"epoch {epoch}")
@@ -98,11 +99,11 @@ def test_attempts_from_before_they_were_counted_again_have_number_0(store: Store
 
 
 def test_the_letter_of_a_shard_names_its_topic(store: Store) -> None:
-    topic = store.create_topic("t", {"max_attempts": 1}, 2, NOW_MS).topic_id
-    store.commit_internal(topic, [Outbound(b"x", b"key")], [], NOW_MS)
+    topic = store.topics.create("t", {"max_attempts": 1}, 2, NOW_MS).topic_id
+    store.commit.write_internal(topic, [Outbound(b"x", b"key")], [], NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
-    held = [receipt for part in store.parts_of(reader.group) for receipt in reader.fetch(part=part)]
+    held = [receipt for part in store.groups.parts_of(reader.group) for receipt in reader.fetch(part=part)]
     assert reader.nack(*held) == ["dead"]
     assert story_of(letters(store)[0])["topic"] == "t"
 
@@ -127,20 +128,20 @@ def test_a_topics_name_has_room_for_that_of_its_letters(store: Store) -> None:
     assert reader.nack((1, 1)) == ["dead"]
     assert len(letters(store, longest + ".dead")) == 1
     for make in (
-        lambda name: store.create_topic(name, {}, 0, NOW_MS),
-        lambda name: store.open_topic(name, NOW_MS),
+        lambda name: store.topics.create(name, {}, 0, NOW_MS),
+        lambda name: store.topics.open(name, NOW_MS),
     ):
         with pytest.raises(BadName, match="123"):
             make("n" * 124)
-    store.create_topic("m" * 123 + ".dead", {}, 0, NOW_MS)
+    store.topics.create("m" * 123 + ".dead", {}, 0, NOW_MS)
 
 
 def test_topics_with_longer_names_of_versions_before_share_their_letters_topic(store: Store) -> None:
     names = ["n" * 127 + "1", "n" * 127 + "2"]
     for name in names:
         record = TopicRecord(store.tables.last_topic_id + 1, name, NOW_MS, TopicSettings(max_attempts=1))
-        store._write_topics([record])
-        store.commit_internal(record.topic_id, [Outbound(name[-1].encode())], [], NOW_MS)
+        store.topics._write([record])
+        store.commit.write_internal(record.topic_id, [Outbound(name[-1].encode())], [], NOW_MS)
         pump(store, NOW_MS)
         reader = Reader(store, record.topic_id)
         assert reader.nack(*reader.fetch()) == ["dead"]
@@ -148,17 +149,17 @@ def test_topics_with_longer_names_of_versions_before_share_their_letters_topic(s
     assert shared == dead_topic_by_protocol(names[1]) == "n" * 123 + ".dead"
     ids = [
         letter_id
-        for part in store.select(store.topic(shared).topic_id, Filter(), NOW_MS)
+        for part in store.select.matching(store.topics.record(shared).topic_id, Filter(), NOW_MS)
         for letter_id in part
     ]
-    assert store.replay_dead(names[1], ids, NOW_MS) == {"not_found": 1, "replayed": 1}
-    assert store.replay_dead(names[0], ids, NOW_MS) == {"not_found": 1, "replayed": 1}
+    assert store.replay_dead.replay(names[1], ids, NOW_MS) == {"not_found": 1, "replayed": 1}
+    assert store.replay_dead.replay(names[0], ids, NOW_MS) == {"not_found": 1, "replayed": 1}
 
 
 def replay(store: Store, topic: str = "t") -> dict[str, int]:
     """All letters of a topic are replayed."""
-    (ids,) = store.select(store.topic(f"{topic}.dead").topic_id, Filter(), NOW_MS)
-    return store.replay_dead(topic, ids.tolist(), NOW_MS)
+    (ids,) = store.select.matching(store.topics.record(f"{topic}.dead").topic_id, Filter(), NOW_MS)
+    return store.replay_dead.replay(topic, ids.tolist(), NOW_MS)
 
 
 def test_what_is_not_dead_any_more_is_not_sent_again(store: Store) -> None:
@@ -167,7 +168,7 @@ def test_what_is_not_dead_any_more_is_not_sent_again(store: Store) -> None:
     works, fails = Reader(store, topic, "works"), Reader(store, topic, "fails")
     works.ack(*works.fetch())
     assert fails.nack(*fails.fetch()) == ["dead"] * 3
-    assert store.redeliver([1, 2], "fails", None, NOW_MS, acked=True) == ["redelivered"] * 2
+    assert store.change.redeliver([1, 2], "fails", None, NOW_MS, acked=True) == ["redelivered"] * 2
     assert fails.fetch(1) == [(1, 2)]
     ((second, epoch),) = fails.fetch()
     assert (second, fails.ack((second, epoch))) == (2, (1, []))
@@ -192,10 +193,10 @@ def test_a_story_that_a_producer_made_up_brings_nothing_back(store: Store) -> No
     ready(store, Outbound(b"x", headers=made_up), name="mine.dead")
     ready(store, Outbound(b"x", headers=letter.headers), name="elsewhere")
     forged = [3, 4, 5]
-    assert store.replay_dead("mine", forged, NOW_MS) == {"not_found": 3}
-    assert store.replay_dead("t", forged, NOW_MS) == {"not_found": 3}
+    assert store.replay_dead.replay("mine", forged, NOW_MS) == {"not_found": 3}
+    assert store.replay_dead.replay("t", forged, NOW_MS) == {"not_found": 3}
     assert reader.fetch() == []
-    assert store.replay_dead("t", [2], NOW_MS) == {"replayed": 1}
+    assert store.replay_dead.replay("t", [2], NOW_MS) == {"replayed": 1}
 
 
 def test_the_letter_of_a_message_that_was_stopped_stays(store: Store) -> None:
@@ -203,7 +204,7 @@ def test_the_letter_of_a_message_that_was_stopped_stays(store: Store) -> None:
     other, fails = Reader(store, topic, "other"), Reader(store, topic, "fails")
     other.fetch()
     assert fails.nack(*fails.fetch()) == ["dead"]
-    assert store.cancel([1], NOW_MS, stop=True) == ["stopped"]
+    assert store.change.cancel([1], NOW_MS, stop=True) == ["stopped"]
     assert replay(store) == {"ended": 1}
     assert len(letters(store)) == 1
     assert store.tables.next_id == 3, "nothing was sent"
@@ -214,11 +215,11 @@ def test_only_what_was_purged_is_sent_again_with_its_key_if_that_is_free(store: 
     reader = Reader(store, topic)
     assert reader.nack(*reader.fetch()) == ["dead"] * 2
     store.purge(NOW_MS + 1)
-    taken = store.commit_internal(topic, [Outbound(b"new", b"two")], [], NOW_MS)
+    taken = store.commit.write_internal(topic, [Outbound(b"new", b"two")], [], NOW_MS)
     pump(store, NOW_MS)
     assert replay(store) == {"sent_again": 2}
     pump(store, NOW_MS)
-    first, second = store.find("t", ["one", "two"])
+    first, second = store.select.find("t", ["one", "two"])
     assert MessageView.read(store.tables.native, first).body == b"1"
     assert second == taken
     assert len(reader.fetch()) == 3
@@ -234,16 +235,16 @@ def test_a_dead_letter_that_nobody_takes_stays(store: Store) -> None:
 def test_bury_returns_what_it_could_not_move(store: Store) -> None:
     messages = [Outbound(b"x" * count, b"%d" % count) for count in range(1, 8)]
     topic = ready(store, *messages, Outbound(b"last"))
-    store.create_topic("t.dead", {"max_body_bytes": 5}, 0, NOW_MS)
+    store.topics.create("t.dead", {"max_body_bytes": 5}, 0, NOW_MS)
     reader = Reader(store, topic)
     reader.fetch()
     seqs = np.arange(8, dtype=np.uint64)
-    assert store.bury(reader.group, seqs[:0], NOW_MS).tolist() == []
-    assert store.bury(reader.group, seqs[:7], NOW_MS).tolist() == [5, 6]
+    assert store.dead_letters.bury(reader.group, seqs[:0], NOW_MS).tolist() == []
+    assert store.dead_letters.bury(reader.group, seqs[:7], NOW_MS).tolist() == [5, 6]
     assert [letter.body for letter in letters(store)] == [b"x" * count for count in range(1, 6)]
     with full_disk(store):
-        assert store.bury(reader.group, seqs[7:], NOW_MS).tolist() == [7]
-    refused, full = store.take_unburied()
+        assert store.dead_letters.bury(reader.group, seqs[7:], NOW_MS).tolist() == [7]
+    refused, full = store.dead_letters.take_unburied()
     assert (refused.error.code, refused.messages) == ("transaction_refused", 2)
     assert isinstance(full.error, DiskFull)
     assert full.messages == 1
@@ -251,10 +252,10 @@ def test_bury_returns_what_it_could_not_move(store: Store) -> None:
 
 
 def test_letters_of_many_bytes_are_committed_in_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = store.create_topic("t", {"max_attempts": 1}, 0, NOW_MS).topic_id
+    topic = store.topics.create("t", {"max_attempts": 1}, 0, NOW_MS).topic_id
     body, count = bytes(store.settings.max_body_bytes), 60
     for _ in range(count // 3):
-        store.commit_internal(topic, [Outbound(body)] * 3, [], NOW_MS)
+        store.commit.write_internal(topic, [Outbound(body)] * 3, [], NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     held: list[tuple[int, int]] = []
@@ -262,13 +263,13 @@ def test_letters_of_many_bytes_are_committed_in_parts(store: Store, monkeypatch:
         held += got
     assert len(held) == count
     commits: list[int] = []
-    commit = Store.commit_internal
+    commit = Commit.write_internal
 
-    def watch(self: Store, topic_id: int, messages: list[Outbound], *args: Any) -> int:
+    def watch(self: Commit, topic_id: int, messages: list[Outbound], *args: Any) -> int:
         commits.append(len(messages))
         return commit(self, topic_id, messages, *args)
 
-    monkeypatch.setattr(Store, "commit_internal", watch)
+    monkeypatch.setattr(Commit, "write_internal", watch)
     assert reader.nack(*held, error="e" * 500) == ["dead"] * count
     assert sum(commits) == count, "none was tried in vain: no more than fit into a frame were put together"
     assert 1 < max(commits) <= 3
@@ -282,12 +283,12 @@ def test_letters_of_many_bytes_are_committed_in_parts(store: Store, monkeypatch:
 def test_headers_that_nobody_can_read_do_not_keep_a_message_from_becoming_a_letter(
     store: Store, headers: bytes
 ) -> None:
-    topic_id = store.create_topic("strange", {"max_attempts": 1}, 0, NOW_MS).topic_id
-    group_id = store.open_group(topic_id, "g", NOW_MS)
+    topic_id = store.topics.create("strange", {"max_attempts": 1}, 0, NOW_MS).topic_id
+    group_id = store.groups.open(topic_id, "g", NOW_MS)
     frame = SendFrame(topic_id, [Item(b"body", headers=headers)], HEADERS).encode()
-    assert store.ingest(frame, NOW_MS).messages == 1
+    assert store.produce.ingest(frame, NOW_MS).messages == 1
     pump(store, NOW_MS)
-    got = store.fetch(group_id, store.acquire_holder(group_id), 1, 1, 1 << 20, NOW_MS)
+    got = store.deliver.fetch(group_id, store.holders.acquire(group_id), 1, 1, 1 << 20, NOW_MS)
     assert got
     ids, epochs = delivered(got)
-    assert store.nack(group_id, ids, epochs, None, "no", NOW_MS) == ["dead"]
+    assert store.settle.nack(group_id, ids, epochs, None, "no", NOW_MS) == ["dead"]

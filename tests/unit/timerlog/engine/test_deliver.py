@@ -14,8 +14,8 @@ from timerlog.store import Store
 
 @pytest.fixture
 def topic(store: Store) -> int:
-    number = store.open_topic("t", NOW_MS)
-    store.ingest(send(number, [b"body %d" % index for index in range(5)]), NOW_MS)
+    number = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(number, [b"body %d" % index for index in range(5)]), NOW_MS)
     pump(store, NOW_MS)
     return number
 
@@ -25,10 +25,10 @@ def test_each_message_goes_to_one_reader_of_each_group(store: Store, topic: int)
     assert first.fetch(2) == [(1, 1), (2, 1)]
     assert second.fetch(2) == [(3, 1), (4, 1)]
     assert other.fetch() == [(number, 1) for number in range(1, 6)]
-    assert (store.outstanding(first.holder), store.outstanding(second.holder)) == (2, 2)
-    assert store.has_ready(first.group)
+    assert (store.holders.outstanding(first.holder), store.holders.outstanding(second.holder)) == (2, 2)
+    assert store.deliver.has_ready(first.group)
     assert first.fetch() == [(5, 1)]
-    assert not store.has_ready(first.group)
+    assert not store.deliver.has_ready(first.group)
     assert first.fetch() == []
 
 
@@ -36,7 +36,7 @@ def test_acks_are_fenced_by_epoch(store: Store, topic: int) -> None:
     reader = Reader(store, topic)
     reader.fetch(3)
     assert reader.ack((1, 1), (1, 1), (2, 2), (4, 1), (99, 1), (0, 1)) == (1, [1, 2, 4, 3, 3])
-    assert store.outstanding(reader.holder) == 2
+    assert store.holders.outstanding(reader.holder) == 2
     assert reader.ack((1, 1)) == (0, [1])
     later_ms = NOW_MS + 1_000
     assert pump(store, later_ms) >= 2
@@ -49,7 +49,7 @@ def test_an_ack_after_the_lease_ended_counts_if_nobody_else_got_it(store: Store,
     reader = Reader(store, topic)
     reader.fetch(1)
     pump(store, NOW_MS + 1_000)
-    assert store.has_ready(reader.group)
+    assert store.deliver.has_ready(reader.group)
     assert reader.ack((1, 1)) == (1, [])
     assert reader.fetch(100, NOW_MS + 1_000) == [(number, 1) for number in range(2, 6)]
 
@@ -60,38 +60,38 @@ def test_a_lease_ends_on_time_and_redelivery_comes_first(store: Store, topic: in
     pump(store, NOW_MS + 999)
     assert reader.fetch(1, NOW_MS + 999) == [(3, 1)]
     pump(store, NOW_MS + 1_000)
-    assert store.outstanding(reader.holder) == 1
+    assert store.holders.outstanding(reader.holder) == 1
     assert reader.fetch(2, NOW_MS + 1_000) == [(1, 2), (2, 2)]
 
 
 def test_a_subscriber_that_vanished_can_still_ack(store: Store, topic: int) -> None:
     vanishing, staying = Reader(store, topic), Reader(store, topic)
     vanishing.fetch(2)
-    store.drop_holder(vanishing.holder)
-    assert store.outstanding(vanishing.holder) == 2
+    store.holders.drop(vanishing.holder)
+    assert store.holders.outstanding(vanishing.holder) == 2
     assert staying.fetch() == [(3, 1), (4, 1), (5, 1)]
     assert staying.ack((1, 1)) == (1, [])
 
 
 def test_who_subscribes_is_known_before_the_first_message(store: Store, topic: int) -> None:
     reader = Reader(store, topic)
-    assert store.holders_of([reader.group]) == 1
-    assert store.holders_of([reader.group + 1]) == 0
-    store.release_holder(reader.holder, NOW_MS)
-    assert store.holders_of([reader.group]) == 0
+    assert store.holders.count([reader.group]) == 1
+    assert store.holders.count([reader.group + 1]) == 0
+    store.settle.release_holder(reader.holder, NOW_MS)
+    assert store.holders.count([reader.group]) == 0
 
 
 def test_lower_priority_numbers_first(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     for priority in (50, 255, 0, 50, 7):
-        store.ingest(send(topic, [b"x"], priority=priority), NOW_MS)
+        store.produce.ingest(send(topic, [b"x"], priority=priority), NOW_MS)
     pump(store, NOW_MS)
     assert [number for number, _ in Reader(store, topic).fetch()] == [3, 5, 1, 4, 2]
 
 
 def test_limits_of_a_frame(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [bytes(10_000)] * 5), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [bytes(10_000)] * 5), NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     assert len(reader.fetch(limit_bytes=25_000)) == 3
@@ -99,13 +99,13 @@ def test_limits_of_a_frame(store: Store) -> None:
 
 
 def test_no_delivery_is_larger_than_a_frame_may_be(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     for _ in range(20):
-        store.ingest(send(topic, [bytes(16_000)] * 3 + [bytes(10)] * 20), NOW_MS)
+        store.produce.ingest(send(topic, [bytes(16_000)] * 3 + [bytes(10)] * 20), NOW_MS)
     pump(store, NOW_MS)
-    group = store.open_group(topic, "g", NOW_MS)
-    holder, taken = store.acquire_holder(group), 0
-    while (frame := store.fetch(group, holder, 1, 1_000, MIB, NOW_MS)) is not None:
+    group = store.groups.open(topic, "g", NOW_MS)
+    holder, taken = store.holders.acquire(group), 0
+    while (frame := store.deliver.fetch(group, holder, 1, 1_000, MIB, NOW_MS)) is not None:
         assert len(frame) <= store.settings.max_frame_bytes
         taken += len(delivered(frame)[0])
     assert taken == 20 * 23
@@ -113,28 +113,28 @@ def test_no_delivery_is_larger_than_a_frame_may_be(store: Store) -> None:
 
 def test_a_cancelled_message_in_its_topic_is_not_delivered(store: Store, topic: int) -> None:
     reader = Reader(store, topic)
-    assert store.cancel([2, 4], NOW_MS) == ["cancelled", "cancelled"]
+    assert store.change.cancel([2, 4], NOW_MS) == ["cancelled", "cancelled"]
     assert [number for number, _ in reader.fetch()] == [1, 3, 5]
 
 
 def test_groups_are_limited_and_keep_their_number(store: Store, topic: int) -> None:
-    assert store.open_group(topic, "g", NOW_MS) == store.open_group(topic, "g", NOW_MS)
+    assert store.groups.open(topic, "g", NOW_MS) == store.groups.open(topic, "g", NOW_MS)
     for index in range(store.settings.max_groups - 1):
-        store.open_group(topic, f"g{index}", NOW_MS)
+        store.groups.open(topic, f"g{index}", NOW_MS)
     with pytest.raises(TooManyGroups):
-        store.open_group(topic, "one-more", NOW_MS)
+        store.groups.open(topic, "one-more", NOW_MS)
 
 
 @pytest.mark.parametrize("payload", [b"", b"\0" * 8, b"\1\0\0\0\1\0\0\0"])
 def test_malformed_acks(store: Store, topic: int, payload: bytes) -> None:
-    store.open_group(topic, "g", NOW_MS)
+    store.groups.open(topic, "g", NOW_MS)
     with pytest.raises(ValueError, match=r"ACK|group"):
-        store.ack(payload, 1, NOW_MS)
+        store.deliver.ack(payload, 1, NOW_MS)
 
 
 def test_an_ack_for_a_group_that_does_not_exist(store: Store, topic: int) -> None:
     with pytest.raises(UnknownGroup):
-        store.ack(ack_payload(77, [1], [1]), 1, NOW_MS)
+        store.deliver.ack(ack_payload(77, [1], [1]), 1, NOW_MS)
 
 
 def test_backoff_grows_within_its_clamps_for_every_epoch() -> None:

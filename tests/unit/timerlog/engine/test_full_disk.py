@@ -34,7 +34,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 def offer(store: Store, topic_id: int, due_ms: int, now_ms: int = NOW_MS, body_bytes: int = 8) -> Stop:
     bodies = [bytes(body_bytes)] * BATCH
     times_ms = [due_ms + number for number in range(BATCH)]
-    return store.ingest(send(topic_id, bodies, times_ms=times_ms), now_ms).stop
+    return store.produce.ingest(send(topic_id, bodies, times_ms=times_ms), now_ms).stop
 
 
 def fill(store: Store, topic_ids: list[int], body_bytes: int = 8) -> None:
@@ -65,28 +65,28 @@ def take_the_rest(disk: Disk) -> None:
 def killed(store: Store, now_ms: int = NOW_MS) -> Store:
     """The store that a new process finds."""
     store.sync()
-    directory, state = store.tables.directory, store.state_hash()
+    directory, state = store.tables.directory, store.look.state_hash()
     assert directory is not None
     store.close(clean=False)
     store = Store.open(directory, WHOLE, now_ms)
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     return store
 
 
 def consume(store: Store, group_id: int, now_ms: int, at_a_time: int = 1_000) -> int:
     """Takes and acks everything that is ready; how many messages."""
-    holder, acked = store.acquire_holder(group_id), 0
-    while frame := store.fetch(group_id, holder, 1, at_a_time, MIB, now_ms):
+    holder, acked = store.holders.acquire(group_id), 0
+    while frame := store.deliver.fetch(group_id, holder, 1, at_a_time, MIB, now_ms):
         ids, epochs = delivered(frame)
-        assert store.ack(ack_payload(group_id, ids, epochs), 1, now_ms).accepted == len(ids)
+        assert store.deliver.ack(ack_payload(group_id, ids, epochs), 1, now_ms).accepted == len(ids)
         store.sync()
         acked += len(ids)
     return acked
 
 
 def topic_with_groups(store: Store, name: str, groups: int) -> tuple[int, list[int]]:
-    topic_id = store.open_topic(name, NOW_MS)
-    return topic_id, [store.open_group(topic_id, f"g{number}", NOW_MS) for number in range(groups)]
+    topic_id = store.topics.open(name, NOW_MS)
+    return topic_id, [store.groups.open(topic_id, f"g{number}", NOW_MS) for number in range(groups)]
 
 
 def test_everything_but_sends_goes_on(disk: Path) -> None:
@@ -98,16 +98,16 @@ def test_everything_but_sends_goes_on(disk: Path) -> None:
     store = killed(store)
 
     ids = range(1, sent + 1)
-    assert set(store.cancel(ids[:200], NOW_MS)) == {"cancelled"}
-    assert set(store.reschedule(ids[200:400], DUE_MS * 2 - NOW_MS, NOW_MS)) == {"rescheduled"}
+    assert set(store.change.cancel(ids[:200], NOW_MS)) == {"cancelled"}
+    assert set(store.change.reschedule(ids[200:400], DUE_MS * 2 - NOW_MS, NOW_MS)) == {"rescheduled"}
     assert pump(store, DUE_MS + 10_000) >= sent - 400
     nacked, epochs = delivered(
-        store.fetch(groups[0], store.acquire_holder(groups[0]), 1, 100, MIB, DUE_MS) or b""
+        store.deliver.fetch(groups[0], store.holders.acquire(groups[0]), 1, 100, MIB, DUE_MS) or b""
     )
-    assert store.nack(groups[0], nacked, epochs, 0, "not now", DUE_MS) == ["nacked"] * len(nacked)
+    assert store.settle.nack(groups[0], nacked, epochs, 0, "not now", DUE_MS) == ["nacked"] * len(nacked)
 
     store = killed(store, DUE_MS + 10_000)
-    later = store.open_group(other, "later", DUE_MS)
+    later = store.groups.open(other, "later", DUE_MS)
     pump(store, DUE_MS + 20_000)
     acked = [consume(store, group_id, DUE_MS + 20_000) for group_id in (*groups, later)]
     assert acked[0] == acked[1] > 0
@@ -128,9 +128,11 @@ def test_one_message_at_a_time(disk: Path) -> None:
     topic_id, groups = topic_with_groups(store, "one", 1)
     fill(store, [topic_id], 1_000)
     sent = store.tables.next_id - 1
-    while (due := store.dequeue_get(DUE_MS + sent, 1)) is not None or store.wheel.pending:
+    while (due := store.dequeue_get.turn(DUE_MS + sent, 1)) is not None or store.wheel.pending:
         if due is not None:
-            store.dequeue_put_message(store.dequeue_get_message(due, DUE_MS + sent), DUE_MS + sent)
+            store.dequeue_put_message.move(
+                store.dequeue_get_message.look_up(due, DUE_MS + sent), DUE_MS + sent
+            )
             store.sync()
     assert consume(store, groups[0], DUE_MS + sent, 1) == sent
     store.close()
@@ -140,12 +142,12 @@ def test_another_group_is_refused_when_it_could_not_be_served(disk: Path) -> Non
     store = Store.open(disk / "data", WHOLE, NOW_MS)
     topic_id, _ = topic_with_groups(store, "one", 1)
     fill(store, [topic_id])
-    state = store.state_hash()
+    state = store.look.state_hash()
     with pytest.raises(DiskFull):
-        store.open_group(topic_id, "another", NOW_MS)
+        store.groups.open(topic_id, "another", NOW_MS)
     with pytest.raises(DiskFull):
-        store.open_topic("another", NOW_MS)
-    assert store.state_hash() == state
+        store.topics.open("another", NOW_MS)
+    assert store.look.state_hash() == state
     store.close()
 
 
@@ -154,7 +156,7 @@ def test_without_a_reserve_nothing_is_lost(disk: Path) -> None:
     store = Store.open(disk / "data", WHOLE, NOW_MS)
     topic_id, groups = topic_with_groups(store, "one", 1)
     fill(store, [topic_id])
-    state = store.state_hash()
+    state = store.look.state_hash()
     store.close()
     for name in ("reserve", "timer.log", "timer.wheel"):
         (disk / "data" / name).unlink()
@@ -164,7 +166,7 @@ def test_without_a_reserve_nothing_is_lost(disk: Path) -> None:
         Store.open(disk / "data", WHOLE, NOW_MS)
     (disk / "data" / "filler").unlink()
     store = Store.open(disk / "data", WHOLE, NOW_MS)
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     pump(store, DUE_MS * 2)
     assert consume(store, groups[0], DUE_MS * 2) == store.tables.next_id - 1
     store.close()
@@ -174,7 +176,7 @@ def test_a_start_leaves_no_clean_checkpoint_behind_that_it_could_not_replace(dis
     store = Store.open(disk / "data", WHOLE, NOW_MS)
     topic_id, _ = topic_with_groups(store, "one", 1)
     fill(store, [topic_id])
-    state = store.state_hash()
+    state = store.look.state_hash()
     store.close()
     with mock.patch.object(FileDisk, "prepare", side_effect=DiskFull("full")):
         store = Store.open(disk / "data", WHOLE, NOW_MS)
@@ -183,5 +185,5 @@ def test_a_start_leaves_no_clean_checkpoint_behind_that_it_could_not_replace(dis
         store.close()
     store = Store.open(disk / "data", WHOLE, NOW_MS)
     assert not store.recovery.from_checkpoint
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     store.close()

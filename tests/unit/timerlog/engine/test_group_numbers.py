@@ -47,33 +47,33 @@ def test_any_number_of_groups_can_be_made_one_after_another(tmp_path: Path) -> N
         reader = Reader(store, topic, f"short-{turn}")
         numbers.append(reader.group)
         assert [message_id for message_id, _ in reader.fetch()] == [1, 2, 3]
-        store.delete_group("t", f"short-{turn}")
+        store.groups.delete("t", f"short-{turn}")
     assert numbers == [2, 3, 4] * 3 + [2], "fresh ones first, then those that are free the longest"
     assert stays.fetch() == [(1, 1), (2, 1), (3, 1)]
     store = same_after_every_end(tmp_path, store)
-    assert store.create_group("t", "next", "earliest", 0, NOW_MS) == (3, True), "also after a start"
+    assert store.groups.create("t", "next", "earliest", 0, NOW_MS) == (3, True), "also after a start"
     store.close()
 
 
 def test_when_no_number_is_free_it_says_so_and_a_deleted_group_frees_one(tmp_path: Path) -> None:
     store = numbered(tmp_path, 4)
-    store.create_topic("s", {}, 2, NOW_MS)
+    store.topics.create("s", {}, 2, NOW_MS)
     topic = topic_with(store, 1)
-    sharded = store.topic("s").topic_id
+    sharded = store.topics.record("s").topic_id
     for name in "ab":
-        store.open_group(topic, name, NOW_MS)
+        store.groups.open(topic, name, NOW_MS)
     with pytest.raises(TooManyGroups, match="there are 2 groups of 4, and no 3 consecutive numbers are free"):
-        store.open_group(sharded, "g", NOW_MS)
+        store.groups.open(sharded, "g", NOW_MS)
     with pytest.raises(TooManyGroups, match="no 3 consecutive"):
-        store.create_group("s", "g", "earliest", 0, NOW_MS)
-    store.delete_group("t", "a")
+        store.groups.create("s", "g", "earliest", 0, NOW_MS)
+    store.groups.delete("t", "a")
     with pytest.raises(TooManyGroups, match="there are 1 groups of 4, and no 3"):
-        store.open_group(sharded, "g", NOW_MS)
-    store.delete_group("t", "b")
-    assert store.open_group(sharded, "g", NOW_MS) == 1, "two freed numbers, and a fresh one"
-    assert store.open_group(topic, "a", NOW_MS) == 4
+        store.groups.open(sharded, "g", NOW_MS)
+    store.groups.delete("t", "b")
+    assert store.groups.open(sharded, "g", NOW_MS) == 1, "two freed numbers, and a fresh one"
+    assert store.groups.open(topic, "a", NOW_MS) == 4
     with pytest.raises(TooManyGroups, match=r"there are 4 groups of 4$") as refused:
-        store.open_group(topic, "b", NOW_MS)
+        store.groups.open(topic, "b", NOW_MS)
     assert "delete groups" in advice_for(refused.value)
     same_after_every_end(tmp_path, store).close()
 
@@ -86,24 +86,24 @@ def test_receipts_of_the_dead_group_are_stale_for_the_next_one(tmp_path: Path) -
     pump(store, NOW_MS + 5_000)  # the leases end
     again = old.fetch(2, NOW_MS + 5_000)
     assert [epoch for _, epoch in again] == [2, 2]
-    store.delete_group("t", "old")
+    store.groups.delete("t", "old")
     new = Reader(store, topic, "new")
     assert new.group == old.group
     given = new.fetch(2)
     assert given == [(1, 3), (2, 3)]
-    before = store.state_hash()
+    before = store.look.state_hash()
     for late in (held, again, [(message_id, epoch) for message_id in (3, 4) for epoch in (1, 2)]):
         assert new.ack(*late) == (0, [STALE] * len(late))
         assert set(new.nack(*late)) == set(new.extend(*late, until_ms=NOW_MS + 60_000)) == {"stale_receipt"}
-    assert store.state_hash() == before
-    entry = store.describe_group(new.group)
+    assert store.look.state_hash() == before
+    entry = store.groups.describe(new.group)
     assert (entry["delivered"], entry["leased"], entry["acked"], entry["backlog"]) == (2, 2, 0, 4)
     store = same_after_every_end(tmp_path, store)
     new = Reader(store, topic, "new")
-    assert store.describe_group(new.group)["delivered"] == 2
+    assert store.groups.describe(new.group)["delivered"] == 2
     assert new.ack(*held, *given) == (2, [STALE] * 3)
     assert new.fetch() == [(3, 3), (4, 3)]
-    assert store.topic_entry(topic)["groups"][0]["acked"] == 2
+    assert store.look.topic_entry(topic)["groups"][0]["acked"] == 2
     store.close()
 
 
@@ -114,7 +114,7 @@ def test_receipts_count_for_no_group_that_is_made_again_under_the_name(tmp_path:
     topic = topic_with(store, 3)
     old = Reader(store, topic, "g")
     held = old.fetch(3)
-    store.delete_group("t", "g")
+    store.groups.delete("t", "g")
     for number in range(others):
         store.tables.name_fences.add(topic, f"other-{number}", 1)
     new = Reader(store, topic, "g")
@@ -137,7 +137,7 @@ def test_timers_of_the_dead_groups_leases_do_nothing_to_the_next_one(tmp_path: P
     old = Reader(store, topic, "old")
     old.nack(*old.fetch(1), delay_ms=900)
     assert len(old.fetch(1)) == 1  # until NOW_MS + 1,000
-    store.delete_group("t", "old")
+    store.groups.delete("t", "old")
     new = Reader(store, topic, "new")
     given = new.fetch(2, NOW_MS + 500)  # until NOW_MS + 1,500
     pump(store, NOW_MS + 1_200)  # when those of the dead group would have ended
@@ -151,29 +151,31 @@ def test_timers_of_the_dead_groups_leases_do_nothing_to_the_next_one(tmp_path: P
 
 def test_attempts_and_failures_begin_anew(tmp_path: Path) -> None:
     store = numbered(tmp_path, 2)
-    store.create_topic("t", {"max_attempts": 2, "min_backoff_ms": 1}, 0, NOW_MS)
+    store.topics.create("t", {"max_attempts": 2, "min_backoff_ms": 1}, 0, NOW_MS)
     topic = topic_with(store, 2)
     old = Reader(store, topic, "old")
-    store.open_group(topic, "other", NOW_MS)
+    store.groups.open(topic, "other", NOW_MS)
     old.nack(*old.fetch(1), error="the old one's")
-    store.delete_group("t", "old")
+    store.groups.delete("t", "old")
     new = Reader(store, topic, "new")
     assert new.group == old.group
     assert len(store.tables.failures) == 0
-    lateness = store.first_lateness_ms.count
+    lateness = store.deliver.first_lateness_ms.count
     assert new.fetch() == [(1, 2), (2, 2)]
-    assert store.first_lateness_ms.count - lateness == 2, "for this group they are first deliveries"
-    assert store.redelivered[new.group] == 0
+    assert store.deliver.first_lateness_ms.count - lateness == 2, "for this group they are first deliveries"
+    assert store.groups.redelivered[new.group] == 0
     assert [
-        found for found in store.select(topic, Filter(epoch_min=2, group="new"), NOW_MS) if len(found)
+        found
+        for found in store.select.matching(topic, Filter(epoch_min=2, group="new"), NOW_MS)
+        if len(found)
     ] == []
-    (first,) = store.select(topic, Filter(epoch_min=1, group="new"), NOW_MS)
+    (first,) = store.select.matching(topic, Filter(epoch_min=1, group="new"), NOW_MS)
     assert first.tolist() == [1, 2]
     assert new.nack((1, 2), error="new") == ["nacked"], "one attempt is left"
     assert new.nack(*new.fetch(1), error="new") == ["dead"]
     store = same_after_every_end(tmp_path, store)
-    (letter,) = store.select(store.topic("t.dead").topic_id, Filter(), NOW_MS)
-    (entry,) = store.browse(letter, NOW_MS, 100)
+    (letter,) = store.select.matching(store.topics.record("t.dead").topic_id, Filter(), NOW_MS)
+    (entry,) = store.select.browse(letter, NOW_MS, 100)
     assert "the old one's" not in str(entry)
     store.close()
 
@@ -184,13 +186,13 @@ def test_views_count_what_was_delivered_to_the_new_group_alone(tmp_path: Path) -
     old = Reader(store, topic, "old")
     old.ack(*old.fetch(1))
     old.fetch(1)
-    store.delete_group("t", "old")
+    store.groups.delete("t", "old")
     new = Reader(store, topic, "new")
     new.ack(*new.fetch(1))
-    info = store.message(1, NOW_MS, 9)
+    info = store.select.message(1, NOW_MS, 9)
     assert info is not None
     assert [info["groups"][0][name] for name in ("group", "epoch", "attempts")] == ["new", 1, 1]
-    with closing(Snapshot(describe(store, NOW_MS))) as snapshot:
+    with closing(Snapshot(describe(store.log, store.tables, NOW_MS))) as snapshot:
         names = ["id", "group", "epoch", "attempts"]
         tables = [TableColumns(snapshot).table(chunk, names).to_pylist() for chunk in snapshot.chunks(topic)]
     assert [tuple(row.values()) for rows in tables for row in rows] == [(1, "new", 1, 1), (2, "new", 0, 0)]
@@ -211,46 +213,46 @@ def test_views_count_what_was_delivered_to_the_new_group_alone(tmp_path: Path) -
 
 def test_what_was_given_up_before_a_delivery_begins_with_one_attempt(tmp_path: Path) -> None:
     store = numbered(tmp_path, 1)
-    store.create_topic("t", {"max_attempts": 3, "min_backoff_ms": 1}, 0, NOW_MS)
+    store.topics.create("t", {"max_attempts": 3, "min_backoff_ms": 1}, 0, NOW_MS)
     topic = topic_with(store, 1)
     old = Reader(store, topic, "old")
     for _ in range(2):
         old.nack(*old.fetch(1))
-    store.delete_group("t", "old")
+    store.groups.delete("t", "old")
     new = Reader(store, topic, "new")
-    store.bury(new.group, store.tables.rows["topic_seq"][1:2].copy(), NOW_MS)
-    assert store.describe_group(new.group)["dead"] == 1
-    assert store.redeliver([1], None, None, NOW_MS, acked=True) == ["redelivered"]
+    store.dead_letters.bury(new.group, store.tables.rows["topic_seq"][1:2].copy(), NOW_MS)
+    assert store.groups.describe(new.group)["dead"] == 1
+    assert store.change.redeliver([1], None, None, NOW_MS, acked=True) == ["redelivered"]
     assert [new.nack(*new.fetch(1)) for _ in range(3)] == [["nacked"], ["nacked"], ["dead"]]
     same_after_every_end(tmp_path, store).close()
 
 
 def test_sums_of_what_was_purged_are_not_the_next_groups(tmp_path: Path) -> None:
     store = numbered(tmp_path, 1)
-    topic = store.open_topic("t", NOW_MS)
-    old = store.open_group(topic, "old", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    old = store.groups.open(topic, "old", NOW_MS)
     fill(store, topic, [b"%d" % n for n in range(7_000)], NOW_MS)  # more than a segment
     pump(store, NOW_MS)
     ack(store, old, *take(store, old, 7_000, NOW_MS), NOW_MS)
     store.sync()
     purged = store.purge(LATER_MS).purged_messages
     assert purged > 4_000
-    store.delete_group("t", "old")
-    new = store.open_group(topic, "new", NOW_MS)
+    store.groups.delete("t", "old")
+    new = store.groups.open(topic, "new", NOW_MS)
     assert new == old
     fill(store, topic, [b"more %d" % n for n in range(20)], NOW_MS)
     pump(store, NOW_MS)
-    entry = store.describe_group(new)
+    entry = store.groups.describe(new)
     assert (entry["delivered"], entry["acked"], entry["backlog"]) == (0, 0, 7_020 - purged)
     ids, epochs = take(store, new, 7_020, NOW_MS)
     assert (len(ids), set(epochs)) == (7_020 - purged, {2})
     ack(store, new, ids, epochs, NOW_MS)
     store = same_after_every_end(tmp_path, store, LATER_MS)
-    assert store.describe_group(new)["delivered"] == len(ids)
+    assert store.groups.describe(new)["delivered"] == len(ids)
     fill(store, topic, [b"%d" % n for n in range(7_000)], LATER_MS)
     store.sync()
     assert store.purge(2 * LATER_MS - NOW_MS).purged_messages == len(ids)
-    entry = store.describe_group(new)
+    entry = store.groups.describe(new)
     assert (entry["delivered"], entry["acked"]) == (len(ids), len(ids)), "purged ones count as delivered once"
     same_after_every_end(tmp_path, store, 2 * LATER_MS - NOW_MS).close()
 
@@ -260,10 +262,10 @@ def test_numbers_of_before_are_free_with_a_fence_above_all_epochs(tmp_path: Path
     store = numbered(tmp_path, 3)
     topic = topic_with(store, 1)
     for name in "abc":
-        store.open_group(topic, name, NOW_MS)
-    old = store._changed(2, deleted=True)
+        store.groups.open(topic, name, NOW_MS)
+    old = store.groups._changed(2, deleted=True)
     assert old.fence is None
-    store._write_groups([old])
+    store.groups._write([old])
     base = msgspec.msgpack.encode(msgspec.structs.replace(capture(store.tables, 0), free_groups=None))
     assert msgspec.msgpack.decode(base, type=type(capture(store.tables, 0))).free_groups is None
     store.tables.free_groups.clear()
@@ -272,9 +274,9 @@ def test_numbers_of_before_are_free_with_a_fence_above_all_epochs(tmp_path: Path
     store = same_after_every_end(tmp_path, store)
     reader = Reader(store, topic, "d")
     assert (reader.group, reader.fetch()) == (2, [(1, OLD_FENCE + 1)])
-    assert store.describe_group(2)["delivered"] == 1
+    assert store.groups.describe(2)["delivered"] == 1
     store = same_after_every_end(tmp_path, store)
-    assert store.describe_group(2)["delivered"] == 1
+    assert store.groups.describe(2)["delivered"] == 1
     store.close()
 
 
@@ -308,13 +310,13 @@ class Model:
         self.highest: dict[tuple[int, int], int] = {}  # (number in receipts, message) → epoch
         self.reused = self.refused = 0
         for name, shards in (("t", 0), ("u", 0), ("s", 2)):
-            self.store.create_topic(name, {}, shards, NOW_MS)
+            self.store.topics.create(name, {}, shards, NOW_MS)
             self.send(name)
 
     def send(self, topic: str) -> None:
         keys = [b"%d-%d" % (self.now_ms, n) for n in range(6)]
-        topic_id = self.store.topic(topic).topic_id
-        self.store.ingest(send(topic_id, [b"x"] * 6, keys=keys), self.now_ms)
+        topic_id = self.store.topics.record(topic).topic_id
+        self.store.produce.ingest(send(topic_id, [b"x"] * 6, keys=keys), self.now_ms)
         pump(self.store, self.now_ms)
 
     def expected(self, count: int) -> list[int]:
@@ -332,11 +334,11 @@ class Model:
         numbers = self.expected(3 if topic == "s" else 1)
         if not numbers:
             with pytest.raises(TooManyGroups):
-                self.store.create_group(topic, name, "earliest", 0, self.now_ms)
+                self.store.groups.create(topic, name, "earliest", 0, self.now_ms)
             self.refused += 1
             return
         self.reused += numbers[0] <= self.last
-        assert self.store.create_group(topic, name, "earliest", 0, self.now_ms) == (numbers[0], True)
+        assert self.store.groups.create(topic, name, "earliest", 0, self.now_ms) == (numbers[0], True)
         self.free = [one for one in self.free if one not in numbers]
         self.last = max(self.last, numbers[-1])
         self.groups[topic, name] = Group(topic, name, numbers)
@@ -346,11 +348,11 @@ class Model:
 
     def reader(self, group: Group) -> Reader:
         if group.reader is None:
-            group.reader = Reader(self.store, self.store.topic(group.topic).topic_id, group.name)
+            group.reader = Reader(self.store, self.store.topics.record(group.topic).topic_id, group.name)
         return group.reader
 
     def fetch(self, group: Group) -> None:
-        for part in self.store.parts_of(group.numbers[0]):
+        for part in self.store.groups.parts_of(group.numbers[0]):
             for message_id, epoch in self.reader(group).fetch(
                 self.rng.choice([1, 4]), self.now_ms, part=part
             ):
@@ -377,12 +379,12 @@ class Model:
                 del group.held[one]
 
     def seek(self, group: Group) -> None:
-        self.store.seek_group(group.topic, group.name, "earliest")
+        self.store.groups.seek(group.topic, group.name, "earliest")
         group.held.clear()
         group.acked.clear()
 
     def delete(self, group: Group) -> None:
-        self.store.delete_group(group.topic, group.name)
+        self.store.groups.delete(group.topic, group.name)
         self._gone(group)
 
     def _gone(self, group: Group) -> None:
@@ -393,17 +395,17 @@ class Model:
     def delete_topic(self, _: Group) -> None:
         for group in [one for one in self.groups.values() if one.topic == "u"]:
             self._gone(group)
-        self.store.delete_topic("u")
-        self.store.create_topic("u", {}, 0, self.now_ms)
+        self.store.topics.delete("u")
+        self.store.topics.create("u", {}, 0, self.now_ms)
         self.send("u")
 
     def say_late(self, _: Group) -> None:
         """Receipts of dead groups, also where their number is that of another group."""
         for number, (message_id, epoch) in self.rng.sample(self.late, min(5, len(self.late))):
-            before, ids, epochs = self.store.state_hash(), [message_id], [epoch]
+            before, ids, epochs = self.store.look.state_hash(), [message_id], [epoch]
             if number not in self.store.tables.groups:
                 with pytest.raises(UnknownGroup):
-                    self.store.nack(number, ids, epochs, 0, "", self.now_ms)
+                    self.store.settle.nack(number, ids, epochs, 0, "", self.now_ms)
                 continue
             late = Reader.__new__(Reader)
             late.store, late.group = self.store, number
@@ -411,11 +413,11 @@ class Model:
             assert accepted == 0
             assert codes in ([STALE], [NOT_FOUND])
             for results in (
-                self.store.nack(number, ids, epochs, 0, "late", self.now_ms),
-                self.store.extend(number, ids, epochs, self.now_ms + 90_000),
+                self.store.settle.nack(number, ids, epochs, 0, "late", self.now_ms),
+                self.store.settle.extend(number, ids, epochs, self.now_ms + 90_000),
             ):
                 assert results in (["stale_receipt"], ["not_found"])
-            assert self.store.state_hash() == before
+            assert self.store.look.state_hash() == before
 
     def wait(self, _: Group) -> None:
         self.now_ms += self.rng.choice([300, 1_500])
@@ -431,7 +433,7 @@ class Model:
 
     def check(self) -> None:
         for group in self.groups.values():
-            entry = self.store.describe_group(group.numbers[0])
+            entry = self.store.groups.describe(group.numbers[0])
             assert (entry["acked"], entry["delivered"]) == (len(group.acked), group.delivered)
         assert sorted(self.store.tables.groups) == sorted(
             number for group in self.groups.values() for number in group.numbers

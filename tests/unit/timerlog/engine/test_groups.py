@@ -34,23 +34,23 @@ def opened(
 
 def topic_with(store: Store, count: int, *, name: str = "t") -> int:
     """A topic whose messages are all due."""
-    topic = store.open_topic(name, NOW_MS)
-    store.ingest(send(topic, [b"x"] * count), NOW_MS)
+    topic = store.topics.open(name, NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * count), NOW_MS)
     pump(store, NOW_MS)
     return topic
 
 
 def same_after_every_end(directory: Path, store: Store, now_ms: int = NOW_MS) -> Store:
     """The state is the same after a kill, and after the log alone was read."""
-    state, most = store.state_hash(), store.settings.max_groups
+    state, most = store.look.state_hash(), store.settings.max_groups
     store.sync()
     store.close(clean=False)
     store = opened(directory, now_ms=now_ms, max_groups=most)
     assert store.recovery.from_checkpoint or store.recovery.replayed_records
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     store.close(clean=False)
     store = opened(directory, boot="another", now_ms=now_ms, max_groups=most)
-    assert (store.state_hash(), store.recovery.from_checkpoint) == (state, False)
+    assert (store.look.state_hash(), store.recovery.from_checkpoint) == (state, False)
     return store
 
 
@@ -63,21 +63,21 @@ def test_a_deleted_group_is_gone_and_its_receipts_are_of_an_unknown_group(tmp_pa
     typo, right = Reader(store, topic, "typo"), Reader(store, topic, "right")
     held = typo.fetch(2)
     typo.nack(held[0], delay_ms=500)
-    assert store.delete_group("t", "typo") == 4
-    for act in (lambda: typo.ack(held[1]), lambda: typo.fetch(), lambda: store.delete_group("t", "typo")):
+    assert store.groups.delete("t", "typo") == 4
+    for act in (lambda: typo.ack(held[1]), lambda: typo.fetch(), lambda: store.groups.delete("t", "typo")):
         with pytest.raises(UnknownGroup):
             act()
     with pytest.raises(UnknownTopic):
-        store.delete_group("no", "typo")
-    assert store.outstanding(typo.holder) == 0
+        store.groups.delete("no", "typo")
+    assert store.holders.outstanding(typo.holder) == 0
     pump(store, NOW_MS + 5_000)  # timers of its leases go off, and find nothing
-    assert [group["name"] for group in store.topic_entry(topic)["groups"]] == ["right"]
+    assert [group["name"] for group in store.look.topic_entry(topic)["groups"]] == ["right"]
     assert not list(tmp_path.glob(f"topics/{topic}-{typo.group}.*"))
     assert len(right.fetch()) == 4
     store = same_after_every_end(tmp_path, store)
-    again = store.open_group(topic, "typo", NOW_MS)
+    again = store.groups.open(topic, "typo", NOW_MS)
     assert again > right.group > typo.group, "a fresh number, as long as there are any"
-    assert store.describe_group(again)["backlog"] == 4
+    assert store.groups.describe(again)["backlog"] == 4
     store.close()
 
 
@@ -86,45 +86,45 @@ def test_any_of_several_groups_can_go(store: Store, position: int) -> None:
     topic = topic_with(store, 3)
     names = ["a", "b", "c"]
     readers = {name: Reader(store, topic, name) for name in names}
-    store.delete_group("t", names.pop(position))
+    store.groups.delete("t", names.pop(position))
     for name in names:
         assert readers[name].ack(*readers[name].fetch()) == (3, [])
-    assert store.verdicts([1, 2, 3]) == [4, 4, 4], "every group that is there is done with them"
+    assert store.change.verdicts([1, 2, 3]) == [4, 4, 4], "every group that is there is done with them"
 
 
 def test_a_deleted_group_pins_nothing_against_purge(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    topic = store.open_topic("t", NOW_MS)
-    good, typo = store.open_group(topic, "good", NOW_MS), store.open_group(topic, "typo", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    good, typo = store.groups.open(topic, "good", NOW_MS), store.groups.open(topic, "typo", NOW_MS)
     fill(store, topic, [b"%d" % n for n in range(7_000)], NOW_MS)  # more than a segment
     pump(store, NOW_MS)
     ack(store, good, *take(store, good, 7_000, NOW_MS), NOW_MS)
     take(store, typo, 100, NOW_MS)
     store.sync()
     assert store.purge(LATER_MS).purged_messages == 0
-    store.delete_group("t", "typo")
+    store.groups.delete("t", "typo")
     store.sync()
     assert store.purge(LATER_MS).purged_messages > 4_000
-    assert store.describe_group(good)["acked"] == 7_000
+    assert store.groups.describe(good)["acked"] == 7_000
     same_after_every_end(tmp_path, store, LATER_MS).close()
 
 
 def test_a_group_of_a_topic_with_shards_goes_and_moves_in_all_of_them(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    store.create_topic("t", {}, 2, NOW_MS)
-    topic = store.topic("t").topic_id
+    store.topics.create("t", {}, 2, NOW_MS)
+    topic = store.topics.record("t").topic_id
     fill(store, topic, [b"key %d" % n for n in range(50)], NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
-    parts = store.parts_of(reader.group)
+    parts = store.groups.parts_of(reader.group)
     held = [reader.fetch(part=part) for part in parts]
     assert [len(some) > 10 for some in held] == [True, True]
     assert reader.ack(*held[0]) == (len(held[0]), [])
-    assert store.seek_group("t", "g", "earliest") == 50
+    assert store.groups.seek("t", "g", "earliest") == 50
     assert sum(len(reader.fetch(part=part)) for part in parts) == 50
     with pytest.raises(UnknownGroup, match="shard"):
-        store.delete_group("t/-80", "g")
-    assert store.delete_group("t", "g") == 50
+        store.groups.delete("t/-80", "g")
+    assert store.groups.delete("t", "g") == 50
     assert not any(part in store.tables.groups for part in (reader.group, *parts))
     same_after_every_end(tmp_path, store).close()
 
@@ -140,42 +140,42 @@ def test_seeking_back_gives_everything_again_whatever_became_of_it(tmp_path: Pat
     other.ack(*other.fetch(1))
     assert reader.ack(*acked) == (2, [])
     assert reader.nack(*waits, delay_ms=5_000) == ["nacked"] * 2
-    assert store.seek_group("t", "g", "earliest") == 6
-    (revoked,) = store.take_revoked()
+    assert store.groups.seek("t", "g", "earliest") == 6
+    (revoked,) = store.changes.take_revoked()
     assert (revoked.holder, revoked.ids, revoked.epochs) == (reader.holder, [5], [1])
-    assert (store.take_woken(), store.outstanding(reader.holder)) == ({reader.group}, 0)
+    assert (store.changes.take_woken(), store.holders.outstanding(reader.holder)) == ({reader.group}, 0)
     assert reader.ack(*acked, *waits, *held) == (0, [STALE] * 5)
-    assert store.cancel([1], NOW_MS) == ["already_delivered"], "it was delivered before the seek"
+    assert store.change.cancel([1], NOW_MS) == ["already_delivered"], "it was delivered before the seek"
     assert reader.fetch() == [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (6, 1)]
     pump(store, NOW_MS + 5_000)  # the wait from before is nobody's any more
     assert other.fetch() == [(n, 1) for n in range(2, 7)], "other groups go on"
     store = same_after_every_end(tmp_path, store)
-    assert store.describe_group(reader.group)["backlog"] == 6
+    assert store.groups.describe(reader.group)["backlog"] == 6
     store.close()
 
 
 def test_seeking_forward_leaves_out_what_lies_before(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     times = [NOW_MS - 5_000 + 1_000 * n for n in range(6)]
-    store.ingest(send(topic, [b"x"] * 6, times_ms=times), NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * 6, times_ms=times), NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     held = reader.fetch(3)
     assert reader.ack(held[0]) == (1, [])
-    assert store.seek_group("t", "g", times[4]) == 2
+    assert store.groups.seek("t", "g", times[4]) == 2
     assert reader.ack(held[1]) == (0, [STALE])
-    assert store.redeliver([1, 2], None, None, NOW_MS, acked=True) == ["already_acked"] * 2, (
+    assert store.change.redeliver([1, 2], None, None, NOW_MS, acked=True) == ["already_acked"] * 2, (
         "not its business"
     )
     assert reader.fetch() == [(5, 1), (6, 1)]
     assert reader.ack((5, 1), (6, 1)) == (2, [])
-    entry = store.describe_group(reader.group)
+    entry = store.groups.describe(reader.group)
     assert (entry["acked"], entry["backlog"], entry["leased"], entry["delivered"]) == (3, 0, 0, 5)
-    assert store.verdicts(range(1, 7)) == [4, 4, 4, 2, 4, 4], "only 4 was never given to anybody"
+    assert store.change.verdicts(range(1, 7)) == [4, 4, 4, 2, 4, 4], "only 4 was never given to anybody"
     store = same_after_every_end(tmp_path, store)
-    assert store.seek_group("t", "g", "latest") == 0
-    assert store.seek_group("t", "g", "earliest") == 6
+    assert store.groups.seek("t", "g", "latest") == 0
+    assert store.groups.seek("t", "g", "earliest") == 6
     store = same_after_every_end(tmp_path, store)
     again = Reader(store, topic)
     assert again.fetch() == [(1, 2), (2, 2), (3, 2), (4, 1), (5, 2), (6, 2)]
@@ -185,27 +185,27 @@ def test_seeking_forward_leaves_out_what_lies_before(tmp_path: Path) -> None:
 def test_a_group_that_began_late_can_go_back_to_what_it_never_had(tmp_path: Path) -> None:
     store = opened(tmp_path)
     topic = topic_with(store, 3_000)
-    group = store.open_group(topic, "g", NOW_MS, "latest")
-    store.ingest(send(topic, [b"x"]), NOW_MS)
+    group = store.groups.open(topic, "g", NOW_MS, "latest")
+    store.produce.ingest(send(topic, [b"x"]), NOW_MS)
     pump(store, NOW_MS)
     assert take(store, group, 10, NOW_MS)[0] == [3_001]
-    assert store.seek_group("t", "g", "earliest") == 3_001
+    assert store.groups.seek("t", "g", "earliest") == 3_001
     assert take(store, group, 5_000, NOW_MS)[0] == list(range(1, 3_002))
     same_after_every_end(tmp_path, store).close()
 
 
 def test_priorities_and_ordering_keys_hold_after_a_seek(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     bodies = [Outbound(b"a1", order=b"a"), Outbound(b"a2", order=b"a"), Outbound(b"last", priority=90)]
     bodies += [Outbound(b"b1", order=b"b"), Outbound(b"first", priority=5)]
     for body in bodies:
-        store.commit_records(bytes(16), [store.judge_send(send_payload(topic, [body]), NOW_MS)], [], NOW_MS)
+        store.commit.write(bytes(16), [store.produce.judge(send_payload(topic, [body]), NOW_MS)], [], NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     assert take(store, reader.group, 9, NOW_MS) == ([5, 1, 4, 3], [1] * 4)
     reader.ack((1, 1))
     assert reader.fetch() == [(2, 1)]
-    store.seek_group("t", "g", "earliest")
+    store.groups.seek("t", "g", "earliest")
     ids, epochs = take(store, reader.group, 9, NOW_MS)
     assert (ids[:2], sorted(ids[2:]), epochs) == ([5, 1], [3, 4], [2] * 4), "a2 waits for a1 again"
     reader.ack((1, 2))
@@ -213,23 +213,23 @@ def test_priorities_and_ordering_keys_hold_after_a_seek(store: Store) -> None:
 
 
 def test_dead_letters_and_attempts_after_a_seek(store: Store) -> None:
-    store.create_topic("t", {"max_attempts": 2, "min_backoff_ms": 1}, 0, NOW_MS)
+    store.topics.create("t", {"max_attempts": 2, "min_backoff_ms": 1}, 0, NOW_MS)
     topic = topic_with(store, 1)
     reader = Reader(store, topic)
     assert [reader.nack(*reader.fetch()) for _ in range(2)] == [["nacked"], ["dead"]]
-    assert store.describe_group(reader.group)["dead"] == 1
-    store.seek_group("t", "g", "earliest")
-    assert store.describe_group(reader.group)["dead"] == 0
+    assert store.groups.describe(reader.group)["dead"] == 1
+    store.groups.seek("t", "g", "earliest")
+    assert store.groups.describe(reader.group)["dead"] == 0
     assert reader.nack(*reader.fetch()) == ["nacked"], "the attempts count anew"
-    dead_id = store.topic("t.dead").topic_id
-    (letters,) = store.select(dead_id, Filter(), NOW_MS)
-    assert store.replay_dead("t", letters.tolist(), NOW_MS) == {"not_dead": 1}, (
+    dead_id = store.topics.record("t.dead").topic_id
+    (letters,) = store.select.matching(dead_id, Filter(), NOW_MS)
+    assert store.replay_dead.replay("t", letters.tolist(), NOW_MS) == {"not_dead": 1}, (
         "the group has it again anyway"
     )
     assert reader.nack(*reader.fetch()) == ["dead"]
-    store.seek_group("t", "g", "latest")
-    (letters,) = store.select(dead_id, Filter(), NOW_MS)
-    assert store.replay_dead("t", letters.tolist(), NOW_MS) == {"ended": 1}, (
+    store.groups.seek("t", "g", "latest")
+    (letters,) = store.select.matching(dead_id, Filter(), NOW_MS)
+    assert store.replay_dead.replay("t", letters.tolist(), NOW_MS) == {"ended": 1}, (
         "what lies before is not its business"
     )
 
@@ -237,7 +237,7 @@ def test_dead_letters_and_attempts_after_a_seek(store: Store) -> None:
 def test_any_order_of_changes_follows_from_the_log(tmp_path: Path) -> None:
     rng = random.Random(11)
     store = opened(tmp_path, max_groups=2)  # so that numbers are used again
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     readers: dict[str, Reader] = {}
     now_ms = NOW_MS
     for step in range(120):
@@ -248,7 +248,7 @@ def test_any_order_of_changes_follows_from_the_log(tmp_path: Path) -> None:
         reader = readers[name]
         match rng.randrange(9):
             case 0 | 1:
-                store.ingest(send(topic, [b"y" * 900] * 60, priority=rng.choice([10, 50])), now_ms)
+                store.produce.ingest(send(topic, [b"y" * 900] * 60, priority=rng.choice([10, 50])), now_ms)
                 pump(store, now_ms)
             case 2 | 3 | 4:
                 held = reader.fetch(rng.choice([1, 30, 200]), now_ms)
@@ -257,18 +257,20 @@ def test_any_order_of_changes_follows_from_the_log(tmp_path: Path) -> None:
                 rest = [receipt for receipt in held if receipt not in done and rng.random() < 0.5]
                 reader.nack(*rest, delay_ms=40, now_ms=now_ms) if rest else None
             case 5:
-                store.seek_group("t", name, rng.choice(["earliest", "latest", now_ms - rng.randrange(3_000)]))
+                store.groups.seek(
+                    "t", name, rng.choice(["earliest", "latest", now_ms - rng.randrange(3_000)])
+                )
             case 6:
                 pump(store, now_ms)
             case 7 if rng.random() < 0.3:
-                store.delete_group("t", readers.pop(name).store and name)
+                store.groups.delete("t", readers.pop(name).store and name)
             case 8 if rng.random() < 0.4:
                 store.sync()
                 store.purge(now_ms + LATER_MS - NOW_MS)
         if step % 40 == 39:
             store = same_after_every_end(tmp_path, store, now_ms)
             readers = {name: Reader(store, topic, name) for name in store.tables.topics[topic].groups}
-            pending = {name: store.describe_group(one.group)["backlog"] for name, one in readers.items()}
+            pending = {name: store.groups.describe(one.group)["backlog"] for name, one in readers.items()}
             for name, one in readers.items():
                 assert len(take(store, one.group, 1 << 20, now_ms + 60_000)[0]) <= pending[name]
     store.close()
@@ -280,22 +282,22 @@ def test_any_order_of_changes_follows_from_the_log(tmp_path: Path) -> None:
 def test_an_ephemeral_group_ends_with_its_last_subscriber_and_a_time(tmp_path: Path) -> None:
     store = opened(tmp_path)
     topic = topic_with(store, 2)
-    group = store.open_group(topic, "e", NOW_MS, ephemeral_ms=1_000)
-    stays = store.open_group(topic, "stays", NOW_MS)
+    group = store.groups.open(topic, "e", NOW_MS, ephemeral_ms=1_000)
+    stays = store.groups.open(topic, "stays", NOW_MS)
     readers = {group}
 
     def end(now_ms: int, opened_ms: int = NOW_MS) -> list[tuple[str, str]]:
-        return store.end_ephemeral(now_ms, opened_ms, readers.__contains__)
+        return store.groups.end_ephemeral(now_ms, opened_ms, readers.__contains__)
 
-    store.readers_changed(group, NOW_MS, has_readers=True)
+    store.groups.readers_changed(group, NOW_MS, has_readers=True)
     assert end(NOW_MS + HOUR_MS) == []
     store = same_after_every_end(tmp_path, store)
     readers.clear()  # they were there when the broker was killed
     assert end(NOW_MS + HOUR_MS + 999, opened_ms=NOW_MS + HOUR_MS) == []
-    store.readers_changed(group, NOW_MS + HOUR_MS, has_readers=False)
+    store.groups.readers_changed(group, NOW_MS + HOUR_MS, has_readers=False)
     assert end(NOW_MS + HOUR_MS + 999) == []
     store = same_after_every_end(tmp_path, store)
-    assert store.describe_group(group)["last_read_ms"] == NOW_MS + HOUR_MS
+    assert store.groups.describe(group)["last_read_ms"] == NOW_MS + HOUR_MS
     assert end(NOW_MS + HOUR_MS + 1_000, opened_ms=NOW_MS + 9 * HOUR_MS) == [("t", "e")], "also after a kill"
     store = same_after_every_end(tmp_path, store)
     assert (group in store.tables.groups, stays in store.tables.groups) == (False, True)

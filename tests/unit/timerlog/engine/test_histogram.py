@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerlog.engine.lateness import LATENESS_MS, Histogram
+from timerlog.tables.lateness import LATENESS_MS, Histogram
 
 bounds = st.lists(st.integers(-50, 50), min_size=1, max_size=10, unique=True).map(sorted)
 values = st.lists(st.integers(-60, 60), max_size=50)

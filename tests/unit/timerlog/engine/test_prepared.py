@@ -33,8 +33,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
     ],
 )
 def test_what_was_sent_to_the_topic_of_prepared_ones_is_none(store: Store, headers: bytes) -> None:
-    store.open_topic("t", NOW_MS)
-    topic = store.open_prepared("t", {}, NOW_MS)
+    store.topics.open("t", NOW_MS)
+    topic = store.prepared.open("t", {}, NOW_MS)
     message = Outbound(b"made up", b"", headers, b"", 50)
-    store.commit_records(bytes(16), [store.judge_send(send_payload(topic, [message]), NOW_MS)], [], NOW_MS)
-    assert store.decide([1], commit=True, now_ms=NOW_MS) == (["not_found"], [0])
+    store.commit.write(bytes(16), [store.produce.judge(send_payload(topic, [message]), NOW_MS)], [], NOW_MS)
+    assert store.prepared.decide([1], commit=True, now_ms=NOW_MS) == (["not_found"], [0])

@@ -21,44 +21,44 @@ def answer(reply: bytes) -> tuple[int, int, list[tuple[int, int, int]]]:
 
 
 def test_ids_are_dense_and_a_key_is_stored_once(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    first = store.ingest(send(topic, [b"a", b"b", b"c"], keys=[b"k", b"", b"k"]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    first = store.produce.ingest(send(topic, [b"a", b"b", b"c"], keys=[b"k", b"", b"k"]), NOW_MS)
     assert answer(first.replies) == (1, 2, [(2, 1, 1)])
-    again = store.ingest(send(topic, [b"d", b"e"], keys=[b"k", b"new"]), NOW_MS)
+    again = store.produce.ingest(send(topic, [b"d", b"e"], keys=[b"k", b"new"]), NOW_MS)
     assert answer(again.replies) == (3, 1, [(0, 1, 1)])
-    other = store.open_topic("other", NOW_MS)
-    assert answer(store.ingest(send(other, [b"f"], keys=[b"k"]), NOW_MS).replies) == (4, 1, [])
+    other = store.topics.open("other", NOW_MS)
+    assert answer(store.produce.ingest(send(other, [b"f"], keys=[b"k"]), NOW_MS).replies) == (4, 1, [])
 
 
 def test_each_message_is_judged_by_itself(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     too_large = bytes(16 * 1024 + 1)
     data = send(
         topic,
         [b"", too_large, b"ok", b"ok", b"ok"],
         times_ms=[0, 0, -1, MAX_TIME_MS + 1, MAX_TIME_MS],
     )
-    first, stored, exceptions = answer(store.ingest(data, NOW_MS).replies)
+    first, stored, exceptions = answer(store.produce.ingest(data, NOW_MS).replies)
     assert (first, stored) == (1, 2)
     assert [(index, code) for index, code, _ in exceptions] == [(1, 2), (2, 3), (3, 3)]
     assert store.tables.rows["deliver_at_ms"][1:3].tolist() == [NOW_MS, MAX_TIME_MS]
 
 
 def test_many_frames_in_one_call_and_a_rest(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     one = send(topic, [b"x"])
-    ingested = store.ingest(one * 3 + one[:-1], NOW_MS)
+    ingested = store.produce.ingest(one * 3 + one[:-1], NOW_MS)
     assert ingested.stop is Stop.NEED_MORE
     assert ingested.consumed_bytes == 3 * len(one)
     assert ingested.messages == 3
     assert len(ingested.replies) == 3 * 32
-    assert ingested.position == store.appended_position > store.durable_position
+    assert ingested.position == store.log.appended_position > store.log.durable_position
 
 
 def test_stops_at_what_is_not_a_send(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     one, ping = send(topic, [b"x"]), frame(3, 9, b"")
-    ingested = store.ingest(one + ping + one, NOW_MS)
+    ingested = store.produce.ingest(one + ping + one, NOW_MS)
     assert ingested.stop is Stop.OTHER_FRAME
     assert ingested.consumed_bytes == len(one) + len(ping)
     assert ingested.stop_frame is not None
@@ -68,49 +68,49 @@ def test_stops_at_what_is_not_a_send(store: Store) -> None:
 
 @pytest.mark.parametrize("place", range(8, 58))
 def test_a_flipped_byte_is_noticed_and_stores_nothing(store: Store, place: int) -> None:
-    data = bytearray(send(store.open_topic("t", NOW_MS), [b"some body"], keys=[b"key"]))
+    data = bytearray(send(store.topics.open("t", NOW_MS), [b"some body"], keys=[b"key"]))
     data[place] ^= 0x20
-    ingested = store.ingest(data, NOW_MS)
+    ingested = store.produce.ingest(data, NOW_MS)
     assert ingested.stop is Stop.BAD_CRC
     assert store.tables.next_id == 1
 
 
 def test_columns_that_do_not_add_up_store_nothing(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     payload = send(topic, [b"abc", b"def"])[16:]
     for bad in (payload[:-1], payload + b"x", struct.pack("<II", topic, 0) + payload[8:], b""):
-        ingested = store.ingest(frame(12, 5, bad), NOW_MS)
+        ingested = store.produce.ingest(frame(12, 5, bad), NOW_MS)
         assert ingested.stop is Stop.BAD_FRAME
         assert ingested.stop_frame is not None
         assert ingested.stop_frame[1] == 5
-    assert store.ingest(send(topic + 1, [b"x"]), NOW_MS).stop is Stop.UNKNOWN_TOPIC
+    assert store.produce.ingest(send(topic + 1, [b"x"]), NOW_MS).stop is Stop.UNKNOWN_TOPIC
     assert store.tables.next_id == 1
 
 
 def test_a_frame_beyond_the_limit_is_refused_before_it_arrives(store: Store) -> None:
     head = struct.pack("<IIBBHI", 64 * 1024 + 1, 0, 12, 0, 0, 1)
-    assert store.ingest(head, NOW_MS).stop is Stop.FRAME_TOO_LARGE
+    assert store.produce.ingest(head, NOW_MS).stop is Stop.FRAME_TOO_LARGE
 
 
 def test_topics(store: Store) -> None:
-    number = store.open_topic("a.b-c_d", NOW_MS)
-    assert store.open_topic("a.b-c_d", NOW_MS) == number
+    number = store.topics.open("a.b-c_d", NOW_MS)
+    assert store.topics.open("a.b-c_d", NOW_MS) == number
     with pytest.raises(UnknownTopic):
-        store.open_topic("unknown", NOW_MS, create=False)
+        store.topics.open("unknown", NOW_MS, create=False)
     for name in ("", ".x", "a b", "a/b", "x" * 129, "naïve"):
         with pytest.raises(BadName):
-            store.open_topic(name, NOW_MS)
+            store.topics.open(name, NOW_MS)
     for index in range(store.settings.max_topics - 1):
-        store.open_topic(f"t{index}", NOW_MS)
+        store.topics.open(f"t{index}", NOW_MS)
     with pytest.raises(TooManyTopics):
-        store.open_topic("one-more", NOW_MS)
+        store.topics.open("one-more", NOW_MS)
 
 
 def test_thousands_of_keys_grow_the_index(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     keys = [b"order-%d" % number for number in range(100_000)]
     for start in range(0, len(keys), 1_000):
-        store.ingest(send(topic, [b""] * 1_000, keys=keys[start : start + 1_000]), NOW_MS)
-    found = store.find("t", [key.decode() for key in keys])
+        store.produce.ingest(send(topic, [b""] * 1_000, keys=keys[start : start + 1_000]), NOW_MS)
+    found = store.select.find("t", [key.decode() for key in keys])
     assert found == list(range(1, len(keys) + 1))
-    assert store.find("t", ["order-100000"]) == [0]
+    assert store.select.find("t", ["order-100000"]) == [0]

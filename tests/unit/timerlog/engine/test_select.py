@@ -18,17 +18,17 @@ def test_a_topic_that_is_deleted_between_two_parts(
     store: Store, monkeypatch: pytest.MonkeyPatch, wanted: Filter
 ) -> None:
     monkeypatch.setattr(selecting, "PART", 2)
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"] * 5), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * 5), NOW_MS)
     pump(store, NOW_MS)
     Reader(store, topic).fetch()
-    parts = store.select(topic, wanted, NOW_MS)
+    parts = store.select.matching(topic, wanted, NOW_MS)
     assert next(parts).tolist() == [1, 2]
-    store.delete_topic("t")
+    store.topics.delete("t")
     assert [part.tolist() for part in parts] == [[], []]
 
 
 def test_a_group_that_no_part_of_the_topic_has(store: Store) -> None:
-    topic = store.create_topic("t", {}, 2, NOW_MS).topic_id
+    topic = store.topics.create("t", {}, 2, NOW_MS).topic_id
     with pytest.raises(UnknownGroup):
-        next(store.select(topic, Filter(group="g"), NOW_MS))
+        next(store.select.matching(topic, Filter(group="g"), NOW_MS))

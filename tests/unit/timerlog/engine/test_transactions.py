@@ -25,18 +25,20 @@ ID = b"0123456789abcdef"
 def prepared_store(directory: Path) -> tuple[Store, int, int]:
     """A store with two messages in a topic, one leased, and one for later; (store, topic, group)."""
     store = Store.open(directory, SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
-    store.open_topic("out", NOW_MS)
-    store.ingest(send(topic, [b"a", b"b", b"later"], times_ms=[NOW_MS, NOW_MS, NOW_MS + 60_000]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.topics.open("out", NOW_MS)
+    store.produce.ingest(
+        send(topic, [b"a", b"b", b"later"], times_ms=[NOW_MS, NOW_MS, NOW_MS + 60_000]), NOW_MS
+    )
     pump(store, NOW_MS)
-    group = store.open_group(topic, "g", NOW_MS)
-    assert store.fetch(group, store.acquire_holder(group), 1, 1, MIB, NOW_MS) is not None
+    group = store.groups.open(topic, "g", NOW_MS)
+    assert store.deliver.fetch(group, store.holders.acquire(group), 1, 1, MIB, NOW_MS) is not None
     store.sync()
     return store, topic, group
 
 
 def commit_all_kinds(store: Store, group: int) -> list[tuple[int, int]]:
-    tx = store.new_transaction(ID, NOW_MS)
+    tx = store.transactions.begin(ID, NOW_MS)
     try:
         tx.send(send_payload(2, [Outbound(b"x", key=b"k"), Outbound(b"y" * 300)]))
         tx.ack(group, [1], [1])
@@ -48,15 +50,15 @@ def commit_all_kinds(store: Store, group: int) -> list[tuple[int, int]]:
 
 
 def summary(store: Store) -> tuple[int, ...]:
-    stats = store.stats(NOW_MS)
+    stats = store.look.stats(NOW_MS)
     return stats["messages"], stats["acked"], stats["cancelled"], int(store.tables.rows["priority"][3])
 
 
 def test_torn_between_any_two_bytes_it_is_whole_or_absent(tmp_path: Path) -> None:
     store, _, group = prepared_store(tmp_path / "data")
-    start, before, before_hash = store.appended_position, summary(store), store.state_hash()
+    start, before, before_hash = store.log.appended_position, summary(store), store.look.state_hash()
     assert commit_all_kinds(store, group) == [(4, 2)]
-    end, after, after_hash = store.appended_position, summary(store), store.state_hash()
+    end, after, after_hash = store.log.appended_position, summary(store), store.look.state_hash()
     store.close(clean=False)
     (segment,) = (tmp_path / "data" / "commitlog").iterdir()
     assert (before, after) == ((3, 0, 0, 50), (5, 1, 1, 7))
@@ -67,13 +69,13 @@ def test_torn_between_any_two_bytes_it_is_whole_or_absent(tmp_path: Path) -> Non
         os.truncate(path, cut)
         os.truncate(path, segment.stat().st_size)
         reopened = Store.open(copy, SMALL, NOW_MS)
-        is_whole = reopened.state_hash() == after_hash
-        assert is_whole or reopened.state_hash() == before_hash
+        is_whole = reopened.look.state_hash() == after_hash
+        assert is_whole or reopened.look.state_hash() == before_hash
         assert summary(reopened) == (after if is_whole else before)
         # The record's padding is zeros, which stand there anyway: up to 7 bytes may be missing.
         assert not is_whole or cut > end - 8
         assert is_whole or cut < end
-        assert reopened.committed(ID) == ([(4, 2)] if is_whole else None)
+        assert reopened.commit.committed(ID) == ([(4, 2)] if is_whole else None)
         reopened.close(clean=False)
         shutil.rmtree(copy)
 
@@ -84,25 +86,25 @@ def test_it_is_known_by_its_id_after_each_kind_of_start(tmp_path: Path) -> None:
     for clean in (False, True, False):
         store.close(clean=clean)
         store = Store.open(tmp_path / "data", SMALL, NOW_MS)
-        assert store.committed(ID) == [(4, 2)]
+        assert store.commit.committed(ID) == [(4, 2)]
     store.close()
 
 
 def test_marks_of_acks_are_taken_back(tmp_path: Path) -> None:
     store, _, group = prepared_store(tmp_path / "data")
-    tx = store.new_transaction(ID, NOW_MS)
+    tx = store.transactions.begin(ID, NOW_MS)
     tx.ack(group, [1], [1])
     with pytest.raises(TransactionRefused, match="already_delivered"):
         tx.cancel([1])
     tx.close()
-    assert store.ack(ack_payload(group, [1], [1]), 1, NOW_MS).accepted == 1
+    assert store.deliver.ack(ack_payload(group, [1], [1]), 1, NOW_MS).accepted == 1
     store.close()
 
 
 def test_what_cannot_be_in_a_transaction(tmp_path: Path) -> None:
     store, topic, group = prepared_store(tmp_path / "data")
-    hash_before = store.state_hash()
-    tx = store.new_transaction(ID, NOW_MS)
+    hash_before = store.look.state_hash()
+    tx = store.transactions.begin(ID, NOW_MS)
     with pytest.raises(ValueError, match="add up"):
         tx.send(b"garbage")
     with pytest.raises(UnknownTopic):
@@ -116,45 +118,45 @@ def test_what_cannot_be_in_a_transaction(tmp_path: Path) -> None:
     with pytest.raises(TransactionTooLarge):
         tx.commit()
     tx.close()
-    assert store.state_hash() == hash_before
+    assert store.look.state_hash() == hash_before
     store.close()
 
 
 def test_two_messages_of_one_key_take_everything_back(tmp_path: Path) -> None:
     store, topic, _ = prepared_store(tmp_path / "data")
-    hash_before, position = store.state_hash(), store.appended_position
-    tx = store.new_transaction(ID, NOW_MS)
+    hash_before, position = store.look.state_hash(), store.log.appended_position
+    tx = store.transactions.begin(ID, NOW_MS)
     tx.send(send_payload(topic, [Outbound(b"x", key=b"first")]))
     tx.send(send_payload(topic, [Outbound(b"x", key=b"same")]))
     tx.send(send_payload(topic, [Outbound(b"x", key=b"same")]))
     with pytest.raises(TransactionRefused, match="same key"):
         tx.commit()
-    assert (store.state_hash(), store.appended_position) == (hash_before, position)
-    assert store.find("t", ["first", "same"]) == [0, 0]
+    assert (store.look.state_hash(), store.log.appended_position) == (hash_before, position)
+    assert store.select.find("t", ["first", "same"]) == [0, 0]
     store.close()
 
 
 def test_ordering_keys_and_dead_letters_survive_a_kill(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    topic = store.create_topic("t", {"max_attempts": 1}, 0, NOW_MS).topic_id
+    topic = store.topics.create("t", {"max_attempts": 1}, 0, NOW_MS).topic_id
     payload = send_payload(topic, [Outbound(b"%d" % n, order=b"o") for n in range(4)])
-    tx = store.new_transaction(ID, NOW_MS)
+    tx = store.transactions.begin(ID, NOW_MS)
     tx.send(payload)
     tx.commit()
     pump(store, NOW_MS)
-    group = store.open_group(topic, "g", NOW_MS)
+    group = store.groups.open(topic, "g", NOW_MS)
     for number in range(1, 5):
-        frame = store.fetch(group, store.acquire_holder(group), 1, 9, MIB, NOW_MS)
+        frame = store.deliver.fetch(group, store.holders.acquire(group), 1, 9, MIB, NOW_MS)
         assert frame is not None
         assert delivered(frame) == ([number], [1])
-        assert store.nack(group, [number], [1], None, f"no {number}", NOW_MS) == ["dead"]
+        assert store.settle.nack(group, [number], [1], None, f"no {number}", NOW_MS) == ["dead"]
         pump(store, NOW_MS)
-        before = store.state_hash()
+        before = store.look.state_hash()
         store.close(clean=False)
         store = Store.open(tmp_path / "data", SMALL, NOW_MS)
-        assert store.state_hash() == before
-    (letters,) = store.select(store.topic("t.dead").topic_id, Filter(), NOW_MS)
-    dead = store.browse(letters, NOW_MS, 100)
+        assert store.look.state_hash() == before
+    (letters,) = store.select.matching(store.topics.record("t.dead").topic_id, Filter(), NOW_MS)
+    dead = store.select.browse(letters, NOW_MS, 100)
     assert [letter["body"] for letter in dead] == [b"0", b"1", b"2", b"3"]
     assert np.all(store.tables.rows["state"][1:5] == 2)
     store.close()
@@ -163,28 +165,30 @@ def test_ordering_keys_and_dead_letters_survive_a_kill(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", [b"", b"short", ID + b"x", bytes(16)])
 def test_an_id_by_which_it_could_not_be_known_again(tmp_path: Path, bad: bytes) -> None:
     store, _, _ = prepared_store(tmp_path / "data")
-    position = store.appended_position
+    position = store.log.appended_position
     with pytest.raises(BadTransactionId) as caught:
-        store.new_transaction(bad, NOW_MS)
+        store.transactions.begin(bad, NOW_MS)
     assert from_store(caught.value).code == "bad_request"
     if bad != bytes(16):  # which the broker's own have
         with pytest.raises(BadTransactionId):
-            store.commit_records(bad, [], [], NOW_MS)
-    assert store.appended_position == position
+            store.commit.write(bad, [], [], NOW_MS)
+    assert store.log.appended_position == position
     store.close()
 
 
 def test_what_it_changes_it_does_not_ack_as_well(tmp_path: Path) -> None:
     store, _, group = prepared_store(tmp_path / "data")
-    tx = store.new_transaction(ID, NOW_MS)
+    tx = store.transactions.begin(ID, NOW_MS)
     tx.cancel([2])
-    assert store.fetch(group, store.acquire_holder(group), 1, 1, MIB, NOW_MS) is not None  # meanwhile
+    assert (
+        store.deliver.fetch(group, store.holders.acquire(group), 1, 1, MIB, NOW_MS) is not None
+    )  # meanwhile
     with pytest.raises(TransactionRefused, match="changed and acked"):
         tx.ack(group, [2], [1])
     tx.close()
-    assert store.topics()[0]["groups"][0]["backlog"] == 2
-    assert store.ack(ack_payload(group, [2], [1]), 1, NOW_MS).accepted == 1
-    assert store.topics()[0]["groups"][0]["backlog"] == 1
+    assert store.look.topics()[0]["groups"][0]["backlog"] == 2
+    assert store.deliver.ack(ack_payload(group, [2], [1]), 1, NOW_MS).accepted == 1
+    assert store.look.topics()[0]["groups"][0]["backlog"] == 1
     store.close()
 
 
@@ -192,11 +196,11 @@ def test_what_it_changes_it_does_not_ack_as_well(tmp_path: Path) -> None:
 def test_as_large_as_may_be_wherever_the_log_stands(tmp_path: Path, is_last_in_segment: bool) -> None:
     settings = StoreSettings(segment_bytes=64 * MIB, max_frame_bytes=24 * MIB, max_body_bytes=16 * MIB)
     store = Store.open(tmp_path, settings, NOW_MS)
-    topic, body = store.open_topic("t", NOW_MS), bytes(10 * MIB)
+    topic, body = store.topics.open("t", NOW_MS), bytes(10 * MIB)
     for _ in range(5 if is_last_in_segment else 0):
-        store.commit_internal(topic, [Outbound(body)], [], NOW_MS)
+        store.commit.write_internal(topic, [Outbound(body)], [], NOW_MS)
     first = store.tables.next_id
-    tx = store.new_transaction(ID, NOW_MS)
+    tx = store.transactions.begin(ID, NOW_MS)
     for _ in range(2):
         tx.send(send_payload(topic, [Outbound(body)]))
     assert tx.commit() == [(first, 1), (first + 1, 1)]
@@ -207,10 +211,10 @@ def test_as_large_as_may_be_wherever_the_log_stands(tmp_path: Path, is_last_in_s
 
 def test_a_document_its_message_and_its_cancels_are_whole_or_absent(tmp_path: Path) -> None:
     store, _, _ = prepared_store(tmp_path / "data")
-    start, before, before_hash = store.appended_position, summary(store), store.state_hash()
-    judged = store.judge_send(send_payload(2, [Outbound(b"x", key=b"k")]), NOW_MS)
-    store.put_document("d", b"content", NOW_MS, send=judged, cancel=[3, 1, 3, 99])
-    end, after, after_hash = store.appended_position, summary(store), store.state_hash()
+    start, before, before_hash = store.log.appended_position, summary(store), store.look.state_hash()
+    judged = store.produce.judge(send_payload(2, [Outbound(b"x", key=b"k")]), NOW_MS)
+    store.change.put_document("d", b"content", NOW_MS, send=judged, cancel=[3, 1, 3, 99])
+    end, after, after_hash = store.log.appended_position, summary(store), store.look.state_hash()
     store.close(clean=False)
     (segment,) = (tmp_path / "data" / "commitlog").iterdir()
     assert (before[0], before[2]) == (3, 0)
@@ -226,7 +230,7 @@ def test_a_document_its_message_and_its_cancels_are_whole_or_absent(tmp_path: Pa
         is_whole = reopened.tables.documents.get("d") == b"content"
         kinds.add(is_whole)
         assert summary(reopened) == (after if is_whole else before)
-        assert reopened.state_hash() == (after_hash if is_whole else before_hash)
+        assert reopened.look.state_hash() == (after_hash if is_whole else before_hash)
         reopened.close(clean=False)
         shutil.rmtree(copy)
     assert kinds == {False, True}

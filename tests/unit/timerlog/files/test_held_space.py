@@ -84,7 +84,7 @@ def test_a_purge_on_a_full_disk(tmp_path: Path) -> None:
     segments, before = store.log.segments, content(store)
     needed = {i: v for i, v in before.items() if v[1] == MessageState.SCHEDULED}
     with full_disk(tmp_path):
-        while store.ingest(send(1, [bytes(1_000)] * 50), NOW_MS).stop is not Stop.DISK_FULL:
+        while store.produce.ingest(send(1, [bytes(1_000)] * 50), NOW_MS).stop is not Stop.DISK_FULL:
             pass
         store.sync()
         report = store.purge(LATER_MS)
@@ -96,10 +96,10 @@ def test_a_purge_on_a_full_disk(tmp_path: Path) -> None:
         assert store.spare.size_bytes == SPARE_BYTES, "it is there for the next time"
         assert fill(store, 1, [b"new-%d" % number for number in range(1_000)], LATER_MS * 2)
     store.sync()
-    state = store.state_hash()
+    state = store.look.state_hash()
     store.close(clean=False)
     store = Store.open(tmp_path, SMALL, LATER_MS)
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     store.close()
 
 
@@ -108,7 +108,7 @@ def test_the_segment_that_is_written_can_go_too(tmp_path: Path) -> None:
     store.purge(LATER_MS)
     topic = store.tables.topic_ids["a"]
     fill(store, topic, [b"gone-%d" % number for number in range(1_000)], LATER_MS * 2)
-    store.cancel(range(store.tables.next_id - 1_000, store.tables.next_id), NOW_MS)
+    store.change.cancel(range(store.tables.next_id - 1_000, store.tables.next_id), NOW_MS)
     store.sync()
     (segment,) = store.log.segments
     with full_disk(tmp_path):
@@ -121,7 +121,7 @@ def test_without_one_nothing_is_lost(tmp_path: Path) -> None:
     store = mixed(tmp_path)
     needed = {i: v for i, v in content(store).items() if v[1] == MessageState.SCHEDULED}
     with full_disk(tmp_path):
-        while store.ingest(send(1, [bytes(1_000)] * 50), NOW_MS).stop is not Stop.DISK_FULL:
+        while store.produce.ingest(send(1, [bytes(1_000)] * 50), NOW_MS).stop is not Stop.DISK_FULL:
             pass
         segments = store.log.segments
         with pytest.raises(DiskFull):
@@ -135,7 +135,7 @@ def test_without_one_nothing_is_lost(tmp_path: Path) -> None:
 def test_it_is_not_spent_on_a_segment_that_would_stay(tmp_path: Path) -> None:
     store = with_spare(tmp_path)
     with full_disk(tmp_path):
-        while store.ingest(send(1, [bytes(1_000)] * 50), NOW_MS).stop is not Stop.DISK_FULL:
+        while store.produce.ingest(send(1, [bytes(1_000)] * 50), NOW_MS).stop is not Stop.DISK_FULL:
             pass
         with mock.patch("timerlog.purge.purger._MORE_THAN_MOVED_BYTES", SPARE_BYTES), pytest.raises(DiskFull):
             store.purge(LATER_MS)
@@ -146,8 +146,8 @@ def test_it_is_not_spent_on_a_segment_that_would_stay(tmp_path: Path) -> None:
 def test_sends_do_not_get_it(tmp_path: Path) -> None:
     store = with_spare(tmp_path)
     with full_disk(tmp_path):
-        while store.ingest(send(1, [bytes(1_000)] * 50), NOW_MS).stop is not Stop.DISK_FULL:
+        while store.produce.ingest(send(1, [bytes(1_000)] * 50), NOW_MS).stop is not Stop.DISK_FULL:
             pass
         assert store.spare.size_bytes == (tmp_path / "spare").stat().st_size == SPARE_BYTES
-    assert store.stats(NOW_MS)["disk_bytes"] > store.log.disk_bytes() + SPARE_BYTES
+    assert store.look.stats(NOW_MS)["disk_bytes"] > store.log.disk_bytes() + SPARE_BYTES
     store.close()

@@ -51,7 +51,7 @@ def test_a_restored_directory_holds_the_same(store: Store, tmp_path: Path) -> No
     assert again.tables.documents == {"note": b"kept"}
     assert again.log.log_id == NEW_LOG_ID
     # And it goes on, also when it is opened once more.
-    again.ingest(send(1, [b"new"]), NOW_MS)
+    again.produce.ingest(send(1, [b"new"]), NOW_MS)
     again.close()
     last = reopened(tmp_path / "new")
     assert last.tables.next_id == max(before) + 2
@@ -60,7 +60,7 @@ def test_a_restored_directory_holds_the_same(store: Store, tmp_path: Path) -> No
 
 def test_all_that_was_handed_over_when_it_begins_is_in_it(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     # More than is copied at once, less than a segment.
     known = fill(store, topic, [b"first-%d" % number for number in range(4_500)], LATER_MS)
     store.sync()
@@ -82,7 +82,7 @@ def test_what_is_written_while_it_is_copied_is_no_damage(tmp_path: Path) -> None
     """Each piece is read a moment after the one before: behind what was not written yet lies what came since."""
     settings = msgspec.structs.replace(SMALL, segment_bytes=64 * MIB)
     store = Store.open(tmp_path / "data", settings, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     known = fill(store, topic, [b"first-%d" % number for number in range(3_000)], LATER_MS)
     store.sync()
     pieces: list[int] = []
@@ -104,7 +104,7 @@ def test_what_is_written_while_it_is_copied_is_no_damage(tmp_path: Path) -> None
 def test_a_segment_that_was_only_begun_is_left_out(tmp_path: Path, has_record: bool) -> None:
     """A broker makes the next segment before it says that it goes on there: then it may be killed."""
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    known = fill(store, store.open_topic("t", NOW_MS), [b"%d" % number for number in range(50)], LATER_MS)
+    known = fill(store, store.topics.open("t", NOW_MS), [b"%d" % number for number in range(50)], LATER_MS)
     store.sync()
     end = store.log.appended_position
     header = pack_segment_header(SMALL.segment_bytes, SMALL.segment_bytes, store.log.log_id)
@@ -148,7 +148,7 @@ def test_a_purge_takes_nothing_away_that_is_being_copied(store: Store, tmp_path:
 
 def test_a_flipped_bit_anywhere_is_refused(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    store.ingest(send(store.open_topic("t", NOW_MS), [b"x"] * 3), NOW_MS)
+    store.produce.ingest(send(store.topics.open("t", NOW_MS), [b"x"] * 3), NOW_MS)
     store.close()
     back_up(tmp_path / "data", tmp_path / "copy", NOW_MS)
     for path in [tmp_path / "copy" / NAME, *(tmp_path / "copy" / "commitlog").iterdir()]:

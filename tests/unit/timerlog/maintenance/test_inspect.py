@@ -19,9 +19,9 @@ from timerlog.store import Store
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     store = Store.open(tmp_path, SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     for _ in range(4):
-        store.ingest(send(topic, [b"some body"] * 10), NOW_MS)
+        store.produce.ingest(send(topic, [b"some body"] * 10), NOW_MS)
         store.sync()
     store.close()
     return tmp_path
@@ -82,7 +82,7 @@ def test_what_is_being_written_is_no_damage(directory: Path, monkeypatch: pytest
             Slow.looks += 1
             if Slow.looks <= 3:
                 for _ in range(2):
-                    store.ingest(send(1, [b"some body"] * 10), NOW_MS)
+                    store.produce.ingest(send(1, [b"some body"] * 10), NOW_MS)
                     store.sync()
             return found
 

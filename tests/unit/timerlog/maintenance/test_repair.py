@@ -45,9 +45,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, 
     directory = tmp_path_factory.mktemp("original") / "data"
     store = mixed(directory)
     fill(store, 2, [b"more-%d" % number for number in range(5_000)], LATER_MS)
-    topic = store.open_topic("late", NOW_MS)
+    topic = store.topics.open("late", NOW_MS)
     for number in range(30):
-        store.ingest(send(topic, [b"late %d" % number] * 5), NOW_MS)
+        store.produce.ingest(send(topic, [b"late %d" % number] * 5), NOW_MS)
         store.sync()
     found = content(store)
     store.close()
@@ -90,9 +90,9 @@ def check_repaired(
     assert missing <= named, "a lost message was not named"
     assert done.messages == len(found)
     assert all(found[number][0].body == original[1][number][0].body for number in found)
-    state = store.state_hash()
+    state = store.look.state_hash()
     # It goes on: new messages get new numbers.
-    store.ingest(send(store.tables.topic_ids["a"], [b"new"]), LATER_MS)
+    store.produce.ingest(send(store.tables.topic_ids["a"], [b"new"]), LATER_MS)
     assert store.tables.next_id - 1 > max(original[1])
     store.close(clean=False)
     assert not repair(directory, NOW_MS + 5_000).is_needed
@@ -189,12 +189,12 @@ def test_a_header_with_one_wrong_bit_is_put_right(
 def test_what_a_body_says_is_no_record(tmp_path: Path) -> None:
     """A body that looks like records, behind a length that is damaged: they do not come alive."""
     store = Store.open(tmp_path, SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     store.sync()
     forged = b"".join(fill_record(32, b"forged %d" % number) for number in range(50))
-    store.ingest(send(topic, [bytes(pad) + forged for pad in range(8)]), NOW_MS)
+    store.produce.ingest(send(topic, [bytes(pad) + forged for pad in range(8)]), NOW_MS)
     store.sync()
-    store.ingest(send(topic, [b"behind"]), NOW_MS)
+    store.produce.ingest(send(topic, [b"behind"]), NOW_MS)
     store.sync()
     position = int(store.tables.rows["position"][1])
     store.close()
@@ -260,11 +260,11 @@ def test_no_number_is_given_again_of_messages_that_make_no_sense(tmp_path: Path)
     """Their topic is lost, so they are; but who sent them was told their numbers."""
     directory = tmp_path / "data"
     store = Store.open(directory, SMALL, NOW_MS)
-    topic = store.open_topic("first", NOW_MS)
-    store.ingest(send(topic, [b"kept"] * 3), NOW_MS)
+    topic = store.topics.open("first", NOW_MS)
+    store.produce.ingest(send(topic, [b"kept"] * 3), NOW_MS)
     store.sync()
     place = store.log.appended_position
-    store.ingest(send(store.open_topic("late", NOW_MS), [b"lost"] * 5), NOW_MS)
+    store.produce.ingest(send(store.topics.open("late", NOW_MS), [b"lost"] * 5), NOW_MS)
     store.sync()
     end_id = store.tables.next_id
     store.close()

@@ -25,10 +25,10 @@ COUNT = 6_000
 def store(tmp_path: Path) -> Iterator[Store]:
     """Messages in a topic, all acked but each thousandth."""
     opened = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    topic = opened.open_topic("t", NOW_MS)
-    group = opened.open_group(topic, "g", NOW_MS)
+    topic = opened.topics.open("t", NOW_MS)
+    group = opened.groups.open(topic, "g", NOW_MS)
     for _ in range(COUNT // 1_000):
-        opened.ingest(send(topic, [b""] * 1_000, times_ms=[NOW_MS] * 1_000), NOW_MS)
+        opened.produce.ingest(send(topic, [b""] * 1_000, times_ms=[NOW_MS] * 1_000), NOW_MS)
     pump(opened, NOW_MS + 10)
     ids, epochs = take(opened, group, COUNT, NOW_MS + 10)
     done = [index for index, message_id in enumerate(ids) if message_id % 1_000]
@@ -96,11 +96,11 @@ def test_a_free_page_is_never_written_again(store: Store) -> None:
     gone = [empty_pages(table) for table in tables]
     assert all(gone)
     ids = list(range(1, 900))
-    assert set(store.cancel(ids, LATER_MS)) == {"not_found"}
-    assert set(store.reschedule(ids, LATER_MS * 2, LATER_MS)) == {"not_found"}
-    store.ingest(send(1, [b"new"] * 10), LATER_MS)
+    assert set(store.change.cancel(ids, LATER_MS)) == {"not_found"}
+    assert set(store.change.reschedule(ids, LATER_MS * 2, LATER_MS)) == {"not_found"}
+    store.produce.ingest(send(1, [b"new"] * 10), LATER_MS)
     pump(store, LATER_MS + 1)
-    group = store.open_group(1, "late", LATER_MS)
+    group = store.groups.open(1, "late", LATER_MS)
     assert len(take(store, group, 100, LATER_MS)[0]) == 10 + COUNT // 1_000
     pump(store, LATER_MS + 100_000)
     store.purge(LATER_MS * 2)
@@ -131,6 +131,6 @@ def test_a_topic_that_is_deleted_meanwhile_is_passed_over(store: Store) -> None:
     store.purge(LATER_MS)
     steps = Reclaim(store.tables).steps()
     assert next(steps)
-    store.delete_topic("t")
+    store.topics.delete("t")
     names = {region.path.name for pieces in steps for region, _, _ in pieces if region.path}
     assert names == {"messages.table"}

@@ -31,7 +31,7 @@ def reopened(store: Store, directory: Path, ending: str) -> Store:
 
 
 def totals(store: Store) -> dict[str, int]:
-    stats = store.stats(LATER_MS)
+    stats = store.look.stats(LATER_MS)
     return {
         name: stats[name] for name in ("messages", "scheduled", "cancelled", "delivered", "acked", "leased")
     }
@@ -50,9 +50,11 @@ def test_what_is_done_goes_and_the_rest_stays(tmp_path: Path) -> None:
     states = {before[message_id][1] for message_id in gone}
     assert states == {MessageState.READY, MessageState.CANCELLED}
     assert totals(store) == sums, "totals count what was purged"
-    assert store.stats(LATER_MS)["ready"] == sum(view[1] == MessageState.READY for view in after.values())
+    assert store.look.stats(LATER_MS)["ready"] == sum(
+        view[1] == MessageState.READY for view in after.values()
+    )
     assert store.log.disk_bytes() < disk_bytes
-    assert store.find("a", ["due-100", "far-100"]) == [0, 101]
+    assert store.select.find("a", ["due-100", "far-100"]) == [0, 101]
     assert store.tables.documents == {"note": b"kept"}
     store.close()
 
@@ -70,15 +72,15 @@ def test_a_run_that_has_not_begun_serves_all_who_ask(store: Store) -> None:
 def test_the_same_state_after_a_start(tmp_path: Path, ending: str) -> None:
     store = mixed(tmp_path)
     store.purge(LATER_MS)
-    state, kept, sums = store.state_hash(), content(store), totals(store)
-    backlogs = [group["backlog"] for topic in store.topics() for group in topic["groups"]]
+    state, kept, sums = store.look.state_hash(), content(store), totals(store)
+    backlogs = [group["backlog"] for topic in store.look.topics() for group in topic["groups"]]
     store = reopened(store, tmp_path, ending)
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     assert content(store) == kept
     assert totals(store) == sums
-    assert [group["backlog"] for topic in store.topics() for group in topic["groups"]] == backlogs
+    assert [group["backlog"] for topic in store.look.topics() for group in topic["groups"]] == backlogs
     assert store.recovery.from_checkpoint == (ending in ("killed", "clean"))
-    assert store.find("a", ["due-100", "far-100"]) == [0, 101]
+    assert store.select.find("a", ["due-100", "far-100"]) == [0, 101]
     store.close()
 
 
@@ -97,9 +99,9 @@ def test_a_crash_between_any_two_steps(tmp_path: Path, ending: str) -> None:
                 break
         finished = steps < stop
         store.log.flush()
-        state = store.state_hash()
+        state = store.look.state_hash()
         store = reopened(store, tmp_path, ending)
-        assert store.state_hash() == state
+        assert store.look.state_hash() == state
         assert totals(store) == sums
         there = content(store)
         assert {i: there[i] for i in needed} == needed
@@ -118,10 +120,10 @@ def test_a_crash_inside_of_dropping_a_segment(tmp_path: Path, ending: str, done:
     if done == "checkpoint":
         ticket.segments = {}
     ticket.run()
-    state, sums = store.state_hash(), totals(store)
+    state, sums = store.look.state_hash(), totals(store)
     (base, *_) = store.log.segments
     store = reopened(store, tmp_path, ending)
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     assert totals(store) == sums
     if ending != "no derived files":  # the checkpoint goes with them, and what it says of segments
         assert store.log.segments[0] == base, "a segment that a purge was done with does not come back"
@@ -134,7 +136,7 @@ def test_a_purged_key_can_be_used_again(tmp_path: Path) -> None:
     assert fill(store, topic, [b"due-100"], NOW_MS) == []
     store.purge(LATER_MS)
     (again,) = fill(store, topic, [b"due-100"], NOW_MS)
-    assert store.find("a", ["due-100"]) == [again]
+    assert store.select.find("a", ["due-100"]) == [again]
     store.close()
 
 
@@ -152,7 +154,7 @@ def test_what_was_moved_is_delivered(tmp_path: Path) -> None:
     store.sync()
     store.purge(LATER_MS * 6)
     assert content(store) == {}
-    assert store.stats(LATER_MS)["ready"] == 0
+    assert store.look.stats(LATER_MS)["ready"] == 0
     store.close()
 
 
@@ -167,16 +169,16 @@ def test_messages_sent_after_a_purge_are_delivered(tmp_path: Path) -> None:
     new = fill(store, 1, [b"x", b"y"], NOW_MS)
     pump(store, LATER_MS * 6)
     assert take(store, 1, 10, LATER_MS * 6)[0] == new
-    late = store.open_group(1, "late", NOW_MS)
+    late = store.groups.open(1, "late", NOW_MS)
     assert take(store, late, 10, LATER_MS * 6)[0] == new
     store.close()
 
 
 def test_a_dry_run_says_what_a_purge_does(tmp_path: Path) -> None:
     store = mixed(tmp_path)
-    state, position = store.state_hash(), store.appended_position
+    state, position = store.look.state_hash(), store.log.appended_position
     forecast = store.purge(LATER_MS, dry_run=True)
-    assert (store.state_hash(), store.appended_position) == (state, position)
+    assert (store.look.state_hash(), store.log.appended_position) == (state, position)
     assert forecast == store.purge(LATER_MS)
     assert forecast.purged_messages
     assert forecast.moved_messages
@@ -193,7 +195,7 @@ def test_nothing_goes_before_its_time(tmp_path: Path) -> None:
 
 def test_a_topic_that_keeps_them_longer(tmp_path: Path) -> None:
     store = mixed(tmp_path)
-    store.set_topic("a", {"purge_after_ms": 2 * 86_400_000}, [], None, NOW_MS)
+    store.topics.set("a", {"purge_after_ms": 2 * 86_400_000}, [], None, NOW_MS)
     store.purge(LATER_MS)
     topics = [view[0].topic_id for view in content(store).values() if view[1] == MessageState.READY]
     assert topics.count(1) == 4_500
@@ -203,7 +205,7 @@ def test_a_topic_that_keeps_them_longer(tmp_path: Path) -> None:
 
 def test_a_topic_without_a_group_keeps_everything(tmp_path: Path) -> None:
     store = Store.open(tmp_path, SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     fill(store, topic, [b"%d" % number for number in range(10)], NOW_MS)
     pump(store, NOW_MS)
     assert store.purge(LATER_MS).purged_messages == 0
@@ -213,7 +215,7 @@ def test_a_topic_without_a_group_keeps_everything(tmp_path: Path) -> None:
 
 def test_every_group_must_be_done(tmp_path: Path) -> None:
     store = mixed(tmp_path)
-    slow = store.open_group(1, "slow", NOW_MS)
+    slow = store.groups.open(1, "slow", NOW_MS)
     store.purge(LATER_MS)
     there = [i for i, v in content(store).items() if v[0].topic_id == 1 and v[1] == MessageState.READY]
     assert len(there) == 4_500
@@ -223,19 +225,19 @@ def test_every_group_must_be_done(tmp_path: Path) -> None:
 
 def test_a_deleted_topic_goes(tmp_path: Path) -> None:
     store = mixed(tmp_path)
-    store.delete_topic("a")
+    store.topics.delete("a")
     store.purge(LATER_MS)
     assert {int(topic) for topic in store.tables.rows["topic_id"][: store.tables.next_id]} == {0, 2}
-    state = store.state_hash()
+    state = store.look.state_hash()
     store = reopened(store, tmp_path, "no derived files")
-    assert store.state_hash() == state
-    assert store.open_topic("c", NOW_MS) == 3, "numbers are not used again"
+    assert store.look.state_hash() == state
+    assert store.topics.open("c", NOW_MS) == 3, "numbers are not used again"
     store.close()
 
 
 def test_transactions_and_failures_outlive_their_segment(tmp_path: Path) -> None:
     store = mixed(tmp_path)
-    transaction = store.new_transaction(b"t" * 16, NOW_MS)
+    transaction = store.transactions.begin(b"t" * 16, NOW_MS)
     transaction.send(send(1, [b"in a transaction"])[16:])
     stored = transaction.commit()
     transaction.close()
@@ -244,9 +246,9 @@ def test_transactions_and_failures_outlive_their_segment(tmp_path: Path) -> None
     store.sync()
     history = store.tables.failures.dump()
     store.purge(LATER_MS)
-    store.set_topic("b", {"purge_after_ms": 1}, [], None, NOW_MS)
+    store.topics.set("b", {"purge_after_ms": 1}, [], None, NOW_MS)
     store = reopened(store, tmp_path, "no derived files")
-    assert store.committed(b"t" * 16) == stored
+    assert store.commit.committed(b"t" * 16) == stored
     assert store.tables.failures.dump() == history
     assert content(store)[stored[0][0]][0].body == b"in a transaction"
     store.close()
@@ -265,9 +267,9 @@ def test_a_damaged_message_is_not_copied(tmp_path: Path) -> None:
     assert report.damaged_messages == 1
     assert 100 not in content(store)
     assert 101 in content(store)
-    state = store.state_hash()
+    state = store.look.state_hash()
     store = reopened(store, tmp_path, "no derived files")
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     store.close()
 
 
@@ -329,19 +331,19 @@ def test_a_disk_too_full_to_move_a_message(tmp_path: Path) -> None:
         store.purge(LATER_MS)
     kept = content(store)
     assert {i: kept[i] for i in before} == before
-    state = store.state_hash()
+    state = store.look.state_hash()
     store = reopened(store, tmp_path, "no derived files")
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     store.close()
 
 
 def test_the_tables_give_their_space_back(tmp_path: Path) -> None:
     store = Store.open(tmp_path, SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
-    group = store.open_group(topic, "g", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    group = store.groups.open(topic, "g", NOW_MS)
     for start in range(0, 200_000, 1_000):
         keys = [b"%d" % number for number in range(start, start + 1_000)]
-        store.ingest(send(topic, [b""] * 1_000, keys=keys, times_ms=[NOW_MS] * 1_000), NOW_MS)
+        store.produce.ingest(send(topic, [b""] * 1_000, keys=keys, times_ms=[NOW_MS] * 1_000), NOW_MS)
     pump(store, NOW_MS + 10)
     ack(store, group, *take(store, group, 65_000, NOW_MS + 10), NOW_MS + 10)
     for _ in range(3):
@@ -351,10 +353,10 @@ def test_the_tables_give_their_space_back(tmp_path: Path) -> None:
     store.purge(LATER_MS)
     assert store.tables.disk_bytes() < peak_bytes / 2
     assert store.tables.native.first_id == 200_001
-    state = store.state_hash()
+    state = store.look.state_hash()
     for ending in ENDINGS:
         store = reopened(store, tmp_path, ending)
-        assert store.state_hash() == state
+        assert store.look.state_hash() == state
         assert store.tables.disk_bytes() < peak_bytes
     store.close()
 
@@ -373,11 +375,11 @@ def test_a_message_that_waits_long_pins_no_segment(tmp_path: Path) -> None:
                 ticket.run()
     assert store.log.disk_bytes() <= before / 2
     assert store.log.segments[0] > 0
-    position = store.appended_position
+    position = store.log.appended_position
     for _ in range(2_000):
         now_ms += 10
         assert not isinstance(store.purger.step(now_ms), DropTicket)
-    assert store.appended_position == position, "what is alive is not moved again and again"
+    assert store.log.appended_position == position, "what is alive is not moved again and again"
     assert 101 in content(store)
     assert store.log.disk_bytes() >= 6 * MIB
     store.close()

@@ -25,13 +25,13 @@ class History:
 
     def __init__(self, store: Store, seed: int) -> None:
         self.store, self.random, self.now_ms = store, random.Random(seed), NOW_MS
-        self.topics = [store.open_topic(name, NOW_MS) for name in ("orders", "lone", "a.b-c")]
+        self.topics = [store.topics.open(name, NOW_MS) for name in ("orders", "lone", "a.b-c")]
         self.readers = [
-            (group, store.acquire_holder(group))
+            (group, store.holders.acquire(group))
             for group in (
-                store.open_group(self.topics[0], "billing", NOW_MS),
-                store.open_group(self.topics[0], "audit", NOW_MS),
-                store.open_group(self.topics[2], "audit", NOW_MS),
+                store.groups.open(self.topics[0], "billing", NOW_MS),
+                store.groups.open(self.topics[0], "audit", NOW_MS),
+                store.groups.open(self.topics[2], "audit", NOW_MS),
             )
         ]
         self.sent: dict[int, tuple[bytes, bytes, bytes]] = {}
@@ -56,22 +56,22 @@ class History:
     def deliver(self) -> None:
         pump(self.store, self.now_ms)
         group, holder = self.random.choice(self.readers)
-        frame = self.store.fetch(group, holder, 7, self.random.randrange(1, 20), MIB, self.now_ms)
+        frame = self.store.deliver.fetch(group, holder, 7, self.random.randrange(1, 20), MIB, self.now_ms)
         if frame is None:
             return
         receipts = [pair for pair in zip(*delivered(frame), strict=True) if self.random.random() < 0.6]
         if receipts:
             ids, epochs = zip(*receipts, strict=True)
-            self.store.ack(ack_payload(group, ids, epochs), 3, self.now_ms)
+            self.store.deliver.ack(ack_payload(group, ids, epochs), 3, self.now_ms)
 
     def cancel(self) -> None:
         if self.sent:
-            self.store.cancel(self.random.sample(sorted(self.sent), 1), self.now_ms)
+            self.store.change.cancel(self.random.sample(sorted(self.sent), 1), self.now_ms)
 
     def reschedule(self) -> None:
         if self.sent:
             later_ms = self.now_ms + self.random.randrange(5_000)
-            self.store.reschedule(self.random.sample(sorted(self.sent), 1), later_ms, self.now_ms)
+            self.store.change.reschedule(self.random.sample(sorted(self.sent), 1), later_ms, self.now_ms)
 
     def wait(self) -> None:
         self.now_ms += self.random.randrange(1_500)
@@ -130,11 +130,11 @@ def test_key_headers_and_body_come_from_the_log(store: Store) -> None:
 def test_every_state(
     store: Store, message: MessageState, delivery: DeliveryState, time_ms: int, state: str | None
 ) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"]), NOW_MS)
     pump(store, NOW_MS)
-    group = store.open_group(topic, "g", NOW_MS)
-    store.fetch(group, store.acquire_holder(group), 7, 1, MIB, NOW_MS)
+    group = store.groups.open(topic, "g", NOW_MS)
+    store.deliver.fetch(group, store.holders.acquire(group), 7, 1, MIB, NOW_MS)
     store.tables.rows[1]["state"] = message
     row = store.tables.groups[group].deliveries.items[0:1]
     row["state"], row["time_ms"], row["epoch"], row["base_epoch"] = delivery, time_ms, 7, 4
@@ -154,8 +154,8 @@ def test_every_state(
 
 
 def test_a_record_that_is_gone_has_no_body(store: Store, tmp_path: Path) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"first", b"second"], keys=[b"k1", b"k2"]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"first", b"second"], keys=[b"k1", b"k2"]), NOW_MS)
     store.tables.rows[1]["position"] += 8  # nothing begins there
     found = ask(store, "SELECT id, key, headers, body, body_bytes FROM t ORDER BY id", NOW_MS)
     assert found == [
@@ -168,13 +168,13 @@ def test_a_record_that_is_gone_has_no_body(store: Store, tmp_path: Path) -> None
 
 
 def test_a_group_that_starts_later_does_not_have_what_was_before(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"old"]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"old"]), NOW_MS)
     pump(store, NOW_MS)
-    group = store.open_group(topic, "late", NOW_MS)
+    group = store.groups.open(topic, "late", NOW_MS)
     record = store.tables.groups[group].record
     store.tables.groups[group].record = msgspec.structs.replace(record, start_seq=1)
-    store.ingest(send(topic, [b"new"]), NOW_MS)
+    store.produce.ingest(send(topic, [b"new"]), NOW_MS)
     pump(store, NOW_MS)
     assert ask(store, 'SELECT id, "group" FROM t ORDER BY id', NOW_MS) == [
         {"id": 1, "group": None},
@@ -184,11 +184,11 @@ def test_a_group_that_starts_later_does_not_have_what_was_before(store: Store) -
 
 def test_a_torn_arrival_counts_as_not_delivered(store: Store) -> None:
     """A row gets its new state before its number in the topic: whose number is another's must not show its lease."""
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"a", b"b"]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"a", b"b"]), NOW_MS)
     pump(store, NOW_MS)
-    group = store.open_group(topic, "g", NOW_MS)
-    store.fetch(group, store.acquire_holder(group), 7, 1, MIB, NOW_MS)
+    group = store.groups.open(topic, "g", NOW_MS)
+    store.deliver.fetch(group, store.holders.acquire(group), 7, 1, MIB, NOW_MS)
     store.tables.rows[2]["topic_seq"] = 0
     assert ask(store, "SELECT id, state FROM t ORDER BY id", NOW_MS) == [
         {"id": 1, "state": "leased"},
@@ -197,7 +197,7 @@ def test_a_torn_arrival_counts_as_not_delivered(store: Store) -> None:
 
 
 def test_bytes_that_are_no_text_do_not_break_a_query(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     hostile = [b"\xc1\xff", b"\x81\x01", b"\x81\xa1k\xcb\x7f\xf8\0\0\0\0\0\0"]  # no msgpack, cut off, NaN
     send_all(store, topic, [b"\xff"] * 3, [NOW_MS] * 3, [b"\xff\xfe", b"b", b"c"], hostile, NOW_MS)
     assert ask(store, "SELECT key, headers, body FROM t ORDER BY id", NOW_MS) == [
@@ -210,7 +210,7 @@ def test_bytes_that_are_no_text_do_not_break_a_query(store: Store) -> None:
 def test_chunks_are_bounded_and_complete(store: Store) -> None:
     history = History(store, 5)
     history.live(40)
-    snapshot = Snapshot(describe(store, history.now_ms))
+    snapshot = Snapshot(describe(store.log, store.tables, history.now_ms))
     try:
         chunks = list(snapshot.chunks(None, chunk_rows=7))
         assert max(len(chunk.ids) for chunk in chunks) <= 7
@@ -224,16 +224,16 @@ def test_chunks_are_bounded_and_complete(store: Store) -> None:
 
 def test_it_reads_while_the_store_goes_on(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x" * 100] * 100), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x" * 100] * 100), NOW_MS)
     pump(store, NOW_MS)
-    snapshot = Snapshot(describe(store, NOW_MS))
+    snapshot = Snapshot(describe(store.log, store.tables, NOW_MS))
     try:
         for _ in range(50):  # the tables grow beyond what is mapped, and so does the log
-            store.ingest(send(topic, [b"y" * 1_000] * 60), NOW_MS)
-        group = store.open_group(topic, "g", NOW_MS)
+            store.produce.ingest(send(topic, [b"y" * 1_000] * 60), NOW_MS)
+        group = store.groups.open(topic, "g", NOW_MS)
         pump(store, NOW_MS)
-        store.fetch(group, store.acquire_holder(group), 7, 100, MIB, NOW_MS)
+        store.deliver.fetch(group, store.holders.acquire(group), 7, 100, MIB, NOW_MS)
         assert sum(len(chunk.ids) for chunk in snapshot.chunks(topic)) == 100
         last = list(range(91, 101))
         records = snapshot.log.records(snapshot.rows["topic_seq"][last].astype("i8") + 1, snapshot.rows[last])
@@ -244,9 +244,9 @@ def test_it_reads_while_the_store_goes_on(tmp_path: Path) -> None:
 
 
 def test_bodies_in_several_segments_of_which_one_is_purged(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     for _ in range(250):
-        store.ingest(send(topic, [b"z" * 16_000] * 3), NOW_MS)
+        store.produce.ingest(send(topic, [b"z" * 16_000] * 3), NOW_MS)
     segments = store.log.segments
     assert len(segments) == 3
     whole = ask(

@@ -24,8 +24,8 @@ from timerlog.store import Store
 
 @pytest.fixture
 def filled(store: Store) -> Store:
-    topic = store.open_topic("orders", NOW_MS)
-    store.ingest(send(topic, [b"body %d" % n for n in range(1_000)]), NOW_MS)
+    topic = store.topics.open("orders", NOW_MS)
+    store.produce.ingest(send(topic, [b"body %d" % n for n in range(1_000)]), NOW_MS)
     pump(store, NOW_MS)
     return store
 
@@ -160,8 +160,8 @@ def test_filters_that_the_scan_applies_are_exact(filled: Store) -> None:
 
 def test_topics_need_no_lucky_names(store: Store) -> None:
     for number, name in enumerate(("a.b", "select", "messages", "Case", "case", "9-lives"), 1):
-        topic = store.open_topic(name, NOW_MS)
-        store.ingest(send(topic, [b"x"] * number), NOW_MS)
+        topic = store.topics.open(name, NOW_MS)
+        store.produce.ingest(send(topic, [b"x"] * number), NOW_MS)
 
     def count(table: str) -> int:
         return int(ask(store, f"SELECT count(*) AS n FROM {table}", NOW_MS)[0]["n"])

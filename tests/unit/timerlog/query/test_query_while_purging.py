@@ -59,7 +59,7 @@ def test_what_is_purged_under_a_scan_is_left_out(store: Store) -> None:
 
 
 def test_what_is_moved_after_it_was_looked_at_is_found(store: Store) -> None:
-    snapshot = Snapshot(describe(store, NOW_MS))
+    snapshot = Snapshot(describe(store.log, store.tables, NOW_MS))
     try:
         columns = LogColumns(snapshot)
         before, segments = content(store), store.log.segments
@@ -81,7 +81,7 @@ def test_what_is_moved_after_it_was_looked_at_is_found(store: Store) -> None:
 
 
 def test_what_is_moved_between_a_row_and_its_record_is_found(store: Store) -> None:
-    snapshot = Snapshot(describe(store, NOW_MS))
+    snapshot = Snapshot(describe(store.log, store.tables, NOW_MS))
     look, purged = snapshot.log.records, []
 
     def purge_then_look(ids: Int64Array, rows: Array) -> object:
@@ -120,7 +120,7 @@ def test_a_segment_that_grew_is_mapped_further_and_stays_when_it_is_deleted(tmp_
 
 
 def test_ids_that_are_not_there_are_not_whole(store: Store) -> None:
-    snapshot = Snapshot(describe(store, NOW_MS))
+    snapshot = Snapshot(describe(store.log, store.tables, NOW_MS))
     try:
         store.purge(LATER_MS)
         acked = next(i for i in range(1, store.tables.next_id) if not store.tables.rows["state"][i])

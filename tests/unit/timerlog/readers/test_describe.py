@@ -24,7 +24,7 @@ from timerlog.store import Store
 
 
 def send(store: Store, count: int, topic: str = "orders", size_bytes: int = 10) -> int:
-    topic_id = store.open_topic(topic, NOW_MS)
+    topic_id = store.topics.open(topic, NOW_MS)
     none = [b""] * count
     send_all(store, topic_id, [bytes(size_bytes)] * count, [NOW_MS + 1_000] * count, none, none, NOW_MS)
     return topic_id
@@ -38,24 +38,24 @@ def seen(store: Store, *, committed: bool = True) -> Offline:
 
 def test_it_says_what_the_broker_itself_says(store: Store) -> None:
     topic_id = send(store, 300)
-    store.open_group(topic_id, "billing", NOW_MS)
+    store.groups.open(topic_id, "billing", NOW_MS)
     pump(store, NOW_MS + 2_000)
     store.sync()
     found = seen(store)
-    assert found.description == describe(store, NOW_MS)
-    assert found.end_position == store.durable_position
+    assert found.description == describe(store.log, store.tables, NOW_MS)
+    assert found.end_position == store.log.durable_position
     assert (found.first_position, found.segments) == (SEGMENT_HEADER_BYTES, [0])
 
 
 def test_only_what_is_durable_counts(store: Store) -> None:
     send(store, 300)
     store.sync()
-    durable = store.durable_position
+    durable = store.log.durable_position
     send(store, 20)
     store.log.flush()
     assert (seen(store).description.next_id, seen(store).end_position) == (301, durable)
     written = seen(store, committed=False)
-    assert (written.description.next_id, written.end_position) == (321, store.appended_position)
+    assert (written.description.next_id, written.end_position) == (321, store.log.appended_position)
     store.sync()
     assert seen(store).description.next_id == 321
 
@@ -64,37 +64,37 @@ def test_a_checkpoint_may_know_more_than_is_durable(store: Store) -> None:
     send(store, 300)
     store.sync()
     send(store, 20)
-    store._save_checkpoint(clean=False, durable=False)
+    store.checkpoints.save(clean=False, durable=False)
     assert seen(store).description.next_id == 301
     assert seen(store, committed=False).description.next_id == 321
 
 
 def test_names_that_came_after_the_checkpoint_and_those_that_went(store: Store) -> None:
     first = send(store, 3)
-    store.open_group(first, "billing", NOW_MS)
+    store.groups.open(first, "billing", NOW_MS)
     second = send(store, 3, "mails")
-    store._save_checkpoint(clean=False, durable=False)
-    store.open_group(second, "late", NOW_MS)
-    store.delete_topic("orders")
+    store.checkpoints.save(clean=False, durable=False)
+    store.groups.open(second, "late", NOW_MS)
+    store.topics.delete("orders")
     send(store, 1, "third")
     store.sync()
     found = seen(store)
     assert [topic.name for topic in found.description.topics] == ["mails", "third"]
     assert [group.name for group in found.description.groups] == ["late"]
-    assert found.description == describe(store, NOW_MS)
+    assert found.description == describe(store.log, store.tables, NOW_MS)
 
 
 def test_messages_and_names_inside_transactions_count(store: Store) -> None:
     topic_id = send(store, 5)
-    group_id = store.open_group(topic_id, "billing", NOW_MS)
+    group_id = store.groups.open(topic_id, "billing", NOW_MS)
     pump(store, NOW_MS + 2_000)
-    store.set_topic("orders", {"max_attempts": 1}, (), paused=None, now_ms=NOW_MS)
-    holder = store.acquire_holder(group_id)
-    assert store.fetch(group_id, holder, 1, 10, 1 << 20, NOW_MS + 2_000)
-    store.nack(group_id, [1, 2], [1, 1], None, "no", NOW_MS + 2_100)
+    store.topics.set("orders", {"max_attempts": 1}, (), paused=None, now_ms=NOW_MS)
+    holder = store.holders.acquire(group_id)
+    assert store.deliver.fetch(group_id, holder, 1, 10, 1 << 20, NOW_MS + 2_000)
+    store.settle.nack(group_id, [1, 2], [1, 1], None, "no", NOW_MS + 2_100)
     store.sync()
     found = seen(store)
-    assert found.description == describe(store, NOW_MS)
+    assert found.description == describe(store.log, store.tables, NOW_MS)
     assert (found.description.next_id, found.description.topics[-1].name) == (8, "orders.dead")
 
 
@@ -129,7 +129,7 @@ def test_after_a_kill_with_a_torn_tail(store: Store, tmp_path: Path) -> None:
     store.sync()
     send(store, 20)
     store.log.flush()
-    whole, end = store.durable_position, store.appended_position
+    whole, end = store.log.durable_position, store.log.appended_position
     killed = copied(store, tmp_path / "killed")
     with (killed / "commitlog" / f"{0:020d}.log").open("r+b") as log:
         log.seek(end - 24)
@@ -183,7 +183,7 @@ def test_tables_that_cannot_be_trusted(store: Store, tmp_path: Path, monkeypatch
 def test_damage_before_what_was_durable(store: Store, tmp_path: Path) -> None:
     send(store, 300)
     store.sync()
-    middle = store.durable_position
+    middle = store.log.durable_position
     send(store, 300)
     store.sync()
     damaged = copied(store, tmp_path / "damaged")
@@ -224,7 +224,7 @@ def test_after_a_purge(tmp_path: Path) -> None:
     store.purge(LATER_MS)
     store.sync()
     found = seen(store)
-    assert found.description == describe(store, NOW_MS)
+    assert found.description == describe(store.log, store.tables, NOW_MS)
     assert before.first_position < found.first_position == found.segments[0] + SEGMENT_HEADER_BYTES
     with pytest.raises(PositionGone, match="purged"):
         found.parts(before.first_position, found.end_position)

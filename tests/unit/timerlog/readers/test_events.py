@@ -108,12 +108,12 @@ class Log:
 @pytest.fixture
 def busy(store: Store) -> Store:
     """A store with every kind of event but damage."""
-    topic_id = store.open_topic("orders", NOW_MS)
+    topic_id = store.topics.open("orders", NOW_MS)
     reader, other = Reader(store, topic_id), Reader(store, topic_id, "audit")
     none = [b""] * 40
     send_all(store, topic_id, [b"x"] * 40, [NOW_MS + n // 10 for n in range(40)], none, none, NOW_MS)
-    assert store.cancel([40], NOW_MS) == ["cancelled"]
-    store.reschedule([39], NOW_MS + 50_000, NOW_MS)
+    assert store.change.cancel([40], NOW_MS) == ["cancelled"]
+    store.change.reschedule([39], NOW_MS + 50_000, NOW_MS)
     pump(store, NOW_MS + 10)
     receipts = reader.fetch(now_ms=NOW_MS + 11)
     assert len(receipts) == 38
@@ -122,13 +122,13 @@ def busy(store: Store) -> Store:
     reader.nack(*receipts[20:22], delay_ms=500, error="card refused", now_ms=NOW_MS + 20)
     reader.nack(receipts[22], delay_ms=0, now_ms=NOW_MS + 21)
     reader.extend(receipts[23], until_ms=NOW_MS + 9_999)
-    store.redeliver([1, 2], "g", NOW_MS + 700, NOW_MS + 30, acked=True)
-    store.set_topic("orders", {"max_attempts": 1}, (), None, NOW_MS)
+    store.change.redeliver([1, 2], "g", NOW_MS + 700, NOW_MS + 30, acked=True)
+    store.topics.set("orders", {"max_attempts": 1}, (), None, NOW_MS)
     reader.nack(receipts[24], delay_ms=None, error="last straw", now_ms=NOW_MS + 40)
-    assert store.expire(np.array([receipts[26][0]], np.uint64), NOW_MS + 60_000) == 1
-    store.return_unseen(reader.group, reader.holder, [receipts[25][0]], [receipts[25][1]], NOW_MS + 50)
-    other.store.release_holder(other.holder, NOW_MS + 60)
-    assert store.drop(np.array([3], np.uint64), NOW_MS + 60_000).dropped == 1
+    assert store.change.expire(np.array([receipts[26][0]], np.uint64), NOW_MS + 60_000) == 1
+    store.settle.return_unseen(reader.group, reader.holder, [receipts[25][0]], [receipts[25][1]], NOW_MS + 50)
+    other.store.settle.release_holder(other.holder, NOW_MS + 60)
+    assert store.change.drop(np.array([3], np.uint64), NOW_MS + 60_000).dropped == 1
     store.sync()
     return store
 

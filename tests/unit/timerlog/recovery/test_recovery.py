@@ -20,18 +20,18 @@ from timerlog.store import Store
 def busy(directory: Path) -> Store:
     """A store with something of everything."""
     store = Store.open(directory, SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
-    group = store.open_group(topic, "g", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    group = store.groups.open(topic, "g", NOW_MS)
     keys = [b"key-%d" % number for number in range(40)]
     times = [NOW_MS + 10 * number for number in range(40)]
-    store.ingest(send(topic, [b"x"] * 40, keys=keys, times_ms=times), NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * 40, keys=keys, times_ms=times), NOW_MS)
     pump(store, NOW_MS + 200)
-    frame = store.fetch(group, store.acquire_holder(group), 1, 10, MIB, NOW_MS + 200)
+    frame = store.deliver.fetch(group, store.holders.acquire(group), 1, 10, MIB, NOW_MS + 200)
     assert frame is not None
     ids, epochs = delivered(frame)
-    store.ack(ack_payload(group, ids[:5], epochs[:5]), 1, NOW_MS + 200)
-    store.cancel([39], NOW_MS + 200)
-    store.reschedule([38], NOW_MS + 900_000, NOW_MS + 200)
+    store.deliver.ack(ack_payload(group, ids[:5], epochs[:5]), 1, NOW_MS + 200)
+    store.change.cancel([39], NOW_MS + 200)
+    store.change.reschedule([38], NOW_MS + 900_000, NOW_MS + 200)
     store.sync()
     return store
 
@@ -44,22 +44,22 @@ def reopened(directory: Path, *, boot: str | None = None) -> Store:
 @pytest.mark.parametrize("ending", ["clean", "killed", "reboot", "checkpoint gone", "checkpoint damaged"])
 def test_the_same_state_after(tmp_path: Path, ending: str) -> None:
     store = busy(tmp_path)
-    state = store.state_hash()
+    state = store.look.state_hash()
     store.close(clean=ending == "clean")
     if ending == "checkpoint gone":
         (tmp_path / "checkpoint").unlink()
     if ending == "checkpoint damaged":
         (tmp_path / "checkpoint").write_bytes(b"TWCHECK1" + bytes(100))
     store = reopened(tmp_path, boot="another" if ending == "reboot" else None)
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     assert store.recovery.from_checkpoint == (ending in ("clean", "killed"))
     assert store.recovery.was_clean == (ending == "clean")
-    assert store.find("t", ["key-0", "key-37", "key-38"]) == [1, 38, 0]
+    assert store.select.find("t", ["key-0", "key-37", "key-38"]) == [1, 38, 0]
     later_ms = NOW_MS + 1_000_000
     pump(store, later_ms)
-    assert store.stats(later_ms)["scheduled"] == 0
+    assert store.look.stats(later_ms)["scheduled"] == 0
     group = store.tables.topics[1].groups["g"]
-    frame = store.fetch(group, store.acquire_holder(group), 1, 1_000, MIB, later_ms)
+    frame = store.deliver.fetch(group, store.holders.acquire(group), 1, 1_000, MIB, later_ms)
     assert frame is not None
     ids, epochs = delivered(frame)
     assert sorted(ids) == [*range(6, 39), 40], "all but the acked and the cancelled"
@@ -70,21 +70,21 @@ def test_the_same_state_after(tmp_path: Path, ending: str) -> None:
 def test_opening_twice_in_a_row_changes_nothing(tmp_path: Path) -> None:
     busy(tmp_path).close(clean=False)
     first = reopened(tmp_path)
-    position, state = first.appended_position, first.state_hash()
+    position, state = first.log.appended_position, first.look.state_hash()
     first.close(clean=False)
     second = reopened(tmp_path)
-    assert (second.appended_position, second.state_hash()) == (position, state)
+    assert (second.log.appended_position, second.look.state_hash()) == (position, state)
     second.close()
 
 
 def test_a_group_that_begins_behind_everything_and_was_never_served(tmp_path: Path) -> None:
     """Its table has no rows before its start, nor at it."""
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     for _ in range(3):
-        store.ingest(send(topic, [b""] * 1_000, times_ms=[NOW_MS] * 1_000), NOW_MS)
+        store.produce.ingest(send(topic, [b""] * 1_000, times_ms=[NOW_MS] * 1_000), NOW_MS)
     pump(store, NOW_MS + 10)
-    group = store.open_group(topic, "late", NOW_MS, "latest")
+    group = store.groups.open(topic, "late", NOW_MS, "latest")
     store.close()
     again = Store.open(tmp_path / "data", SMALL, NOW_MS)
     assert not take(again, group, 10, NOW_MS)[0]
@@ -93,9 +93,9 @@ def test_a_group_that_begins_behind_everything_and_was_never_served(tmp_path: Pa
 
 def test_a_missing_segment_is_damage(tmp_path: Path) -> None:
     store = Store.open(tmp_path, SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     for _ in range(300):
-        store.ingest(send(topic, [bytes(1_000)] * 60), NOW_MS)
+        store.produce.ingest(send(topic, [bytes(1_000)] * 60), NOW_MS)
     store.close()
     segments = sorted((tmp_path / "commitlog").iterdir())
     segments[1].unlink()
@@ -117,11 +117,11 @@ def test_a_damaged_header_is_damage(tmp_path: Path) -> None:
 
 def test_a_newest_segment_without_header_is_dropped(tmp_path: Path) -> None:
     store = busy(tmp_path)
-    state = store.state_hash()
+    state = store.look.state_hash()
     store.close(clean=False)
     (tmp_path / "commitlog" / f"{6 * MIB:020d}.log").write_bytes(bytes(4096))
     store = reopened(tmp_path)
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     assert store.log.segments == [0]
     store.close()
 
@@ -138,7 +138,7 @@ def test_a_segment_of_another_log_is_damage(tmp_path: Path) -> None:
 def test_fewer_topics_than_there_are(tmp_path: Path) -> None:
     store = Store.open(tmp_path, SMALL, NOW_MS)
     for name in ("a", "b", "c"):
-        store.open_topic(name, NOW_MS)
+        store.topics.open(name, NOW_MS)
     store.close()
     few = StoreSettings(segment_bytes=6 * MIB, max_frame_bytes=64 * 1024, max_topics=2)
     with pytest.raises(StoreError, match="raise max_topics"):
@@ -148,7 +148,7 @@ def test_fewer_topics_than_there_are(tmp_path: Path) -> None:
 def test_a_new_log_starts_behind_its_header(tmp_path: Path) -> None:
     store = Store.open(tmp_path, SMALL, NOW_MS)
     assert store.recovery.is_new
-    assert store.appended_position == SEGMENT_HEADER_BYTES
+    assert store.log.appended_position == SEGMENT_HEADER_BYTES
     store.close()
 
 
@@ -163,9 +163,9 @@ def test_a_shortened_segment_is_damage(tmp_path: Path) -> None:
 
 def test_a_missing_newest_segment_is_damage(tmp_path: Path) -> None:
     store = Store.open(tmp_path, SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     for _ in range(300):
-        store.ingest(send(topic, [bytes(1_000)] * 60), NOW_MS)
+        store.produce.ingest(send(topic, [bytes(1_000)] * 60), NOW_MS)
     store.close()
     sorted((tmp_path / "commitlog").iterdir())[-1].unlink()
     with pytest.raises(DamagedLog, match="missing"):
@@ -180,7 +180,7 @@ def test_a_derived_file_that_was_cut_or_lost_is_made_again(
     tmp_path: Path, name: str, cut: int | None
 ) -> None:
     store = busy(tmp_path)
-    state = store.state_hash()
+    state = store.look.state_hash()
     store.close()
     if cut is None:
         (tmp_path / name).unlink()
@@ -189,6 +189,6 @@ def test_a_derived_file_that_was_cut_or_lost_is_made_again(
             file.truncate(cut)
     store = reopened(tmp_path)
     assert not store.recovery.from_checkpoint
-    assert store.state_hash() == state
-    assert store.find("t", ["key-0", "key-37", "key-38"]) == [1, 38, 0]
+    assert store.look.state_hash() == state
+    assert store.select.find("t", ["key-0", "key-37", "key-38"]) == [1, 38, 0]
     store.close()

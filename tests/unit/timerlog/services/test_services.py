@@ -23,23 +23,23 @@ def arrivals(store: Store, topic: int) -> list[int]:
 
 
 def test_nothing_leaves_the_system_topic_before_it_is_durable(store: Store) -> None:
-    store.ingest(send(store.open_topic("t", NOW_MS), [b"x"]), NOW_MS)
-    assert store.enqueue_get(10) is None
+    store.produce.ingest(send(store.topics.open("t", NOW_MS), [b"x"]), NOW_MS)
+    assert store.enqueue_get.take(10) is None
     ticket = store.begin_sync()
     assert ticket is not None
     ticket.run()
-    assert store.enqueue_get(10) is None
+    assert store.enqueue_get.take(10) is None
     store.finish_sync(ticket)
-    batch = store.enqueue_get(10)
+    batch = store.enqueue_get.take(10)
     assert batch is not None
     assert batch.ref.tolist() == [1]
-    assert store.enqueue_get(10) is None
+    assert store.enqueue_get.take(10) is None
 
 
 def test_order_is_by_due_time_and_then_as_sent(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     times = [NOW_MS + offset for offset in (30, 10, 20, 10, 30, 5_000_000, 10)]
-    store.ingest(send(topic, [b"x"] * 7, times_ms=times), NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * 7, times_ms=times), NOW_MS)
     assert pump(store, NOW_MS) == 0
     assert pump(store, NOW_MS + 9) == 0, "never early"
     assert pump(store, NOW_MS + 40) == 6
@@ -48,36 +48,36 @@ def test_order_is_by_due_time_and_then_as_sent(store: Store) -> None:
 
 
 def test_topics_in_one_batch_keep_their_order(store: Store) -> None:
-    a, b = store.open_topic("a", NOW_MS), store.open_topic("b", NOW_MS)
+    a, b = store.topics.open("a", NOW_MS), store.topics.open("b", NOW_MS)
     for _ in range(3):
-        store.ingest(send(a, [b"x", b"x"]), NOW_MS)
-        store.ingest(send(b, [b"x"]), NOW_MS)
+        store.produce.ingest(send(a, [b"x", b"x"]), NOW_MS)
+        store.produce.ingest(send(b, [b"x"]), NOW_MS)
     pump(store, NOW_MS)
     assert arrivals(store, a) == [1, 2, 4, 5, 7, 8]
     assert arrivals(store, b) == [3, 6, 9]
 
 
 def test_a_message_that_changed_on_its_way_is_passed_over(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"] * 4, times_ms=[NOW_MS + 5] * 4), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * 4, times_ms=[NOW_MS + 5] * 4), NOW_MS)
     pump(store, NOW_MS)
-    due = store.dequeue_get(NOW_MS + 5, 100)
+    due = store.dequeue_get.turn(NOW_MS + 5, 100)
     assert due is not None
-    assert store.cancel([1], NOW_MS) == ["cancelled"]
-    ready = store.dequeue_get_message(due, NOW_MS + 5)
+    assert store.change.cancel([1], NOW_MS) == ["cancelled"]
+    ready = store.dequeue_get_message.look_up(due, NOW_MS + 5)
     assert ready.ids.tolist() == [2, 3, 4]
-    assert store.cancel([2], NOW_MS) == ["cancelled"]
-    assert store.reschedule([3], NOW_MS + 100, NOW_MS + 5) == ["rescheduled"]
-    store.dequeue_put_message(ready, NOW_MS + 5)
-    store.dequeue_put_message(ready, NOW_MS + 5)
+    assert store.change.cancel([2], NOW_MS) == ["cancelled"]
+    assert store.change.reschedule([3], NOW_MS + 100, NOW_MS + 5) == ["rescheduled"]
+    store.dequeue_put_message.move(ready, NOW_MS + 5)
+    store.dequeue_put_message.move(ready, NOW_MS + 5)
     assert arrivals(store, topic) == [4], "the same batch twice changes nothing"
     pump(store, NOW_MS + 100)
     assert arrivals(store, topic) == [4, 3]
 
 
 def test_a_record_that_rotted_is_set_aside(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"first", b"second", b"third"], times_ms=[NOW_MS + 5] * 3), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"first", b"second", b"third"], times_ms=[NOW_MS + 5] * 3), NOW_MS)
     store.sync()
     assert store.tables.directory is not None
     path = next(store.tables.directory.glob("commitlog/*.log"))
@@ -90,11 +90,13 @@ def test_a_record_that_rotted_is_set_aside(store: Store) -> None:
 
 
 def test_a_clock_that_went_back(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"] * 3, times_ms=[NOW_MS + 10, NOW_MS + 20, NOW_MS + 60_000]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(
+        send(topic, [b"x"] * 3, times_ms=[NOW_MS + 10, NOW_MS + 20, NOW_MS + 60_000]), NOW_MS
+    )
     pump(store, NOW_MS + 10)
     early_ms = NOW_MS - 3_600_000
-    store.clock_went_back(early_ms)
+    store.fill_wheel.clock_went_back(early_ms)
     assert pump(store, early_ms) == 0
     assert pump(store, NOW_MS + 19) == 0, "what is in its topic does not come again, the rest is not early"
     assert pump(store, NOW_MS + 60_000) == 2
@@ -103,60 +105,60 @@ def test_a_clock_that_went_back(store: Store) -> None:
 
 @pytest.mark.parametrize("back_ms", [1, 999])
 def test_a_clock_that_goes_back_a_little_loses_no_message(store: Store, back_ms: int) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"] * 2, times_ms=[NOW_MS, NOW_MS + 10]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * 2, times_ms=[NOW_MS, NOW_MS + 10]), NOW_MS)
     store.sync()
-    batch = store.enqueue_get(10)
+    batch = store.enqueue_get.take(10)
     assert batch is not None
-    at_once = store.enqueue_put(batch, NOW_MS)
-    later = store.dequeue_get(NOW_MS + 10, 10)
+    at_once = store.enqueue_put.link(batch, NOW_MS)
+    later = store.dequeue_get.turn(NOW_MS + 10, 10)
     for due, due_ms in ((at_once, NOW_MS), (later, NOW_MS + 10)):
         assert due is not None
-        ready = store.dequeue_get_message(due, due_ms - back_ms)
-        store.dequeue_put_message(ready, due_ms - back_ms)
+        ready = store.dequeue_get_message.look_up(due, due_ms - back_ms)
+        store.dequeue_put_message.move(ready, due_ms - back_ms)
     assert arrivals(store, topic) == [1, 2]
 
 
 @pytest.mark.parametrize("back_ms", [1, 999])
 def test_a_clock_that_goes_back_a_little_loses_no_lease(store: Store, back_ms: int) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"]), NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     reader.fetch()
     ended_ms = NOW_MS + 1_000
-    while (due := store.dequeue_get(ended_ms, 10)) is None:
+    while (due := store.dequeue_get.turn(ended_ms, 10)) is None:
         assert store.wheel.more
-    ready = store.dequeue_get_message(due, ended_ms - back_ms)
-    assert store.dequeue_put_message(ready, ended_ms - back_ms) == [reader.group]
+    ready = store.dequeue_get_message.look_up(due, ended_ms - back_ms)
+    assert store.dequeue_put_message.move(ready, ended_ms - back_ms) == [reader.group]
     assert reader.fetch(now_ms=ended_ms - back_ms) == [(1, 2)]
 
 
 def test_no_work_for_a_clock_behind_the_wheel(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"], times_ms=[NOW_MS + 10]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"], times_ms=[NOW_MS + 10]), NOW_MS)
     pump(store, NOW_MS + 10)
-    store.ingest(send(topic, [b"x"], times_ms=[NOW_MS + 5]), NOW_MS)
+    store.produce.ingest(send(topic, [b"x"], times_ms=[NOW_MS + 5]), NOW_MS)
     store.sync()
-    batch = store.enqueue_get(10)
+    batch = store.enqueue_get.take(10)
     assert batch is not None
-    assert store.enqueue_put(batch, NOW_MS) is None
-    assert store.dequeue_get(NOW_MS, 10) is None
-    assert store.next_wakeup_ms() == NOW_MS + 11, "the wheel's next tick: nothing to do before"
+    assert store.enqueue_put.link(batch, NOW_MS) is None
+    assert store.dequeue_get.turn(NOW_MS, 10) is None
+    assert store.dequeue_get.next_wakeup_ms() == NOW_MS + 11, "the wheel's next tick: nothing to do before"
     assert pump(store, NOW_MS + 11) == 1
 
 
 def test_an_idle_store_knows_when_to_wake(store: Store) -> None:
-    assert store.next_wakeup_ms() is None
-    store.ingest(send(store.open_topic("t", NOW_MS), [b"x"], times_ms=[NOW_MS + 77]), NOW_MS)
+    assert store.dequeue_get.next_wakeup_ms() is None
+    store.produce.ingest(send(store.topics.open("t", NOW_MS), [b"x"], times_ms=[NOW_MS + 77]), NOW_MS)
     pump(store, NOW_MS)
-    assert store.next_wakeup_ms() == NOW_MS + 77
+    assert store.dequeue_get.next_wakeup_ms() == NOW_MS + 77
 
 
 def test_a_million_years_is_refused_and_the_year_9999_is_not(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     last = np.int64(253_402_300_799_999)
-    store.ingest(send(topic, [b"x"], times_ms=[int(last)]), NOW_MS)
+    store.produce.ingest(send(topic, [b"x"], times_ms=[int(last)]), NOW_MS)
     assert pump(store, NOW_MS) == 0
     assert pump(store, int(last) - 1) == 0
     assert pump(store, int(last)) == 1
@@ -167,8 +169,8 @@ YEAR_MS = 365 * 86_400_000
 
 def test_leases_and_backoffs_of_a_clock_that_was_ahead_are_turned_back(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"] * 6), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * 6), NOW_MS)
     pump(store, NOW_MS)
     ahead_ms = NOW_MS + YEAR_MS
     reader = Reader(store, topic)
@@ -176,9 +178,9 @@ def test_leases_and_backoffs_of_a_clock_that_was_ahead_are_turned_back(tmp_path:
     assert reader.extend((2, 1), until_ms=ahead_ms + 60_000) == ["extended"]
     assert reader.nack((3, 1), delay_ms=None, now_ms=ahead_ms) == ["nacked"]
     assert reader.nack((4, 1), delay_ms=60_000, now_ms=ahead_ms) == ["nacked"]
-    assert store.redeliver([5], "g", ahead_ms + 2_000, ahead_ms) == ["redelivered"]
+    assert store.change.redeliver([5], "g", ahead_ms + 2_000, ahead_ms) == ["redelivered"]
     assert reader.ack((6, 1)) == (1, [])
-    assert store.clock_went_back(NOW_MS, YEAR_MS) == 3
+    assert store.fill_wheel.clock_went_back(NOW_MS, YEAR_MS) == 3
     times_ms = (store.tables.groups[reader.group].deliveries.items["time_ms"][:5] - NOW_MS).tolist()
     assert times_ms == [1_000, 60_000, 1_000, YEAR_MS + 60_000, YEAR_MS + 2_000]
     pump(store, NOW_MS + 999)
@@ -192,14 +194,14 @@ def test_leases_and_backoffs_of_a_clock_that_was_ahead_are_turned_back(tmp_path:
 
 def test_what_was_turned_back_is_so_after_a_replay(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"] * 2), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * 2), NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     reader.fetch(now_ms=NOW_MS + YEAR_MS)
     assert reader.nack((2, 1), delay_ms=None, now_ms=NOW_MS + YEAR_MS) == ["nacked"]
-    assert store.clock_went_back(NOW_MS, YEAR_MS) == 2
-    before = store.state_hash()
+    assert store.fill_wheel.clock_went_back(NOW_MS, YEAR_MS) == 2
+    before = store.look.state_hash()
     store.close()
     for derived in set((tmp_path / "data").iterdir()) - {tmp_path / "data" / "commitlog"}:
         if derived.is_dir():
@@ -207,28 +209,28 @@ def test_what_was_turned_back_is_so_after_a_replay(tmp_path: Path) -> None:
         else:
             derived.unlink()
     again = Store.open(tmp_path / "data", SMALL, NOW_MS)
-    assert again.state_hash() == before
+    assert again.look.state_hash() == before
     again.close()
 
 
 def test_leases_of_a_right_clock_stay_when_it_is_put_back_a_little(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"] * 2), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * 2), NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     reader.fetch()
     assert reader.nack((2, 1), delay_ms=3_600_000) == ["nacked"]
-    position = store.appended_position
-    assert store.clock_went_back(NOW_MS - 2_000, 2_000) == 0
-    assert store.appended_position == position
+    position = store.log.appended_position
+    assert store.fill_wheel.clock_went_back(NOW_MS - 2_000, 2_000) == 0
+    assert store.log.appended_position == position
 
 
 def test_a_full_disk_still_turns_the_wheel_back(store: Store) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x", b"later"], times_ms=[NOW_MS, NOW_MS + 10]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x", b"later"], times_ms=[NOW_MS, NOW_MS + 10]), NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     reader.fetch(now_ms=NOW_MS + YEAR_MS)
     with full_disk(store), pytest.raises(DiskFull):
-        store.clock_went_back(NOW_MS, YEAR_MS)
+        store.fill_wheel.clock_went_back(NOW_MS, YEAR_MS)
     assert pump(store, NOW_MS + 10) == 1

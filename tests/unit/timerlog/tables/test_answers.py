@@ -117,35 +117,35 @@ def answering(store: Store, number: int = 1) -> Answering:
 def prepared_store(directory: Path) -> Store:
     """Five messages with keys; the first is in its topic, and a subscriber of `g` holds it."""
     store = Store.open(directory, SETTINGS, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
     times = [NOW_MS, *[NOW_MS + 50_000] * 4]
-    store.ingest(send(topic, [b"x"] * 5, keys=[b"%d" % i for i in range(5)], times_ms=times), NOW_MS)
-    group = store.open_group(topic, "g", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * 5, keys=[b"%d" % i for i in range(5)], times_ms=times), NOW_MS)
+    group = store.groups.open(topic, "g", NOW_MS)
     pump(store, NOW_MS)
-    store.fetch(group, store.acquire_holder(group), 1, 1, MIB, NOW_MS)
+    store.deliver.fetch(group, store.holders.acquire(group), 1, 1, MIB, NOW_MS)
     store.sync()
     return store
 
 
 def cancelled(store: Store) -> Any:
-    return store.cancel([1, 2, 99], NOW_MS, stop=True)
+    return store.change.cancel([1, 2, 99], NOW_MS, stop=True)
 
 
 def redelivered(store: Store) -> Any:
-    return store.redeliver([1], None, NOW_MS + 1_000, NOW_MS)
+    return store.change.redeliver([1], None, NOW_MS + 1_000, NOW_MS)
 
 
 def nacked(store: Store) -> Any:
-    return store.nack(1, [1], [1], 1_000, "no", NOW_MS)
+    return store.settle.nack(1, [1], [1], 1_000, "no", NOW_MS)
 
 
 def stored(store: Store) -> Any:
-    judged = store.judge_send(send_payload(1, [Outbound(b"new", key=b"new")]), NOW_MS)
-    return store.commit_records(bytes(16), [judged], [], NOW_MS, is_answer=True)
+    judged = store.produce.judge(send_payload(1, [Outbound(b"new", key=b"new")]), NOW_MS)
+    return store.commit.write(bytes(16), [judged], [], NOW_MS, is_answer=True)
 
 
 def deleted(store: Store) -> Any:
-    return store.delete_topic("t").name
+    return store.topics.delete("t").name
 
 
 CHANGES: list[Callable[[Store], Any]] = [cancelled, redelivered, nacked, stored, deleted]
@@ -159,11 +159,11 @@ def test_cut_at_every_byte_change_and_answer_are_there_together(
     start, before = store.log.flush(), rows_of(store)
     asked = answering(store)
     asked.expect(lambda result: msgspec.msgpack.encode(str(result)))
-    with store.remembering(asked):
+    with store.writer.remembering(asked):
         result = change(store)
     end, after = store.log.flush(), rows_of(store)
     assert after != before
-    state = store.state_hash()
+    state = store.look.state_hash()
     store.close(clean=False)
     segment = next((tmp_path / "data" / "commitlog").glob("*.log"))
     content = segment.read_bytes()[: end + 64]
@@ -181,7 +181,7 @@ def test_cut_at_every_byte_change_and_answer_are_there_together(
         if found is not None and change is not deleted:
             assert msgspec.msgpack.decode(found.payload) == str(result)
         if cut == end:
-            assert again.state_hash() == state
+            assert again.look.state_hash() == state
         again.close(clean=False)
 
 
@@ -198,15 +198,15 @@ def rows_of(store: Store) -> Any:
 def test_what_changed_nothing_is_remembered_too(store: Store) -> None:
     asked = answering(store)
     asked.expect(msgspec.msgpack.encode)
-    with store.remembering(asked):
-        assert store.cancel([99], NOW_MS) == ["not_found"]
-    store.remember(asked, b"told")
+    with store.writer.remembering(asked):
+        assert store.change.cancel([99], NOW_MS) == ["not_found"]
+    store.writer.remember(asked, b"told")
     found = store.tables.answers.find(7, 1)
     assert found is not None
     assert found.payload == b"told"
-    appended = store.appended_position
-    store.remember(asked, b"told")
-    assert store.appended_position == appended, "once is enough"
+    appended = store.log.appended_position
+    store.writer.remember(asked, b"told")
+    assert store.log.appended_position == appended, "once is enough"
 
 
 def test_steps_are_found_again_and_end_in_the_whole(tmp_path: Path) -> None:
@@ -214,9 +214,9 @@ def test_steps_are_found_again_and_end_in_the_whole(tmp_path: Path) -> None:
     asked = answering(store)
     asked.expect_steps()
     for ids in ([2], [99], [3]):
-        with store.remembering(asked):
+        with store.writer.remembering(asked):
             decisions = asked.decisions
-            results = store.cancel(ids, NOW_MS)
+            results = store.change.cancel(ids, NOW_MS)
             if asked.decisions == decisions:
                 asked.decided(results)
     store.close(clean=False)
@@ -224,9 +224,9 @@ def test_steps_are_found_again_and_end_in_the_whole(tmp_path: Path) -> None:
     asked = answering(store)
     assert asked.done == [["cancelled"], ["not_found"], ["cancelled"]]
     asked.expect_steps()
-    with store.remembering(asked):
-        store.cancel([4], NOW_MS)
-    store.remember(asked, bytes(10_000))
+    with store.writer.remembering(asked):
+        store.change.cancel([4], NOW_MS)
+    store.writer.remember(asked, bytes(10_000))
     found = store.tables.answers.find(7, 1)
     assert found is not None
     assert found.is_whole
@@ -239,35 +239,35 @@ def test_steps_are_found_again_and_end_in_the_whole(tmp_path: Path) -> None:
 def test_an_error_before_the_change_forgets_what_was_decided(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"]), NOW_MS)
     asked = answering(store)
     asked.expect(msgspec.msgpack.encode)
     monkeypatch.setattr("timerlog.engine.state.group_room_bytes", lambda records: 1 << 40)
-    with pytest.raises(Exception, match="possible"), store.remembering(asked):
-        store.cancel([1], NOW_MS)
+    with pytest.raises(Exception, match="possible"), store.writer.remembering(asked):
+        store.change.cancel([1], NOW_MS)
     assert not asked.has_decided
     assert store.tables.answers.find(7, 1) is None
     monkeypatch.undo()
-    assert store.cancel([1], NOW_MS) == ["cancelled"]
+    assert store.change.cancel([1], NOW_MS) == ["cancelled"]
 
 
 def test_they_survive_a_checkpoint_a_clean_stop_and_the_loss_of_what_is_derived(tmp_path: Path) -> None:
     store = prepared_store(tmp_path / "data")
     asked = answering(store)
     asked.expect(msgspec.msgpack.encode)
-    with store.remembering(asked):
-        store.cancel([2], NOW_MS)
-    state = store.state_hash()
+    with store.writer.remembering(asked):
+        store.change.cancel([2], NOW_MS)
+    state = store.look.state_hash()
     store.close()
     store = Store.open(tmp_path / "data", SETTINGS, NOW_MS)
     assert store.recovery.from_checkpoint
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     store.close()
     remove_derived_files(tmp_path / "data")
     store = Store.open(tmp_path / "data", SETTINGS, NOW_MS)
     assert not store.recovery.from_checkpoint
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     assert store.tables.answers.find(7, 1) is not None
     store.close(clean=False)
 
@@ -275,9 +275,9 @@ def test_they_survive_a_checkpoint_a_clean_stop_and_the_loss_of_what_is_derived(
 def test_a_base_record_says_them(store: Store) -> None:
     asked = answering(store)
     asked.expect(msgspec.msgpack.encode)
-    with store.remembering(asked):
+    with store.writer.remembering(asked):
         asked.decided(["not_found"])
-    store.remember(asked, b"told")
+    store.writer.remember(asked, b"told")
     other = RememberedAnswers()
     payload = msgspec.msgpack.decode(store._base_payload())
     other.load(msgspec.convert(payload["answers"], AnswersBase, strict=False))
@@ -288,10 +288,10 @@ def test_a_base_record_says_them(store: Store) -> None:
 def test_they_outlive_a_purge_and_are_in_a_backup(tmp_path: Path) -> None:
     store = mixed(tmp_path / "data")
     asked = answering(store)
-    store.remember(asked, b"told")
+    store.writer.remember(asked, b"told")
     assert store.purge(LATER_MS).segments
     store.sync()
-    state = store.state_hash()
+    state = store.look.state_hash()
     back_up(tmp_path / "data", tmp_path / "copy", LATER_MS)
     store.close(clean=False)
     remove_derived_files(tmp_path / "data")
@@ -302,5 +302,5 @@ def test_they_outlive_a_purge_and_are_in_a_backup(tmp_path: Path) -> None:
         assert found is not None
         assert found.payload == b"told"
         if name == "data":
-            assert again.state_hash() == state
+            assert again.look.state_hash() == state
         again.close(clean=False)

@@ -16,10 +16,10 @@ from timerlog.tables.base_record import Base, capture
 
 def filled(directory: Path) -> Store:
     store = mixed(directory)
-    store.set_topic("a", {"purge_after_ms": 7}, [], None, NOW_MS)
-    store.delete_topic("b")
-    store.put_document("gone", b"x", NOW_MS)
-    store.put_document("gone", None, NOW_MS)
+    store.topics.set("a", {"purge_after_ms": 7}, [], None, NOW_MS)
+    store.topics.delete("b")
+    store.change.put_document("gone", b"x", NOW_MS)
+    store.change.put_document("gone", None, NOW_MS)
     store.purge(LATER_MS)
     return store
 
@@ -51,9 +51,9 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_on_tables_that_hold_it_already_it_changes_nothing(tmp_path: Path) -> None:
     store = filled(tmp_path)
-    state, base = store.state_hash(), capture(store.tables, 5)
+    state, base = store.look.state_hash(), capture(store.tables, 5)
     store.applier.base(base)
-    assert store.state_hash() == state
+    assert store.look.state_hash() == state
     assert capture(store.tables, 5) == base
     store.close()
 
@@ -65,6 +65,6 @@ def test_on_empty_tables_it_makes_all_that_is_not_a_message(tmp_path: Path) -> N
     Applier(empty.tables, SMALL).base(base)
     assert capture(empty.tables, 5) == base
     assert isinstance(empty.tables.topics[1].record, TopicRecord)
-    assert empty.open_topic("c", NOW_MS) == 3, "the number of the deleted topic is not used again"
+    assert empty.topics.open("c", NOW_MS) == 3, "the number of the deleted topic is not used again"
     store.close()
     empty.close()

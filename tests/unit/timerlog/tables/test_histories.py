@@ -83,15 +83,15 @@ def test_they_do_not_depend_on_where_attempts_are_counted_from_later(
     tmp_path: Path, with_tables: bool
 ) -> None:
     store = Store.open(tmp_path, SMALL, NOW_MS)
-    topic = store.open_topic("t", NOW_MS)
-    store.ingest(send(topic, [b"x"]), NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"]), NOW_MS)
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     for epoch in (1, 2):
         assert reader.fetch() == [(1, epoch)]
         reader.nack((1, epoch), error=f"epoch {epoch}")
     reader.fetch()
-    store.redeliver([1], None, None, NOW_MS)
+    store.change.redeliver([1], None, None, NOW_MS)
     reader.fetch()
     reader.nack((1, 4), error="epoch 4")
     before = store.tables.failures.dump()

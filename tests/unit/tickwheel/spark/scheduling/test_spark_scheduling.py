@@ -39,11 +39,11 @@ class StoreBroker:
     asked: list[str] = field(default_factory=list)
 
     def reserve_ids(self, count: int) -> int:
-        return self.store.reserve_ids(count)
+        return self.store.bulk.reserve_ids(count)
 
     def topics(self, names: Sequence[str]) -> dict[str, TopicPlan]:
         self.asked += names
-        return self.store.plan_bulk(JOB, names, NOW_MS).topics
+        return self.store.bulk.plan(JOB, names, NOW_MS).topics
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def work(store: Store, tmp_path: Path) -> Work:
     directory = tmp_path / "staged"
     directory.mkdir()
-    store.create_topic("t", {"priority": 9}, 0, NOW_MS)
-    return Work(None, "t", store.plan_bulk(JOB, ["t"], NOW_MS), directory, "run", run_bytes=100_000)
+    store.topics.create("t", {"priority": 9}, 0, NOW_MS)
+    return Work(None, "t", store.bulk.plan(JOB, ["t"], NOW_MS), directory, "run", run_bytes=100_000)
 
 
 def batches(*parts: dict[str, Any]) -> Iterator[Any]:
@@ -87,13 +87,13 @@ def test_a_task_writes_runs_that_a_store_takes_in(store: Store, work: Work) -> N
     assert len({one.file.split("-")[2] for one in report.segments}) > 1, "several runs"
     assert all(one.file.startswith("run-7-") for one in report.segments)
     assert adopt(store, work, report) == 5_000
-    ids = store.find("t", [f"k{n}" for n in range(5_000)])
+    ids = store.select.find("t", [f"k{n}" for n in range(5_000)])
     assert len(set(ids)) == 5_000
     assert {int(store.tables.rows[i]["deliver_at_ms"]) for i in ids} == {LATER_MS - n for n in range(97)}
 
 
 def test_topics_priorities_headers_and_ordering_keys(store: Store, work: Work) -> None:
-    store.create_topic("sharded", {}, 4, NOW_MS)
+    store.topics.create("sharded", {}, 4, NOW_MS)
     broker = StoreBroker(store)
     part = rows(
         6,
@@ -107,12 +107,14 @@ def test_topics_priorities_headers_and_ordering_keys(store: Store, work: Work) -
     assert report.counts == {"bad_topic": 2}
     assert len(report.segments) == 1, "topics share a file"
     assert adopt(store, work, report) == 10
-    assert {one["name"]: one["scheduled"] for one in store.topics() if not one.get("parent")}["fresh"] == 2
-    (first,) = store.find("sharded", ["k0"])
-    (ordered,) = store.find("t", ["k1"])
+    assert {one["name"]: one["scheduled"] for one in store.look.topics() if not one.get("parent")}[
+        "fresh"
+    ] == 2
+    (first,) = store.select.find("sharded", ["k0"])
+    (ordered,) = store.select.find("t", ["k1"])
     assert int(store.tables.rows[first]["priority"]) == 1
     assert int(store.tables.rows[ordered]["priority"]) == 50, "an ordering key has one lane"
-    given, usual = store.find("t", ["k4", "x4"])
+    given, usual = store.select.find("t", ["k4", "x4"])
     assert int(store.tables.rows[given]["priority"]) == int(store.tables.rows[usual]["priority"]) == 5
 
 
@@ -120,7 +122,7 @@ def test_who_names_no_priority_has_that_of_the_topic(store: Store, work: Work) -
     part = rows(3, priority=pa.array([None, 0, None], pa.int32()), topic=[None, "t", "other"])
     report = Task(work, StoreBroker(store), 0, 0).run(batches(part))
     assert adopt(store, work, report) == 3
-    found = [store.find(topic, [key])[0] for topic, key in (("t", "k0"), ("t", "k1"), ("other", "k2"))]
+    found = [store.select.find(topic, [key])[0] for topic, key in (("t", "k0"), ("t", "k1"), ("other", "k2"))]
     assert [int(store.tables.rows[i]["priority"]) for i in found] == [9, 0, 50]
 
 
@@ -163,7 +165,7 @@ def test_what_a_failed_attempt_wrote_goes(
 ) -> None:
     broker = StoreBroker(store)
     other = Task(work, broker, 1, 0).run(batches(rows(10)))
-    reserve = mock.Mock(side_effect=[store.reserve_ids(3_000), error])
+    reserve = mock.Mock(side_effect=[store.bulk.reserve_ids(3_000), error])
     with mock.patch.object(broker, "reserve_ids", reserve), pytest.raises(kind) as caught:
         Task(work, broker, 2, 0).run(batches(rows(3_000, 100), rows(3_000, 3_100)))
     assert getattr(caught.value, "code", None) == code

@@ -1,0 +1,90 @@
+"""The fifth service: into the topic."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from timerlog.engine.settle import Settle
+from timerlog.engine.state import RUNS_A_RECORD, Engine, LogWriter, room_for_runs
+from timerlog.layout import PUT_HEAD, MessageState, RecordType, Runs, UInt64Array
+from timerlog.services.batches import ReadyBatch, not_before, select
+from timerlog.wheel.timers import Timers
+
+
+class DequeuePutMessage:
+    """Logs and makes the move into the topic."""
+
+    def __init__(self, engine: Engine, writer: LogWriter, settle: Settle) -> None:
+        self._engine, self._writer, self._settle = engine, writer, settle
+        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
+        self._wheel, self._applier = engine.wheel, engine.applier
+        #: What the last ``move`` has moved into topics.
+        self.moved_ids: UInt64Array = np.zeros(0, np.uint64)
+
+    def move(self, ready: ReadyBatch, now_ms: int) -> list[int]:
+        """Moves messages into their topics and ended leases back to waiting. Returns the groups that got work.
+
+        A message that was cancelled, rescheduled or moved since it was looked up is passed over: the state of its
+        row decides, in the same step that changes it. Raises ``DiskFull``: then nothing was moved, and the same batch
+        may be given again.
+        """
+        rows = self._tables.rows
+        fresh = (rows["state"][ready.ids] == MessageState.SCHEDULED) & (
+            rows["version"][ready.ids] == ready.versions
+        )
+        if self._tables.last_topic_id != len(self._tables.topics):  # some were deleted
+            fresh &= np.isin(rows["topic_id"][ready.ids], list(self._tables.topics))
+        ids = ready.ids if fresh.all() else ready.ids[fresh]
+        self.moved_ids = ids[:0]
+        woken = self._put(ids, now_ms) if len(ids) else []
+        self.moved_ids = ids
+        if len(ready.damaged):
+            self._writer.append(RecordType.DAMAGED, 0, ready.damaged.tobytes())
+            self._applier.end(ready.damaged, MessageState.DAMAGED)
+        if len(ready.leases):
+            woken.extend(self._end_leases(ready.leases, now_ms))
+        return woken
+
+    def _put(self, ids: UInt64Array, now_ms: int) -> list[int]:
+        parts = [
+            (topic_id, int(self._native.topics[topic_id].count), self._engine.runs(part).copy(), len(part))
+            for topic_id, part in self._by_topic(ids)
+        ]
+        for topic_id, first_seq, _, count in parts:
+            self._tables.ensure_arrivals(topic_id, first_seq + count)
+        self._log.ensure_room(sum(room_for_runs(len(runs), PUT_HEAD.itemsize) for _, _, runs, _ in parts))
+        tick_ms = min(self._wheel.tick_ms, now_ms)
+        for topic_id, first_seq, runs, _ in parts:
+            self._append_put(topic_id, first_seq, tick_ms, runs)
+        self._log.flush()
+        woken: list[int] = []
+        for topic_id, first_seq, runs, _ in parts:
+            self._applier.put(topic_id, first_seq, tick_ms, runs)
+            woken.extend(self._tables.topics[topic_id].groups.values())
+        return woken
+
+    def _by_topic(self, ids: UInt64Array) -> list[tuple[int, UInt64Array]]:
+        """Splits ids by topic, keeping their order inside each."""
+        topics = self._tables.rows["topic_id"][ids]
+        if (topics == topics[0]).all():
+            return [(int(topics[0]), ids)]
+        order = np.argsort(topics, kind="stable")
+        bounds = np.flatnonzero(np.diff(topics[order])) + 1
+        return [(int(topics[part[0]]), ids[part]) for part in np.split(order, bounds)]
+
+    def _append_put(self, topic_id: int, first_seq: int, tick_ms: int, runs: Runs) -> None:
+        for start in range(0, len(runs), RUNS_A_RECORD):
+            piece = runs[start : start + RUNS_A_RECORD]
+            head = np.array([(tick_ms, first_seq, len(piece))], PUT_HEAD)
+            self._log.append(RecordType.PUT, topic_id, head.tobytes() + piece.tobytes())
+            first_seq += int(piece["count"].sum())
+
+    def _end_leases(self, leases: Timers, now_ms: int) -> list[int]:
+        woken = []
+        for group_id in np.unique(leases.owner).tolist():
+            if group_id not in self._tables.groups:
+                continue
+            part = select(leases, leases.owner == group_id)
+            if self._settle.end_leases(group_id, part.ref, part.epoch, not_before(part, now_ms)):
+                woken.append(group_id)
+        return woken

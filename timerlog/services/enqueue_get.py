@@ -1,0 +1,43 @@
+"""The first service: what is durable and new."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from timerlog.engine.state import Engine
+from timerlog.layout import MessageState
+from timerlog.services.batches import DueBatch
+from timerlog.wheel.timers import Timers
+
+
+class EnqueueGet:
+    """Takes messages from the system topic, which is the MessageTable in order of ids."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._tables = engine, engine.tables
+
+    @property
+    def pending(self) -> int:
+        """Messages accepted but not yet taken by EnqueueGet."""
+        return self._tables.next_id - self._engine.enqueued_id
+
+    @property
+    def has_more(self) -> bool:
+        """Whether ``enqueue_get`` would bring something."""
+        return self._engine.enqueued_id < self._engine.durable_next_id
+
+    def take(self, limit: int) -> DueBatch | None:
+        """The next durable messages of the system topic, at most ``limit``; None when there are none."""
+        start = self._engine.enqueued_id
+        end = min(self._engine.durable_next_id, start + limit)
+        if start >= end:
+            return None
+        rows = self._tables.rows[start:end]
+        scheduled = np.flatnonzero(rows["state"] == MessageState.SCHEDULED)
+        self._engine.enqueued_id = end
+        return Timers(
+            self._engine.spread(rows["deliver_at_ms"][scheduled], (scheduled + start).astype(np.uint64)),
+            (scheduled + start).astype(np.uint64),
+            rows["version"][scheduled].astype(np.uint32),
+            np.zeros(len(scheduled), np.uint32),
+        )

@@ -1,0 +1,32 @@
+"""The second service: onto the wheel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from timerlog.services.batches import DueBatch
+from timerlog.wheel.timers import Timers
+from timerlog.wheel.wheel import TimerWheel
+
+
+class EnqueuePut:
+    """Links messages on the wheel."""
+
+    def __init__(self, wheel: TimerWheel) -> None:
+        self._wheel = wheel
+
+    def link(self, batch: DueBatch, now_ms: int) -> DueBatch | None:
+        """Links what is due later; returns what is due already, by due time and then in the order sent. Raises
+        ``DiskFull``: then nothing was linked, and the same batch may be given again."""
+        late = batch.due_ms > now_ms
+        if late.any():
+            self._wheel.advance(now_ms)
+            self._wheel.link(batch.due_ms[late], batch.ref[late], batch.epoch[late], batch.owner[late])
+            if late.all():
+                return None
+            now = ~late
+            batch = Timers(batch.due_ms[now], batch.ref[now], batch.epoch[now], batch.owner[now])
+        if len(batch) > 1 and bool(np.any(batch.due_ms[1:] < batch.due_ms[:-1])):
+            order = np.argsort(batch.due_ms, kind="stable")
+            batch = Timers(batch.due_ms[order], batch.ref[order], batch.epoch[order], batch.owner[order])
+        return batch if len(batch) else None

@@ -453,7 +453,7 @@ async def test_the_loop_on_the_first_page_handles_each_once_when_it_is_slow(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
     page = (ROOT / "README.md").read_text()
-    source = page.partition("```python\n")[2].partition("\ntrio.run(main)")[0]
+    source = page.partition("\ntrio.run(main)")[0].rpartition("```python\n")[2]
     for old, new in (
         ('tickwheel.Client("tickwheel://127.0.0.1:7411")', "there.client()"),
         ("print(message.body.decode())", "await handle(message)"),

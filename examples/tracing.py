@@ -1,7 +1,7 @@
 """A trace that goes on after the delay. Run: python examples/tracing.py (needs pip install 'tickwheel[tracing]' and
 opentelemetry-sdk).
 
-An order schedules a reminder. Whoever handles that later has a trace of its own, which is linked to the order's.
+An order schedules a reminder. The program that handles it later has a trace of its own, which is linked to the order's.
 """
 
 from __future__ import annotations

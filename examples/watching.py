@@ -22,7 +22,7 @@ def get(url: str) -> str:
 
 
 def free_port() -> int:
-    """One that nobody has just now."""
+    """One that is free just now."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port

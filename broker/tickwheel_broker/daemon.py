@@ -34,7 +34,7 @@ from tickwheel_broker.net.listeners import Listener, open_listeners
 from tickwheel_broker.net.tls import Certificates, certificates_of
 from tickwheel_broker.security.access import Access, open_access
 from tickwheel_broker.wiring import connection_parts, watched_parts
-from tickwheel_native import ffi, lib
+from tickwheel_native import memory
 from timerlog.errors import DirectoryGone, StoreError, TooManyOpenFiles
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
@@ -227,7 +227,7 @@ def _tell_of_bus_errors(settings: Settings) -> None:
         "level": "error",
     }
     words = logs.line(settings, event)
-    lib.tw_words_for_bus_error(ffi.from_buffer("uint8_t[]", words), len(words), ExitCode.DISK_FULL)
+    memory.words_for_bus_error(words, ExitCode.DISK_FULL)
 
 
 def _note_signals() -> list[int]:

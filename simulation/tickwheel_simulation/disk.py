@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tickwheel_native import Buffer, lib
+from tickwheel_native import Buffer, memory
 from timerlog.errors import DiskFull, LogFailed
 
 NO_LIMIT = 1 << 60
@@ -286,7 +286,7 @@ class View:
         """Blocks for a derived table: 0, or an error number below."""
         if not self.disk.allocate(count_bytes):
             return -errno.ENOSPC
-        return int(lib.tw_allocate(fd, start, count_bytes))
+        return memory.allocate(fd, start, count_bytes)
 
     # -- see `timerlog.files.disk.Disk` --
 
@@ -423,7 +423,7 @@ class OpenSegment:
             self._inode.cut(end)
 
     def map_into(self, base: Any, offset: int, span_bytes: int) -> None:
-        result = lib.tw_map_file(base, offset, self._inode.fd, 0, span_bytes, 0)
+        result = memory.map_file(base, offset, self._inode.fd, 0, span_bytes, writable=False)
         if result:
             raise OSError(-result, os.strerror(-result))
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
+from tickwheel_native import memory
 from tickwheel_simulation.disk import Disk, View
 from timerlog.errors import DiskFull
 from timerlog.files import mapped_file as region
@@ -69,10 +70,9 @@ def test_the_wheel_turns_back_without_a_free_block(disk: Disk, tmp_path: Path) -
 
     class FullDisk:
         def __getattr__(self, name: str) -> object:
-            return (lambda *_: -errno.ENOSPC) if name == "tw_allocate" else getattr(lib, name)
+            return (lambda *_: -errno.ENOSPC) if name == "allocate" else getattr(memory, name)
 
-    lib = region.lib
-    with mock.patch.object(region, "lib", FullDisk()):
+    with mock.patch.object(region, "memory", FullDisk()):
         store.fill_wheel.clock_went_back(NOW_MS - 10_000, 10_000)
     assert store.dequeue_get.next_wakeup_ms() is not None
     assert pump(store, NOW_MS + 49) == 0
@@ -87,10 +87,9 @@ def test_a_start_that_fails_keeps_no_address_space(disk: Disk, tmp_path: Path) -
 
     class FullDisk:
         def __getattr__(self, name: str) -> object:
-            return (lambda *_: -errno.ENOSPC) if name == "tw_allocate" else getattr(lib, name)
+            return (lambda *_: -errno.ENOSPC) if name == "allocate" else getattr(memory, name)
 
-    lib = region.lib
-    with mock.patch.object(region, "lib", FullDisk()):
+    with mock.patch.object(region, "memory", FullDisk()):
         for _ in range(3):
             with pytest.raises(DiskFull):
                 opened(disk, tmp_path, "another")

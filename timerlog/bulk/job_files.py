@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import crc32c, ffi, lib
+from tickwheel_native import crc32c, memory
 from timerlog.bulk.write import MANIFEST, MANIFEST_FORMAT, Manifest
 from timerlog.commitlog.segments import pack_segment_header, unpack_segment_header
 from timerlog.errors import DECODE_ERRORS, BadJob, UnsupportedFormat
@@ -36,7 +36,7 @@ class JobFiles:
         self.manifest = _read_manifest(directory)
         self.segments = self.manifest.segments
         self.segment_bytes = self.manifest.plan.segment_bytes
-        self.base: Any = ffi.NULL
+        self.base: Any = memory.NULL
         self._mapped_bytes = 0
 
     @property
@@ -86,14 +86,16 @@ class JobFiles:
     def map(self) -> None:
         """Segment n is at ``base + n * segment_bytes`` then. Raises ``BadJob``, ``OSError``."""
         self._mapped_bytes = self.segment_bytes * len(self.segments)
-        self.base = lib.tw_reserve(self._mapped_bytes)
-        if self.base == ffi.NULL:
+        self.base = memory.reserve(self._mapped_bytes)
+        if self.base == memory.NULL:
             self._mapped_bytes = 0
             raise BadJob("there is no address space for a job of this size")
         for number, path in enumerate(self.paths):
             with self._opened(number) as fd:
                 self._check_file(number, fd)
-                if lib.tw_map_file(self.base, number * self.segment_bytes, fd, 0, self.segment_bytes, 0):
+                if memory.map_file(
+                    self.base, number * self.segment_bytes, fd, 0, self.segment_bytes, writable=False
+                ):
                     raise BadJob(f"{path.name} cannot be mapped")
 
     @contextmanager
@@ -150,7 +152,7 @@ class JobFiles:
 
     def close(self) -> None:
         if self._mapped_bytes:
-            lib.tw_release(self.base, self._mapped_bytes)
+            memory.release(self.base, self._mapped_bytes)
             self._mapped_bytes = 0
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tickwheel_native import Buffer, ffi, lib
+from tickwheel_native import Buffer, ffi, lib, memory
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, pack_segment_header
 from timerlog.errors import BadSettings, DiskFull, LogFailed, StoreError
 from timerlog.files.disk import Disk, SegmentFile
@@ -317,7 +317,7 @@ class CommitLog:
 
     def detach(self, base: int) -> SegmentFile:
         """Takes a segment out of the log, for its file to be deleted: nothing may refer to it any more."""
-        lib.tw_unmap_to_reserved(self.base_pointer, base, self.segment_bytes)
+        memory.unmap_to_reserved(self.base_pointer, base, self.segment_bytes)
         return self._segments.pop(base)
 
     def flush(self) -> int:
@@ -412,4 +412,4 @@ class CommitLog:
 
     def close(self) -> None:
         self.close_files()
-        lib.tw_release(self.base_pointer, ADDRESS_SPACE_BYTES)
+        memory.release(self.base_pointer, ADDRESS_SPACE_BYTES)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tickwheel_native import crc32c, ffi, lib
+from tickwheel_native import crc32c, ffi, lib, memory
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, reserve_log_address_space, unpack_segment_header
 from timerlog.errors import DamagedLog
 from timerlog.files.disk import segment_name
@@ -66,7 +66,7 @@ class LogReader:
 
     def _bytes(self, start: int, end: int) -> bytes:
         """A copy: a broker may be writing there, and numpy does not bear that what it looks at changes."""
-        return bytes(ffi.buffer(ffi.cast("char *", self.base) + start, end - start))
+        return bytes(memory.view(self.base, start, end - start))
 
     def forget_counts(self) -> None:
         """Counts records from 0 again."""
@@ -146,12 +146,12 @@ class MappedLog:
 
     def remap(self, base: int, path: Path) -> None:
         """Takes another file for a segment."""
-        lib.tw_unmap_to_reserved(self.base, base, self.segment_bytes)
+        memory.unmap_to_reserved(self.base, base, self.segment_bytes)
         self._map(base, path)
 
     def drop(self, base: int) -> None:
         """Goes on without a segment."""
-        lib.tw_unmap_to_reserved(self.base, base, self.segment_bytes)
+        memory.unmap_to_reserved(self.base, base, self.segment_bytes)
         del self.reader.sizes[base]
 
     def is_record(self, position: int) -> bool:
@@ -187,7 +187,7 @@ class MappedLog:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size_bytes = min(os.fstat(fd).st_size, self.segment_bytes)
-            result = lib.tw_map_file(self.base, base, fd, 0, size_bytes, 0)
+            result = memory.map_file(self.base, base, fd, 0, size_bytes, writable=False)
         finally:
             os.close(fd)
         if result:
@@ -235,7 +235,7 @@ class MappedLog:
         return sorted(self.reader.sizes)
 
     def bytes_at(self, position: int, count: int) -> bytes:
-        return bytes(ffi.buffer(ffi.cast("char *", self.base) + position, count))
+        return bytes(memory.view(self.base, position, count))
 
     def first_type(self) -> int:
         """The type of the first record; 0 when there is none."""
@@ -246,7 +246,7 @@ class MappedLog:
 
     def close(self) -> None:
         """No byte of it may be read afterwards."""
-        lib.tw_release(self.base, ADDRESS_SPACE_BYTES)
+        memory.release(self.base, ADDRESS_SPACE_BYTES)
 
 
 def _header(path: Path) -> Any:

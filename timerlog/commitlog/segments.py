@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tickwheel_native import crc32c, ffi, lib
+from tickwheel_native import crc32c, memory
 from timerlog.errors import NoAddressSpace, UnsupportedFormat
 from timerlog.files.disk import Disk
 from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES
@@ -53,9 +53,11 @@ def unpack_segment_header(data: bytes) -> SegmentHeader | None:
 
 
 def reserve_log_address_space() -> Any:
-    base = lib.tw_reserve(ADDRESS_SPACE_BYTES)
-    if base == ffi.NULL:
-        raise NoAddressSpace(f"cannot reserve address space for the log: {os.strerror(ffi.errno)}")
+    base = memory.reserve(ADDRESS_SPACE_BYTES)
+    if base == memory.NULL:
+        raise NoAddressSpace(
+            f"cannot reserve address space for the log: {os.strerror(memory.reserve_errno())}"
+        )
     return base
 
 
@@ -66,8 +68,8 @@ def read_segment_header(disk: Disk, base_pointer: Any, base: int) -> SegmentHead
         if file.size_bytes < SEGMENT_HEADER_BYTES:
             return None
         file.map_into(base_pointer, 0, 4096)
-        data = bytes(ffi.buffer(ffi.cast("char *", base_pointer), SEGMENT_HEADER_BYTES))
-        lib.tw_unmap_to_reserved(base_pointer, 0, 4096)
+        data = bytes(memory.view(base_pointer, 0, SEGMENT_HEADER_BYTES))
+        memory.unmap_to_reserved(base_pointer, 0, 4096)
     finally:
         file.close()
     return unpack_segment_header(data)
@@ -80,9 +82,9 @@ def is_unused(disk: Disk, base_pointer: Any, base: int) -> bool:
         if file.size_bytes == 0:
             return True
         file.map_into(base_pointer, 0, file.size_bytes)
-        content = np.frombuffer(ffi.buffer(ffi.cast("char *", base_pointer), file.size_bytes), np.uint8)
+        content = np.frombuffer(memory.view(base_pointer, 0, file.size_bytes), np.uint8)
         unused = not content.any()
-        lib.tw_unmap_to_reserved(base_pointer, 0, file.size_bytes)
+        memory.unmap_to_reserved(base_pointer, 0, file.size_bytes)
         return unused
     finally:
         file.close()

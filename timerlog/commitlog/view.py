@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import ffi, lib, memory
 from timerlog.commitlog.reader import END_RECORD, LogReader
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, reserve_log_address_space
 from timerlog.files.disk import segment_name
@@ -78,13 +78,13 @@ class LogView:
     def __init__(self, directory: Path, segment_bytes: int) -> None:
         self._directory, self._segment_bytes = directory, segment_bytes
         self._base = reserve_log_address_space()
-        flat = np.frombuffer(ffi.buffer(ffi.cast("char *", self._base), ADDRESS_SPACE_BYTES), np.uint8)
+        flat = np.frombuffer(memory.view(self._base, 0, ADDRESS_SPACE_BYTES), np.uint8)
         self._words = flat.view("<u8")
         self._bytes = flat.data
         self._ends: dict[int, int] = {}
 
     def close(self) -> None:
-        lib.tw_release(self._base, ADDRESS_SPACE_BYTES)
+        memory.release(self._base, ADDRESS_SPACE_BYTES)
 
     def records(self, ids: Int64Array, rows: Array) -> Records:
         """Finds the records of messages. What they say is checked against the rows, their checksum is not."""
@@ -214,7 +214,7 @@ class LogView:
         try:
             size = min(os.fstat(fd).st_size, self._segment_bytes)
             if size:
-                mapped(lib.tw_map_file(self._base, base, fd, 0, size, 0), path)
+                mapped(memory.map_file(self._base, base, fd, 0, size, writable=False), path)
         finally:
             os.close(fd)
         return base + size

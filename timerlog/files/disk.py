@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tickwheel_native import Buffer, lib
+from tickwheel_native import Buffer, memory
 from timerlog.errors import DiskFull, LogFailed, NoDataDirectory, TooManyOpenFiles
 
 #: Of a data directory.
@@ -145,7 +145,7 @@ class FileSegment:
     def allocate(self, end: int) -> None:
         if end <= self.size_bytes:
             return
-        result = lib.tw_allocate(self._fd, self.size_bytes, end - self.size_bytes)
+        result = memory.allocate(self._fd, self.size_bytes, end - self.size_bytes)
         if result:
             _raise_allocation(result, self._path.name)
         self.size_bytes = end
@@ -174,7 +174,7 @@ class FileSegment:
         self.size_bytes = end
 
     def map_into(self, base: Any, offset: int, span_bytes: int) -> None:
-        result = lib.tw_map_file(base, offset, self._fd, 0, span_bytes, 0)
+        result = memory.map_file(base, offset, self._fd, 0, span_bytes, writable=False)
         if result:
             raise OSError(-result, f"cannot map {self._path.name}: {os.strerror(-result)}")
 

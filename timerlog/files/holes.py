@@ -9,11 +9,10 @@ not written again; a stray write would stay in memory.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import memory
 
 PAGE_BYTES: Final = 4096
 #: In a process. Each costs two of the 65,530 mappings that it may have; what is more is not given back.
@@ -41,7 +40,7 @@ class Holes:
         before = self._count_pieces(first, last)
         if Holes._pieces_in_all >= MOST_PIECES and not self._touches(first, last):
             return False
-        if lib.tw_cover(self._base, start, end - start, not Holes.are_read_only):
+        if memory.cover(self._base, start, end - start, writable=not Holes.are_read_only):
             return False
         self._is_covered[first:last] = b"\1" * (last - first)
         self._count(self._count_pieces(first, last) - before)
@@ -87,16 +86,13 @@ class Holes:
 
 def reading_fills(fd: int) -> bool:
     """Whether holes of an open file have to be covered."""
-    return bool(lib.tw_reading_fills_holes(fd))
+    return memory.reading_fills_holes(fd)
 
 
 def find_holes(fd: int, end: int, *, is_own: bool) -> Iterator[tuple[int, int]]:
     """Where a file has no disk blocks. Not ``is_own``, of a file that somebody else writes: also where it was never
     written. Raises ``OSError``."""
-    at, ranges = ffi.new("uint64_t *"), ffi.new("uint64_t[]", 2 * _FOUND)
-    while at[0] < end:
-        found = int(lib.tw_find_holes(fd, at, end, is_own, _FOUND, ranges))
-        if found < 0:
-            raise OSError(-found, os.strerror(-found))
-        for number in range(found):
-            yield int(ranges[2 * number]), int(ranges[2 * number + 1])
+    at = 0
+    while at < end:
+        at, found = memory.find_holes(fd, at, end, _FOUND, is_own=is_own)
+        yield from found

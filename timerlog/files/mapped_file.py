@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import memory
 from timerlog.errors import DiskFull, NoAddressSpace, StoreError
 from timerlog.files.disk import open_file
 from timerlog.files.held_space import Lender, allocate_lent
@@ -48,8 +48,8 @@ class Region:
         self.allocated_bytes = 0
         # Without a path: an unlinked file in memory; the same calls, no disk.
         self._memory_fd = os.memfd_create("tickwheel-region", os.MFD_CLOEXEC) if path is None else -1
-        self._base = lib.tw_reserve(reserve_bytes)
-        if self._base == ffi.NULL:
+        self._base = memory.reserve(reserve_bytes)
+        if self._base == memory.NULL:
             raise NoAddressSpace(f"cannot reserve {reserve_bytes} bytes of address space for {path}")
         #: None where holes may be read.
         self._holes: Holes | None = None
@@ -89,14 +89,16 @@ class Region:
     @property
     def address(self) -> int:
         """The address of byte 0; constant for the life of the region."""
-        return int(ffi.cast("uintptr_t", self._base))
+        return memory.number_of(self._base)
 
     @property
     def pointer(self) -> Any:
         return self._base
 
     def _map(self, fd: int, start: int, end: int) -> None:
-        _check(lib.tw_map_file(self._base, start, fd, start, end - start, 1), f"mapping {self.path}")
+        _check(
+            memory.map_file(self._base, start, fd, start, end - start, writable=True), f"mapping {self.path}"
+        )
         self.allocated_bytes = end
 
     def _cover_holes(self, fd: int, size: int) -> None:
@@ -133,7 +135,7 @@ class Region:
 
     def _allocate(self, fd: int, target: int) -> None:
         start = self.allocated_bytes
-        _check(lib.tw_allocate(fd, start, target - start), f"growing {self.path}")
+        _check(memory.allocate(fd, start, target - start), f"growing {self.path}")
 
     def _allocate_least(self, fd: int, target: int) -> None:
         if not self._has_room(fd, target):
@@ -157,7 +159,7 @@ class Region:
     def clear(self) -> None:
         """Gives everything back and starts anew with an empty file."""
         if self.allocated_bytes:
-            _check(lib.tw_unmap_to_reserved(self._base, 0, self.allocated_bytes), f"clearing {self.path}")
+            _check(memory.unmap_to_reserved(self._base, 0, self.allocated_bytes), f"clearing {self.path}")
         if self._holes is not None:
             self._holes.forget()
         with self._file() as fd:
@@ -167,7 +169,7 @@ class Region:
     def array(self, dtype: npt.DTypeLike, offset_bytes: int, count: int) -> npt.NDArray[Any]:
         """A numpy array over ``count`` items at ``offset_bytes``; they must be allocated before they are touched."""
         itemsize = np.dtype(dtype).itemsize
-        buffer = ffi.buffer(ffi.cast("char *", self._base) + offset_bytes, itemsize * count)
+        buffer = memory.view(self._base, offset_bytes, itemsize * count)
         return np.frombuffer(buffer, dtype=dtype)
 
     def free(self, start: int, end: int) -> None:
@@ -202,15 +204,18 @@ class Region:
         ``DiskFull``."""
         with self._file() as fd:
             if self._holes is None:
-                _check(lib.tw_allocate(fd, start, end - start), f"refilling {self.path}")
+                _check(memory.allocate(fd, start, end - start), f"refilling {self.path}")
             else:
                 self._fill_holes(fd, self._holes, start, end)
 
     def _fill_holes(self, fd: int, holes: Holes, start: int, end: int) -> None:
         """Only them: on tmpfs, what does not fit takes blocks away that were there and not yet written."""
         for first, last in holes.within(start // PAGE_BYTES * PAGE_BYTES, -(-end // PAGE_BYTES) * PAGE_BYTES):
-            _check(lib.tw_allocate(fd, first, last - first), f"refilling {self.path}")
-            _check(lib.tw_map_file(self._base, first, fd, first, last - first, 1), f"mapping {self.path}")
+            _check(memory.allocate(fd, first, last - first), f"refilling {self.path}")
+            _check(
+                memory.map_file(self._base, first, fd, first, last - first, writable=True),
+                f"mapping {self.path}",
+            )
             holes.uncovered(first, last)
 
     def write_back(self, start: int, end: int) -> None:
@@ -223,19 +228,19 @@ class Region:
         except OSError:
             return  # its topic was deleted, or clients have all open files: the system writes it some day
         try:
-            lib.tw_write_back(fd, start, end - start)
+            memory.write_back(fd, start, end - start)
         finally:
             os.close(fd)
 
     def _punch_hole(self, fd: int, start: int, end: int) -> None:
-        result = lib.tw_punch_hole(fd, start, end - start)
+        result = memory.punch_hole(fd, start, end - start)
         if result != -errno.EOPNOTSUPP:  # a file system without holes keeps the space; nothing else is wrong
             _check(result, f"freeing part of {self.path or 'memory'}")
 
     def sync(self) -> None:
         """Writes every change to the disk."""
         if self.allocated_bytes:
-            _check(lib.tw_sync_map(self._base, self.allocated_bytes), f"syncing {self.path}")
+            _check(memory.sync_map(self._base, self.allocated_bytes), f"syncing {self.path}")
             with self._file() as fd:
                 os.fsync(fd)
 
@@ -246,7 +251,7 @@ class Region:
 
     @property
     def is_open(self) -> bool:
-        return bool(self._base != ffi.NULL)
+        return bool(self._base != memory.NULL)
 
     def delete(self) -> None:
         """Closes the region and deletes its file."""
@@ -256,9 +261,9 @@ class Region:
 
     def close(self) -> None:
         """Unmaps the region. No array over it may be touched afterwards."""
-        if self._base != ffi.NULL:
-            lib.tw_release(self._base, self.reserve_bytes)
-            self._base = ffi.NULL
+        if self._base != memory.NULL:
+            memory.release(self._base, self.reserve_bytes)
+            self._base = memory.NULL
             if self._holes is not None:
                 self._holes.forget()
         if self._memory_fd >= 0:
@@ -272,7 +277,7 @@ class Mapping:
 
     def __init__(self, path: Path) -> None:
         self.bytes = 0
-        self._base = ffi.NULL
+        self._base = memory.NULL
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -280,8 +285,8 @@ class Mapping:
         try:
             size = os.fstat(fd).st_size // PAGE_BYTES * PAGE_BYTES
             if size:
-                self._base = reserved(lib.tw_reserve(size), path)
-                mapped(lib.tw_map_file(self._base, 0, fd, 0, size, 0), path)
+                self._base = reserved(memory.reserve(size), path)
+                mapped(memory.map_file(self._base, 0, fd, 0, size, writable=False), path)
                 self.bytes = size
                 self._cover_holes(fd, path)
         finally:
@@ -292,28 +297,28 @@ class Mapping:
         written yet is covered, too: it is behind all that a reader asks for, or not touched at this moment."""
         if reading_fills(fd):
             for start, end in islice(find_holes(fd, self.bytes, is_own=False), MOST_PIECES):
-                mapped(lib.tw_cover(self._base, start, end - start, 0), path)
+                mapped(memory.cover(self._base, start, end - start, writable=False), path)
 
     def items(self, dtype: np.dtype[Any], magic: bytes, log_id: int) -> npt.NDArray[Any]:
         """The items behind the header page. Raises ``StoreError`` when it is not the table that is meant."""
         if not self.bytes:
             return np.empty(0, dtype)
-        page = bytes(ffi.buffer(ffi.cast("char *", self._base), TABLE_HEADER.size))
+        page = bytes(memory.view(self._base, 0, TABLE_HEADER.size))
         if page != TABLE_HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id):
             raise StoreError(f"{magic.decode()} does not belong to this log")
         count = (self.bytes - HEADER_BYTES) // dtype.itemsize
-        buffer = ffi.buffer(ffi.cast("char *", self._base) + HEADER_BYTES, count * dtype.itemsize)
+        buffer = memory.view(self._base, HEADER_BYTES, count * dtype.itemsize)
         return np.frombuffer(buffer, dtype)
 
     def close(self) -> None:
         if self.bytes:
-            lib.tw_release(self._base, self.bytes)
+            memory.release(self._base, self.bytes)
             self.bytes = 0
 
 
 def reserved(base: Any, path: Path) -> Any:
     """Raises ``StoreError`` when there is no address space for a file."""
-    if base == ffi.NULL:
+    if base == memory.NULL:
         raise NoAddressSpace(f"cannot reserve address space for {path.name}")
     return base
 

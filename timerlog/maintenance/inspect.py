@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from tickwheel_native import lib
+from tickwheel_native import memory
 from timerlog.commitlog.reader import END_OF_RANGE, END_RECORD, REASONS, ZEROS, LogReader
 from timerlog.commitlog.segments import (
     ADDRESS_SPACE_BYTES,
@@ -102,7 +102,7 @@ def _read_log(directory: Path, disk: Disk) -> InspectReport:
             if attempt == _ATTEMPTS - 1:
                 raise
         finally:
-            lib.tw_release(base, ADDRESS_SPACE_BYTES)
+            memory.release(base, ADDRESS_SPACE_BYTES)
     return report
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import ffi, lib, memory
 from timerlog.commitlog.log import CONTROL_RESERVE_BYTES, CommitLog
 from timerlog.commitlog.reader import END_RECORD, LogReader, damaged_at
 from timerlog.commitlog.segments import (
@@ -79,7 +79,7 @@ def open_directory(
     """Opens or creates the store's files. Raises ``DamagedLog``, ``DiskFull``, ``UnsupportedFormat``."""
     with ExitStack() as undo:  # what to close when opening fails half-way
         base = reserve_log_address_space()
-        undo.callback(lib.tw_release, base, ADDRESS_SPACE_BYTES)
+        undo.callback(memory.release, base, ADDRESS_SPACE_BYTES)
         headers = {segment: read_segment_header(disk, base, segment) for segment in disk.segments()}
         if any(headers.values()):
             opened = _Recovery(directory, disk, settings, base, _without_purged(disk, headers), undo).run()
@@ -257,7 +257,7 @@ class _Recovery:
     def _first_record(self) -> int:
         first = min(self.headers) + SEGMENT_HEADER_BYTES
         is_long_enough = self.sizes[min(self.headers)] >= SEGMENT_HEADER_BYTES + RECORD_HEAD_BYTES
-        kind = ffi.cast("uint8_t *", self.base)[first + 8] if is_long_enough else 0
+        kind = memory.view(self.base, first + 8, 1)[0] if is_long_enough else 0
         if min(self.headers) > 0 and kind != RecordType.BASE:
             raise DamagedLog(
                 f"the start of the CommitLog, before {segment_name(min(self.headers))}, is missing"

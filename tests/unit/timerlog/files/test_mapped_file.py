@@ -9,6 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from tickwheel_native import memory
 from timerlog.errors import DiskFull, StoreError
 from timerlog.files import mapped_file as region_module
 from timerlog.files.holes import PAGE_BYTES
@@ -58,10 +59,9 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     class FullDisk:
         def __getattr__(self, name: str) -> object:
-            return (lambda *_: -28) if name == "tw_allocate" else getattr(lib, name)
+            return (lambda *_: -28) if name == "allocate" else getattr(memory, name)
 
-    lib = region_module.lib
-    monkeypatch.setattr(region_module, "lib", FullDisk())
+    monkeypatch.setattr(region_module, "memory", FullDisk())
     with pytest.raises(DiskFull):
         small.ensure(MIB)
     assert small.allocated_bytes == before
@@ -76,7 +76,7 @@ class _NoHoles:
     def __init__(self, code: int) -> None:
         self._code = code
 
-    def tw_punch_hole(self, _fd: int, _start: int, _bytes: int) -> int:
+    def punch_hole(self, _fd: int, _start: int, _bytes: int) -> int:
         return -self._code
 
 
@@ -85,10 +85,10 @@ def test_a_file_system_without_holes_keeps_the_space(tmp_path: Path, monkeypatch
     region.ensure(PAGE_BYTES)
     region.array("u1", 0, PAGE_BYTES)[:] = 7
     with monkeypatch.context() as patched:
-        patched.setattr("timerlog.files.mapped_file.lib", _NoHoles(errno.EOPNOTSUPP))
+        patched.setattr("timerlog.files.mapped_file.memory", _NoHoles(errno.EOPNOTSUPP))
         region.punch(0, PAGE_BYTES)
         assert (region.array("u1", 0, PAGE_BYTES) == 7).all()
-        patched.setattr("timerlog.files.mapped_file.lib", _NoHoles(errno.EIO))
+        patched.setattr("timerlog.files.mapped_file.memory", _NoHoles(errno.EIO))
         with pytest.raises(OSError, match="freeing part of"):
             region.free(0, PAGE_BYTES)
     region.free(0, PAGE_BYTES)

@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from tickwheel_native import Buffer, ffi, lib, memory
+from tickwheel_native import Buffer, ffi, memory
+from tickwheel_native import log as native_log
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, pack_segment_header
 from timerlog.errors import BadSettings, DiskFull, LogFailed, StoreError
 from timerlog.files.disk import Disk, SegmentFile
@@ -95,7 +96,7 @@ class CommitLog:
         self._staging = np.empty(capacity, np.uint8)
         self.native.staging = ffi.cast("uint8_t *", self._staging.ctypes.data)
         self.native.staging_capacity = capacity
-        self.native.log = ffi.cast("const uint8_t *", self.base_pointer)
+        native_log.read_from(self.native, self.base_pointer)
 
     def attach(self, base: int, file: SegmentFile) -> None:
         """Makes an existing segment readable."""
@@ -173,14 +174,14 @@ class CommitLog:
 
     def append(self, record: RecordType, aux: int, payload: Buffer) -> int:
         """Stages one control record; returns its position. Raises ``DiskFull`` when even the reserve is used up."""
-        data = ffi.from_buffer("uint8_t[]", payload)
-        position = int(lib.tw_log_append(self.native, record, aux, data, len(data)))
+        position = native_log.append(self.native, record, aux, payload)
         if position < 0:
             self.flush()
-            self.make_room(len(data) + 2 * RECORD_HEAD_BYTES, reserve=0)
-            position = int(lib.tw_log_append(self.native, record, aux, data, len(data)))
+            size_bytes = memoryview(payload).nbytes
+            self.make_room(size_bytes + 2 * RECORD_HEAD_BYTES, reserve=0)
+            position = native_log.append(self.native, record, aux, payload)
             if position < 0:
-                raise StoreError(f"a control record of {len(data)} bytes does not fit into a segment")
+                raise StoreError(f"a control record of {size_bytes} bytes does not fit into a segment")
         self._dirty = True
         return position
 
@@ -274,8 +275,7 @@ class CommitLog:
     def _take_over(self, bases: Sequence[int], payload: bytes) -> None:
         for base in bases:
             self.attach(base, self.disk.open_segment(base, create=False))
-        data = ffi.from_buffer("uint8_t[]", payload)
-        lib.tw_log_append(self.native, RecordType.ADOPTED, 0, data, len(data))
+        native_log.append(self.native, RecordType.ADOPTED, 0, payload)
 
     def _roll(self, base: int, bytes_needed: int, before_end: Callable[[], None] = lambda: None) -> None:
         payload = self.base_payload() if self.base_payload is not None else b""
@@ -285,7 +285,7 @@ class CommitLog:
         self.create_segment(base + self.segment_bytes, rest + len(payload))
         before_end()
         self.native.segment_end += RECORD_HEAD_BYTES
-        lib.tw_log_append(self.native, RecordType.END, 0, ffi.NULL, 0)
+        native_log.append(self.native, RecordType.END, 0)
         self._dirty = True
         self.flush()
         self.native.staging_position = base + self.segment_bytes + SEGMENT_HEADER_BYTES
@@ -295,8 +295,7 @@ class CommitLog:
 
     def _write_base(self, payload: bytes) -> None:
         if payload:
-            data = ffi.from_buffer("uint8_t[]", payload)
-            lib.tw_log_append(self.native, RecordType.BASE, 0, data, len(data))
+            native_log.append(self.native, RecordType.BASE, 0, payload)
             self.flush()
             self._dirty = True
 

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from tickwheel_native import crc32c, ffi, lib, memory
+from tickwheel_native import crc32c, memory
+from tickwheel_native import log as native_log
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, reserve_log_address_space, unpack_segment_header
 from timerlog.errors import DamagedLog
 from timerlog.files.disk import segment_name
@@ -53,16 +54,12 @@ class LogReader:
     base: Any
     segment_bytes: int
     sizes: dict[int, int]  # base → size in bytes, of the segments with a whole header
-    counts: Any = field(default_factory=lambda: ffi.new("uint64_t[256]"))
+    counts: Any = field(default_factory=native_log.new_counts)
 
     def verify(self, position: int) -> tuple[int, int]:
         """Returns (position of the first record that is not whole, reason) within the position's segment."""
         segment = position // self.segment_bytes * self.segment_bytes
-        reason = ffi.new("int32_t *")
-        log = ffi.cast("uint8_t *", self.base)
-        end = segment + self.sizes[segment]
-        stop = int(lib.tw_log_verify(log, position, end, self.counts, reason))
-        return stop, int(reason[0])
+        return native_log.verify(self.base, position, segment + self.sizes[segment], self.counts)
 
     def _bytes(self, start: int, end: int) -> bytes:
         """A copy: a broker may be writing there, and numpy does not bear that what it looks at changes."""
@@ -70,7 +67,7 @@ class LogReader:
 
     def forget_counts(self) -> None:
         """Counts records from 0 again."""
-        self.counts = ffi.new("uint64_t[256]")
+        self.counts = native_log.new_counts()
 
     def garbage_behind(self, position: int) -> int:
         """How many bytes behind ``position`` in its segment reach to the last one that is not zero."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import ffi, lib, memory
+from tickwheel_native import memory, scan
 from timerlog.commitlog.reader import END_RECORD, LogReader
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, reserve_log_address_space
 from timerlog.files.disk import segment_name
@@ -30,7 +30,6 @@ from timerlog.layout import (
 )
 
 _SCANNED: Final = 65_536
-_SCAN_FULL: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +90,8 @@ class LogView:
         positions = rows["position"].astype(np.int64)
         sizes = rows["record_bytes"].astype(np.int64)
         readable = (sizes >= MESSAGE_HEAD_BYTES) & (positions + sizes <= self._readable_ends(positions))
-        count = len(ids)
-        is_whole, lengths = np.empty(count, np.uint8), np.empty((4, count), np.int64)
-        lib.tw_message_parts(
-            ffi.cast("uint8_t *", self._base),
-            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(ids, np.int64)),
-            ffi.from_buffer("uint64_t[]", positions),
-            ffi.from_buffer("uint64_t[]", np.where(readable, sizes, 0)),
-            count,
-            ffi.from_buffer("uint8_t[]", is_whole),
-            ffi.from_buffer("int64_t[]", lengths),
-        )
-        return Records(is_whole.view(np.bool_), positions, *lengths)
+        is_whole, lengths = scan.message_parts(self._base, ids, positions, np.where(readable, sizes, 0))
+        return Records(is_whole, positions, *lengths)
 
     def map_more(self, positions: Int64Array) -> bool:
         """Maps what the segments of some positions have grown by; whether there was any."""
@@ -121,26 +110,12 @@ class LogView:
     def gather(self, starts: Int64Array, sizes: Int64Array) -> npt.NDArray[np.uint8]:
         """Pieces that ``records`` has found, one behind the other."""
         gathered = np.empty(int(sizes.sum()), np.uint8)
-        lib.tw_gather(
-            ffi.cast("uint8_t *", self._base),
-            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(starts)),
-            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(sizes)),
-            len(starts),
-            ffi.from_buffer("uint8_t[]", gathered),
-        )
+        scan.gather(self._base, starts, sizes, gathered)
         return gathered
 
     def are_right(self, positions: Int64Array, sizes: Int64Array) -> npt.NDArray[np.bool_]:
         """Whether each of the records that ``records`` has found matches its checksum."""
-        right = np.empty(len(positions), np.uint8)
-        lib.tw_check_records(
-            ffi.cast("uint8_t *", self._base),
-            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(positions)),
-            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(sizes)),
-            len(positions),
-            ffi.from_buffer("uint8_t[]", right),
-        )
-        return right.astype(bool)
+        return scan.check_records(self._base, positions, sizes)
 
     def heads(self, positions: Int64Array) -> Array:
         """The heads of records that ``scan`` has found."""
@@ -163,24 +138,21 @@ class LogView:
         and says where those of the ``wanted`` types lie (None: all but END), some at a time; the last part has a
         ``reason``. Inside a record of records, ``end`` is its end."""
         types = bytes(wanted is None or kind in wanted for kind in range(256))
-        found, reason = ffi.new("uint64_t *"), ffi.new("int32_t *")
         while True:
             base = position // self._segment_bytes * self._segment_bytes
             position = max(position, base + SEGMENT_HEADER_BYTES)
             positions = np.empty(_SCANNED, np.uint64)
-            stop = lib.tw_log_scan(
-                ffi.cast("uint8_t *", self._base), position, min(self._end(base), end), types, len(positions),
-                ffi.from_buffer("uint64_t[]", positions), found, reason,
-            )  # fmt: skip
-            here = positions[: found[0]].astype(np.int64)
-            position = int(stop)
-            if reason[0] == END_RECORD and base + self._segment_bytes < end:
+            position, found, reason = scan.scan(
+                self._base, position, min(self._end(base), end), types, positions
+            )
+            here = positions[:found].astype(np.int64)
+            if reason == END_RECORD and base + self._segment_bytes < end:
                 yield Scanned(here, position, None)
                 position = base + self._segment_bytes
-            elif reason[0] == _SCAN_FULL:
+            elif reason == scan.FULL:
                 yield Scanned(here, position, None)
             else:
-                yield Scanned(here, position, int(reason[0]))
+                yield Scanned(here, position, reason)
                 return
 
     def marked_behind(self, position: int) -> int:

@@ -71,13 +71,16 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _NoHoles:
-    """The native library on a file system that cannot punch holes."""
+    """Files of a file system that cannot punch holes."""
 
     def __init__(self, code: int) -> None:
         self._code = code
 
     def punch_hole(self, _fd: int, _start: int, _bytes: int) -> int:
         return -self._code
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(memory, name)
 
 
 def test_a_file_system_without_holes_keeps_the_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.order import LongestFirst, longest_first
-from tests.support.profile import CI, PROFILE, SOAK, amount
+from tests.support.profile import CI, PROFILE, SOAK, amount, today
 from tests.support.run_folder import RunFolder
 from timerlog.files.holes import Holes
 
@@ -42,6 +42,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     folder = session.config.stash.get(_FOLDER, None)
     if folder is not None:
         folder.end(keep=session.testsfailed > 0)
+
+
+def pytest_report_header() -> str:
+    """What repeats this run on another day."""
+    return f"tickwheel: TICKWHEEL_PROFILE={PROFILE} TICKWHEEL_DAY={today()}"
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -59,10 +59,17 @@ class Broker:
         )
         self.receive_room = ReceiveRoom(settings.max_receive_bytes)
         self.queries = Queries(
-            store, clock, settings.max_frame_bytes, self.commit.tell, self.counters.refusal
+            store.log,
+            store.tables,
+            clock,
+            settings.max_frame_bytes,
+            self.commit.tell,
+            self.counters.refusal,
         )
-        self.forecasts = Forecasts(store, clock)
-        self.delivery = Delivery(store, clock, nursery, self._deliver, self.commit.be_patient)
+        self.forecasts = Forecasts(store.look, clock)
+        self.delivery = Delivery(
+            store.deliver, store.groups, store.holders, clock, nursery, self._deliver, self.commit.be_patient
+        )
         self.services = Services(
             store,
             clock,
@@ -80,10 +87,18 @@ class Broker:
             StepRunner(self.commit, runner),
             self.services.timers_changed,
         )
-        self.readers = Readers(store, clock, self.commit.mark_dirty)
+        self.readers = Readers(store.groups, clock, self.commit.mark_dirty)
         self.housekeeping = Housekeeping(store, clock, self.readers, self.services.timers_changed)
         self.subscriptions = Subscriptions(
-            store, clock, self.commit, self.delivery, self.readers, self.lifetime
+            store.groups,
+            store.holders,
+            store.deliver,
+            store.settle,
+            clock,
+            self.commit,
+            self.delivery,
+            self.readers,
+            self.lifetime,
         )
 
     async def run(self) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -21,10 +20,9 @@ from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import advice_for
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.rate import RateLimiter
+from timerlog.engine.deliver import Deliver as Leases
+from timerlog.engine.groups import Groups, Holders
 from timerlog.errors import DiskFull
-
-if TYPE_CHECKING:
-    from timerlog.store import Store
 
 FRAME_TARGET_BYTES = 1 << 20
 """A DELIVER frame is filled up to about this size; one message alone may be larger."""
@@ -106,15 +104,17 @@ class Dispatcher:
 
     def __init__(
         self,
-        store: Store,
+        leases: Leases,
+        holders: Holders,
         clock: Clock,
         group_id: int,
         deliver: Deliver,
         limiter: Callable[[float], RateLimiter],
     ) -> None:
-        """`deliver` takes each frame; `limiter` gives the bucket, for the rate that holds now, which this group shares
-        with its other shards."""
-        self._store = store
+        """`leases` gives messages out to `holders`; `deliver` takes each frame; `limiter` gives the bucket, for the
+        rate that holds now, which this group shares with its other shards."""
+        self._leases = leases
+        self._holders = holders
         self._clock = clock
         self._group_id = group_id
         self._deliver = deliver
@@ -171,7 +171,7 @@ class Dispatcher:
 
     def turn(self) -> bool:
         """Offer each subscription one frame. True if it is worth to come again at once."""
-        limits = self._store.deliver.limits(self._group_id)
+        limits = self._leases.limits(self._group_id)
         if limits.is_paused:
             return False
         limiter = self._limiter(limits.rate) if limits.rate else None
@@ -204,13 +204,11 @@ class Dispatcher:
         if subscription.outgoing.is_full:
             subscription.outgoing.when_low(self.wake)
             return 0
-        return min(
-            subscription.credit - self._store.holders.outstanding(subscription.holder), subscription.batch
-        )
+        return min(subscription.credit - self._holders.outstanding(subscription.holder), subscription.batch)
 
     def _fetch(self, subscription: Subscription, room: int) -> bytes | None:
         try:
-            return self._store.deliver.fetch(
+            return self._leases.fetch(
                 self._group_id,
                 subscription.holder,
                 subscription.number,
@@ -229,7 +227,9 @@ class Delivery:
 
     def __init__(
         self,
-        store: Store,
+        leases: Leases,
+        groups: Groups,
+        holders: Holders,
         clock: Clock,
         nursery: trio.Nursery,
         deliver: Deliver,
@@ -238,36 +238,38 @@ class Delivery:
         """`deliver` sends a DELIVER frame to a subscription as soon as its leases are durable; `on_wake` is called when
         a dispatcher may be about to lease something."""
         self._on_wake = on_wake
-        self._store = store
+        self._leases = leases
+        self._groups = groups
+        self._holders = holders
         self._clock = clock
         self._nursery = nursery
         self._deliver = deliver
         self._dispatchers: dict[int, Dispatcher] = {}
         self._limiters: dict[tuple[int, str], RateLimiter] = {}
         self._rate_owners: dict[int, tuple[int, str]] = {}
-        self._holders: dict[int, Subscription] = {}
+        self._by_holder: dict[int, Subscription] = {}
         self._is_stopped = False
         self.subscribers = 0
 
     def subscribers_of(self, group_id: int) -> int:
         """How many subscriptions a group has."""
-        parts = self._store.groups.parts_of(group_id)
+        parts = self._groups.parts_of(group_id)
         return max(self._dispatchers[part].subscribers if part in self._dispatchers else 0 for part in parts)
 
     @property
     def subscriptions(self) -> Iterable[Subscription]:
         """All that are delivered to."""
-        return self._holders.values()
+        return self._by_holder.values()
 
     def holder_of(self, holder: int) -> Subscription | None:
         """The subscription that holds messages under this number."""
-        return self._holders.get(holder)
+        return self._by_holder.get(holder)
 
     def add(self, subscription: Subscription) -> None:
         """Start delivering to a subscription."""
         subscription.is_started = True
         self.subscribers += 1
-        self._holders[subscription.holder] = subscription
+        self._by_holder[subscription.holder] = subscription
         for group_id in subscription.group_ids:
             self._add_to(group_id, subscription)
 
@@ -276,9 +278,9 @@ class Delivery:
         if dispatcher is not None:
             dispatcher.add(subscription)
             return
-        owner = self._rate_owners[group_id] = self._store.deliver.rate_owner(group_id)
+        owner = self._rate_owners[group_id] = self._leases.rate_owner(group_id)
         limiter = partial(self._limiter, *owner)
-        dispatcher = Dispatcher(self._store, self._clock, group_id, self._deliver, limiter)
+        dispatcher = Dispatcher(self._leases, self._holders, self._clock, group_id, self._deliver, limiter)
         dispatcher.add(subscription)
         self._dispatchers[group_id] = dispatcher
         if not self._is_stopped:
@@ -298,7 +300,7 @@ class Delivery:
             return
         subscription.is_started = False
         self.subscribers -= 1
-        self._holders.pop(subscription.holder, None)
+        self._by_holder.pop(subscription.holder, None)
         for group_id in subscription.group_ids:
             dispatcher = self._dispatchers[group_id]
             dispatcher.remove(subscription)
@@ -319,7 +321,7 @@ class Delivery:
 
     def wake_group(self, group_id: int) -> None:
         """This group has new work or new credit."""
-        for part in self._store.groups.parts_of(group_id):
+        for part in self._groups.parts_of(group_id):
             dispatcher = self._dispatchers.get(part)
             if dispatcher is not None:
                 self._on_wake()
@@ -327,7 +329,7 @@ class Delivery:
 
     def wake_holder(self, holder: int) -> None:
         """A subscription has new credit, perhaps in several groups."""
-        subscription = self._holders.get(holder)
+        subscription = self._by_holder.get(holder)
         for group_id in subscription.group_ids if subscription is not None else ():
             self.wake_group(group_id)
 

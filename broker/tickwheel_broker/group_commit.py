@@ -14,16 +14,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import outcome
 import trio
 
 from tickwheel_broker.bell import Bell
+from timerlog.commitlog.log import CommitLog, SyncTicket
 from timerlog.tables.lateness import Histogram
-
-if TYPE_CHECKING:
-    from timerlog.store import Store
 
 LAZY_SYNC_S = 0.01
 """Ticks and the like, which nobody waits for, are synced this late at most; until then they share a sync with others.
@@ -58,6 +56,21 @@ Durability = Literal["always", "interval", "os"]
 
 class SyncFailed(Exception):
     """The disk refused to make data durable; the process must end."""
+
+
+class Syncing(Protocol):
+    """What of the engine is made durable."""
+
+    log: CommitLog
+
+    def begin_sync(self) -> SyncTicket | None:
+        """Says what to sync; None when nothing is new."""
+
+    def finish_sync(self, ticket: SyncTicket) -> int:
+        """Takes note that `ticket.run` returned; the durable position."""
+
+    def hand_over(self) -> int:
+        """Hands what is staged to the operating system; the position reached."""
 
 
 class Recipient(Protocol):
@@ -138,7 +151,7 @@ class GroupCommit:
 
     def __init__(
         self,
-        store: Store,
+        store: Syncing,
         runner: SyncRunner,
         on_durable: Callable[[], None],
         *,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sized
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
@@ -22,12 +22,16 @@ from tickwheel_broker import logs
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import advice_for
+from timerlog.engine.look import Look
 from timerlog.errors import DiskFull
 from timerlog.services.batches import DueBatch, ReadyBatch
+from timerlog.services.dequeue_get import DequeueGet
+from timerlog.services.dequeue_get_message import DequeueGetMessage
+from timerlog.services.dequeue_put_message import DequeuePutMessage
+from timerlog.services.enqueue_get import EnqueueGet
+from timerlog.services.enqueue_put import EnqueuePut
 from timerlog.tables.lateness import Lateness
-
-if TYPE_CHECKING:
-    from timerlog.store import Store
+from timerlog.wheel.wheel import TimerWheel
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Sized)
@@ -77,12 +81,24 @@ class Queue(Generic[B]):
         return sum(len(batch) for batch in self.batches)
 
 
+class FiveServices(Protocol):
+    """What of the engine the tasks carry on: each service does a batch when its task calls it."""
+
+    enqueue_get: EnqueueGet
+    enqueue_put: EnqueuePut
+    dequeue_get: DequeueGet
+    dequeue_get_message: DequeueGetMessage
+    dequeue_put_message: DequeuePutMessage
+    wheel: TimerWheel
+    look: Look
+
+
 class Services:
     """The five tasks and the channels between them."""
 
     def __init__(
         self,
-        store: Store,
+        engine: FiveServices,
         clock: Clock,
         *,
         max_backlog_messages: int,
@@ -92,7 +108,7 @@ class Services:
         """`wake_groups` gets the ids of groups that have new work, `mark_dirty` says that records were
         staged.
         """
-        self._store = store
+        self._engine = engine
         self._clock = clock
         self._max_backlog_messages = max_backlog_messages
         self._wake_groups = wake_groups
@@ -130,7 +146,7 @@ class Services:
 
     def timers_changed(self) -> None:
         """Something was put on the wheel: whoever waits for the next event is woken if that comes earlier now."""
-        next_ms = self._store.dequeue_get.next_wakeup_ms()
+        next_ms = self._engine.dequeue_get.next_wakeup_ms()
         if next_ms is not None and (self._wakes_at_ms is None or next_ms < self._wakes_at_ms):
             self._alarm.ring()
 
@@ -144,19 +160,19 @@ class Services:
     @property
     def is_behind(self) -> bool:
         """Whether so much is accepted and not yet on its way that producers must wait."""
-        return self._store.enqueue_get.pending > self._max_backlog_messages
+        return self._engine.enqueue_get.pending > self._max_backlog_messages
 
     def overdue(self, now_ms: int) -> tuple[int, int]:
         """(about how many messages and ends of leases are due and not where they belong, see ``about_due``; by how many
         ms the oldest is late)."""
-        wheel, store = self._store.wheel, self._store
+        wheel, engine = self._engine.wheel, self._engine
         count, late_ms = wheel.about_due(now_ms), now_ms - (wheel.oldest_due_ms(now_ms) or now_ms)
         for batch in (*self.pending.batches, *self.due.batches):
             late = batch.due_ms[batch.due_ms <= now_ms]
             count, late_ms = count + len(late), max(late_ms, now_ms - int(late.min(initial=now_ms)))
         for ready in self.ready.batches:
             count += len(ready)
-            late_ms = max(late_ms, int(store.look.lateness_ms(ready.ids, now_ms).max(initial=0)))
+            late_ms = max(late_ms, int(engine.look.lateness_ms(ready.ids, now_ms).max(initial=0)))
         return count, late_ms
 
     async def wait_for_room(self) -> None:
@@ -165,47 +181,47 @@ class Services:
             await self._backlog_fell.park()
 
     async def _enqueue_get(self) -> None:
-        store = self._store
+        engine = self._engine
         while True:
             await self._durable_moved.wait()
-            while (batch := store.enqueue_get.take(BATCH_MESSAGES)) is not None:
+            while (batch := engine.enqueue_get.take(BATCH_MESSAGES)) is not None:
                 await self.pending.send(batch)
                 if not self.is_behind:
                     self._backlog_fell.unpark_all()
 
     async def _enqueue_put(self) -> None:
-        store, clock = self._store, self._clock
+        engine, clock = self._engine, self._clock
         async for batch in self.pending:
-            already_due = await self._with_room(lambda: store.enqueue_put.link(batch, clock.now_ms()))  # noqa: B023
+            already_due = await self._with_room(lambda: engine.enqueue_put.link(batch, clock.now_ms()))  # noqa: B023
             self.timers_changed()
             if already_due is not None:
                 await self.due.send(already_due)
 
     async def _dequeue_get(self) -> None:
-        store = self._store
+        engine = self._engine
         while True:
-            batch = store.dequeue_get.turn(self._clock.now_ms(), BATCH_MESSAGES)
+            batch = engine.dequeue_get.turn(self._clock.now_ms(), BATCH_MESSAGES)
             if batch is not None:
                 await self.due.send(batch)
             else:
-                self._wakes_at_ms = store.dequeue_get.next_wakeup_ms()
+                self._wakes_at_ms = engine.dequeue_get.next_wakeup_ms()
                 await self._alarm.sleep_until(self._wakes_at_ms)
 
     async def _dequeue_get_message(self) -> None:
         async for batch in self.due:
-            looked_up = self._store.dequeue_get_message.look_up(batch, self._clock.now_ms())
+            looked_up = self._engine.dequeue_get_message.look_up(batch, self._clock.now_ms())
             if len(looked_up.damaged):
                 self.damaged += len(looked_up.damaged)
                 _log.error("messages are damaged and set aside", count=len(looked_up.damaged))
             await self.ready.send(looked_up)
 
     async def _dequeue_put_message(self) -> None:
-        store, clock = self._store, self._clock
+        engine, clock = self._engine, self._clock
         async for batch in self.ready:
-            woken = await self._with_room(lambda: store.dequeue_put_message.move(batch, clock.now_ms()))  # noqa: B023
+            woken = await self._with_room(lambda: engine.dequeue_put_message.move(batch, clock.now_ms()))  # noqa: B023
             self._wake_groups(woken)
             self._mark_dirty()
-            store.look.count_lateness(self.lateness_ms, store.dequeue_put_message.moved_ids, clock.now_ms())
+            engine.look.count_lateness(self.lateness_ms, engine.dequeue_put_message.moved_ids, clock.now_ms())
 
     async def _with_room(self, step: Callable[[], T]) -> T:
         """Do one step of a service; on a full disk nothing of it happened, so it is tried again until there

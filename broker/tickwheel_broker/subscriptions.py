@@ -18,8 +18,11 @@ from tickwheel_broker.delivery import Delivery, Subscription
 from tickwheel_broker.errors import advice_for
 from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.lifetime import Lifetime
+from tickwheel_broker.net.outgoing import Outgoing
+from timerlog.engine.deliver import Deliver
+from timerlog.engine.groups import Groups, Holders
+from timerlog.engine.settle import Settle
 from timerlog.errors import DiskFull
-from timerlog.store import Store
 
 RELEASE_STEP = 1_024
 """As many messages are given back at once; each may become a dead letter."""
@@ -32,14 +35,20 @@ class Subscriptions:
 
     def __init__(
         self,
-        store: Store,
+        groups: Groups,
+        holders: Holders,
+        leases: Deliver,
+        settle: Settle,
         clock: Clock,
         commit: GroupCommit,
         delivery: Delivery,
         readers: Readers,
         lifetime: Lifetime,
     ) -> None:
-        self._store = store
+        self._groups = groups
+        self._holders = holders
+        self._leases = leases
+        self._settle = settle
         self._clock = clock
         self._commit = commit
         self._delivery = delivery
@@ -48,16 +57,36 @@ class Subscriptions:
         self.held = 0
         """How many there are, also those that are not delivered to yet."""
 
-    def begin(self, subscription: Subscription) -> None:
+    def begin(
+        self, *, number: int, group_id: int, credit: int, batch: int, outgoing: Outgoing
+    ) -> Subscription:
         """There is one more; it is not delivered to before `start`."""
+        subscription = Subscription(
+            number=number,
+            group_id=group_id,
+            group_ids=self._groups.parts_of(group_id),
+            holder=self._holders.acquire(group_id),
+            credit=credit,
+            batch=batch,
+            outgoing=outgoing,
+        )
         self.held += 1
-        self._readers.joined(subscription.group_id)
+        self._readers.joined(group_id)
+        return subscription
 
     def start(self, subscription: Subscription) -> None:
         """Its client knows of it: deliver to it, unless it is about to leave."""
         if not subscription.is_leaving:
             self.tell_of_leases([subscription])
             self._delivery.add(subscription)
+
+    def ack_wait_ms(self, group_id: int) -> int:
+        """For how long a message of a group is leased."""
+        return self._leases.ack_wait_ms(group_id)
+
+    def outstanding(self, subscription: Subscription) -> int:
+        """How many messages a subscription holds."""
+        return self._holders.outstanding(subscription.holder)
 
     def give_back(self, subscription: Subscription) -> int:
         """End a subscription and give its messages to others at once; how many there were. When the broker is
@@ -66,7 +95,7 @@ class Subscriptions:
         is_attempt = not self._lifetime.is_draining
         released = self._take_back(subscription)
         try:
-            released += self._store.settle.release_holder(
+            released += self._settle.release_holder(
                 subscription.holder, self._clock.now_ms(), is_attempt=is_attempt
             )
         except DiskFull as error:
@@ -83,7 +112,7 @@ class Subscriptions:
         async def work() -> int:
             nonlocal released
             try:
-                while some := self._store.settle.release_some(
+                while some := self._settle.release_some(
                     holder, self._clock.now_ms(), RELEASE_STEP, is_attempt=not self._lifetime.is_draining
                 ):
                     released += some
@@ -92,7 +121,7 @@ class Subscriptions:
             except DiskFull as error:
                 _tell_of_kept(subscription, error)
             finally:
-                self._store.holders.drop(holder)
+                self._holders.drop(holder)
             return released
 
         return work
@@ -106,7 +135,7 @@ class Subscriptions:
         self._forget(subscription)
         if self._take_back(subscription):
             self._others_turn(subscription)
-        self._store.holders.drop(subscription.holder)
+        self._holders.drop(subscription.holder)
 
     def return_unseen(self, subscription: Subscription, ids: Sequence[int], epochs: Sequence[int]) -> int:
         """Deliver nothing more to a subscription that is about to leave, and take back what it has not looked at; how
@@ -115,7 +144,7 @@ class Subscriptions:
         self._delivery.remove(subscription)
         returned = self._take_back(subscription)
         if ids:
-            returned += self._store.settle.return_unseen(
+            returned += self._settle.return_unseen(
                 subscription.group_id, subscription.holder, ids, epochs, self._clock.now_ms()
             )
         if returned:
@@ -125,7 +154,7 @@ class Subscriptions:
     def tell_of_leases(self, subscriptions: Iterable[Subscription]) -> None:
         """Other settings may hold: a client that renews leases must know how long they last before it is given one."""
         for subscription in subscriptions:
-            ack_wait_ms = self._store.deliver.ack_wait_ms(subscription.group_id)
+            ack_wait_ms = self._leases.ack_wait_ms(subscription.group_id)
             if subscription.lease_told_ms not in (0, ack_wait_ms):
                 subscription.lease_told_ms = ack_wait_ms
                 body = LeaseTime(subscription.number, ack_wait_ms)
@@ -138,7 +167,7 @@ class Subscriptions:
         for frame in subscription.take_held():
             delivery = decode_deliver(frame[HEADER_BYTES:])
             try:
-                returned += self._store.settle.return_unseen(
+                returned += self._settle.return_unseen(
                     subscription.group_id,
                     subscription.holder,
                     delivery.ids,

@@ -28,7 +28,7 @@ from tickwheel_broker.requests.topics import TopicRequests
 def requests_of(broker: Broker) -> tuple[Requests, Answers]:
     """The handlers of all requests, and how their answers leave. Once for a broker: a repeated request is known by
     what they share."""
-    remembered = Remembered(broker.store, broker.commit)
+    remembered = Remembered(broker.store.tables, broker.store.log, broker.store.writer, broker.commit)
     answers = Answers(broker.commit, remembered)
     return Requests(_table(broker, answers), remembered), answers
 
@@ -39,7 +39,10 @@ def _table(broker: Broker, answers: Answers) -> Table:
     frame_bytes = settings.max_frame_bytes
     return table_of(
         topics=TopicRequests(
-            store,
+            store.topics,
+            store.holders,
+            store.look,
+            store.tables,
             clock,
             settings,
             delivery,
@@ -50,18 +53,31 @@ def _table(broker: Broker, answers: Answers) -> Table:
             answers,
         ),
         subscriptions=SubscriptionRequests(
-            store, clock, settings, broker.commit, delivery, subscriptions, answers
+            store.topics,
+            store.groups,
+            store.look,
+            store.tables,
+            store.log,
+            clock,
+            settings,
+            broker.commit,
+            delivery,
+            subscriptions,
+            answers,
         ),
         changes=ChangeRequests(store, clock, delivery, after_change, answers),
-        messages=MessageRequests(store, clock, answers, max_frame_bytes=frame_bytes),
+        messages=MessageRequests(store.topics, store.select, clock, answers, max_frame_bytes=frame_bytes),
         letters=LetterRequests(store, clock, after_change, answers),
         prepared=PreparedRequests(store, clock, settings, after_change, answers),
         groups=GroupRequests(
             store, clock, broker.readers, delivery, after_change, answers, max_frame_bytes=frame_bytes
         ),
-        schedules=ScheduleRequests(store, clock, settings, schedules, answers),
+        schedules=ScheduleRequests(
+            store.topics, store.tables, store.log, store.settings, clock, settings, schedules, answers
+        ),
         figures=FigureRequests(
-            store,
+            store.look,
+            store.tables,
             clock,
             broker.counters,
             delivery,
@@ -71,7 +87,7 @@ def _table(broker: Broker, answers: Answers) -> Table:
             answers,
         ),
         space=SpaceRequests(store, settings.data_dir, broker.purging, after_change, answers),
-        bulk=BulkRequests(store, clock, settings, broker.bulk_jobs, answers),
+        bulk=BulkRequests(store.bulk, store.commit, store.tables, clock, settings, broker.bulk_jobs, answers),
     )
 
 
@@ -80,7 +96,10 @@ def connection_parts(broker: Broker) -> Parts:
     requests, answers = requests_of(broker)
     return Parts(
         settings=broker.settings,
-        store=broker.store,
+        produce=broker.store.produce,
+        deliver=broker.store.deliver,
+        log=broker.store.log,
+        tables=broker.store.tables,
         clock=broker.clock,
         lifetime=broker.lifetime,
         commit=broker.commit,

@@ -88,7 +88,7 @@ async def test_others_have_their_turn_while_it_counts(
         topic_id = store.topics.open("t", NOW_MS)
         store.produce.ingest(send(topic_id, [b"x"] * 500, times_ms=[NOW_MS + 1_000] * 500), NOW_MS)
         pump(store, NOW_MS)
-        asked, turns = Forecasts(store, ManualClock()), 0
+        asked, turns = Forecasts(store.look, ManualClock()), 0
         async with trio.open_nursery() as nursery:
 
             async def others() -> None:
@@ -108,7 +108,7 @@ async def test_who_watches_gets_a_count_again_that_was_dear(
 ) -> None:
     with closing(Store.open(tmp_path / "data", SMALL, NOW_MS)) as store:
         topic_id = store.topics.open("t", NOW_MS)
-        asked = Forecasts(store, ManualClock())
+        asked = Forecasts(store.look, ManualClock())
         count = asked._count
 
         async def dear(horizons: Sequence[int] | None) -> tuple[dict[str, Any], float]:

@@ -10,7 +10,7 @@ import trio
 
 if TYPE_CHECKING:
     from tickwheel_broker.clock import Clock
-    from timerlog.store import Store
+    from timerlog.engine.look import Look
 
 COST_FACTOR: Final = 20
 """For who watches, a count is good for so many times as long as it took: a twentieth of a processor at most."""
@@ -21,8 +21,8 @@ CHEAP_S: Final = 0.02
 class Forecasts:
     """Counts for those who ask, one after the other."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, look: Look, clock: Clock) -> None:
+        self._look = look
         self._clock = clock
         self._turn = trio.Lock()
         self._recent: dict[str, Any] | None = None
@@ -46,7 +46,7 @@ class Forecasts:
     async def _count(self, horizons_ms: Sequence[int] | None) -> tuple[dict[str, Any], float]:
         """Also the seconds of processor time that it took."""
         cost_s, more = -time.thread_time(), True
-        picture = self._store.look.wheel_picture(self._clock.now_ms(), horizons_ms)
+        picture = self._look.wheel_picture(self._clock.now_ms(), horizons_ms)
         while more:
             more = picture.step()
             cost_s += time.thread_time()

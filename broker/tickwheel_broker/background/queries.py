@@ -21,10 +21,11 @@ from tickwheel_broker import logs
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import ends_the_broker, error_frame, from_store
 from tickwheel_broker.net.outgoing import Outgoing
+from timerlog.commitlog.log import CommitLog
 from timerlog.errors import StoreError
 from timerlog.query.worker import Job
 from timerlog.readers.snapshot import describe
-from timerlog.store import Store
+from timerlog.tables.tables import Tables
 
 MAX_AT_ONCE = 2
 MAX_WAITING = 32
@@ -36,7 +37,8 @@ class Queries:
 
     def __init__(
         self,
-        store: Store,
+        log: CommitLog,
+        tables: Tables,
         clock: Clock,
         max_frame_bytes: int,
         tell: Callable[[Outgoing, bytes], None],
@@ -46,7 +48,7 @@ class Queries:
         makes its frame, by correlation."""
         self._tell = tell
         self._count_refusal = refusal
-        self._store, self._clock = store, clock
+        self._log, self._tables, self._clock = log, tables, clock
         self._max_bytes = max_frame_bytes - HEADER_BYTES
         self._turns = trio.CapacityLimiter(MAX_AT_ONCE)
 
@@ -73,7 +75,7 @@ class Queries:
 
     def _job(self, correlation: int, request: Query) -> Job:
         return Job(
-            description=describe(self._store.log, self._store.tables, self._clock.now_ms()),
+            description=describe(self._log, self._tables, self._clock.now_ms()),
             sql=request.sql,
             parameters=request.parameters,
             limit=request.limit,

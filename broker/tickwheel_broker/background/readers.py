@@ -9,8 +9,8 @@ from typing import Final
 from tickwheel_broker import logs
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import advice_for
+from timerlog.engine.groups import Groups
 from timerlog.errors import DiskFull
-from timerlog.store import Store
 
 SEEN_AGAIN_MS: Final = 3_600_000
 """After a crash the time at which a group was last read is exact to so much."""
@@ -21,27 +21,27 @@ _log = logs.get_logger("groups")
 class Readers:
     """Which groups have subscribers. The log knows when a group got its first one and lost its last one."""
 
-    def __init__(self, store: Store, clock: Clock, mark_dirty: Callable[[], None]) -> None:
+    def __init__(self, groups: Groups, clock: Clock, mark_dirty: Callable[[], None]) -> None:
         """`mark_dirty` says that records were staged."""
-        self._store, self._clock = store, clock
+        self._groups, self._clock = groups, clock
         self._mark_dirty = mark_dirty
         self._subscribers = Counter[int]()
         self._noted_ms = self._opened_ms = clock.now_ms()
 
     def joined(self, group_id: int) -> None:
         """A group, or the part of one in a shard, got a subscriber."""
-        group_id = self._store.groups.main(group_id)
+        group_id = self._groups.main(group_id)
         self._subscribers[group_id] += 1
         if self._subscribers[group_id] == 1:
-            self._store.groups.readers_changed(group_id, self._clock.now_ms(), has_readers=True)
+            self._groups.readers_changed(group_id, self._clock.now_ms(), has_readers=True)
 
     def left(self, group_id: int) -> None:
         """A subscriber left, or is gone."""
-        group_id = self._store.groups.main(group_id)
+        group_id = self._groups.main(group_id)
         self._subscribers[group_id] -= 1
         if not self._subscribers[group_id]:
             del self._subscribers[group_id]
-            self._store.groups.readers_changed(group_id, self._clock.now_ms(), has_readers=False)
+            self._groups.readers_changed(group_id, self._clock.now_ms(), has_readers=False)
 
     def of(self, group_id: int) -> int:
         """How many subscribers a group has in all its shards, also those that are not served yet."""
@@ -52,9 +52,9 @@ class Readers:
         if now_ms - self._noted_ms >= SEEN_AGAIN_MS:
             self._noted_ms = now_ms
             for group_id in list(self._subscribers):
-                self._store.groups.readers_changed(group_id, now_ms, has_readers=True)
+                self._groups.readers_changed(group_id, now_ms, has_readers=True)
         try:
-            ended = self._store.groups.end_ephemeral(now_ms, self._opened_ms, lambda one: bool(self.of(one)))
+            ended = self._groups.end_ephemeral(now_ms, self._opened_ms, lambda one: bool(self.of(one)))
         except DiskFull as error:
             _log.error("ephemeral groups cannot be ended: the disk is full", advice=advice_for(error))
             return

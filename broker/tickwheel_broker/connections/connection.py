@@ -58,9 +58,12 @@ from tickwheel_broker.security.rights import CONSUME, Rights
 from tickwheel_broker.services import Services
 from tickwheel_broker.subscriptions import Subscriptions
 from tickwheel_native import crc32c
+from timerlog.commitlog.log import CommitLog
+from timerlog.engine.deliver import Deliver
+from timerlog.engine.produce import Ingested, Produce, Stop
 from timerlog.errors import StoreError
-from timerlog.store import Ingested, Stop, Store
 from timerlog.tables.answers import MAX_ANSWERS, Answering
+from timerlog.tables.tables import Tables
 
 _TYPE_OFFSET = 8
 MAX_SLOW_REQUESTS = 16
@@ -77,7 +80,10 @@ class Parts:
     """What all connections of a broker work with."""
 
     settings: Settings
-    store: Store
+    produce: Produce
+    deliver: Deliver
+    log: CommitLog
+    tables: Tables
     clock: Clock
     lifetime: Lifetime
     commit: GroupCommit
@@ -195,7 +201,7 @@ class Connection:
 
     def _become(self, identity: Identity) -> None:
         self.identity = identity
-        tables, topic_of = self._parts.store.tables, self._parts.schedules.topic_of
+        tables, topic_of = self._parts.tables, self._parts.schedules.topic_of
         self.rights = Rights(tables, topic_of, identity) if identity.is_limited else None
 
     def _dismiss(self, error: TickwheelError) -> None:
@@ -257,7 +263,7 @@ class Connection:
 
     async def _settle(self) -> None:
         """The client has ended its side: it may still read the answers to what it asked before."""
-        await self._parts.commit.wait_durable(self._parts.store.log.appended_position)
+        await self._parts.commit.wait_durable(self._parts.log.appended_position)
         await self.outgoing.flush()
         self._log.debug("connection ended")
 
@@ -268,7 +274,7 @@ class Connection:
         level("connection refused", code=error.code, reason=error.message, advice=error.advice)
         if not self.is_greeted and not isinstance(error, ConnectionDenied):
             self._parts.access.audit.refused("connection", peer=self._transport.peer, code=error.code)
-        await self._parts.commit.wait_durable(self._parts.store.log.appended_position)
+        await self._parts.commit.wait_durable(self._parts.log.appended_position)
         self.outgoing.put(self._parts.counters.refusal(correlation, error))
         await self.outgoing.flush()
         self._transport.end_sending()
@@ -343,7 +349,7 @@ class Connection:
             delay_levels_ms=delay_levels_ms(parts.settings.delay_levels),
             answers_remembered=MAX_ANSWERS,
             tells_differences=True,
-            log_position=parts.store.log.durable_position,
+            log_position=parts.log.durable_position,
             holds=True,
         )
 
@@ -367,7 +373,7 @@ class Connection:
                 while self._slow_requests >= MAX_SLOW_REQUESTS:
                     await self._slow_ended.wait()
                 if outgoing.has_promised_much:
-                    await parts.commit.wait_durable(parts.store.log.appended_position)
+                    await parts.commit.wait_durable(parts.log.appended_position)
             if not await self._receive():
                 return
 
@@ -377,9 +383,7 @@ class Connection:
         """
         parts = self._parts
         rights = self.rights
-        taken = parts.store.produce.ingest(
-            data, parts.clock.now_ms(), None if rights is None else rights.sending
-        )
+        taken = parts.produce.ingest(data, parts.clock.now_ms(), None if rights is None else rights.sending)
         self._inbox.consume(taken.consumed_bytes)
         if taken.exceptions:
             parts.counters.refused_messages(taken.replies)
@@ -425,7 +429,7 @@ class Connection:
         if self.rights is not None:
             self.rights.need_of_group(int.from_bytes(payload[:4], "little"))
         try:
-            acked = parts.store.deliver.ack(payload, correlation, parts.clock.now_ms())
+            acked = parts.deliver.ack(payload, correlation, parts.clock.now_ms())
         except ValueError as error:
             raise BadFrame(f"ACK was not understood: {error}.") from error
         parts.commit.when_durable(acked.position, self.outgoing.promise(), acked.reply, is_hurried=False)

@@ -15,16 +15,27 @@ from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.requests.answers import Answers, check_name
 from tickwheel_broker.requests.caller import Caller
 from tickwheel_broker.requests.remembered import expect
-from timerlog.store import Store
+from timerlog.bulk.plan import Plans
+from timerlog.engine.commit import Commit
+from timerlog.tables.tables import Tables
 
 
 class BulkRequests:
     """In this order."""
 
     def __init__(
-        self, store: Store, clock: Clock, settings: Settings, jobs: BulkJobs, answers: Answers
+        self,
+        plans: Plans,
+        commit: Commit,
+        tables: Tables,
+        clock: Clock,
+        settings: Settings,
+        jobs: BulkJobs,
+        answers: Answers,
     ) -> None:
-        self._store = store
+        self._plans = plans
+        self._commit = commit
+        self._tables = tables
         self._clock = clock
         self._settings = settings
         self._jobs = jobs
@@ -34,9 +45,9 @@ class BulkRequests:
         """PLAN_JOB."""
         for name in request.topics:
             check_name(name, "topic")
-        plan = self._store.bulk.plan(request.job, request.topics, self._clock.now_ms())
+        plan = self._plans.plan(request.job, request.topics, self._clock.now_ms())
         directory = self._jobs.directory(request.job)
-        known = self._store.commit.committed(bytes.fromhex(request.job))
+        known = self._commit.committed(bytes.fromhex(request.job))
         if known is None:
             os.makedirs(directory, mode=0o750, exist_ok=True)
             os.utime(directory)  # one from long ago is in use again
@@ -45,8 +56,7 @@ class BulkRequests:
 
     def reserve_ids(self, caller: Caller, correlation: int, request: ReserveIds) -> None:
         """RESERVE_IDS. Raises DiskFull, also where there would be too little room left for what is not announced."""
-        store = self._store
-        needed_bytes = request.count * store.tables.messages.dtype.itemsize
+        needed_bytes = request.count * self._tables.messages.dtype.itemsize
         room = room_of(self._settings)
         if room.free_bytes - needed_bytes < room.kept_bytes:
             raise DiskFull(
@@ -55,7 +65,7 @@ class BulkRequests:
                 "would be nearly full."
             )
         expect(caller, correlation, ReserveIdsOk)
-        first_id = store.bulk.reserve_ids(request.count)
+        first_id = self._plans.reserve_ids(request.count)
         self._answers.when_durable(caller, correlation, request, ReserveIdsOk(first_id))
 
     def adopt(self, caller: Caller, correlation: int, request: AdoptJob) -> None:

@@ -15,7 +15,8 @@ from tickwheel_broker.delivery import Delivery
 from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.requests.answers import Answers
 from tickwheel_broker.requests.caller import Caller
-from timerlog.store import Store
+from timerlog.engine.look import Look
+from timerlog.tables.tables import Tables
 
 _TOPICS_STEP: Final = 256
 
@@ -25,7 +26,8 @@ class FigureRequests:
 
     def __init__(
         self,
-        store: Store,
+        look: Look,
+        tables: Tables,
         clock: Clock,
         counters: Counters,
         delivery: Delivery,
@@ -34,7 +36,8 @@ class FigureRequests:
         queries: Queries,
         answers: Answers,
     ) -> None:
-        self._store = store
+        self._look = look
+        self._tables = tables
         self._clock = clock
         self._counters = counters
         self._delivery = delivery
@@ -45,7 +48,7 @@ class FigureRequests:
 
     def stats(self, caller: Caller, correlation: int, request: GetStats) -> None:
         """STATS; what it says, `tickwheel.stats.Stats` describes."""
-        figures = self._store.look.stats(self._clock.now_ms()) | {
+        figures = self._look.stats(self._clock.now_ms()) | {
             "connections": self._counters.connections,
             "subscribers": self._delivery.subscribers,
             "uptime_ms": self._lifetime.uptime_ms,
@@ -56,7 +59,7 @@ class FigureRequests:
 
     def topics(self, caller: Caller, correlation: int, request: GetTopics) -> None:
         """TOPICS: a few at a time, for there may be thousands."""
-        identity, tables = caller.identity, self._store.tables
+        identity, tables = caller.identity, self._tables
 
         async def work() -> bytes:
             topics: list[dict[str, Any]] = []
@@ -73,7 +76,7 @@ class FigureRequests:
 
     def _topic(self, topic_id: int) -> dict[str, Any]:
         """See `tickwheel.stats.TopicStats`."""
-        entry = self._store.look.topic_entry(topic_id)
+        entry = self._look.topic_entry(topic_id)
         for group in entry["groups"]:
             group["subscribers"] = self._delivery.subscribers_of(group["group_id"])
         return entry

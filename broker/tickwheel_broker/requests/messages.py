@@ -12,8 +12,8 @@ from tickwheel.protocol.bodies.requests import encode_map
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.requests.answers import Answers
 from tickwheel_broker.requests.caller import Caller
-from timerlog.engine.select import Filter
-from timerlog.store import Store
+from timerlog.engine.select import Filter, Select
+from timerlog.engine.topics import Topics
 
 _STEP: Final = 128
 """As many messages are looked at at once."""
@@ -24,15 +24,18 @@ _ROOM_LEFT_BYTES: Final = 4_096
 class MessageRequests:
     """In steps, beside everything else; as many messages as fit into one frame."""
 
-    def __init__(self, store: Store, clock: Clock, answers: Answers, *, max_frame_bytes: int) -> None:
-        self._store = store
+    def __init__(
+        self, topics: Topics, select: Select, clock: Clock, answers: Answers, *, max_frame_bytes: int
+    ) -> None:
+        self._topics = topics
+        self._select = select
         self._clock = clock
         self._answers = answers
         self._room_bytes = max_frame_bytes - _ROOM_LEFT_BYTES
 
     def browse(self, caller: Caller, correlation: int, request: Browse) -> None:
         """BROWSE."""
-        topic_id = self._store.topics.record(request.topic).topic_id
+        topic_id = self._topics.record(request.topic).topic_id
 
         async def work() -> bytes:
             async with self._answers.looking:
@@ -45,11 +48,9 @@ class MessageRequests:
         now_ms = self._clock.now_ms()
         room_bytes = self._room_bytes
         found: list[dict[str, Any]] = []
-        for ids in self._store.select.matching(topic_id, wanted, now_ms, request.after_id):
+        for ids in self._select.matching(topic_id, wanted, now_ms, request.after_id):
             for start in range(0, len(ids), _STEP):
-                for entry in self._store.select.browse(
-                    ids[start : start + _STEP], now_ms, request.max_body_bytes
-                ):
+                for entry in self._select.browse(ids[start : start + _STEP], now_ms, request.max_body_bytes):
                     room_bytes -= 512 + _size(entry, 128)
                     if room_bytes < 0 or len(found) == request.limit:
                         return found
@@ -60,10 +61,9 @@ class MessageRequests:
 
     def get(self, caller: Caller, correlation: int, request: GetMessages) -> None:
         """GET_MESSAGES: those that are there."""
-        store = self._store
         if request.keys is not None and request.topic is not None:
-            store.topics.record(request.topic)
-            ids = store.select.find(request.topic, request.keys)
+            self._topics.record(request.topic)
+            ids = self._select.find(request.topic, request.keys)
         else:
             ids = request.ids or []
 
@@ -72,7 +72,7 @@ class MessageRequests:
             room_bytes = self._room_bytes
             async with self._answers.looking:
                 for place, message_id in enumerate(ids[request.skip :]):
-                    entry = store.select.message(message_id, self._clock.now_ms(), request.max_body_bytes)
+                    entry = self._select.message(message_id, self._clock.now_ms(), request.max_body_bytes)
                     if entry is not None:
                         size_bytes = 1024 + _size(entry, 256)
                         if found and size_bytes > room_bytes:

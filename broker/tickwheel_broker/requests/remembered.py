@@ -22,10 +22,12 @@ from tickwheel.protocol.identity import RequestIdentity
 from tickwheel_broker.errors import ends_the_broker, from_store
 from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.requests.caller import Caller, Handler
+from timerlog.commitlog.log import CommitLog
+from timerlog.engine.state import LogWriter
 from timerlog.errors import DiskFull, StoreError
-from timerlog.store import Store
 from timerlog.tables.answers import Answer as Known
 from timerlog.tables.answers import Answering, RequestName
+from timerlog.tables.tables import Tables
 
 
 class AtWork:
@@ -52,8 +54,10 @@ class AtWork:
 class Remembered:
     """Carries requests with an identity out, once each."""
 
-    def __init__(self, store: Store, commit: GroupCommit) -> None:
-        self._store = store
+    def __init__(self, tables: Tables, log: CommitLog, writer: LogWriter, commit: GroupCommit) -> None:
+        self._answers = tables.answers
+        self._log = log
+        self._writer = writer
         self._commit = commit
         self._at_work = AtWork()
 
@@ -68,12 +72,12 @@ class Remembered:
         """Answers a request as it was answered before, or lets `handle` carry it out, or go on where it was
         interrupted; whether it did the latter. Raises RequestUncertain, and what `handle` raises."""
         answer_type = ANSWER_OF[FRAME_TYPE_OF_REQUEST[type(request)]]
-        known = self._store.tables.answers.find(identity.session, identity.number)
+        known = self._answers.find(identity.session, identity.number)
         if known is not None and known.frame_type not in (answer_type, FrameType.ERROR):
             raise BadRequest("The identity of this request is that of another one.")
         if known is not None and known.is_whole:
             frame = encode_frame(known.frame_type, correlation, known.payload)
-            self._commit.when_durable(self._store.log.appended_position, caller.outgoing.promise(), frame)
+            self._commit.when_durable(self._log.appended_position, caller.outgoing.promise(), frame)
             return False
         running = self._at_work.end_of(identity)
         if running is not None:
@@ -102,14 +106,14 @@ class Remembered:
         """Writes the whole answer, unless it is written. On a full disk a change has no room either, and what changed
         nothing may be asked again."""
         with suppress(DiskFull):
-            self._store.writer.remember(answering, payload)
+            self._writer.remember(answering, payload)
 
     def steps(self, caller: Caller, correlation: int) -> Steps:
         """For a request that is carried out in steps."""
-        return Steps(self._store, caller.answerings.get(correlation))
+        return Steps(self._writer, caller.answerings.get(correlation))
 
     def _check_undone(self, identity: RequestIdentity) -> None:
-        answers, since = self._store.tables.answers, identity.since
+        answers, since = self._answers, identity.since
         # A first try, too: it may come late, over a connection that its client has given up, behind its repetition.
         is_late = answers.is_over(identity.session, identity.number)
         if is_late or (
@@ -124,7 +128,7 @@ class Remembered:
     ) -> None:
         caller.answerings[correlation] = answering
         try:
-            with self._store.writer.remembering(answering):
+            with self._writer.remembering(answering):
                 handle(caller, correlation, request)
         except (StoreError, TickwheelError) as error:
             self.forget(caller, correlation, error)
@@ -158,9 +162,9 @@ class Steps:
     """A request that is carried out in steps, between which others have their turn. Each step is written with what it
     changes; when the broker or the connection ends in between, a repetition goes on behind the last one."""
 
-    def __init__(self, store: Store, answering: Answering | None) -> None:
+    def __init__(self, writer: LogWriter, answering: Answering | None) -> None:
         """`answering`: None: the request has no identity, and nothing is written of its steps."""
-        self._store = store
+        self._writer = writer
         self._answering = answering
         self.done: list[Any] = []
         """What earlier steps decided; first the plan, if there is one."""
@@ -181,7 +185,7 @@ class Steps:
             return act()
         answering.expect_steps(shape)
         decisions = answering.decisions
-        with self._store.writer.remembering(answering):
+        with self._writer.remembering(answering):
             result = act()
             if answering.decisions == decisions:
                 answering.decided(result)

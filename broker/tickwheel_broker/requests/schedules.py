@@ -23,8 +23,10 @@ from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.requests.answers import Answers, check_name
 from tickwheel_broker.requests.caller import Caller
 from tickwheel_broker.requests.remembered import expect
-from timerlog.settings import effective_settings
-from timerlog.store import Store
+from timerlog.commitlog.log import CommitLog
+from timerlog.engine.topics import Topics
+from timerlog.settings import StoreSettings, effective_settings
+from timerlog.tables.tables import Tables
 
 _PAGE: Final = 100
 _UPCOMING: Final = 5
@@ -36,9 +38,21 @@ class ScheduleRequests:
     """Show, set, delete, trigger."""
 
     def __init__(
-        self, store: Store, clock: Clock, settings: Settings, schedules: Schedules, answers: Answers
+        self,
+        topics: Topics,
+        tables: Tables,
+        log: CommitLog,
+        defaults: StoreSettings,
+        clock: Clock,
+        settings: Settings,
+        schedules: Schedules,
+        answers: Answers,
     ) -> None:
-        self._store = store
+        """`defaults` hold for a topic where it has no settings of its own."""
+        self._topics = topics
+        self._tables = tables
+        self._log = log
+        self._defaults = defaults
         self._clock = clock
         self._settings = settings
         self._schedules = schedules
@@ -118,16 +132,15 @@ class ScheduleRequests:
         schedule_plan.check(schedule)
         self._check_size(schedule)
         create = self._settings.auto_create_topics
-        self._store.topics.open(schedule.topic, self._clock.now_ms(), create=create)
+        self._topics.open(schedule.topic, self._clock.now_ms(), create=create)
 
     def _check_size(self, schedule: Schedule) -> None:
-        store = self._store
         most_bytes = self._settings.max_body_bytes
-        if schedule.topic in store.tables.topic_ids:
-            own = store.topics.record(schedule.topic).settings
-            most_bytes = min(most_bytes, int(effective_settings(own, store.settings)["max_body_bytes"]))
+        if schedule.topic in self._tables.topic_ids:
+            own = self._topics.record(schedule.topic).settings
+            most_bytes = min(most_bytes, int(effective_settings(own, self._defaults)["max_body_bytes"]))
         # A slot's message and the schedule itself, which has the body too, are one record.
-        most_bytes = min(most_bytes, store.log.largest_record_bytes // 2 - MAX_HEADERS_BYTES - _MARGIN_BYTES)
+        most_bytes = min(most_bytes, self._log.largest_record_bytes // 2 - MAX_HEADERS_BYTES - _MARGIN_BYTES)
         if len(schedule.body) > most_bytes:
             raise BadSchedule(f"The body has {len(schedule.body):,} bytes; {most_bytes:,} are possible.")
         longest = {"name": schedule.name, "slot_ms": MAX_TIME_MS}

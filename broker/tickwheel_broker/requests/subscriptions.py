@@ -21,8 +21,12 @@ from tickwheel_broker.requests.answers import Answers, check_name, frame_of
 from tickwheel_broker.requests.caller import Caller
 from tickwheel_broker.requests.topics import open_topic
 from tickwheel_broker.subscriptions import RELEASE_STEP, Subscriptions
+from timerlog.commitlog.log import CommitLog
+from timerlog.engine.groups import Groups
+from timerlog.engine.look import Look
+from timerlog.engine.topics import Topics
 from timerlog.errors import UnknownGroup
-from timerlog.store import Store
+from timerlog.tables.tables import Tables
 
 
 class SubscriptionRequests:
@@ -30,7 +34,11 @@ class SubscriptionRequests:
 
     def __init__(
         self,
-        store: Store,
+        topics: Topics,
+        groups: Groups,
+        look: Look,
+        tables: Tables,
+        log: CommitLog,
         clock: Clock,
         settings: Settings,
         commit: GroupCommit,
@@ -38,7 +46,11 @@ class SubscriptionRequests:
         subscriptions: Subscriptions,
         answers: Answers,
     ) -> None:
-        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._look = look
+        self._tables = tables
+        self._log = log
         self._clock = clock
         self._settings = settings
         self._commit = commit
@@ -48,28 +60,25 @@ class SubscriptionRequests:
 
     def subscribe(self, caller: Caller, correlation: int, request: Subscribe) -> None:
         """SUBSCRIBE."""
-        store = self._store
+        tables = self._tables
         check_name(request.group, "group")
         self._check_credit(request)
         if self._subscriptions.held >= self._settings.max_subscriptions:
             raise TooManySubscriptions
-        is_new_topic = request.topic not in store.tables.topic_ids
-        whole_id = open_topic(store, self._settings, request.topic, self._clock.now_ms(), create=True)
-        is_new_group = request.group not in store.tables.topics[whole_id].groups
+        is_new_topic = request.topic not in tables.topic_ids
+        whole_id = open_topic(self._topics, self._settings, request.topic, self._clock.now_ms(), create=True)
+        is_new_group = request.group not in tables.topics[whole_id].groups
         topic_id = self._shard(request, whole_id)
         group_id = self._open_group(topic_id, request)
-        subscription = Subscription(
+        subscription = self._subscriptions.begin(
             number=caller.next_subscription_number(),
             group_id=group_id,
-            group_ids=store.groups.parts_of(group_id),
-            holder=store.holders.acquire(group_id),
             credit=request.credit,
             batch=request.batch,
             outgoing=caller.outgoing,
         )
         caller.subscriptions[subscription.number] = subscription
-        self._subscriptions.begin(subscription)
-        ack_wait_ms = store.deliver.ack_wait_ms(group_id)
+        ack_wait_ms = self._subscriptions.ack_wait_ms(group_id)
         subscription.lease_told_ms = ack_wait_ms if request.holds else 0
         body = SubscribeOk(subscription.number, group_id, topic_id, ack_wait_ms, is_new_topic, is_new_group)
 
@@ -80,15 +89,15 @@ class SubscriptionRequests:
                 self._subscriptions.start(subscription)
 
         frame = frame_of(correlation, Subscribe, encode_body(body))
-        self._commit.when_durable(store.log.appended_position, start, frame)
+        self._commit.when_durable(self._log.appended_position, start, frame)
 
     def _shard(self, request: Subscribe, topic_id: int) -> int:
         """The topic itself, or the one shard of it that is asked for. Its group must be that of all shards, too."""
         if request.shard is None:
             return topic_id
-        shard_id = self._store.tables.topic_ids.get(f"{request.topic}/{request.shard}")
+        shard_id = self._tables.topic_ids.get(f"{request.topic}/{request.shard}")
         if shard_id is None:
-            shards = self._store.look.describe_topic(request.topic)["shards"]
+            shards = self._look.describe_topic(request.topic)["shards"]
             raise UnknownShard(
                 f"{request.topic!r} has no shard {request.shard!r}; it has {', '.join(shards) or 'none at all'}."
             )
@@ -97,7 +106,7 @@ class SubscriptionRequests:
 
     def _open_group(self, topic_id: int, request: Subscribe) -> int:
         try:
-            return self._store.groups.open(
+            return self._groups.open(
                 topic_id,
                 request.group,
                 self._clock.now_ms(),
@@ -135,7 +144,7 @@ class SubscriptionRequests:
         """UNSUBSCRIBE: with many messages in steps, beside everything else."""
         subscription = _own(caller, request.subscription)
         del caller.subscriptions[request.subscription]
-        if self._store.holders.outstanding(subscription.holder) <= RELEASE_STEP:
+        if self._subscriptions.outstanding(subscription) <= RELEASE_STEP:
             released = self._subscriptions.give_back(subscription)
             self._answers.when_durable(caller, correlation, request, UnsubscribeOk(released))
             return

@@ -18,7 +18,10 @@ from tickwheel_broker.requests.caller import Caller
 from tickwheel_broker.requests.remembered import expect
 from tickwheel_broker.subscriptions import Subscriptions
 from timerlog.commitlog.records import TopicRecord
-from timerlog.store import Store
+from timerlog.engine.groups import Holders
+from timerlog.engine.look import Look
+from timerlog.engine.topics import Topics
+from timerlog.tables.tables import Tables
 
 
 class TopicRequests:
@@ -26,7 +29,10 @@ class TopicRequests:
 
     def __init__(
         self,
-        store: Store,
+        topics: Topics,
+        holders: Holders,
+        look: Look,
+        tables: Tables,
         clock: Clock,
         settings: Settings,
         delivery: Delivery,
@@ -36,7 +42,10 @@ class TopicRequests:
         timers_changed: Callable[[], None],
         answers: Answers,
     ) -> None:
-        self._store = store
+        self._topics = topics
+        self._holders = holders
+        self._look = look
+        self._tables = tables
         self._clock = clock
         self._settings = settings
         self._delivery = delivery
@@ -48,15 +57,14 @@ class TopicRequests:
 
     def open(self, caller: Caller, correlation: int, request: OpenTopic) -> None:
         """OPEN_TOPIC."""
-        store = self._store
-        created = request.topic not in store.tables.topic_ids
+        created = request.topic not in self._tables.topic_ids
         now_ms = self._clock.now_ms()
-        topic_id = open_topic(store, self._settings, request.topic, now_ms, create=request.create)
+        topic_id = open_topic(self._topics, self._settings, request.topic, now_ms, create=request.create)
         self._answers.when_durable(caller, correlation, request, OpenTopicOk(topic_id, created))
 
     def set(self, caller: Caller, correlation: int, request: SetTopic) -> None:
         """SET_TOPIC."""
-        store, now_ms = self._store, self._clock.now_ms()
+        now_ms = self._clock.now_ms()
         check_name(request.topic, "topic")
         if request.create:
             if request.unset or request.paused is not None:
@@ -64,7 +72,7 @@ class TopicRequests:
                     "A new topic has nothing to unset, pause or resume.", advice="Create it first."
                 )
             expect(caller, correlation, self._described)
-            store.topics.create(request.topic, request.settings, request.shards, now_ms)
+            self._topics.create(request.topic, request.settings, request.shards, now_ms)
         else:
             if request.shards:
                 raise BadArgument(
@@ -72,7 +80,7 @@ class TopicRequests:
                     advice="Create another topic with it and let producers change over.",
                 )
             expect(caller, correlation, self._described)
-            store.topics.set(request.topic, request.settings, request.unset, request.paused, now_ms)
+            self._topics.set(request.topic, request.settings, request.unset, request.paused, now_ms)
             self._subscriptions.tell_of_leases(self._delivery.subscriptions)
             self._timers_changed()
             self._delivery.wake_all()
@@ -84,17 +92,16 @@ class TopicRequests:
         self._answers.when_durable(caller, correlation, request, self._description(request.topic))
 
     def _described(self, record: TopicRecord) -> bytes:
-        return encode_map(self._store.look.describe(record))
+        return encode_map(self._look.describe(record))
 
     def _description(self, name: str) -> bytes:
-        description: dict[str, Any] = self._store.look.describe_topic(name)
+        description: dict[str, Any] = self._look.describe_topic(name)
         return encode_map(description)
 
     def delete(self, caller: Caller, correlation: int, request: DeleteTopic) -> None:
         """DELETE_TOPIC."""
-        store = self._store
         # Also subscribers that are not started yet, because their SUBSCRIBE_OK waits for the disk.
-        subscribers = store.holders.count(store.look.groups_of(request.topic))
+        subscribers = self._holders.count(self._look.groups_of(request.topic))
         if subscribers:
             raise TopicInUse(f"{request.topic!r} has {subscribers} subscribers.")
         schedules = self._schedules.of_topic(request.topic)
@@ -103,14 +110,14 @@ class TopicRequests:
                 f"{request.topic!r} gets messages of {len(schedules)} schedules, such as {schedules[0]!r}.",
                 advice="Delete these schedules first, or give them another topic; pausing them is not enough.",
             )
-        messages = int(store.look.describe_topic(request.topic)["messages"])
+        messages = int(self._look.describe_topic(request.topic)["messages"])
         expect(caller, correlation, lambda _: DeleteTopicOk(messages))
-        store.topics.delete(request.topic)
+        self._topics.delete(request.topic)
         self._answers.when_durable(caller, correlation, request, DeleteTopicOk(messages))
 
 
-def open_topic(store: Store, settings: Settings, name: str, now_ms: int, *, create: bool) -> int:
+def open_topic(topics: Topics, settings: Settings, name: str, now_ms: int, *, create: bool) -> int:
     """The number of a topic; with `create` a new one is made if the settings let it. Raises BadTopicName,
     UnknownTopic."""
     check_name(name, "topic")
-    return store.topics.open(name, now_ms, create=create and settings.auto_create_topics)
+    return topics.open(name, now_ms, create=create and settings.auto_create_topics)

@@ -34,7 +34,12 @@ class Bench:
         self.topic_id = self.store.topics.open("t", self.clock.now_ms())
         self.group_id = self.store.groups.open(self.topic_id, "g", self.clock.now_ms())
         self.dispatcher = Dispatcher(
-            self.store, self.clock, self.group_id, self.deliver, lambda rate: RateLimiter(rate, 0.0)
+            self.store.deliver,
+            self.store.holders,
+            self.clock,
+            self.group_id,
+            self.deliver,
+            lambda rate: RateLimiter(rate, 0.0),
         )
 
     @staticmethod
@@ -133,7 +138,14 @@ async def test_a_subscriber_that_does_not_read_is_passed_over(bench: Bench) -> N
 
 async def test_dispatchers_come_and_go_with_subscribers(bench: Bench) -> None:
     async with trio.open_nursery() as nursery:
-        delivery = Delivery(bench.store, bench.clock, nursery, bench.deliver)
+        delivery = Delivery(
+            bench.store.deliver,
+            bench.store.groups,
+            bench.store.holders,
+            bench.clock,
+            nursery,
+            bench.deliver,
+        )
         first, second = bench.subscription(1), bench.subscription(2)
         delivery.add(first)
         delivery.add(second)
@@ -159,7 +171,14 @@ async def test_dispatchers_come_and_go_with_subscribers(bench: Bench) -> None:
 async def test_a_rate_that_is_lifted_is_lifted_at_once(bench: Bench) -> None:
     bench.store.topics.set("t", {"rate": 0.001}, [], None, bench.clock.now_ms())
     async with trio.open_nursery() as nursery:
-        delivery = Delivery(bench.store, bench.clock, nursery, bench.deliver)
+        delivery = Delivery(
+            bench.store.deliver,
+            bench.store.groups,
+            bench.store.holders,
+            bench.clock,
+            nursery,
+            bench.deliver,
+        )
         subscription = bench.subscription(1)
         delivery.add(subscription)
         bench.send(20)
@@ -177,7 +196,14 @@ async def test_a_rate_that_is_lifted_is_lifted_at_once(bench: Bench) -> None:
 async def test_a_limit_of_deliveries_is_forgotten_with_its_last_subscriber(bench: Bench) -> None:
     bench.store.topics.set("t", {"rate": 0.001}, [], None, bench.clock.now_ms())
     async with trio.open_nursery() as nursery:
-        delivery = Delivery(bench.store, bench.clock, nursery, bench.deliver)
+        delivery = Delivery(
+            bench.store.deliver,
+            bench.store.groups,
+            bench.store.holders,
+            bench.clock,
+            nursery,
+            bench.deliver,
+        )
         first, second = bench.subscription(1), bench.subscription(2)
         delivery.add(first)
         delivery.add(second)

@@ -64,7 +64,7 @@ def store(tmp_path: Path) -> Store:
 async def test_turns_are_limited_and_so_are_those_who_wait(
     store: Store, autojump_clock: trio.testing.MockClock
 ) -> None:
-    queries, sink = Held(store, SystemClock(), 1 << 20, at_once), Sink()
+    queries, sink = Held(store.log, store.tables, SystemClock(), 1 << 20, at_once), Sink()
     outgoing = cast(Outgoing, sink)
     async with trio.open_nursery() as nursery:
         for number in range(MAX_AT_ONCE + MAX_WAITING):
@@ -83,7 +83,7 @@ async def test_turns_are_limited_and_so_are_those_who_wait(
 async def test_a_process_that_does_not_start_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     sink = Sink()
-    await Queries(store, SystemClock(), 1 << 20, at_once).answer(
+    await Queries(store.log, store.tables, SystemClock(), 1 << 20, at_once).answer(
         cast(Outgoing, sink), 1, Query("select 1", 10, 60_000)
     )
     error = sink.error()
@@ -95,7 +95,7 @@ async def test_a_process_that_does_not_start_is_told(store: Store, monkeypatch: 
 async def test_a_process_that_says_nothing_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/true")
     sink = Sink()
-    await Queries(store, SystemClock(), 1 << 20, at_once).answer(
+    await Queries(store.log, store.tables, SystemClock(), 1 << 20, at_once).answer(
         cast(Outgoing, sink), 1, Query("select 1", 10, 60_000)
     )
     assert sink.error().code == "query_failed"

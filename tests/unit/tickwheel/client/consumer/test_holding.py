@@ -342,7 +342,7 @@ async def test_what_waits_follows_from_how_long_messages_are_handled(
                     await trio.sleep(slow_s)
                     await message.ack()
                 credits.append(subscription.credit)
-                (held,) = there.broker.delivery._holders.values()
+                (held,) = there.broker.delivery._by_holder.values()
                 assert held.credit == subscription.credit
         fast, slow, middling = credits
         assert fast > 500
@@ -424,14 +424,14 @@ async def test_batches_have_a_thousand_and_a_given_credit_stays(tmp_path: Path, 
                     await batch.ack()
                     if len(batch) == 500:
                         break
-                (held,) = there.broker.delivery._holders.values()
+                (held,) = there.broker.delivery._by_holder.values()
                 assert held.credit == 1_000
             async with client.subscribe("t", "given", credit=7) as subscription:
                 for _ in range(100):
                     message = await subscription.receive(timeout=10)
                     assert message is not None
                     await message.ack()
-                (held,) = there.broker.delivery._holders.values()
+                (held,) = there.broker.delivery._by_holder.values()
                 assert held.credit == 7
 
 

@@ -30,7 +30,7 @@ LONG_MODULES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
 
 # A place in the tree, and which of our own packages it may import besides itself. The longest match counts.
-# Why three modules may look at the engine itself: docs/decisions/006-who-else-imports-the-engine.md.
+# Why some may look at the engine itself: docs/decisions/006-who-else-imports-the-engine.md.
 MAY_IMPORT: dict[str, set[str]] = {
     "tickwheel_native": set(),
     "timerlog": {"tickwheel_native"},

@@ -21,7 +21,7 @@ from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.daemon import Running, serve_broker, store_settings
 from tickwheel_broker.group_commit import InPlace, SyncFailed
 from tickwheel_broker.net.outgoing import Outgoing
-from tickwheel_native import lib
+from tickwheel_native import memory
 from tickwheel_simulation.claims import Claims
 from tickwheel_simulation.disk import NO_LIMIT, Disk, Killed, View
 from tickwheel_simulation.oracle import Violation
@@ -61,22 +61,21 @@ class DiskThread(InPlace):
             self._view.sync_limits = None
 
 
-class FullDiskLib:
-    """The C functions, but that blocks of tables are taken from the simulated disk."""
+class FullDiskMemory:
+    """`tickwheel_native.memory`, but that blocks of tables are taken from the simulated disk."""
 
-    def __init__(self, lib: Any, machine: Machine) -> None:
-        self._lib = lib
+    def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    def tw_allocate(self, fd: int, start: int, count_bytes: int) -> int:
+    def allocate(self, fd: int, start: int, count_bytes: int) -> int:
         """See `native/memory.h`."""
         view = self._machine.view
         if view is None:
-            return int(self._lib.tw_allocate(fd, start, count_bytes))
+            return memory.allocate(fd, start, count_bytes)
         return view.allocate_table(fd, start, count_bytes)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._lib, name)
+        return getattr(memory, name)
 
 
 class Machine:
@@ -114,7 +113,7 @@ class Machine:
     def installed(self) -> Iterator[None]:
         """Inside, tables and checkpoints ask this machine instead of the real one."""
         with ExitStack() as patches:
-            patches.enter_context(mock.patch.object(region, "lib", FullDiskLib(lib, self)))
+            patches.enter_context(mock.patch.object(region, "memory", FullDiskMemory(self)))
             patches.enter_context(mock.patch.object(checkpoints, "boot_id", self._boot_id))
             patches.enter_context(
                 mock.patch.object(Outgoing, "put", tapped_put(Outgoing.put, self.scene, lambda: self.is_dead))

@@ -61,11 +61,11 @@ class RecordType(IntEnum):
     EXPIRED = 19  #: messages that were kept for as long as their topic keeps them
     MARK = 20  #: the log was on disk up to a position
     STORED = 21  #: inside a transaction: the first id and the count of each of its sends
-    RETURNED = 22  #: messages were given back that nobody had looked at: that delivery was no attempt
-    RESERVED = 23  #: message numbers below this one belong to somebody already
+    RETURNED = 22  #: messages were given back that no handler had looked at: that delivery was no attempt
+    RESERVED = 23  #: message numbers below this one are given already
     ADOPTED = 24  #: the next segments were written by others, and belong to the log from here on
     FILL = 25  #: bytes that mean nothing
-    DROPPED = 26  #: messages that every group is done with, and that somebody keeps elsewhere
+    DROPPED = 26  #: messages that every group is done with, and that are kept elsewhere
     ANSWERED = (
         27  #: the answer to a request, or a part of it, so that a repetition is answered and not done again
     )
@@ -81,7 +81,7 @@ class MessageState(IntEnum):
     CANCELLED = 3
     DAMAGED = 4
     EXPIRED = 5
-    DROPPED = 6  #: nobody sees it any more; it goes at the next purge
+    DROPPED = 6  #: no request sees it any more; it goes at the next purge
 
 
 class DeliveryState(IntEnum):

@@ -103,7 +103,7 @@ class Rejects:
         self.inside += int(((place > 0) & (earlier < self._end[place - 1])).sum())
 
     def add_raced(self, ids: Sequence[int], earlier: Sequence[int]) -> bool:
-        """Those whose key somebody sent meanwhile, maybe again; whether there is a new one."""
+        """Those whose key was sent meanwhile, maybe again; whether there is a new one."""
         before = len(self._raced)
         self._raced.update(zip(ids, earlier, strict=True))
         return len(self._raced) > before

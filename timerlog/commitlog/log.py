@@ -363,7 +363,7 @@ class CommitLog:
         assert self.durable_position <= self.appended_position, "only what was appended can be durable"
         if not self._is_lent or self.durable_position >= self._marked_position + _MARK_STEP_BYTES:
             self._mark()
-        # Before anybody is told: who reads the files from outside then sees at once what was acknowledged.
+        # Before it is told: readers of the files then see at once what was acknowledged.
         self.flush()
         return self.durable_position
 
@@ -401,7 +401,7 @@ class CommitLog:
         return sum(file.size_bytes for file in self._segments.values())
 
     def is_deleted(self) -> bool:
-        """Whether somebody deleted the segment that is being written."""
+        """Whether the file of the segment that is being written was deleted."""
         return bool(self._segments) and self._segments[max(self._segments)].is_deleted()
 
     def close_files(self) -> None:

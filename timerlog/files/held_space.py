@@ -34,7 +34,7 @@ _SLACK_BYTES: Final = 128 * 1024
 
 class Lender(Protocol):
     def lend(self, bytes_needed: int) -> bool:
-        """Gives blocks back to the disk, for whoever allocates next: so do it at once. False: there is too little."""
+        """Gives blocks back to the disk; whatever allocates next gets them: so do it at once. False: too little."""
 
 
 def allocate_lent(
@@ -134,7 +134,7 @@ class Spare:
         return bytes_needed + _SLACK_BYTES <= self.size_bytes
 
     def lend(self, bytes_needed: int) -> bool:
-        """Gives blocks back to the disk, for whoever allocates next: so do it at once. False: there is too little."""
+        """Gives blocks back to the disk; whatever allocates next gets them: so do it at once. False: too little."""
         if not self.can_lend(bytes_needed):
             return False
         left = (self.size_bytes - bytes_needed - _SLACK_BYTES) // _PAGE_BYTES * _PAGE_BYTES

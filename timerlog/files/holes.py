@@ -90,7 +90,7 @@ def reading_fills(fd: int) -> bool:
 
 
 def find_holes(fd: int, end: int, *, is_own: bool) -> Iterator[tuple[int, int]]:
-    """Where a file has no disk blocks. Not ``is_own``, of a file that somebody else writes: also where it was never
+    """Where a file has no disk blocks. Not ``is_own``, of a file that another process writes: also where it was never
     written. Raises ``OSError``."""
     at = 0
     while at < end:

@@ -24,8 +24,8 @@ _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 class DirectoryLock:
     """Creates the directory where it is missing and locks it, and ``LOCK`` in it, until ``release``.
 
-    The kernel drops the locks when the process ends, however it ends, so a stale file never locks anybody out. Older
-    versions know the file only; the directory stays locked when somebody deletes the file.
+    The kernel drops the locks when the process ends, however it ends, so a stale file never locks a start out. Older
+    versions know the file only; the directory stays locked when the file is deleted.
     """
 
     def __init__(self, directory: Path) -> None:

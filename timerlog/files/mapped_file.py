@@ -174,7 +174,7 @@ class Region:
 
     def free(self, start: int, end: int) -> None:
         """Gives the disk blocks of ``[start, end)``, whole pages, back; the range then reads as zeros, and is never
-        written. Safe in another thread as long as nobody closes the region."""
+        written. Safe in another thread as long as the region is open."""
         if self.leave(start, end):
             self.punch(start, end)
 
@@ -220,7 +220,7 @@ class Region:
 
     def write_back(self, start: int, end: int) -> None:
         """Writes what is dirty in ``[start, end)`` without haste: what the system would write in one burst later,
-        for which everybody's syncs wait. Safe in another thread, and promises nothing."""
+        for which all syncs wait. Safe in another thread, and promises nothing."""
         if self.path is None:
             return
         try:

@@ -116,7 +116,7 @@ def repair(directory: Path, now_ms: int, *, apply: bool = False) -> RepairReport
 
 
 def fill_record(size_bytes: int, payload: bytes = b"") -> bytes:
-    """A FILL record of ``size_bytes`` in all. ``payload`` is there for tests; nobody reads it."""
+    """A FILL record of ``size_bytes`` in all. ``payload`` is there for tests; it is never read."""
     return _record(RecordType.FILL, payload.ljust(size_bytes - RECORD_HEAD_BYTES, b"\0"))
 
 
@@ -334,7 +334,7 @@ class _Mending:
 
     def _write_fill(self, base: int, start: int, end: int, next_id: int = 0, *, at_end: bool = True) -> None:
         """Records that mean nothing from ``start`` to ``end`` of a segment, and that the message numbers below
-        ``next_id`` belong to somebody; ``at_end``: then the segment's END."""
+        ``next_id`` are given already; ``at_end``: then the segment's END."""
         content, last = b"", _record(RecordType.END) if at_end else b""
         room = padded(end - start - 7) - len(last)
         if next_id and room >= _RESERVED_BYTES + RECORD_HEAD_BYTES:
@@ -450,7 +450,7 @@ class _Mending:
             os.link(self.directory / checkpoints.NAME, kept / checkpoints.NAME)
         for folder in (kept / LOG_FOLDER, kept, self.directory):
             sync_directory(folder)
-        # First of all what is derived: nobody may believe it any more, wherever this is interrupted.
+        # First of all what is derived: it must not be believed any more, wherever this is interrupted.
         remove_derived_files(self.directory)
         sync_directory(self.directory)
         for base, path in changed.items():

@@ -1,7 +1,7 @@
 """Which pages of the tables hold nothing any more, and giving their disk space back.
 
 A page that is given back reads as zeros and must never be written again: on a full disk the write would end the
-process. So a page goes only when every item on it is gone for ever, and items that are gone are never written: the
+process. So a page goes only when every item on it is gone for good, and items that are gone are never written: the
 C functions look before they write.
 """
 
@@ -18,7 +18,7 @@ from timerlog.layout import HEADER_BYTES, UInt64Array
 from timerlog.tables.table import Table
 from timerlog.tables.tables import Tables
 
-#: Half a megabyte at a time, so that nobody who touches the file waits long.
+#: Half a megabyte at a time, so that nothing that touches the file waits long.
 _PAGES_A_STEP: Final = 128
 
 Pages = UInt64Array

@@ -116,6 +116,6 @@ class Engine:
 
 def _explained(error: Exception) -> BadSql:
     if isinstance(error, duckdb.OutOfMemoryException):
-        # What DuckDB advises are settings that nobody can reach here.
+        # What DuckDB advises are settings that cannot be reached here.
         return BadSql(f"The query needs more than the {MEMORY_LIMIT} of memory that it may use.")
     return BadSql(str(error).strip())

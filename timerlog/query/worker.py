@@ -94,5 +94,5 @@ def main() -> None:
     os.nice(NICENESS)
     sys.stdout.buffer.write(run_job(job))
     sys.stdout.buffer.flush()
-    # Nothing is left to tidy up, and what DuckDB would say about its own teardown helps nobody.
+    # Nothing is left to tidy up, and what DuckDB would say about its own teardown is of no use.
     os._exit(0)

@@ -190,7 +190,7 @@ class _State:
         return self.next_id
 
     def forget_durable(self) -> None:
-        """Keeps only messages behind the last mark: that is all that anybody may ask for."""
+        """Keeps only messages behind the last mark: that is all that may be asked for."""
         self.pending = [part for part in self.pending if part[0][-1] >= self.durable]
 
 

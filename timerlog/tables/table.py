@@ -66,7 +66,7 @@ class Table:
         self.region.ensure(HEADER_BYTES + items * self.dtype.itemsize)
 
     def start_at(self, item: int) -> None:
-        """In a new table: items below are gone for ever, and take no disk space."""
+        """In a new table: items below are gone for good, and take no disk space."""
         if self.is_new:
             self.region.start_at(HEADER_BYTES + item * self.dtype.itemsize)
 

@@ -224,7 +224,7 @@ class Tables:
         struct_ = self.native.groups[group_id]
         struct_.ack_wait_ms, struct_.min_backoff_ms = int(holds["ack_wait_ms"]), int(holds["min_backoff_ms"])
         struct_.max_backoff_ms = int(holds["max_backoff_ms"]) or FOREVER_MS
-        # A dead letter that nobody takes stays where it is.
+        # A dead letter that is not taken stays where it is.
         struct_.max_attempts = 0 if record.name.endswith(DEAD_SUFFIX) else int(holds["max_attempts"])
 
     def remove_topic(self, topic_id: int) -> None:
@@ -270,8 +270,8 @@ class Tables:
         group.deliveries.region.delete()
 
     def _give_credit_back(self, group_id: int, deliveries: Table) -> None:
-        """What subscriptions hold of a group that goes does not count against them any more. During replay nobody
-        holds anything, whatever the rows say."""
+        """What subscriptions hold of a group that goes does not count against them any more. During replay no
+        subscription holds anything, whatever the rows say."""
         struct_ = self.native.groups[group_id]
         high_seq = int(struct_.high_seq)
         for start in range(int(struct_.floor_seq), high_seq, _SCAN):

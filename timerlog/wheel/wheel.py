@@ -312,7 +312,7 @@ class TimerWheel:
         return freed
 
     def reset(self, tick_ms: int) -> None:
-        """Forgets all timers and stands at ``tick_ms``. It keeps its space: on a full disk nobody might get it back."""
+        """Forgets all timers and stands at ``tick_ms``. It keeps its space: on a full disk it might not get it back."""
         self.resets += 1
         self._wheel_region.array(np.uint8, 0, WHEEL_DTYPE.itemsize)[:] = 0
         self._core = self.core_type(self._wheel_region, tick_ms)

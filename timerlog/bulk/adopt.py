@@ -2,9 +2,9 @@
 
 All of a job or nothing, while everything else goes on. A generator of small steps, as for purging:
 
-1. What the job says is checked, and every record of it, checksum included; rows are filled in, which nobody sees yet.
-   A thread does that for the next segment, while
-2. the keys of a segment go into the index. Those that somebody has already are the job's rejects; too many end the job.
+1. What the job says is checked, and every record of it, checksum included; rows are filled in, and not visible yet. A
+   thread does that for the next segment, while
+2. the keys of a segment go into the index. Those that are in it already are the job's rejects; too many end the job.
 3. Rejected records are overwritten with FILL, headers say where the segments will lie; then all of it is on the disk.
 4. One record, ADOPTED, and the segments have their names in the log. From here on a start reads them like any other.
 5. When that is on the disk, the rows become visible and their timers go onto the wheel.
@@ -268,7 +268,7 @@ class _Adoption:
 
     def _settle(self) -> Steps:
         """Meanwhile the log may have gone on in another segment, or others were sent with keys of the job. Then it is
-        done again, and at last without giving anybody the time for it."""
+        done again, and at last without giving others the time for it."""
         for _ in range(_ROUNDS):
             end_id = self._tables.next_id
             while self._racers_from < end_id:
@@ -312,12 +312,12 @@ class _Adoption:
         ``_enter`` makes a partition larger when it is full."""
         count = int(share * sum(segment.messages for segment in self._segments) / KEY_PARTITIONS)
         for partition in range(KEY_PARTITIONS):
-            self._left_keys.append(self._tables.expect_keys(partition, count))
+            self._left_keys.append(self._tables.keys.expect(partition, count))
             if partition % _PARTITIONS_A_STEP == 0:
                 yield None
 
     def _free_keys(self) -> None:
-        self._tables.free_keys(self._left_keys)
+        self._tables.keys.free(self._left_keys)
 
     def _enter(self, keyed: Keyed) -> Steps:
         found = [np.empty(STEP_MESSAGES, np.uint64) for _ in range(2)]
@@ -332,7 +332,7 @@ class _Adoption:
             )
             self._rejects.add(*(array[: int(out[0])] for array in found))
             if out[1] != KEY_PARTITIONS:
-                self._tables.grow_keys(int(out[1]))
+                self._tables.keys.grow(int(out[1]))
             yield None
 
     def _find_racers(self) -> bool:
@@ -411,7 +411,7 @@ class _Adoption:
     # -- 5: visible --
 
     def _make_visible(self) -> Steps:
-        timer_log = self._wheel.log_region
+        timer_log = self._wheel.timer_log.region
         timers_from = timer_log.allocated_bytes
         for segment in self._segments:
             start = segment.first_id
@@ -427,10 +427,10 @@ class _Adoption:
         yield from self._write_back(timers_from)
 
     def _write_back(self, timers_from: int) -> Steps:
-        tables, timer_log = self._tables, self._wheel.log_region
+        tables, timer_log = self._tables, self._wheel.timer_log.region
         yield WriteBack(tables.messages.region, *tables.messages.span(*self._files.id_range))
         yield WriteBack(timer_log, timers_from, timer_log.allocated_bytes)
-        yield WriteBack(tables.keys_region, 0, tables.keys_region.allocated_bytes)
+        yield WriteBack(tables.keys.region, 0, tables.keys.region.allocated_bytes)
 
     def _drop_rejected(self, start: int, count: int) -> None:
         first, end = np.searchsorted(self._rejected_ids, [start, start + count]).tolist()

@@ -163,7 +163,7 @@ def write_segments(
 ) -> list[Segment]:
     """Writes messages, sorted by time, into as many files ``<name>-<n>.log`` as it takes; all are on the disk when this
     returns, or, with ``syncs``, when that was waited for. ``topics``: one for all, or of each message; the plan must
-    have them. ``reserve`` gives the first of so many message numbers, which are for these alone. Raises ``StoreError`` for
+    have them. ``reserve`` gives the first of so many message numbers, for these alone. Raises ``StoreError`` for
     a message that ``refusals`` would have named, ``OSError``."""
     if syncs is None:
         with Syncs() as own:

@@ -172,7 +172,7 @@ class Produce:
             case Need.ROWS:
                 self._space.promise_rows(amount)
             case Need.KEYS:
-                self._tables.grow_keys(amount)
+                self._tables.keys.grow(amount)
             case Need.REPLIES:
                 pass  # the replies so far were taken out of the buffer
             case _:
@@ -233,4 +233,4 @@ class Produce:
             if result.stop != 13:  # only the key index grows on demand: everything else is there
                 raise StoreError(f"a judged send stopped with {result.stop}")
             with self._reserve.closed():
-                self._tables.grow_keys(int(result.need))
+                self._tables.keys.grow(int(result.need))

@@ -1,8 +1,10 @@
 """Purging: disk space comes back by whole segments, the oldest first.
 
-What nobody needs any more is forgotten. What is still needed of the oldest segment is written once more at the head of
-the log, with all that is known of it (MOVED); then the segment is deleted. Everything happens in small steps, so that a
-caller can do other work between them, and a crash between any two of them loses nothing and doubles nothing:
+What is not needed any more is forgotten. What is still needed of the oldest segment is written once more at the head of
+the log, with all that is known of it (MOVED); then the segment is deleted, as in a log-structured file system
+(M. Rosenblum and J. Ousterhout, "The Design and Implementation of a Log-Structured File System", SOSP 1991).
+Everything happens in small steps, so that a caller can do other work between them, and a crash between any two of them
+loses nothing and doubles nothing:
 
 1. MOVED records for what is needed and a PURGED record for the rest of a part of the segment; applied to the tables.
 2. When all parts are done: wait until the log is on the disk up to here.
@@ -210,7 +212,7 @@ class Purger:
         except Exception as error:
             self._finish(job, error)
             if job.force and isinstance(error, DiskFull | DamagedLog):
-                return None  # whoever asked is told
+                return None  # the job says it
             raise
 
     def _finish(self, job: Job, error: Exception | None) -> None:
@@ -484,7 +486,7 @@ class Purger:
             try:
                 with self._reserve.closed():
                     for partition in range(start, start + _PARTITIONS_A_STEP):
-                        self._tables.shrink_keys(partition)
+                        self._tables.keys.shrink(partition)
             except DiskFull:
                 return  # the next run tries again
             yield None

@@ -22,6 +22,7 @@ from timerlog.commitlog.log import CommitLog
 from timerlog.commitlog.records import GroupRecord, TopicRecord
 from timerlog.commitlog.view import LogView, Records
 from timerlog.errors import StoreError
+from timerlog.files.disk import LOG_FOLDER
 from timerlog.files.mapped_file import Mapping
 from timerlog.layout import (
     ARRIVAL,
@@ -95,7 +96,7 @@ class Snapshot:
         self._directory = Path(description.directory)
         self._mappings: list[Mapping] = []
         self._tables: dict[str, Array] = {}
-        self.log = LogView(self._directory / "commitlog", description.segment_bytes)
+        self.log = LogView(self._directory / LOG_FOLDER, description.segment_bytes)
         self.rows = self._table("messages.table", ROW, ROWS_MAGIC)[: description.next_id]
 
     def chunks(

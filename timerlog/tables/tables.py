@@ -6,7 +6,6 @@ CommitLog alone: delete them, and the next start makes the same ones again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,28 +156,6 @@ class Tables:
         self.ensure_rows(next_id)
         native.first_id = max(int(native.first_id), first_id)
         native.next_id = max(int(native.next_id), next_id)
-
-    # -- for callers that do not know the key index yet --
-
-    @property
-    def keys_region(self) -> Region:
-        return self.keys.region
-
-    def grow_keys(self, partition: int) -> None:
-        """See ``KeyIndex``."""
-        self.keys.grow(partition)
-
-    def shrink_keys(self, partition: int) -> None:
-        """See ``KeyIndex``."""
-        self.keys.shrink(partition)
-
-    def expect_keys(self, partition: int, more: int) -> tuple[int, int]:
-        """See ``KeyIndex``."""
-        return self.keys.expect(partition, more)
-
-    def free_keys(self, left: Iterable[tuple[int, int]]) -> None:
-        """See ``KeyIndex``."""
-        self.keys.free(left)
 
     # -- topics and groups --
 

@@ -124,11 +124,6 @@ class TimerWheel:
     def _file(self, name: str) -> Path | None:
         return None if self._directory is None else self._directory / name
 
-    @property
-    def log_region(self) -> Region:
-        """Where the TimerLog is."""
-        return self.timer_log.region
-
     # -- linking --
 
     def link(self, due_ms: Int64Array, ref: UInt64Array, epoch: UInt32Array, owner: UInt32Array) -> None:

@@ -125,7 +125,7 @@ async def test_with_threads_what_a_job_made_dirty_is_written_back_in_the_end(
             nursery.start_soon(broker.bulk_jobs.run)
             with trio.fail_after(60):
                 done = await broker.bulk_jobs.wait(broker.bulk_jobs.begin(JOB, 0), 60_000)
-                while store.tables.keys_region not in {region for region, _, _ in written}:
+                while store.tables.keys.region not in {region for region, _, _ in written}:
                     await trio.sleep(0.01)
             assert (done.is_done, done.messages) == (True, 18_000)
             nursery.cancel_scope.cancel()

@@ -7,23 +7,37 @@ docs/file-formats.md has the bytes. A control record sets absolute values, so th
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 
 from tickwheel_native import Buffer, ffi
-from timerlog.layout import MESSAGE_HEAD_BYTES, RUN, Runs
+from timerlog.layout import MESSAGE_HEAD_BYTES, RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, RecordType, Runs
 from timerlog.settings import TopicSettings
 
+#: A record holds at most so many runs, so that it always fits into a segment.
+RUNS_A_RECORD: Final = 4096
+#: A control record that is to be written: its type, aux, and payload.
+Control: TypeAlias = tuple[RecordType, int, bytes]
+AS_IT_IS: Final = 256  #: a priority that changes nothing
+NACK_HEAD: Final = struct.Struct("<Q")  # how many runs
+#: Of a GROUP_SEEN record: when, in epoch ms, and whether the group has subscribers from then on.
+GROUP_SEEN: Final = struct.Struct("<q?")
+_LEASE_TAIL: Final = struct.Struct("<q")  # when the leases were given
 _SEND_HEAD: Final = struct.Struct("<IIIIq")
 _KEYS, _HEADERS, _PRIORITIES, _ORDERS = 4, 8, 2, 32
 _MESSAGE: Final = struct.Struct("<IIBBHIQqqHHI")
 
 
+# -- what control records hold --
+
+
 class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """TOPIC: a topic, as it is from now on."""
+
     topic_id: int
     name: str
     created_ms: int
@@ -36,6 +50,8 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AdoptedRecord(msgspec.Struct, frozen=True, array_like=True):
+    """ADOPTED: the next segments are a bulk job's."""
+
     job: bytes  #: 16 bytes
     segments: int
     messages: int
@@ -43,11 +59,15 @@ class AdoptedRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DocumentRecord(msgspec.Struct, frozen=True):
+    """DOCUMENT: a named document of the broker's, as it is from now on."""
+
     name: str
     content: bytes | None  #: None: it is deleted
 
 
 class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """GROUP and GROUP_CHANGED: a group, as it is from now on."""
+
     group_id: int
     topic_id: int
     name: str
@@ -89,11 +109,12 @@ class Purged(msgspec.Struct, frozen=True, array_like=True):
     groups: list[tuple[int, int, int, int]]
 
 
+# -- runs of messages, and payloads with them --
+
+
 def runs_pointer(runs: Runs) -> Any:
+    """For C; it holds as long as the runs do."""
     return ffi.cast("tw_run *", runs.ctypes.data)
-
-
-AS_IT_IS: Final = 256  #: a priority that changes nothing
 
 
 def reschedule_aux(priority: int) -> int:
@@ -101,7 +122,9 @@ def reschedule_aux(priority: int) -> int:
     return 0 if priority == AS_IT_IS else priority + 1
 
 
-NACK_HEAD = struct.Struct("<Q")
+def reschedule_priority(aux: int) -> int:
+    """The priority that a RESCHEDULE record tells."""
+    return aux - 1 if aux else AS_IT_IS
 
 
 def pack_nack(runs: Runs, error: str) -> bytes:
@@ -113,12 +136,6 @@ def unpack_nack(payload: Buffer) -> tuple[Runs, str]:
     (count,) = NACK_HEAD.unpack_from(view)
     end = NACK_HEAD.size + count * RUN.itemsize
     return np.frombuffer(view, RUN, count, NACK_HEAD.size), bytes(view[end:]).decode()
-
-
-GROUP_SEEN = struct.Struct("<q?")
-"""When, in epoch ms, and whether it has subscribers from then on."""
-
-_LEASE_TAIL = struct.Struct("<q")
 
 
 def pack_lease(runs: Runs, now_ms: int) -> bytes:
@@ -139,6 +156,37 @@ def pack_returned(runs: Runs, time_ms: int) -> bytes:
 
 def pack_redeliver(runs: Runs, how: int) -> bytes:
     return how.to_bytes(8, "little") + runs.tobytes()
+
+
+def unpack_numbered(payload: Buffer) -> tuple[Runs, int]:
+    """The runs of a RETURNED or REDELIVER record, and the number before them: a time, or how."""
+    view = memoryview(payload)
+    return np.frombuffer(view, RUN, offset=8), int.from_bytes(view[:8], "little")
+
+
+def in_records(
+    record: RecordType, aux: int, runs: Runs, pack: Callable[[Runs], bytes] = lambda runs: runs.tobytes()
+) -> list[Control]:
+    """Runs as control records, each of which fits into a segment; ``pack`` makes the payload of one."""
+    return [
+        (record, aux, pack(runs[start : start + RUNS_A_RECORD]))
+        for start in range(0, len(runs), RUNS_A_RECORD)
+    ]
+
+
+def room_for_runs(runs: int, head_bytes: int = 0) -> int:
+    """The log bytes that records with so many runs take at most."""
+    records = -(-runs // RUNS_A_RECORD)
+    return runs * RUN.itemsize + records * (RECORD_HEAD_BYTES + head_bytes + 8)
+
+
+def group_room_bytes(controls: Sequence[Control]) -> int:
+    """The log bytes that a group of control records takes at most."""
+    inside = sum(len(payload) + RECORD_HEAD_BYTES + 8 for _, _, payload in controls)
+    return RECORD_HEAD_BYTES + TRANSACTION_ID_BYTES + inside
+
+
+# -- messages one by one --
 
 
 @dataclass(frozen=True, slots=True)

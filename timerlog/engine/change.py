@@ -17,13 +17,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import ffi, lib
-from timerlog.commitlog.records import AS_IT_IS, DocumentRecord, pack_redeliver, reschedule_aux
+from timerlog.commitlog.records import (
+    AS_IT_IS,
+    Control,
+    DocumentRecord,
+    in_records,
+    pack_redeliver,
+    reschedule_aux,
+)
 from timerlog.engine.changed import Changes, Revoked
 from timerlog.engine.commit import Commit
 from timerlog.engine.groups import Groups
 from timerlog.engine.produce import JudgedSend
 from timerlog.engine.settle import Settle
-from timerlog.engine.state import INTERNAL, Control, Engine, LogWriter, in_records
+from timerlog.engine.state import INTERNAL, Engine, LogWriter
 from timerlog.errors import BadTime, OtherLog
 from timerlog.layout import (
     CALLED,

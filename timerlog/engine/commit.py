@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from tickwheel_native import lib
-from timerlog.commitlog.records import Outbound, send_payload
+from timerlog.commitlog.records import Control, Outbound, group_room_bytes, send_payload
 from timerlog.engine.produce import JudgedSend, Produce
 from timerlog.engine.space import Space
-from timerlog.engine.state import INTERNAL, Control, Engine, LogWriter, group_room_bytes
+from timerlog.engine.state import INTERNAL, Engine, LogWriter
 from timerlog.errors import TransactionRefused
 from timerlog.layout import RECORD_HEAD_BYTES, RecordType
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from tickwheel_native import Buffer, ffi, lib
-from timerlog.commitlog.records import pack_lease
+from timerlog.commitlog.records import in_records, pack_lease, room_for_runs
 from timerlog.engine.groups import Groups
-from timerlog.engine.state import Engine, LogWriter, in_records, room_for_runs
+from timerlog.engine.state import Engine, LogWriter
 from timerlog.engine.topics import Topics
 from timerlog.errors import DiskFull, StoreError
 from timerlog.layout import MAX_BATCH, MAX_HEADERS_BYTES, MAX_KEY_BYTES, MessageState, RecordType, UInt64Array

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from timerlog.commitlog.records import GROUP_SEEN, GroupRecord
+from timerlog.commitlog.records import GROUP_SEEN, Control, GroupRecord
 from timerlog.engine.changed import Changes, Revoked
 from timerlog.engine.space import Space
-from timerlog.engine.state import Control, Engine, LogWriter
+from timerlog.engine.state import Engine, LogWriter
 from timerlog.engine.topics import Topics
 from timerlog.errors import DiskFull, TooManyGroups, TooManySubscriptions, UnknownGroup
 from timerlog.layout import HOLDERS, DeliveryState, MessageState, RecordType, UInt64Array

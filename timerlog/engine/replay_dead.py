@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from timerlog.commitlog.records import MessageView, Outbound, pack_redeliver, send_payload
+from timerlog.commitlog.records import Control, MessageView, Outbound, pack_redeliver, send_payload
 from timerlog.engine.change import DELIVERED, READY, SCHEDULED, Change
 from timerlog.engine.changed import Changes
 from timerlog.engine.commit import Commit
@@ -16,7 +16,7 @@ from timerlog.engine.groups import Groups
 from timerlog.engine.produce import Produce
 from timerlog.engine.select import Select
 from timerlog.engine.settle import Settle
-from timerlog.engine.state import INTERNAL, Control, Engine, LogWriter
+from timerlog.engine.state import INTERNAL, Engine, LogWriter
 from timerlog.engine.topics import Topics
 from timerlog.errors import DECODE_ERRORS
 from timerlog.layout import (

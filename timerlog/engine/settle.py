@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import ffi, lib
-from timerlog.commitlog.records import pack_nack, pack_returned
+from timerlog.commitlog.records import Control, in_records, pack_nack, pack_returned
 from timerlog.engine.dead_letters import DeadLetters
 from timerlog.engine.groups import Groups, Holders
-from timerlog.engine.state import Control, Engine, LogWriter, in_records
+from timerlog.engine.state import Engine, LogWriter
 from timerlog.engine.topics import Topics
 from timerlog.errors import BadTime
 from timerlog.layout import (

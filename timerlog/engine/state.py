@@ -6,16 +6,16 @@ does not have, so a process that is killed between any two steps loses nothing a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from tickwheel_native import Buffer, ffi, lib
 from timerlog.commitlog.log import CommitLog
-from timerlog.commitlog.records import AnsweredRecord, runs_pointer
+from timerlog.commitlog.records import AnsweredRecord, Control, group_room_bytes, in_records, runs_pointer
 from timerlog.errors import BadTransactionId, StoreError, TransactionTooLarge
 from timerlog.files.held_space import Reserve, Spare
 from timerlog.layout import (
@@ -35,33 +35,7 @@ from timerlog.tables.apply import Applier
 from timerlog.tables.tables import Tables
 from timerlog.wheel.wheel import TimerWheel
 
-#: A record holds at most so many runs, so that it always fits into a segment.
-RUNS_A_RECORD: Final = 4096
-
-Control: TypeAlias = tuple[RecordType, int, bytes]  # record, aux, payload
 INTERNAL: Final = bytes(TRANSACTION_ID_BYTES)  #: the id of transactions that nobody repeats
-
-
-def in_records(
-    record: RecordType, aux: int, runs: Runs, pack: Callable[[Runs], bytes] = lambda runs: runs.tobytes()
-) -> list[Control]:
-    """Runs as control records, each of which fits into a segment; ``pack`` makes the payload of one."""
-    return [
-        (record, aux, pack(runs[start : start + RUNS_A_RECORD]))
-        for start in range(0, len(runs), RUNS_A_RECORD)
-    ]
-
-
-def room_for_runs(runs: int, head_bytes: int = 0) -> int:
-    """The log bytes that records with so many runs take at most."""
-    records = -(-runs // RUNS_A_RECORD)
-    return runs * RUN.itemsize + records * (RECORD_HEAD_BYTES + head_bytes + 8)
-
-
-def group_room_bytes(controls: Sequence[Control]) -> int:
-    """The log bytes that a group of control records takes at most."""
-    inside = sum(len(payload) + RECORD_HEAD_BYTES + 8 for _, _, payload in controls)
-    return RECORD_HEAD_BYTES + TRANSACTION_ID_BYTES + inside
 
 
 def check_transaction_id(transaction_id: bytes) -> None:

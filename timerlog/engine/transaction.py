@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tickwheel_native import Buffer
-from timerlog.commitlog.records import AS_IT_IS, reschedule_aux
+from timerlog.commitlog.records import AS_IT_IS, Control, in_records, reschedule_aux
 from timerlog.engine.change import READY, SCHEDULED, Change
 from timerlog.engine.commit import Commit
 from timerlog.engine.produce import JudgedSend, Produce
 from timerlog.engine.settle import Settle
-from timerlog.engine.state import Control, Engine, check_transaction_id, in_records
+from timerlog.engine.state import Engine, check_transaction_id
 from timerlog.errors import BadTime, TransactionRefused
 from timerlog.layout import MAX_TIME_MS, RUN, RecordType, UInt64Array
 

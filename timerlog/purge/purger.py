@@ -440,6 +440,7 @@ class Purger:
         yield from self._raise_first()
         while log.durable_position < self._written:
             yield WaitDurable(self._written)
+        assert bases == log.segments[: len(bases)], "the oldest segments go first"
         self._make_room_to_save()
         sizes = log.sizes()
         segments = {base: log.detach(base) for base in bases}

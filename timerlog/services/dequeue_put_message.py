@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from timerlog.commitlog.records import RUNS_A_RECORD, room_for_runs
 from timerlog.engine.settle import Settle
-from timerlog.engine.state import RUNS_A_RECORD, Engine, LogWriter, room_for_runs
+from timerlog.engine.state import Engine, LogWriter
 from timerlog.layout import PUT_HEAD, MessageState, RecordType, Runs, UInt64Array
 from timerlog.services.batches import ReadyBatch, not_before, select
 from timerlog.wheel.timers import Timers

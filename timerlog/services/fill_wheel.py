@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from tickwheel_native import ffi, lib
-from timerlog.commitlog.records import pack_nack
-from timerlog.engine.state import Engine, LogWriter, in_records
+from timerlog.commitlog.records import in_records, pack_nack
+from timerlog.engine.state import Engine, LogWriter
 from timerlog.errors import DiskFull, LogFailed
 from timerlog.layout import DeliveryState, RecordType
 from timerlog.wheel.timers import MESSAGE_TIMER

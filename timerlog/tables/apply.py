@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from tickwheel_native import Buffer, ffi, lib
 from timerlog.commitlog.records import (
-    AS_IT_IS,
     GROUP_SEEN,
     AdoptedRecord,
     AnsweredRecord,
@@ -23,9 +22,11 @@ from timerlog.commitlog.records import (
     GroupRecord,
     Purged,
     TopicRecord,
+    reschedule_priority,
     runs_pointer,
     unpack_lease,
     unpack_nack,
+    unpack_numbered,
 )
 from timerlog.errors import BadSettings, StoreError, UnsupportedFormat
 from timerlog.layout import PUT_HEAD, RUN, MessageState, RecordType, Runs
@@ -69,15 +70,12 @@ class Applier:
             case RecordType.RELEASE:
                 self.release(aux, np.frombuffer(payload, RUN))
             case RecordType.RETURNED:
-                self.returned(
-                    aux, np.frombuffer(payload, RUN, offset=8), int.from_bytes(payload[:8], "little")
-                )
+                self.returned(aux, *unpack_numbered(payload))
             case RecordType.NACK:
                 runs, error = unpack_nack(payload)
                 self.nack(aux, runs, error)
             case RecordType.REDELIVER:
-                how = int.from_bytes(payload[:8], "little")
-                self.redeliver(aux, np.frombuffer(payload, RUN, offset=8), how)
+                self.redeliver(aux, *unpack_numbered(payload))
             case RecordType.DEAD:
                 self.dead(aux, np.frombuffer(payload, RUN))
             case RecordType.CANCEL:
@@ -89,7 +87,7 @@ class Applier:
             case RecordType.DAMAGED:
                 self.end(np.frombuffer(payload, np.uint64), MessageState.DAMAGED)
             case RecordType.RESCHEDULE:
-                self.reschedule(np.frombuffer(payload, RUN), aux - 1 if aux else AS_IT_IS)
+                self.reschedule(np.frombuffer(payload, RUN), reschedule_priority(aux))
             case RecordType.TOPIC:
                 self.topic(msgspec.msgpack.decode(payload, type=TopicRecord))
             case RecordType.GROUP:

@@ -10,10 +10,9 @@ from tests.support.frames import send
 from tests.support.full_disk import full_disk
 from tests.support.reader import Reader
 from timerlog.commitlog.log import CommitLog
-from timerlog.commitlog.records import Outbound
+from timerlog.commitlog.records import RUNS_A_RECORD, Outbound
 from timerlog.engine.change import DELIVERED, READY, SCHEDULED, UNKNOWN
 from timerlog.engine.changed import Revoked
-from timerlog.engine.state import RUNS_A_RECORD
 from timerlog.errors import BadTime, DiskFull, UnknownGroup
 from timerlog.layout import MAX_TIME_MS, RecordType
 from timerlog.store import Store

@@ -99,7 +99,7 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
 
 # Tickwheel is there: this adds what its extra `dev` names.
 $(VENV)/.dev: $(VENV)/.installed
-	@echo "Installing what tests, checks and benchmarks need into $(VENV): about 1.1 GB."
+	@echo "Installing what tests, checks and benchmarks need into $(VENV): about 1.2 GB."
 	@$(PIP) --quiet install 'tickwheel[dev]'
 	@touch $@
 

@@ -102,9 +102,9 @@ def _cards(answers: Answers) -> list[Markup]:
 def _backlog(answers: Answers, number: int) -> Markup:
     since_ms = [row["backlog_due_ms"] for row in answers.rows("due_by_topic") if row["backlog"]]
     if not since_ms:
-        return card("0", "due that nobody has taken", "good")
+        return card("0", "due and not taken yet", "good")
     waited = duration(max(0, answers.now_ms - min(since_ms)))
-    return card(count(number), f"due that nobody has taken, the oldest for {waited}", "bad")
+    return card(count(number), f"due and not taken yet, the oldest for {waited}", "bad")
 
 
 def _of(answers: Answers, name: str, measure: str) -> list[dict[str, Any]]:

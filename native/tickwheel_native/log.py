@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from tickwheel_native._native import ffi, lib
+from tickwheel_native.arrays import Store
 from tickwheel_native.memory import Address
 
-#: A ``tw_store``.
-Store: TypeAlias = Any
 #: How many records of each type there are: 256 numbers of C.
 Counts: TypeAlias = Any
 
@@ -44,6 +43,11 @@ def group_begin(store: Store, record: int, aux: int, payload: bytes, room_bytes:
 def group_end(store: Store, start: int) -> None:
     """Fills in the length and checksum of a record of records."""
     lib.tw_group_end(store, start)
+
+
+def unsend(store: Store, first_id: int, staging_bytes: int) -> None:
+    """Takes back the messages from ``first_id`` on, which lie in staging from there on."""
+    lib.tw_unsend(store, first_id, staging_bytes)
 
 
 def verify(base: Address, position: int, end: int, counts: Counts) -> tuple[int, int]:

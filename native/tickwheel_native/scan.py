@@ -14,8 +14,9 @@ from tickwheel_native.memory import Address
 FULL: Final = 5
 
 
-def _numbers(values: npt.NDArray[np.int64]) -> Any:
-    return ffi.from_buffer("uint64_t[]", np.ascontiguousarray(values, np.int64))
+def _numbers(values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> Any:
+    assert values.itemsize == 8
+    return ffi.from_buffer("uint64_t[]", np.ascontiguousarray(values))
 
 
 def scan(
@@ -37,7 +38,9 @@ def gather(
 
 
 def check_records(
-    base: Address, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+    base: Address,
+    positions: npt.NDArray[np.int64] | npt.NDArray[np.uint64],
+    sizes: npt.NDArray[np.int64] | npt.NDArray[np.uint64],
 ) -> npt.NDArray[np.bool_]:
     """Whether the bytes of each record match its checksum."""
     right = np.empty(len(positions), np.uint8)

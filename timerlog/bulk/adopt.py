@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import ffi, lib, rebuild
 from timerlog.background import InThread, Join, Pace, WaitDurable, WriteBack
 from timerlog.bulk.job import AdoptJob, AdoptReport, Keyed, Pause, Reject, Rejects, Steps
 from timerlog.bulk.job_files import JobFiles, clear_away
@@ -444,11 +444,7 @@ class _Adoption:
         if start >= end:
             return
         due, ids, versions = np.empty(count, np.int64), np.empty(count, np.uint64), np.empty(count, np.uint32)
-        at = ffi.new("uint64_t *", start)
-        found = lib.tw_scheduled(
-            self._native, at, end, count, ffi.from_buffer("int64_t[]", due),
-            ffi.from_buffer("uint64_t[]", ids), ffi.from_buffer("uint32_t[]", versions),
-        )  # fmt: skip
+        found, _ = rebuild.scheduled(self._native, start, end, due, ids, versions)
         while found:
             try:
                 self._wheel.advance(self.now_ms)

@@ -90,7 +90,9 @@ class LogView:
         positions = rows["position"].astype(np.int64)
         sizes = rows["record_bytes"].astype(np.int64)
         readable = (sizes >= MESSAGE_HEAD_BYTES) & (positions + sizes <= self._readable_ends(positions))
-        is_whole, lengths = scan.message_parts(self._base, ids, positions, np.where(readable, sizes, 0))
+        is_whole, lengths = scan.message_parts(
+            self._base, np.asarray(ids, np.int64), positions, np.where(readable, sizes, 0)
+        )
         return Records(is_whole, positions, *lengths)
 
     def map_more(self, positions: Int64Array) -> bool:

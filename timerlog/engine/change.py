@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import delivery
 from timerlog.commitlog.records import (
     AS_IT_IS,
     Control,
@@ -113,9 +113,7 @@ class Change:
     def judge(self, ids: UInt64Array) -> Verdicts:
         """How each message stands: UNKNOWN to EXPIRED."""
         verdicts = np.empty(len(ids), np.uint8)
-        lib.tw_judge_all(
-            self._native, ffi.from_buffer("uint64_t[]", ids), len(ids), ffi.from_buffer("uint8_t[]", verdicts)
-        )
+        delivery.judge_all(self._native, ids, verdicts)
         return verdicts
 
     def _change(

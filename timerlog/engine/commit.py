@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tickwheel_native import lib
+from tickwheel_native import log as native_log
 from timerlog.commitlog.records import Control, Outbound, group_room_bytes, send_payload
 from timerlog.engine.produce import JudgedSend, Produce
 from timerlog.engine.space import Space
@@ -59,9 +59,9 @@ class Commit:
         try:
             results = self._stage(sends, controls, more, now_ms)
         except BaseException:
-            lib.tw_unsend(self._native, first_id, start)
+            native_log.unsend(self._native, first_id, start)
             raise
-        lib.tw_group_end(self._native, start)
+        native_log.group_end(self._native, start)
         self._log.touched()
         self._log.flush()
         self._applier.transaction_id = transaction_id

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tickwheel_native import Buffer, ffi, lib
+from tickwheel_native import Buffer, delivery, ffi, lib, scan
 from timerlog.commitlog.records import in_records, pack_lease, room_for_runs
 from timerlog.engine.groups import Groups
 from timerlog.engine.state import Engine, LogWriter
@@ -120,7 +120,7 @@ class Deliver:
             self._scratch.times[:count],
         )
         if len(damaged := self._damaged(group_id, seqs)):
-            lib.tw_unselect(self._native, group_id, self._scratch.seqs_pointer, count)
+            delivery.unselect(self._native, group_id, seqs)
             self._set_aside(damaged)
             return b""
         try:
@@ -131,7 +131,7 @@ class Deliver:
                 in_records(RecordType.LEASE, group_id, runs, lambda piece: pack_lease(piece, now_ms))
             )
         except DiskFull:
-            lib.tw_unselect(self._native, group_id, self._scratch.seqs_pointer, count)
+            delivery.unselect(self._native, group_id, seqs)
             raise
         self._applier.lease(group_id, holder, runs)
         first = self.first_lateness_ms.take(
@@ -156,15 +156,8 @@ class Deliver:
         positions, sizes = rows["position"], rows["record_bytes"].astype(np.uint64)
         # What is still being collected for the log lies in memory.
         written = np.flatnonzero(positions + sizes <= np.uint64(self._native.log_readable))
-        right = np.empty(len(written), np.uint8)
-        lib.tw_check_records(
-            self._native.log,
-            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(positions[written])),
-            ffi.from_buffer("uint64_t[]", sizes[written]),
-            len(written),
-            ffi.from_buffer("uint8_t[]", right),
-        )
-        damaged: UInt64Array = ids[written[right == 0]]
+        right = scan.check_records(self._native.log, positions[written], sizes[written])
+        damaged: UInt64Array = ids[written[~right]]
         return damaged
 
     def _set_aside(self, ids: UInt64Array) -> None:
@@ -232,7 +225,7 @@ class Deliver:
             try:
                 self._writer.append_runs(RecordType.ACK, group_id, runs)
             except DiskFull:
-                lib.tw_unmark_acks(self._native, group_id, self._scratch.seqs_pointer, accepted)
+                delivery.unmark_acks(self._native, group_id, self._scratch.seqs[:accepted])
                 raise
             self._applier.ack(group_id, runs)
         return accepted
@@ -261,5 +254,5 @@ class Deliver:
             exceptions["id"] = np.frombuffer(payload, "<u8", count, _ACK_HEAD_BYTES)[refused]
         body = np.array([accepted, len(refused)], "<u4").tobytes() + exceptions.tobytes()
         frame = bytearray(FRAME_HEAD_BYTES) + body
-        lib.tw_finish_frame(ffi.from_buffer("uint8_t[]", frame), len(body), _ACK_OK, correlation)
+        delivery.finish_frame(frame, len(body), _ACK_OK, correlation)
         return bytes(frame)

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import delivery, lib
 from timerlog.commitlog.records import Control, in_records, pack_nack, pack_returned
 from timerlog.engine.dead_letters import DeadLetters
 from timerlog.engine.groups import Groups, Holders
@@ -150,15 +150,11 @@ class Settle:
         attempt; one may have several timers. Returns how many were moved. What should be a dead letter and cannot be
         waits for delivery again."""
         exhausted = np.empty(len(seqs), np.uint64)
-        count = ffi.new("uint64_t *")
-        moved = lib.tw_expire(
-            self._native, group_id, ffi.from_buffer("uint64_t[]", seqs), ffi.from_buffer("uint32_t[]", epochs),
-            len(seqs), now_ms, ffi.from_buffer("uint64_t[]", exhausted), count,
-        )  # fmt: skip
-        if count[0]:
-            _, first = np.unique(exhausted[: count[0]], return_index=True)
+        moved, count = delivery.expire(self._native, group_id, seqs, epochs, now_ms, exhausted)
+        if count:
+            _, first = np.unique(exhausted[:count], return_index=True)
             self._bury_or_requeue(group_id, exhausted[np.sort(first)], now_ms)
-        return int(moved) + int(count[0])
+        return moved + count
 
     def _bury_or_requeue(self, group_id: int, seqs: UInt64Array, now_ms: int) -> None:
         """Makes dead letters of messages whose last lease has ended. Those that were given back or called for after
@@ -166,7 +162,7 @@ class Settle:
         leased = self._tables.groups[group_id].deliveries.items["state"][seqs] == DeliveryState.LEASED
         again = np.concatenate([seqs[~leased], self._dead_letters.bury(group_id, seqs[leased], now_ms)])
         if len(again):
-            lib.tw_requeue(self._native, group_id, ffi.from_buffer("uint64_t[]", again), len(again))
+            delivery.requeue(self._native, group_id, again)
 
     # -- given back, extended --
 
@@ -280,11 +276,7 @@ class Settle:
         payload = np.array(ids, "<u8").tobytes() + np.array(epochs, "<u4").tobytes()
         codes = np.empty(count, np.uint32)
         seqs, kept = np.empty(count, np.uint64), np.empty(count, np.uint32)
-        good = lib.tw_ack_check(
-            self._native, group_id, ffi.from_buffer("uint8_t[]", payload), count,
-            ffi.from_buffer("uint64_t[]", seqs), ffi.from_buffer("uint32_t[]", kept),
-            ffi.from_buffer("uint32_t[]", codes),
-        )  # fmt: skip
+        good = delivery.ack_check(self._native, group_id, payload, seqs, kept, codes)
         seqs, kept = seqs[:good], kept[:good]
         ended = self._tables.groups[group_id].deliveries.items["flags"][seqs] & IN_RETRY != 0
         self.unmark_acks(group_id, seqs[ended])
@@ -304,8 +296,7 @@ class Settle:
 
     def unmark_acks(self, group_id: int, seqs: UInt64Array) -> None:
         """Takes the marks of receipts back that were judged and then not used."""
-        seqs = np.ascontiguousarray(seqs)
-        lib.tw_unmark_acks(self._native, group_id, ffi.from_buffer("uint64_t[]", seqs), len(seqs))
+        delivery.unmark_acks(self._native, group_id, np.ascontiguousarray(seqs))
 
     def mark_acks(
         self, group_id: int, ids: Ints, epochs: Ints
@@ -336,4 +327,4 @@ class Settle:
         low, high = int(group.min_backoff_ms), int(group.max_backoff_ms)
         ids = self._tables.topics[int(group.topic_id)].arrivals.items["id"][part.seqs]
         pairs = zip(ids.tolist(), self._attempts(part).tolist(), strict=True)
-        return np.array([lib.tw_backoff_ms(low, low, high, *pair) for pair in pairs], np.int64)
+        return np.array([delivery.backoff_ms(low, low, high, *pair) for pair in pairs], np.int64)

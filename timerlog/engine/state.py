@@ -13,9 +13,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from tickwheel_native import Buffer, ffi, lib
+from tickwheel_native import Buffer, delivery, ffi
+from tickwheel_native import log as native_log
 from timerlog.commitlog.log import CommitLog
-from timerlog.commitlog.records import AnsweredRecord, Control, group_room_bytes, in_records, runs_pointer
+from timerlog.commitlog.records import AnsweredRecord, Control, group_room_bytes, in_records
 from timerlog.errors import BadTransactionId, StoreError, TransactionTooLarge
 from timerlog.files.held_space import Reserve, Spare
 from timerlog.layout import (
@@ -100,16 +101,11 @@ class Engine:
         """Compresses consecutive values of equal epoch and time. The result is valid until the next call."""
         if len(values) > len(self._runs_scratch):  # C writes as many runs as there are values
             self._runs_scratch = np.empty(len(values), RUN)
-        count = lib.tw_runs(
-            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(values, np.uint64)),
-            ffi.NULL
-            if epochs is None
-            else ffi.from_buffer("uint32_t[]", np.ascontiguousarray(epochs, np.uint32)),
-            ffi.NULL
-            if times is None
-            else ffi.from_buffer("int64_t[]", np.ascontiguousarray(times, np.int64)),
-            len(values),
-            runs_pointer(self._runs_scratch),
+        count = delivery.runs(
+            np.ascontiguousarray(values, np.uint64),
+            None if epochs is None else np.ascontiguousarray(epochs, np.uint32),
+            None if times is None else np.ascontiguousarray(times, np.int64),
+            self._runs_scratch,
         )
         return self._runs_scratch[:count]
 
@@ -118,9 +114,7 @@ class Engine:
         if not self.tables.has_spread:
             return deliver_at_ms
         ids, due_ms = np.ascontiguousarray(ids), np.empty(len(ids), np.int64)
-        lib.tw_due_times(
-            self.native, ffi.from_buffer("uint64_t[]", ids), len(ids), ffi.from_buffer("int64_t[]", due_ms)
-        )
+        delivery.due_times(self.native, ids, due_ms)
         spread: Int64Array = due_ms - self.tables.rows["deliver_at_ms"][ids] + deliver_at_ms
         return spread
 
@@ -241,9 +235,9 @@ class LogWriter:
             for control in records:
                 self.add_to_group(*control)
         except BaseException:
-            lib.tw_unsend(self._native, self._tables.next_id, start)
+            native_log.unsend(self._native, self._tables.next_id, start)
             raise
-        lib.tw_group_end(self._native, start)
+        native_log.group_end(self._native, start)
         self._log.touched()
         self._log.flush()
         self.remembered(self.answering, answer)
@@ -261,19 +255,17 @@ class LogWriter:
 
     def begin_group(self, transaction_id: bytes, room_bytes: int) -> int:
         """Starts a TRANSACTION record, for which room was made; returns where in staging. What ``_add_to_group`` adds
-        lies in it, until ``tw_group_end``. Raises ``BadTransactionId``, ``StoreError``: then nothing was staged."""
+        lies in it, until ``group_end``. Raises ``BadTransactionId``, ``StoreError``: then nothing was staged."""
         if len(transaction_id) != TRANSACTION_ID_BYTES:  # replay takes so many, whatever stands there
             raise BadTransactionId(f"a transaction's id has {len(transaction_id)} bytes")
-        head = ffi.from_buffer("uint8_t[]", transaction_id)
-        start = int(lib.tw_group_begin(self._native, RecordType.TRANSACTION, 0, head, len(head), room_bytes))
+        start = native_log.group_begin(self._native, RecordType.TRANSACTION, 0, transaction_id, room_bytes)
         if start < 0:
             raise StoreError(f"there is no room for a transaction of {room_bytes} bytes")
         return start
 
     def add_to_group(self, record: RecordType, aux: int, payload: bytes) -> None:
         """Raises ``StoreError``: then the group must be taken back."""
-        data = ffi.from_buffer("uint8_t[]", payload)
-        if lib.tw_log_append(self._native, record, aux, data, len(data)) < 0:
+        if native_log.append(self._native, record, aux, payload) < 0:
             raise StoreError("a transaction needed more room than it had asked for")
 
     def check_room_for_group(self, room_bytes: int) -> None:

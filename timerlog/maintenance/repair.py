@@ -28,7 +28,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from tickwheel_native import crc32c, lib
+from tickwheel_native import crc32c, rebuild
 from timerlog.commitlog.reader import END_RECORD, REASONS, MappedLog, padded
 from timerlog.commitlog.segments import SegmentHeader, pack_segment_header, unpack_segment_header
 from timerlog.errors import Unrepairable
@@ -396,7 +396,7 @@ class _Mending:
                     position = self._give_up_record(log, error)
             if reason != END_RECORD:
                 break
-        if lib.tw_rebuild_topics(tables.native):
+        if not rebuild.topics(tables.native):
             raise Unrepairable("a topic names a message that the log does not hold")
 
     def _give_up_record(self, log: MappedLog, error: Contradiction) -> int:

@@ -27,7 +27,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import log as native_log
+from tickwheel_native import purge
 from timerlog.background import WaitDurable
 from timerlog.commitlog.log import ALLOCATION_STEP_BYTES
 from timerlog.commitlog.records import Purged
@@ -54,7 +55,6 @@ _PARTITIONS_A_STEP: Final = 16
 #: A survey looks at every message: not more often than this.
 SURVEY_MS: Final = 5_000
 _SURVEYED_ROWS_A_MS: Final = 100
-_NEED_DISK: Final = 11
 #: What the log may grow by besides what is moved: the end of a segment, the start of the next one, control records.
 _MORE_THAN_MOVED_BYTES: Final = 2 * 1024 * 1024
 
@@ -263,9 +263,9 @@ class Purger:
         at, end_id = int(self._native.first_id), self._tables.next_id
         while at < end_id:
             stop = min(at + _SURVEY_ROWS, end_id)
-            lib.tw_purge_survey(
-                self._native, at, stop, self._now_ms, survey.bases[0], log.segment_bytes, count,
-                *(ffi.from_buffer("uint64_t[]", a) for a in (survey.live, survey.live_bytes, survey.dead)),
+            purge.survey(
+                self._native, at, stop, self._now_ms, survey.bases[0], log.segment_bytes,
+                survey.live, survey.live_bytes, survey.dead,
             )  # fmt: skip
             at = stop
             yield None
@@ -355,48 +355,46 @@ class Purger:
         """Moves or forgets what a part of a segment holds; returns where the next part starts."""
         log = self._log
         log.flush()
-        at, result = ffi.new("uint64_t *", start), ffi.new("tw_purging *")
         moved_from = log.appended_position
-        stop = self._plan(at, min(start + STEP_BYTES, end), end, result)
-        if stop < 0:
-            raise DamagedLog(f"the segment at {start} is damaged near {at[0]}: it cannot be purged")
-        if stop == _NEED_DISK and at[0] == start:
-            log.make_message_room(int(result.need) + STEP_BYTES)
+        plan = self._plan(start, end)
+        if plan.stop < 0:
+            raise DamagedLog(f"the segment at {start} is damaged near {plan.position}: it cannot be purged")
+        if plan.stop == purge.NEED_DISK and plan.position == start:
+            log.make_message_room(plan.need + STEP_BYTES)
             moved_from = log.appended_position
-            if self._plan(at, min(start + STEP_BYTES, end), end, result) and at[0] == start:
+            plan = self._plan(start, end)
+            if plan.stop and plan.position == start:
                 raise DiskFull("there is no room to move a message to")
-        if result.moved:
+        if plan.moved:
             log.touched()
             self._apply_moved(moved_from, log.flush())
-        dead, damaged = self._dead[: result.dead], self._damaged[: result.damaged].copy()
+        dead, damaged = self._dead[: plan.dead], self._damaged[: plan.damaged].copy()
         if len(damaged):
             log.append(RecordType.DAMAGED, 0, damaged.tobytes())
             log.flush()
             self._applier.end(damaged, MessageState.DAMAGED)
             dead = np.concatenate([dead, damaged])
         if len(dead):
-            self._forget(start, int(at[0]), dead)
-        if result.moved or len(dead):
+            self._forget(start, plan.position, dead)
+        if plan.moved or len(dead):
             self._written = log.appended_position
-        report.moved_messages += int(result.moved)
-        report.moved_bytes += int(result.moved_bytes)
+        report.moved_messages += plan.moved
+        report.moved_bytes += plan.moved_bytes
         report.damaged_messages += len(damaged)
-        report.freed_bytes -= int(result.moved_bytes)
+        report.freed_bytes -= plan.moved_bytes
         report.purged_messages += len(dead)
-        return int(at[0])
+        return plan.position
 
-    def _plan(self, at: object, limit: int, end: int, result: object) -> int:
-        return int(
-            lib.tw_purge_plan(
-                self._native, at, limit, end, self._now_ms, STEP_MESSAGES,
-                ffi.from_buffer("uint64_t[]", self._dead), ffi.from_buffer("uint64_t[]", self._damaged), result,
-            )
-        )  # fmt: skip
+    def _plan(self, start: int, end: int) -> purge.Plan:
+        limit = min(start + STEP_BYTES, end)
+        return purge.plan(
+            self._native, start, limit, end, self._now_ms, STEP_MESSAGES, self._dead, self._damaged
+        )
 
     def _apply_moved(self, start: int, end: int) -> None:
-        at, need = ffi.new("uint64_t *", start), ffi.new("uint64_t *")
-        if lib.tw_replay(self._native, at, end, need):
-            raise DamagedLog(f"what was moved to {int(at[0])} does not make sense")
+        replayed = native_log.replay(self._native, start, end)
+        if replayed.result:
+            raise DamagedLog(f"what was moved to {replayed.position} does not make sense")
 
     def _forget(self, start: int, end: int, dead: UInt64Array) -> None:
         """Writes and applies a PURGED record."""
@@ -413,10 +411,7 @@ class Purger:
         native = self._native
         topics = np.zeros((native.topics_capacity, 2), np.uint64)
         groups = np.zeros((native.groups_capacity, 3), np.uint64)
-        lib.tw_purge_count(
-            native, ffi.from_buffer("uint64_t[]", dead), len(dead),
-            ffi.from_buffer("uint64_t[]", topics), ffi.from_buffer("uint64_t[]", groups),
-        )  # fmt: skip
+        purge.count(native, dead, topics, groups)
         of_topics = []
         for topic_id in np.flatnonzero(topics[:, 0]).tolist():
             topic, (messages, cancelled) = native.topics[topic_id], topics[topic_id].tolist()
@@ -462,10 +457,10 @@ class Purger:
         self._spare.fill()
 
     def _raise_first(self) -> Steps:
-        while lib.tw_raise_first_id(self._native, _RAISE):
+        while purge.raise_first_id(self._native, _RAISE):
             yield None
         for topic_id in list(self._tables.topics):
-            while topic_id in self._tables.topics and lib.tw_raise_first_seq(self._native, topic_id, _RAISE):
+            while topic_id in self._tables.topics and purge.raise_first_seq(self._native, topic_id, _RAISE):
                 yield None
 
     # -- tables --

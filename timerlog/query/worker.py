@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tickwheel_native import Buffer, ffi, lib
+from tickwheel_native import Buffer, delivery
 from timerlog.readers.snapshot import Description, Snapshot
 
 NICENESS = 10
@@ -81,7 +81,7 @@ def _answer(job: Job) -> bytes | Failure:
 
 def _frame(frame_type: int, correlation: int, payload: Buffer) -> bytes:
     frame = bytearray(_FRAME_HEAD_BYTES) + payload
-    if lib.tw_finish_frame(ffi.from_buffer("uint8_t[]", frame), len(payload), frame_type, correlation):
+    if delivery.finish_frame(frame, len(payload), frame_type, correlation):
         raise ValueError("the answer does not fit into a frame")
     return bytes(frame)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tickwheel_native import ffi, lib, memory
+from tickwheel_native import memory, rebuild
 from timerlog.commitlog.log import CONTROL_RESERVE_BYTES, CommitLog
 from timerlog.commitlog.reader import END_RECORD, LogReader, damaged_at
 from timerlog.commitlog.segments import (
@@ -45,7 +45,6 @@ from timerlog.tables.answers import RememberedAnswers
 from timerlog.tables.apply import Applier
 from timerlog.tables.tables import Tables, refuse_newer_tables, remove_derived_files
 
-NEED_KEYS: Final = 13
 _FIRST_BYTES: Final = 64 * 1024
 
 
@@ -306,16 +305,18 @@ class _Recovery:
 
     def _rebuild(self, tables: Tables) -> None:
         native = tables.native
-        if lib.tw_rebuild_topics(native):
+        if not rebuild.topics(native):
             raise DamagedLog("a topic names a message that the log does not hold")
         for group_id in tables.groups:
-            lib.tw_rebuild_group(native, group_id)
-            at = ffi.new("uint64_t *")
-            while lib.tw_rebuild_orders(native, group_id, at):
+            rebuild.group(native, group_id)
+            needs_room, at = rebuild.orders(native, group_id, 0)
+            while needs_room:
                 tables.grow_orders(group_id)
+                needs_room, at = rebuild.orders(native, group_id, at)
         if self.report.was_clean and not self.report.replayed_bytes:
             return
         tables.keys.clear()
-        at, need = ffi.new("uint64_t *", int(native.first_id)), ffi.new("uint64_t *")
-        while lib.tw_rebuild_keys(native, at, tables.next_id, need) == NEED_KEYS:
-            tables.keys.grow(int(need[0]))
+        result, at, partition = rebuild.keys(native, int(native.first_id), tables.next_id)
+        while result == rebuild.NEED_KEYS:
+            tables.keys.grow(partition)
+            result, at, partition = rebuild.keys(native, at, tables.next_id)

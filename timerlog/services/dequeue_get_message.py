@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import delivery
 from timerlog.engine.state import Engine
 from timerlog.services.batches import DueBatch, ReadyBatch, not_before, select
 from timerlog.wheel.timers import MESSAGE_TIMER
@@ -32,14 +32,7 @@ class DequeueGetMessage:
         ids = np.ascontiguousarray(messages.ref)
         versions = np.ascontiguousarray(messages.epoch)
         verdicts = np.empty(len(ids), np.uint8)
-        lib.tw_lookup(
-            self._native,
-            ffi.from_buffer("uint64_t[]", ids),
-            ffi.from_buffer("uint32_t[]", versions),
-            len(ids),
-            not_before(messages, now_ms),
-            ffi.from_buffer("uint8_t[]", verdicts),
-        )
+        delivery.lookup(self._native, ids, versions, not_before(messages, now_ms), verdicts)
         good = verdicts == _DUE
         if good.all():
             return ReadyBatch(ids, versions, ids[:0], leases)

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import rebuild
 from timerlog.commitlog.records import in_records, pack_nack
 from timerlog.engine.state import Engine, LogWriter
 from timerlog.errors import DiskFull, LogFailed
@@ -83,19 +83,14 @@ class FillWheel:
         times = np.empty(_SCAN, np.int64)
         refs = np.empty(_SCAN, np.uint64)
         epochs = np.empty(_SCAN, np.uint32)
-        pointers = (
-            ffi.from_buffer("int64_t[]", times),
-            ffi.from_buffer("uint64_t[]", refs),
-            ffi.from_buffer("uint32_t[]", epochs),
-        )
-        at = ffi.new("uint64_t *", int(self._native.first_id))
-        while at[0] < self._engine.enqueued_id:
-            count = lib.tw_scheduled(self._native, at, self._engine.enqueued_id, _SCAN, *pointers)
+        at = int(self._native.first_id)
+        while at < self._engine.enqueued_id:
+            count, at = rebuild.scheduled(self._native, at, self._engine.enqueued_id, times, refs, epochs)
             self._link_scanned(times, refs, epochs, count, MESSAGE_TIMER)
         for group_id in self._tables.groups:
-            at[0] = self._native.groups[group_id].floor_seq
-            while at[0] < self._native.groups[group_id].high_seq:
-                count = lib.tw_leased(self._native, group_id, at, _SCAN, *pointers)
+            at = int(self._native.groups[group_id].floor_seq)
+            while at < self._native.groups[group_id].high_seq:
+                count, at = rebuild.leased(self._native, group_id, at, times, refs, epochs)
                 self._link_scanned(times, refs, epochs, count, group_id)
 
     def _link_scanned(

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import Buffer, ffi, lib
+from tickwheel_native import Buffer, apply, ffi, rebuild
 from timerlog.commitlog.records import (
     GROUP_SEEN,
     AdoptedRecord,
@@ -23,7 +23,6 @@ from timerlog.commitlog.records import (
     Purged,
     TopicRecord,
     reschedule_priority,
-    runs_pointer,
     unpack_lease,
     unpack_nack,
     unpack_numbered,
@@ -121,26 +120,23 @@ class Applier:
     def put(self, topic_id: int, first_seq: int, tick_ms: int, runs: Runs) -> None:
         end_seq = first_seq + int(runs["count"].sum())
         self.tables.ensure_arrivals(topic_id, end_seq)
-        pointer = runs_pointer(runs)
-        _check(lib.tw_apply_put(self.tables.native, topic_id, first_seq, pointer, len(runs)), "PUT")
+        _check(apply.put(self.tables.native, topic_id, first_seq, runs), "PUT")
         assert self.tables.native.topics[topic_id].count >= end_seq, "what was put is in its topic"
         self.tick_ms = max(self.tick_ms, tick_ms)
 
     def lease(self, group_id: int, holder: int, runs: Runs) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))
-        pointer = runs_pointer(runs)
-        _check(lib.tw_apply_lease(self.tables.native, group_id, holder, pointer, len(runs)), "LEASE")
+        _check(apply.lease(self.tables.native, group_id, holder, runs), "LEASE")
 
     def ack(self, group_id: int, runs: Runs) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))
-        _check(lib.tw_apply_ack(self.tables.native, group_id, runs_pointer(runs), len(runs)), "ACK")
+        _check(apply.ack(self.tables.native, group_id, runs), "ACK")
         self._forget_failures(group_id, runs)
 
     def returned(self, group_id: int, runs: Runs, time_ms: int) -> None:
         """The runs' times are the rows' ``base_epoch`` from now on."""
         self.tables.ensure_deliveries(group_id, _last(runs))
-        pointer = runs_pointer(runs)
-        _check(lib.tw_apply_return(self.tables.native, group_id, pointer, len(runs), time_ms), "RETURNED")
+        _check(apply.returned(self.tables.native, group_id, runs, time_ms), "RETURNED")
         for first, count in runs[["first", "count"]].tolist():
             self.tables.failures.shift(group_id, first, count)
 
@@ -155,11 +151,11 @@ class Applier:
 
     def release(self, group_id: int, runs: Runs) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))
-        _check(lib.tw_apply_release(self.tables.native, group_id, runs_pointer(runs), len(runs)), "RELEASE")
+        _check(apply.release(self.tables.native, group_id, runs), "RELEASE")
 
     def nack(self, group_id: int, runs: Runs, error: str) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))
-        _check(lib.tw_apply_nack(self.tables.native, group_id, runs_pointer(runs), len(runs)), "NACK")
+        _check(apply.nack(self.tables.native, group_id, runs), "NACK")
         if error:
             self._remember(group_id, runs, error)
 
@@ -174,13 +170,11 @@ class Applier:
     def redeliver(self, group_id: int, runs: Runs, how: int) -> None:
         """``how``: RESET_ATTEMPTS, WERE_DONE."""
         self.tables.ensure_deliveries(group_id, _last(runs))
-        pointer = runs_pointer(runs)
-        result = lib.tw_apply_redeliver(self.tables.native, group_id, pointer, len(runs), how)
-        _check(result, "REDELIVER")
+        _check(apply.redeliver(self.tables.native, group_id, runs, how), "REDELIVER")
 
     def dead(self, group_id: int, runs: Runs) -> None:
         self.tables.ensure_deliveries(group_id, _last(runs))
-        _check(lib.tw_apply_dead(self.tables.native, group_id, runs_pointer(runs), len(runs)), "DEAD")
+        _check(apply.dead(self.tables.native, group_id, runs), "DEAD")
         self._forget_failures(group_id, runs)
 
     def _forget_failures(self, group_id: int, runs: Runs) -> None:
@@ -190,13 +184,11 @@ class Applier:
                 failures.done_range(group_id, first, count)
 
     def end(self, ids: npt.NDArray[np.uint64], state: MessageState) -> None:
-        pointer = ffi.cast("uint64_t *", ids.ctypes.data)
-        _check(lib.tw_apply_end(self.tables.native, pointer, len(ids), state), state.name)
+        _check(apply.end(self.tables.native, ids, state), state.name)
 
     def reschedule(self, runs: Runs, priority: int) -> None:
         """``priority`` AS_IT_IS: no other one."""
-        result = lib.tw_apply_reschedule(self.tables.native, runs_pointer(runs), len(runs), priority)
-        _check(result, "RESCHEDULE")
+        _check(apply.reschedule(self.tables.native, runs, priority), "RESCHEDULE")
 
     def topic(self, record: TopicRecord, first_seq: int = 0) -> None:
         if not 0 < record.topic_id < self.tables.native.topics_capacity:
@@ -248,7 +240,7 @@ class Applier:
     def purged(self, purged: Purged) -> None:
         """Forgets what lay in a part of the log, if that is still there, and sets the counters that keep its sums."""
         native = self.tables.native
-        if purged.start >= self.first_position and lib.tw_apply_purged(native, purged.start, purged.end):
+        if purged.start >= self.first_position and apply.purged(native, purged.start, purged.end):
             raise StoreError("a PURGED record names a part of the log that holds no records")
         for topic_id, messages, cancelled in purged.topics:
             topic = native.topics[topic_id]
@@ -286,4 +278,4 @@ class Applier:
         elif record.start_seq >= topic.count:
             ffi.memmove(group.cursor, topic.lane_last, ffi.sizeof(topic.lane_last))
         else:
-            lib.tw_rebuild_group(self.tables.native, record.group_id)
+            rebuild.group(self.tables.native, record.group_id)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import apply, ffi, lib
 from timerlog.commitlog.records import GroupRecord, TopicRecord
 from timerlog.errors import UnsupportedFormat
 from timerlog.files.checksums import table_sum
@@ -325,7 +325,7 @@ class Tables:
         self.make_room_before(record)
         group, struct_ = self.groups[record.group_id], self.native.groups[record.group_id]
         group.record = record
-        lib.tw_apply_seek(self.native, record.group_id, record.start_seq)
+        apply.seek(self.native, record.group_id, record.start_seq)
         struct_.rows_from = record.rows_from
         self.failures.forget_group(record.group_id)
 

@@ -251,6 +251,22 @@ def test_documents_name_only_make_targets_that_exist() -> None:
     assert named <= targets
 
 
+def test_there_is_one_way_to_install() -> None:
+    """`pip install .` in a clone, and then `pip install 'tickwheel[extra]'` for an extra that there is."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = "|".join(project["optional-dependencies"])
+    ours = re.compile(r"pip install ((?:-e |--editable )?'?(?:tickwheel\b|\.(?=[\s`\['])).*)")
+    allowed = re.compile(rf"\.(?:[\s`]|$)|'tickwheel\[(?:{extras})\]'")
+    pages = [
+        path for path in project_files() if path.suffix == ".md" or relative(path).startswith("examples/")
+    ]
+    named = [
+        (relative(path), found) for path in pages for found in ours.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert len(named) > 20
+    assert [line for line in named if allowed.match(line[1]) is None] == []
+
+
 def test_changelog_has_this_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert re.search(rf"^## \[{re.escape(version)}\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)

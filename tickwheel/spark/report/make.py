@@ -20,7 +20,7 @@ def make_report(spark: SparkSession, options: ReportOptions, out: Path) -> dict[
     """Writes a report to ``out`` and returns its summary. Raises ``OutputRefused``, ``PlottingMissing``,
     ``SourceError``, ``ReportError``."""
     check_output(out)
-    _require_plotting()
+    _require_extra()
     from tickwheel.spark.report.build import build
     from tickwheel.spark.report.summary import summarise
 
@@ -46,8 +46,12 @@ def _fill(folder: Path, answers: Answers, summary: dict[str, Any]) -> None:
     (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
 
 
-def _require_plotting() -> None:
+def _require_extra() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         raise PlottingMissing("The report's charts need matplotlib, which cannot be imported.") from None
+    try:
+        import jinja2  # noqa: F401
+    except ImportError:
+        raise PlottingMissing("The report's page needs Jinja2, which cannot be imported.") from None

@@ -37,7 +37,7 @@ class OutputRefused(ReportError):
 
 
 class PlottingMissing(ReportError):
-    """The library that draws the charts is not installed."""
+    """The library that draws the charts, or makes the page, is not installed."""
 
     code = "matplotlib_missing"
     advice = "pip install 'tickwheel[spark]'"

@@ -1,9 +1,7 @@
-"""How figures, times and other people's texts are shown on the page. Whatever came with a message may be hostile: it is
-escaped here, and nowhere is HTML made of it in another way."""
+"""How figures, times and other people's texts are shown on the page, as plain text: the template escapes it."""
 
 from __future__ import annotations
 
-import html
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -28,11 +26,6 @@ def shown(text: str | None, longest: int = _LONGEST) -> str:
 def _spelled(character: str) -> str:
     number = ord(character)
     return f"\\u{number:04x}" if number < 0x1_0000 else f"\\U{number:08x}"
-
-
-def escaped(text: str) -> str:
-    """For use between tags and in attributes."""
-    return html.escape(text, quote=True)
 
 
 def count(number: float | None) -> str:

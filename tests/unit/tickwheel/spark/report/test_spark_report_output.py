@@ -150,8 +150,11 @@ def test_the_step_of_time_fits_the_chart() -> None:
     ]  # fmt: skip
 
 
-def test_without_matplotlib_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+@pytest.mark.parametrize("library", ["matplotlib", "jinja2"])
+def test_without_matplotlib_nothing_is_begun(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
     nothing: Any = None
     with pytest.raises(PlottingMissing, match="cannot be imported") as caught:
         make_report(nothing, report_options(tmp_path), tmp_path / "report")

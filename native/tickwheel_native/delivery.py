@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from tickwheel_native._native import ffi, lib
 from tickwheel_native.arrays import (
     Int64s,
@@ -16,6 +18,19 @@ from tickwheel_native.arrays import (
     uint64s,
 )
 from tickwheel_native.arrays import runs as runs_pointer
+
+#: What ``select`` needs, besides rows up to a number.
+NEED_ORDERS: Final = lib.TW_NEED_ORDERS
+NEED_MORE_TIME: Final = lib.TW_NEED_MORE_TIME
+
+
+class Selected(NamedTuple):
+    """``need``: 0, or what must be provided for more: NEED_ORDERS, NEED_MORE_TIME (it is to be called again), or the
+    number that the group's rows must first reach."""
+
+    messages: int
+    frame_bytes: int
+    need: int
 
 
 def runs(values: UInt64s, epochs: UInt32s | None, times: Int64s | None, into: Runs) -> int:
@@ -49,13 +64,49 @@ def judge_all(store: Store, ids: UInt64s, verdicts: UInt8s) -> None:
     lib.tw_judge_all(store, uint64s(ids), len(ids), uint8s(verdicts))
 
 
-def find_key(store: Store, topic_id: int, key: bytes) -> int:
-    """The id of the message with this key; 0: there is none."""
-    return lib.tw_keys_find(store, topic_id, uint8s(key), len(key))
+def count_lateness(
+    store: Store,
+    group_id: int,
+    values: UInt64s,
+    epochs: UInt32s | None,
+    now_ms: int,
+    bounds: Int64s,
+    counts: Int64s,
+) -> tuple[int, int]:
+    """Adds to a histogram how late messages are (ids, or numbers in a group's topic; with epochs, first deliveries
+    only): (how many were counted, the sum in ms)."""
+    sum_ms = ffi.new("int64_t *")
+    given = uint64s(values), ffi.NULL if epochs is None else uint32s(epochs), len(values), now_ms
+    histogram = int64s(bounds), len(bounds), int64s(counts), sum_ms
+    return lib.tw_count_lateness(store, group_id, *given, *histogram), int(sum_ms[0])
+
+
+def select(
+    store: Store, group_id: int, limit: int, limit_bytes: int, now_ms: int,
+    seqs: UInt64s, epochs: UInt32s, until_ms: Int64s,
+) -> Selected:  # fmt: skip
+    """Takes messages for a delivery, in the order in which they are to go."""
+    into, out = (uint64s(seqs), uint32s(epochs), int64s(until_ms)), ffi.new("uint64_t[2]")
+    count = lib.tw_select(store, group_id, limit, limit_bytes, now_ms, *into, out, out + 1)
+    return Selected(count, int(out[0]), int(out[1]))
+
+
+def deliver_frame(store: Store, group_id: int, subscription: int, seqs: UInt64s, frame: bytearray) -> int:
+    """Writes a whole DELIVER frame; returns its bytes, -1 when it does not fit."""
+    into = uint8s(frame), len(frame)
+    return lib.tw_deliver_frame(store, group_id, subscription, uint64s(seqs), len(seqs), *into)
+
+
+def held_by(
+    store: Store, group_id: int, holder: int, from_seq: int, limit: int, seqs: UInt64s, epochs: UInt32s
+) -> int:
+    """Lists messages that a holder has on lease; returns how many."""
+    at = ffi.new("uint64_t *", from_seq)
+    return lib.tw_held_by(store, group_id, holder, at, uint64s(seqs), uint32s(epochs), limit)
 
 
 def ack_check(
-    store: Store, group_id: int, receipts: bytes, seqs: UInt64s, epochs: UInt32s, codes: UInt32s
+    store: Store, group_id: int, receipts: bytes | memoryview, seqs: UInt64s, epochs: UInt32s, codes: UInt32s
 ) -> int:
     """Judges receipts, ids and then epochs: a code for each, 0 for those that count, which are marked and listed.
     Returns how many count."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from tickwheel_native import Buffer, delivery, ffi, lib, scan
+from tickwheel_native import Buffer, delivery, scan
 from timerlog.commitlog.records import in_records, pack_lease, room_for_runs
 from timerlog.engine.groups import Groups
 from timerlog.engine.state import Engine, LogWriter
@@ -17,8 +17,6 @@ from timerlog.layout import MAX_BATCH, MAX_HEADERS_BYTES, MAX_KEY_BYTES, Message
 from timerlog.tables.lateness import Lateness
 
 FETCH_LIMIT: Final = 8192
-_NEED_ORDERS: Final = (1 << 64) - 1
-_NEED_MORE_TIME: Final = (1 << 64) - 2
 FRAME_HEAD_BYTES: Final = 16
 _ACK_HEAD_BYTES: Final = 8
 _ACK_OK = 24
@@ -134,16 +132,11 @@ class Deliver:
             delivery.unselect(self._native, group_id, seqs)
             raise
         self._applier.lease(group_id, holder, runs)
-        first = self.first_lateness_ms.take(
-            self._native, group_id, self._scratch.seqs_pointer, self._scratch.epochs_pointer, count, now_ms
-        )
+        first = self.first_lateness_ms.take(self._native, group_id, seqs, epochs, now_ms)
         if first < count:
             self._groups.redelivered[group_id] += count - first
         frame = bytearray(frame_bytes)
-        written = lib.tw_deliver_frame(
-            self._native, group_id, subscription, self._scratch.seqs_pointer, count,
-            ffi.from_buffer("uint8_t[]", frame), frame_bytes,
-        )  # fmt: skip
+        written = delivery.deliver_frame(self._native, group_id, subscription, seqs, frame)
         if written != frame_bytes:
             raise StoreError(f"a DELIVER frame of {frame_bytes} bytes came out as {written}")
         return bytes(frame)
@@ -166,24 +159,20 @@ class Deliver:
 
     def _select(self, group_id: int, limit: int, limit_bytes: int, now_ms: int) -> tuple[int, int]:
         """(messages selected, bytes of their frame); (0, 1): it may find some if it is called again."""
-        out = self._scratch.out
+        into = self._scratch.seqs, self._scratch.epochs, self._scratch.times
         while True:
-            count = lib.tw_select(
-                self._native, group_id, limit, limit_bytes, now_ms,
-                self._scratch.seqs_pointer, self._scratch.epochs_pointer, self._scratch.times_pointer, out, out + 1,
-            )  # fmt: skip
-            if count or not out[1]:
-                return int(count), int(out[0])
-            if out[1] == _NEED_MORE_TIME:
+            count, frame_bytes, need = delivery.select(
+                self._native, group_id, limit, limit_bytes, now_ms, *into
+            )
+            if count or not need:
+                return count, frame_bytes
+            if need == delivery.NEED_MORE_TIME:
                 return 0, 1
-            if out[1] == _NEED_ORDERS:
+            if need == delivery.NEED_ORDERS:
                 self._tables.grow_orders(group_id)
             else:
-                least, reached = (
-                    int(out[1]),
-                    int(self._native.topics[self._native.groups[group_id].topic_id].count),
-                )
-                self._tables.ensure_deliveries(group_id, max(least, min(least + _ROWS_AHEAD, reached)))
+                reached = int(self._native.topics[self._native.groups[group_id].topic_id].count)
+                self._tables.ensure_deliveries(group_id, max(need, min(need + _ROWS_AHEAD, reached)))
 
     # -- acks --
 
@@ -198,24 +187,15 @@ class Deliver:
         if self._topics.is_sharded(self._groups.record(group_id).topic_id):
             accepted = self._ack_shards(group_id, payload, count, now_ms)
         else:
-            accepted = self._ack_group(
-                group_id, ffi.from_buffer("uint8_t[]", payload) + _ACK_HEAD_BYTES, count, now_ms
-            )
+            accepted = self._ack_group(group_id, memoryview(payload)[_ACK_HEAD_BYTES:], count, now_ms)
         reply = self._ack_reply(payload, correlation, count, accepted)
         return Acked(reply, self._log.appended_position, group_id, accepted)
 
-    def _ack_group(self, group_id: int, receipts: Any, count: int, now_ms: int) -> int:
+    def _ack_group(self, group_id: int, receipts: memoryview, count: int, now_ms: int) -> int:
         """``receipts``: ids, then epochs. Leaves a code for each in ``_codes``; returns how many were accepted."""
-        accepted = int(
-            lib.tw_ack_check(
-                self._native,
-                group_id,
-                receipts,
-                count,
-                self._scratch.seqs_pointer,
-                self._scratch.epochs_pointer,
-                self._scratch.codes_pointer,
-            )
+        scratch = self._scratch
+        accepted = delivery.ack_check(
+            self._native, group_id, receipts, scratch.seqs, scratch.epochs, scratch.codes[:count]
         )
         if accepted:
             self._scratch.times[:accepted] = now_ms
@@ -239,7 +219,7 @@ class Deliver:
         for part, mine in self._groups.split_by_shard(group_id, ids):
             if not len(mine):
                 continue
-            receipts = ffi.from_buffer("uint8_t[]", ids[mine].tobytes() + epochs[mine].tobytes())
+            receipts = memoryview(ids[mine].tobytes() + epochs[mine].tobytes())
             accepted += self._ack_group(part, receipts, len(mine), now_ms)
             codes[mine] = self._scratch.codes[: len(mine)]
         self._scratch.codes[:count] = codes

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import ffi
 from timerlog.commitlog.records import TopicRecord
 from timerlog.engine.groups import Groups
 from timerlog.engine.state import Engine
@@ -126,8 +125,7 @@ class Look:
     def count_lateness(self, into: Lateness, ids: UInt64Array, now_ms: int) -> None:
         """Adds to a histogram by how much it is past the time of messages."""
         if len(ids):
-            pointer = ffi.from_buffer("uint64_t[]", np.ascontiguousarray(ids))
-            into.take(self._native, 0, pointer, ffi.NULL, len(ids), now_ms)
+            into.take(self._native, 0, np.ascontiguousarray(ids), None, now_ms)
 
     def wheel_picture(self, now_ms: int, horizons_ms: Sequence[int] | None = None) -> WheelPicture:
         """Occupied slots by level and what is due when; see docs/protocol.md, WHEEL_OK. It is begun, and counts while

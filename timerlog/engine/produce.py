@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from tickwheel_native import Buffer, ffi, lib
+from tickwheel_native import Buffer, delivery, ingest
+from tickwheel_native.arrays import uint8s
 from timerlog.engine.space import Space
 from timerlog.engine.state import Engine
 from timerlog.errors import DiskFull, StoreError, TransactionRefused, UnknownTopic
@@ -73,15 +74,14 @@ class SendRights:
     """To which topics a caller may send. Each is asked about once: numbers of topics are never given again."""
 
     def __init__(self, topics_capacity: int, may_send: Callable[[int], bool]) -> None:
-        self._allowed = np.zeros(topics_capacity, np.uint8)
+        self.allowed = np.zeros(topics_capacity, np.uint8)
         self._may_send = may_send
-        self.pointer = ffi.cast("uint8_t *", self._allowed.ctypes.data)
 
     def ask(self, topic_id: int) -> bool:
         """Whether it may; a yes is remembered."""
-        if topic_id >= len(self._allowed) or not self._may_send(topic_id):
+        if topic_id >= len(self.allowed) or not self._may_send(topic_id):
             return False
-        self._allowed[topic_id] = 1
+        self.allowed[topic_id] = 1
         return True
 
 
@@ -102,36 +102,32 @@ class Produce:
         self._log, self._tables, self._native = engine.log, engine.tables, engine.native
         self._reserve, self._space = engine.reserve, space
         self._replies = np.empty(_REPLIES_BYTES, np.uint8)
-        self._replies_pointer: Any = ffi.cast("uint8_t *", self._replies.ctypes.data)
-        self._ingested: Any = ffi.new("tw_ingested *")
+        self._ingested = ingest.new_result()
 
     def ingest(self, data: Buffer, now_ms: int, rights: SendRights | None = None) -> Ingested:
         """Stores every whole SEND frame at the head of ``data``, in one pass of C, up to the first other frame. With
         ``rights``, only those to topics that they allow."""
         if rights is None:
             return self._ingest(data, now_ms, None)
-        self._native.may_send = rights.pointer
+        ingest.only_to(self._native, rights.allowed)
         try:
             return self._ingest(data, now_ms, rights)
         finally:
-            self._native.may_send = ffi.NULL
+            ingest.only_to(self._native, None)
 
     def _ingest(self, data: Buffer, now_ms: int, rights: SendRights | None) -> Ingested:
-        source = ffi.from_buffer("uint8_t[]", data)
-        total, consumed, messages, frames = len(source), 0, 0, 0
+        source = uint8s(data)
+        consumed, messages, frames = 0, 0, 0
         result = self._ingested
         replies: list[bytes] = []
         while True:
-            lib.tw_ingest(
-                self._native, source + consumed, total - consumed, now_ms,
-                self._replies_pointer, _REPLIES_BYTES, result,
-            )  # fmt: skip
+            ingest.ingest(self._native, source, consumed, now_ms, self._replies, result)
             payload_offset = consumed + int(result.stop_payload_offset)
             consumed += int(result.consumed_bytes)
             messages += int(result.messages)
             frames += int(result.frames)
             if result.reply_bytes:
-                replies.append(bytes(ffi.buffer(self._replies_pointer, result.reply_bytes)))
+                replies.append(self._replies[: result.reply_bytes].tobytes())
             stop = int(result.stop)
             if stop == Stop.FORBIDDEN:
                 assert rights is not None, "C forbids only what it was told to"
@@ -184,11 +180,7 @@ class Produce:
         """Whether a SEND payload can be stored as it is, all of it. Raises ``ValueError`` for one that does not add up,
         ``UnknownTopic``, ``TransactionRefused``."""
         codes, earlier = np.empty(MAX_BATCH, np.uint32), np.empty(MAX_BATCH, np.uint64)
-        log_bytes = ffi.new("uint64_t *")
-        count = lib.tw_send_check(
-            self._native, ffi.from_buffer("uint8_t[]", payload), len(payload), now_ms,
-            ffi.from_buffer("uint32_t[]", codes), ffi.from_buffer("uint64_t[]", earlier), log_bytes,
-        )  # fmt: skip
+        count, log_bytes = ingest.send_check(self._native, payload, now_ms, codes, earlier)
         if count == -2:
             raise UnknownTopic("a transaction sends to a topic that does not exist")
         if count < 0:
@@ -204,16 +196,15 @@ class Produce:
                 message_id=int(earlier[index]),
                 reason=reason,
             )
-        return JudgedSend(payload, int(count), int(log_bytes[0]))
+        return JudgedSend(payload, int(count), int(log_bytes))
 
     def stage(self, send: JudgedSend, now_ms: int) -> tuple[int, int]:
         """Stores a judged send, for which there is room, in the transaction that is being staged: (first id, count).
         Raises ``TransactionRefused``: then the transaction must be taken back."""
         first_id, payload = self._tables.next_id, send.payload
         frame = bytearray(FRAME_HEAD_BYTES) + bytes(payload)
-        target = ffi.from_buffer("uint8_t[]", frame)
-        lib.tw_finish_frame(target, len(payload), _SEND, 0)
-        self._ingest_whole(target, len(frame), now_ms)
+        delivery.finish_frame(frame, len(payload), _SEND, 0)
+        self._ingest_whole(frame, now_ms)
         count = self._tables.next_id - first_id
         if count != send.count:
             index = int.from_bytes(self._replies[_FIRST_EXCEPTION : _FIRST_EXCEPTION + 4].tobytes(), "little")
@@ -222,13 +213,11 @@ class Produce:
             )
         return first_id, count
 
-    def _ingest_whole(self, frame: Any, count: int, now_ms: int) -> None:
-        result = self._ingested
+    def _ingest_whole(self, frame: bytearray, now_ms: int) -> None:
+        source, result = uint8s(frame), self._ingested
         while True:
-            lib.tw_ingest(
-                self._native, frame, count, now_ms, self._replies_pointer, len(self._replies), result
-            )
-            if result.consumed_bytes == count:
+            ingest.ingest(self._native, source, 0, now_ms, self._replies, result)
+            if result.consumed_bytes == len(frame):
                 return
             if result.stop != 13:  # only the key index grows on demand: everything else is there
                 raise StoreError(f"a judged send stopped with {result.stop}")

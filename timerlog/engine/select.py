@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import delivery
+from tickwheel_native import keys
 from timerlog.commitlog.records import MessageView
 from timerlog.engine.state import Engine
 from timerlog.engine.topics import Topics
@@ -57,7 +57,7 @@ class Select:
         """The id of the message with this key; 0: there is none."""
         if not key:
             return 0
-        return delivery.find_key(self._native, topic_id, key)
+        return keys.find(self._native, topic_id, key)
 
     def matching(
         self, topic_id: int, wanted: Filter, now_ms: int, after_id: int = 0

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import delivery, lib
+from tickwheel_native import delivery
 from timerlog.commitlog.records import Control, in_records, pack_nack, pack_returned
 from timerlog.engine.dead_letters import DeadLetters
 from timerlog.engine.groups import Groups, Holders
@@ -95,15 +95,8 @@ class Settle:
         return 0
 
     def _release(self, group_id: int, holder: int, now_ms: int, limit: int, is_attempt: bool) -> int:
-        self._scratch.out[0] = 0
-        count = lib.tw_held_by(
-            self._native,
-            group_id,
-            holder,
-            self._scratch.out,
-            self._scratch.seqs_pointer,
-            self._scratch.epochs_pointer,
-            limit,
+        count = delivery.held_by(
+            self._native, group_id, holder, 0, limit, self._scratch.seqs, self._scratch.epochs
         )
         if not count:
             return 0

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from tickwheel_native import Buffer, delivery, ffi
+from tickwheel_native import Buffer, delivery
 from tickwheel_native import log as native_log
 from timerlog.commitlog.log import CommitLog
 from timerlog.commitlog.records import AnsweredRecord, Control, group_room_bytes, in_records
@@ -57,11 +57,6 @@ class Scratch:
         self.epochs = np.empty(MAX_BATCH, np.uint32)
         self.times = np.empty(MAX_BATCH, np.int64)
         self.codes = np.empty(MAX_BATCH, np.uint32)
-        self.seqs_pointer = ffi.from_buffer("uint64_t[]", self.seqs)
-        self.epochs_pointer = ffi.from_buffer("uint32_t[]", self.epochs)
-        self.times_pointer = ffi.from_buffer("int64_t[]", self.times)
-        self.codes_pointer = ffi.from_buffer("uint32_t[]", self.codes)
-        self.out = ffi.new("uint64_t[2]")
 
 
 class Engine:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import keys
 from timerlog.errors import StoreError
 from timerlog.files.held_space import Lender
 from timerlog.files.holes import PAGE_BYTES
@@ -35,34 +35,33 @@ class KeyIndex:
             except BaseException:
                 self.region.close()
                 raise
-            lib.tw_keys_init(ffi.cast("uint8_t *", self.region.pointer))
-        native.keys = ffi.cast("uint8_t *", self.region.pointer)
-        native.keys_allocated = self.region.allocated_bytes
+            keys.init(self.region.pointer)
+        keys.attach(native, self.region.pointer, self.region.allocated_bytes)
 
     def clear(self) -> None:
         """An empty index, in a file that is allocated anew: parts of the old one were given back to the disk."""
         self.region.clear()
         self._ensure(_FIRST_BYTES)
-        lib.tw_keys_init(self._native.keys)
+        keys.init(self.region.pointer)
 
     def grow(self, partition: int) -> None:
         """Doubles one partition. Raises ``DiskFull``."""
-        self._ensure(int(lib.tw_keys_bytes_to_grow(self._native, partition)))
-        freed = ffi.new("uint64_t[2]")
-        if lib.tw_keys_grow(self._native, partition, freed, freed + 1):
+        self._ensure(keys.bytes_to_grow(self._native, partition))
+        left = keys.grow(self._native, partition)
+        if left is None:
             raise StoreError("the key index did not grow")
-        self.free([_pages(freed)])
+        self.free([_pages(*left)])
 
     def shrink(self, partition: int) -> None:
         """Makes a partition smaller if few entries are left in it. Raises ``DiskFull``."""
-        capacity = int(lib.tw_keys_fitting(self._native, partition))
+        capacity = keys.fitting(self._native, partition)
         if capacity:
             self.free([self._resize(partition, capacity)])
 
     def expect(self, partition: int, more: int) -> tuple[int, int]:
         """Makes a partition large enough for so many keys more, at once. What is left of the old one is to be freed by
         ``free``, which may wait for the disk. Raises ``DiskFull``."""
-        capacity = int(lib.tw_keys_capacity_for(self._native, partition, more))
+        capacity = keys.capacity_for(self._native, partition, more)
         return self._resize(partition, capacity) if capacity else (0, 0)
 
     def free(self, left: Iterable[tuple[int, int]]) -> None:
@@ -78,11 +77,11 @@ class KeyIndex:
         assert capacity & (capacity - 1) == 0, (
             "a partition's capacity is a power of two: probing wraps by a mask"
         )
-        self._ensure(int(lib.tw_keys_bytes_to_resize(self._native, capacity)))
-        freed = ffi.new("uint64_t[2]")
-        if lib.tw_keys_resize(self._native, partition, capacity, freed, freed + 1):
+        self._ensure(keys.bytes_to_resize(self._native, capacity))
+        left = keys.resize(self._native, partition, capacity)
+        if left is None:
             raise StoreError("a part of the key index could not be made larger or smaller")
-        return _pages(freed)
+        return _pages(*left)
 
     def _ensure(self, size_bytes: int) -> None:
         """Disk blocks first: C writes only into what is allocated. Raises ``DiskFull``."""
@@ -90,6 +89,6 @@ class KeyIndex:
         self._native.keys_allocated = self.region.allocated_bytes
 
 
-def _pages(freed: Any) -> tuple[int, int]:
-    """Where the whole pages begin and end in a range of an offset and a size."""
-    return -(-freed[0] // PAGE_BYTES) * PAGE_BYTES, (freed[0] + freed[1]) // PAGE_BYTES * PAGE_BYTES
+def _pages(offset: int, size_bytes: int) -> tuple[int, int]:
+    """Where the whole pages begin and end in a range."""
+    return -(-offset // PAGE_BYTES) * PAGE_BYTES, (offset + size_bytes) // PAGE_BYTES * PAGE_BYTES

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import delivery
 
 #: Upper bounds for how late something was, in ms: finest where the goals lie.
 LATENESS_MS: Final = (
@@ -50,17 +50,19 @@ class Lateness(Histogram):
     def __init__(self) -> None:
         super().__init__(LATENESS_MS)
         self._bounds = np.array(LATENESS_MS, np.int64)
-        self._sum_ms = ffi.new("int64_t *")
-        self._pointers = (
-            ffi.from_buffer("int64_t[]", self._bounds), len(LATENESS_MS), ffi.from_buffer("int64_t[]", self.counts),
-        )  # fmt: skip
 
-    def take(self, store: Any, group_id: int, values: Any, epochs: Any, count: int, now_ms: int) -> int:
-        """Takes ``count`` messages of a ``tw_store``: ids, or numbers in a group's topic; with epochs, the first
-        deliveries among them. Returns how many were taken."""
-        self._sum_ms[0] = 0
-        taken = lib.tw_count_lateness(
-            store, group_id, values, epochs, count, now_ms, *self._pointers, self._sum_ms
+    def take(
+        self,
+        store: Any,
+        group_id: int,
+        values: npt.NDArray[np.uint64],
+        epochs: npt.NDArray[np.uint32] | None,
+        now_ms: int,
+    ) -> int:
+        """Takes messages of a ``tw_store``: ids, or numbers in a group's topic; with epochs, the first deliveries
+        among them. Returns how many were taken."""
+        taken, sum_ms = delivery.count_lateness(
+            store, group_id, values, epochs, now_ms, self._bounds, self.counts
         )
-        self.sum += self._sum_ms[0]
-        return int(taken)
+        self.sum += sum_ms
+        return taken

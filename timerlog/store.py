@@ -20,7 +20,6 @@ from timerlog.bulk.job import AdoptReport
 from timerlog.bulk.plan import Plans
 from timerlog.commitlog.log import SyncTicket
 from timerlog.engine.change import Change
-from timerlog.engine.changed import Changes
 from timerlog.engine.commit import Commit
 from timerlog.engine.dead_letters import DeadLetters
 from timerlog.engine.deliver import Deliver
@@ -123,7 +122,7 @@ class Store:
         )
         self._engine = engine
         self.writer = writer = LogWriter(engine)
-        self.changes = changes = Changes()
+        self.changes = engine.changes
         self.checkpoints = Checkpoints(
             disk, self.log, self.tables, self.applier, wheel, self.reserve, self.spare, now_ms
         )
@@ -132,19 +131,17 @@ class Store:
         self.space = space = Space(engine, lambda: self.checkpoints.size_bytes)
 
         self.topics = topics = Topics(engine, writer, space)
-        self.groups = groups = Groups(engine, writer, space, topics, changes)
+        self.groups = groups = Groups(engine, writer, space, topics)
         self.holders = holders = Holders(engine, groups)
         self.produce = produce = Produce(engine, space)
         self.deliver = Deliver(engine, writer, topics, groups)
         self.commit = commit = Commit(engine, writer, space, produce)
         self.dead_letters = dead = DeadLetters(engine, topics, commit)
         self.settle = settle = Settle(engine, writer, topics, groups, holders, dead)
-        self.change = change = Change(engine, writer, groups, commit, settle, changes)
+        self.change = change = Change(engine, writer, groups, commit, settle)
         self.select = select = Select(engine, topics)
-        self.replay_dead = ReplayDead(
-            engine, writer, topics, groups, produce, commit, settle, change, select, changes
-        )
-        self.prepared = Prepared(engine, writer, topics, groups, produce, commit, change, select, changes)
+        self.replay_dead = ReplayDead(engine, writer, topics, groups, produce, commit, settle, change, select)
+        self.prepared = Prepared(engine, writer, topics, groups, produce, commit, change, select)
         self.transactions = Transactions(engine, produce, commit, settle, change)
         self.look = Look(engine, topics, groups)
 

@@ -74,21 +74,20 @@ class Broker:
             store,
             clock,
             max_backlog_messages=settings.max_backlog_messages,
-            wake_groups=self.delivery.wake,
-            mark_dirty=self.commit.mark_dirty,
+            publish=self.publish,
         )
-        self.schedules = Schedules(store, clock, self.commit.mark_dirty, self.after_change)
-        self.retention = Retention(store, clock, self.after_change)
+        self.schedules = Schedules(store, clock, self.publish)
+        self.retention = Retention(store, clock, self.publish)
         self.purging = Purging(store.purger, clock, self.services, settings, StepRunner(self.commit, runner))
         self.bulk_jobs = BulkJobs(
             store.adopter,
             clock,
             settings.data_dir,
             StepRunner(self.commit, runner),
-            self.services.timers_changed,
+            self.publish,
         )
-        self.readers = Readers(store.groups, clock, self.commit.mark_dirty)
-        self.housekeeping = Housekeeping(store, clock, self.readers, self.services.timers_changed)
+        self.readers = Readers(store.groups, clock, self.publish)
+        self.housekeeping = Housekeeping(store, clock, self.readers, self.publish)
         self.subscriptions = Subscriptions(
             store.groups,
             store.holders,
@@ -99,6 +98,7 @@ class Broker:
             self.delivery,
             self.readers,
             self.lifetime,
+            self.publish,
         )
 
     async def run(self) -> None:
@@ -113,11 +113,14 @@ class Broker:
             nursery.start_soon(self.bulk_jobs.run)
             nursery.start_soon(self.bulk_jobs.sweep)
 
-    def after_change(self) -> None:
-        """Messages were changed: timers may be earlier, and subscribers may hold what is no longer theirs."""
-        self.services.timers_changed()
-        self.delivery.wake(self.store.changes.take_woken())
-        for revoked in self.store.changes.take_revoked():
+    def publish(self) -> None:
+        """Act on what the engine's calls have changed since this was done last: to be called after each that may change
+        something, also when it raised."""
+        changed = self.store.changes.take()
+        if changed.timers_moved:
+            self.services.timers_changed()
+        self.delivery.wake(changed.woken)
+        for revoked in changed.revoked:
             subscription = self.delivery.holder_of(revoked.holder)
             if subscription is not None:
                 body = Revoke(subscription.number, revoked.ids, revoked.epochs)
@@ -134,7 +137,7 @@ class Broker:
         """Messages were given out: they leave when their leases are durable, whose ends are on the wheel now."""
         subscription.hold(frame)
         self.commit.when_durable(self.store.log.appended_position, subscription.let_go, frame)
-        self.services.timers_changed()
+        self.publish()
 
     def _durable_moved(self) -> None:
         self.services.durable_moved()

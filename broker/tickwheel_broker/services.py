@@ -13,7 +13,7 @@ bounded from end to end.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Sized
 from typing import Generic, Protocol, TypeVar
 
 import trio
@@ -102,17 +102,13 @@ class Services:
         clock: Clock,
         *,
         max_backlog_messages: int,
-        wake_groups: Callable[[Iterable[int]], None],
-        mark_dirty: Callable[[], None],
+        publish: Callable[[], None],
     ) -> None:
-        """`wake_groups` gets the ids of groups that have new work, `mark_dirty` says that records were
-        staged.
-        """
+        """`publish` tells of what the engine has changed."""
         self._engine = engine
         self._clock = clock
         self._max_backlog_messages = max_backlog_messages
-        self._wake_groups = wake_groups
-        self._mark_dirty = mark_dirty
+        self._publish = publish
         self._alarm = clock.alarm()
         self._wakes_at_ms: int | None = None
         self._durable_moved = Bell()
@@ -218,10 +214,9 @@ class Services:
     async def _dequeue_put_message(self) -> None:
         engine, clock = self._engine, self._clock
         async for batch in self.ready:
-            woken = await self._with_room(lambda: engine.dequeue_put_message.move(batch, clock.now_ms()))  # noqa: B023
-            self._wake_groups(woken)
-            self._mark_dirty()
-            engine.look.count_lateness(self.lateness_ms, engine.dequeue_put_message.moved_ids, clock.now_ms())
+            moved = await self._with_room(lambda: engine.dequeue_put_message.move(batch, clock.now_ms()))  # noqa: B023
+            self._publish()
+            engine.look.count_lateness(self.lateness_ms, moved, clock.now_ms())
 
     async def _with_room(self, step: Callable[[], T]) -> T:
         """Do one step of a service; on a full disk nothing of it happened, so it is tried again until there

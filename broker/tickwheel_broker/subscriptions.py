@@ -44,7 +44,9 @@ class Subscriptions:
         delivery: Delivery,
         readers: Readers,
         lifetime: Lifetime,
+        publish: Callable[[], None],
     ) -> None:
+        """`publish` tells of what the engine has changed."""
         self._groups = groups
         self._holders = holders
         self._leases = leases
@@ -54,6 +56,7 @@ class Subscriptions:
         self._delivery = delivery
         self._readers = readers
         self._lifetime = lifetime
+        self._publish = publish
         self.held = 0
         """How many there are, also those that are not delivered to yet."""
 
@@ -100,7 +103,7 @@ class Subscriptions:
             )
         except DiskFull as error:
             _tell_of_kept(subscription, error)
-        self._others_turn(subscription)
+        self._publish()
         return released
 
     def give_back_in_steps(self, subscription: Subscription) -> Callable[[], Awaitable[int]]:
@@ -116,7 +119,7 @@ class Subscriptions:
                     holder, self._clock.now_ms(), RELEASE_STEP, is_attempt=not self._lifetime.is_draining
                 ):
                     released += some
-                    self._others_turn(subscription)
+                    self._publish()
                     await trio.lowlevel.checkpoint()
             except DiskFull as error:
                 _tell_of_kept(subscription, error)
@@ -134,7 +137,7 @@ class Subscriptions:
             return
         self._forget(subscription)
         if self._take_back(subscription):
-            self._others_turn(subscription)
+            self._publish()
         self._holders.drop(subscription.holder)
 
     def return_unseen(self, subscription: Subscription, ids: Sequence[int], epochs: Sequence[int]) -> int:
@@ -148,7 +151,7 @@ class Subscriptions:
                 subscription.group_id, subscription.holder, ids, epochs, self._clock.now_ms()
             )
         if returned:
-            self._others_turn(subscription)
+            self._publish()
         return returned
 
     def tell_of_leases(self, subscriptions: Iterable[Subscription]) -> None:
@@ -177,11 +180,6 @@ class Subscriptions:
             except DiskFull as error:
                 _tell_of_kept(subscription, error)
         return returned
-
-    def _others_turn(self, subscription: Subscription) -> None:
-        """Messages of a subscription are free for other ones of its group."""
-        self._delivery.wake_group(subscription.group_id)
-        self._commit.mark_dirty()
 
     def _forget(self, subscription: Subscription) -> None:
         self._delivery.remove(subscription)

@@ -34,7 +34,7 @@ def requests_of(broker: Broker) -> tuple[Requests, Answers]:
 
 
 def _table(broker: Broker, answers: Answers) -> Table:
-    store, clock, settings, after_change = broker.store, broker.clock, broker.settings, broker.after_change
+    store, clock, settings, publish = broker.store, broker.clock, broker.settings, broker.publish
     delivery, subscriptions, schedules = broker.delivery, broker.subscriptions, broker.schedules
     frame_bytes = settings.max_frame_bytes
     return table_of(
@@ -49,7 +49,7 @@ def _table(broker: Broker, answers: Answers) -> Table:
             subscriptions,
             schedules,
             broker.retention,
-            broker.services.timers_changed,
+            publish,
             answers,
         ),
         subscriptions=SubscriptionRequests(
@@ -65,12 +65,12 @@ def _table(broker: Broker, answers: Answers) -> Table:
             subscriptions,
             answers,
         ),
-        changes=ChangeRequests(store, clock, delivery, after_change, answers),
+        changes=ChangeRequests(store, clock, publish, answers),
         messages=MessageRequests(store.topics, store.select, clock, answers, max_frame_bytes=frame_bytes),
-        letters=LetterRequests(store, clock, after_change, answers),
-        prepared=PreparedRequests(store, clock, settings, after_change, answers),
+        letters=LetterRequests(store, clock, publish, answers),
+        prepared=PreparedRequests(store, clock, settings, publish, answers),
         groups=GroupRequests(
-            store, clock, broker.readers, delivery, after_change, answers, max_frame_bytes=frame_bytes
+            store, clock, broker.readers, delivery, publish, answers, max_frame_bytes=frame_bytes
         ),
         schedules=ScheduleRequests(
             store.topics, store.tables, store.log, store.settings, clock, settings, schedules, answers
@@ -86,7 +86,7 @@ def _table(broker: Broker, answers: Answers) -> Table:
             broker.queries,
             answers,
         ),
-        space=SpaceRequests(store, settings.data_dir, broker.purging, after_change, answers),
+        space=SpaceRequests(store, settings.data_dir, broker.purging, publish, answers),
         bulk=BulkRequests(store.bulk, store.commit, store.tables, clock, settings, broker.bulk_jobs, answers),
     )
 
@@ -105,6 +105,7 @@ def connection_parts(broker: Broker) -> Parts:
         commit=broker.commit,
         services=broker.services,
         delivery=broker.delivery,
+        publish=broker.publish,
         subscriptions=broker.subscriptions,
         schedules=broker.schedules,
         counters=broker.counters,

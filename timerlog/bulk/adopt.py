@@ -448,9 +448,7 @@ class _Adoption:
         while found:
             try:
                 self._wheel.advance(self.now_ms)
-                self._wheel.link(
-                    due[:found], ids[:found], versions[:found], np.full(found, MESSAGE_TIMER, np.uint32)
-                )
+                self._engine.link(due[:found], ids[:found], versions[:found], MESSAGE_TIMER)
                 return
             except DiskFull:
                 yield None  # the job counts: its timers are set as soon as there is room

@@ -25,7 +25,7 @@ from timerlog.commitlog.records import (
     pack_redeliver,
     reschedule_aux,
 )
-from timerlog.engine.changed import Changes, Revoked
+from timerlog.engine.changed import Revoked
 from timerlog.engine.commit import Commit
 from timerlog.engine.groups import Groups
 from timerlog.engine.produce import JudgedSend
@@ -101,10 +101,9 @@ class Change:
         groups: Groups,
         commit: Commit,
         settle: Settle,
-        changes: Changes,
     ) -> None:
         self._engine, self._writer, self._groups = engine, writer, groups
-        self._commit, self._settle, self._changes = commit, settle, changes
+        self._commit, self._settle, self._changes = commit, settle, engine.changes
         self._log, self._tables, self._native = engine.log, engine.tables, engine.native
         self._wheel, self._applier = engine.wheel, engine.applier
 
@@ -231,10 +230,12 @@ class Change:
             ids < self._engine.enqueued_id
         )  # the others get on the wheel by EnqueuePut, with their new time
         self._wheel.advance(now_ms)
-        self._wheel.link(
-            self._engine.spread(runs["time_ms"][linked], ids[linked]), ids[linked], runs["epoch"][linked],
-            np.full(int(linked.sum()), MESSAGE_TIMER, np.uint32),
-        )  # fmt: skip
+        self._engine.link(
+            self._engine.spread(runs["time_ms"][linked], ids[linked]),
+            ids[linked],
+            runs["epoch"][linked],
+            MESSAGE_TIMER,
+        )
         return runs
 
     def verdicts(self, ids: Sequence[int]) -> list[int]:

@@ -1,6 +1,13 @@
-"""What others have to know of a change: who holds what is no longer theirs, which groups have something to deliver."""
+"""What follows from a change for those who wait: one answer for all calls of the engine.
+
+Calls collect it in ``Changes`` while they work, because one that raises may have done a part before; whoever runs the
+engine takes it after each call, or after several, and acts on it. Nothing is collected a message at a time.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
 
 import msgspec
 
@@ -13,19 +20,31 @@ class Revoked(msgspec.Struct, frozen=True):
     epochs: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """``woken``: groups that have something to deliver, or room for it; ``revoked``: what subscriptions must be told
+    of; ``timers_moved``: the wheel's next event may be earlier."""
+
+    woken: Set[int]
+    revoked: Sequence[Revoked]
+    timers_moved: bool
+
+
 class Changes:
     """What has changed since it was last taken."""
 
     def __init__(self) -> None:
-        self.revoked: list[Revoked] = []
         self.woken: set[int] = set()
+        self.revoked: list[Revoked] = []
+        self.timers_moved = False
 
-    def take_revoked(self) -> list[Revoked]:
-        """What subscriptions held of the messages that were stopped or called back since the last call."""
-        revoked, self.revoked = self.revoked, []
-        return revoked
-
-    def take_woken(self) -> set[int]:
-        """The groups that got something to deliver by changes since the last call."""
-        woken, self.woken = self.woken, set()
-        return woken
+    def take(self) -> Changed:
+        """All of it, once."""
+        changed = Changed(self.woken, self.revoked, self.timers_moved)
+        # The caller keeps what it was given; most calls give nothing.
+        if self.woken:
+            self.woken = set()
+        if self.revoked:
+            self.revoked = []
+        self.timers_moved = False
+        return changed

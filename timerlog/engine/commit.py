@@ -61,6 +61,8 @@ class Commit:
         except BaseException:
             native_log.unsend(self._native, first_id, start)
             raise
+        stored_until = first_id + sum(count for _, count in results)
+        assert stored_until == self._tables.next_id, "ids of a transaction have no gap"
         native_log.group_end(self._native, start)
         self._log.touched()
         self._log.flush()

@@ -55,8 +55,8 @@ class Deliver:
     def __init__(self, engine: Engine, writer: LogWriter, topics: Topics, groups: Groups) -> None:
         self._engine, self._writer, self._topics, self._groups = engine, writer, topics, groups
         self._log, self._tables, self._native = engine.log, engine.tables, engine.native
-        self._wheel, self._applier, self._settings = engine.wheel, engine.applier, engine.settings
-        self._scratch = engine.scratch
+        self._applier, self._settings = engine.applier, engine.settings
+        self._scratch, self._changes = engine.scratch, engine.changes
         #: How late messages were given to a group for the first time, in ms.
         self.first_lateness_ms = Lateness()
 
@@ -123,7 +123,7 @@ class Deliver:
             return b""
         try:
             # A timer without its lease is harmless, a lease without its timer would never end.
-            self._wheel.link(until_ms, seqs, epochs, np.full(count, group_id, np.uint32))
+            self._engine.link(until_ms, seqs, epochs, group_id)
             runs = self._engine.runs(seqs, epochs, until_ms)
             self._writer.append_all(
                 in_records(RecordType.LEASE, group_id, runs, lambda piece: pack_lease(piece, now_ms))
@@ -188,6 +188,7 @@ class Deliver:
             accepted = self._ack_shards(group_id, payload, count, now_ms)
         else:
             accepted = self._ack_group(group_id, memoryview(payload)[_ACK_HEAD_BYTES:], count, now_ms)
+        self._changes.woken.add(group_id)
         reply = self._ack_reply(payload, correlation, count, accepted)
         return Acked(reply, self._log.appended_position, group_id, accepted)
 

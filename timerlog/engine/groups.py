@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerlog.commitlog.records import GROUP_SEEN, Control, GroupRecord
-from timerlog.engine.changed import Changes, Revoked
+from timerlog.engine.changed import Revoked
 from timerlog.engine.space import Space
 from timerlog.engine.state import Engine, LogWriter
 from timerlog.engine.topics import Topics
@@ -27,11 +27,9 @@ _CHUNK: Final = 65_536
 class Groups:
     """All groups of the store, by their topics and names."""
 
-    def __init__(
-        self, engine: Engine, writer: LogWriter, space: Space, topics: Topics, changes: Changes
-    ) -> None:
+    def __init__(self, engine: Engine, writer: LogWriter, space: Space, topics: Topics) -> None:
         self._engine, self._writer, self._space = engine, writer, space
-        self._topics, self._changes = topics, changes
+        self._topics, self._changes = topics, engine.changes
         self._tables, self._native, self._settings = engine.tables, engine.native, engine.settings
         self._applier = engine.applier
         #: Group → how many deliveries were not the first ones of their messages.

@@ -15,7 +15,6 @@ import numpy as np
 
 from timerlog.commitlog.records import MessageView, Outbound, send_payload
 from timerlog.engine.change import CANCELLED, DELIVERED, EXPIRED, READY, SCHEDULED, Change
-from timerlog.engine.changed import Changes
 from timerlog.engine.commit import Commit
 from timerlog.engine.groups import Groups
 from timerlog.engine.produce import Produce
@@ -42,10 +41,9 @@ class Prepared:
         commit: Commit,
         change: Change,
         select: Select,
-        changes: Changes,
     ) -> None:
         self._writer, self._topics, self._groups, self._produce = writer, topics, groups, produce
-        self._commit, self._change, self._select, self._changes = commit, change, select, changes
+        self._commit, self._change, self._select, self._changes = commit, change, select, engine.changes
         self._tables, self._native = engine.tables, engine.native
 
     def open(self, topic: str, settings: Mapping[str, Any], now_ms: int) -> int:

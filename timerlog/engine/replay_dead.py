@@ -10,7 +10,6 @@ import numpy as np
 
 from timerlog.commitlog.records import Control, MessageView, Outbound, pack_redeliver, send_payload
 from timerlog.engine.change import DELIVERED, READY, SCHEDULED, Change
-from timerlog.engine.changed import Changes
 from timerlog.engine.commit import Commit
 from timerlog.engine.groups import Groups
 from timerlog.engine.produce import Produce
@@ -48,11 +47,10 @@ class ReplayDead:
         settle: Settle,
         change: Change,
         select: Select,
-        changes: Changes,
     ) -> None:
         self._writer, self._topics, self._groups, self._produce = writer, topics, groups, produce
         self._commit, self._settle, self._change, self._select = commit, settle, change, select
-        self._changes = changes
+        self._changes = engine.changes
         self._tables, self._native = engine.tables, engine.native
 
     def replay(self, topic: str, ids: Sequence[int], now_ms: int) -> dict[str, int]:

@@ -70,7 +70,7 @@ class Settle:
         self._engine, self._writer, self._topics = engine, writer, topics
         self._groups, self._holders, self._dead_letters = groups, holders, dead_letters
         self._tables, self._native, self._applier = engine.tables, engine.native, engine.applier
-        self._scratch = engine.scratch
+        self._scratch, self._changes = engine.scratch, engine.changes
 
     def release_holder(self, holder: int, now_ms: int, *, is_attempt: bool = True) -> int:
         """The subscriber left in good order: what it holds is given back at once. Returns how many. ``is_attempt``:
@@ -81,6 +81,7 @@ class Settle:
             while some := self.release_some(holder, now_ms, MAX_BATCH, is_attempt=is_attempt):
                 released += some
         finally:
+            self._changes.woken.update(self._holders.groups.get(holder, ()))
             self._holders.drop(holder)
         return released
 
@@ -109,6 +110,7 @@ class Settle:
             runs = self._unseen_runs(Receipts(group_id, seqs, epochs))
             self._writer.append_all(_returned(group_id, runs, now_ms))
             self._applier.returned(group_id, runs, now_ms)
+        self._changes.woken.add(group_id)
         return self.end_leases(group_id, seqs, epochs, now_ms)
 
     def return_unseen(self, group_id: int, holder: int, ids: Ints, epochs: Ints, now_ms: int) -> int:
@@ -125,6 +127,7 @@ class Settle:
         for part, runs in parts:
             self._applier.returned(part.group_id, runs, now_ms)
             self.end_leases(part.group_id, part.seqs, part.epochs, now_ms)
+        self._changes.woken.add(group_id)
         return sum(len(part.seqs) for part, _ in parts)
 
     def _without_others(self, part: Receipts, holder: int) -> Receipts:
@@ -187,6 +190,7 @@ class Settle:
                     )
                 ]
             )
+        self._changes.woken.add(group_id)
         dead: set[int] = set()
         for part, runs in parts:
             last = self._had_all_attempts(part)

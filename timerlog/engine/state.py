@@ -17,6 +17,7 @@ from tickwheel_native import Buffer, delivery
 from tickwheel_native import log as native_log
 from timerlog.commitlog.log import CommitLog
 from timerlog.commitlog.records import AnsweredRecord, Control, group_room_bytes, in_records
+from timerlog.engine.changed import Changes
 from timerlog.errors import BadTransactionId, StoreError, TransactionTooLarge
 from timerlog.files.held_space import Reserve, Spare
 from timerlog.layout import (
@@ -82,6 +83,7 @@ class Engine:
         #: What C sees of the tables and the log.
         self.native: Any = tables.native
         self.scratch = Scratch()
+        self.changes = Changes()
         #: The system topic: EnqueueGet has taken all messages below this id.
         self.enqueued_id = tables.next_id
         #: Messages below this id are on disk.
@@ -117,10 +119,15 @@ class Engine:
         """Runs that stay valid."""
         return self.runs(values, epochs, times).copy()
 
+    def link(self, due_ms: Int64Array, refs: UInt64Array, epochs: UInt32Array, owner: int) -> None:
+        """Puts timers of one owner on the wheel. Raises ``DiskFull``."""
+        self.changes.timers_moved = True
+        self.wheel.link(due_ms, refs, epochs, np.full(len(refs), owner, np.uint32))
+
     def set_timers(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, times: Int64Array) -> None:
         """A timer without its change is harmless, a change without its timer would never end. One that is not ahead of
         the wheel, because the clock went back a little, goes off at the wheel's next tick. Raises ``DiskFull``."""
-        self.wheel.link(times, seqs, epochs, np.full(len(seqs), group_id, np.uint32))
+        self.link(times, seqs, epochs, group_id)
 
 
 class LogWriter:

@@ -181,11 +181,10 @@ class Topics:
             found = np.flatnonzero((part["topic_id"] == topic_id) & (part["state"] == MessageState.SCHEDULED))
             if len(found):
                 ids = (found + start).astype(np.uint64)
-                owners = np.full(len(ids), MESSAGE_TIMER, np.uint32)
                 due_ms = np.maximum(
                     self._engine.spread(part["deliver_at_ms"][found], ids), self._wheel.tick_ms + 1
                 )
-                self._wheel.link(due_ms, ids, part["version"][found].astype(np.uint32), owners)
+                self._engine.link(due_ms, ids, part["version"][found].astype(np.uint32), MESSAGE_TIMER)
 
     def _write(self, records: Sequence[TopicRecord]) -> None:
         self._writer.write_together(

@@ -39,6 +39,7 @@ class OpenTransaction:
         self._controls: list[Control] = []
         self._marked: list[tuple[int, UInt64Array]] = []
         self._changed: set[int] = set()
+        self._acked_groups: set[int] = set()
 
     def send(self, payload: Buffer) -> None:
         """The payload of a SEND. Raises ``ValueError`` for one that does not add up, and ``UnknownTopic``."""
@@ -55,6 +56,7 @@ class OpenTransaction:
                     message_id=message_id,
                     reason="changed_twice",
                 )
+        self._acked_groups.add(group_id)
         receipts, refused = self._settle.mark_acks(group_id, ids, epochs)
         for part in receipts:
             self._marked.append((part.group_id, part.seqs))
@@ -100,6 +102,7 @@ class OpenTransaction:
         ``DiskFull``: then nothing was done."""
         stored = self._commit.write(self._id, self._sends, self._controls, self._now_ms, is_answer=True)
         self._marked.clear()
+        self._engine.changes.woken.update(self._acked_groups)
         return stored
 
     def close(self) -> None:

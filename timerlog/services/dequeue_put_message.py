@@ -18,12 +18,11 @@ class DequeuePutMessage:
     def __init__(self, engine: Engine, writer: LogWriter, settle: Settle) -> None:
         self._engine, self._writer, self._settle = engine, writer, settle
         self._log, self._tables, self._native = engine.log, engine.tables, engine.native
-        self._wheel, self._applier = engine.wheel, engine.applier
-        #: What the last ``move`` has moved into topics.
-        self.moved_ids: UInt64Array = np.zeros(0, np.uint64)
+        self._wheel, self._applier, self._changes = engine.wheel, engine.applier, engine.changes
 
-    def move(self, ready: ReadyBatch, now_ms: int) -> list[int]:
-        """Moves messages into their topics and ended leases back to waiting. Returns the groups that got work.
+    def move(self, ready: ReadyBatch, now_ms: int) -> UInt64Array:
+        """Moves messages into their topics and ended leases back to waiting, and wakes groups that got work. Returns
+        the messages that it has moved.
 
         A message that was cancelled, rescheduled or moved since it was looked up is passed over: the state of its
         row decides, in the same step that changes it. Raises ``DiskFull``: then nothing was moved, and the same batch
@@ -36,17 +35,16 @@ class DequeuePutMessage:
         if self._tables.last_topic_id != len(self._tables.topics):  # some were deleted
             fresh &= np.isin(rows["topic_id"][ready.ids], list(self._tables.topics))
         ids = ready.ids if fresh.all() else ready.ids[fresh]
-        self.moved_ids = ids[:0]
-        woken = self._put(ids, now_ms) if len(ids) else []
-        self.moved_ids = ids
+        if len(ids):
+            self._put(ids, now_ms)
         if len(ready.damaged):
             self._writer.append(RecordType.DAMAGED, 0, ready.damaged.tobytes())
             self._applier.end(ready.damaged, MessageState.DAMAGED)
         if len(ready.leases):
-            woken.extend(self._end_leases(ready.leases, now_ms))
-        return woken
+            self._end_leases(ready.leases, now_ms)
+        return ids
 
-    def _put(self, ids: UInt64Array, now_ms: int) -> list[int]:
+    def _put(self, ids: UInt64Array, now_ms: int) -> None:
         parts = [
             (topic_id, int(self._native.topics[topic_id].count), self._engine.runs(part).copy(), len(part))
             for topic_id, part in self._by_topic(ids)
@@ -58,11 +56,10 @@ class DequeuePutMessage:
         for topic_id, first_seq, runs, _ in parts:
             self._append_put(topic_id, first_seq, tick_ms, runs)
         self._log.flush()
-        woken: list[int] = []
-        for topic_id, first_seq, runs, _ in parts:
+        for topic_id, first_seq, runs, count in parts:
             self._applier.put(topic_id, first_seq, tick_ms, runs)
-            woken.extend(self._tables.topics[topic_id].groups.values())
-        return woken
+            assert self._native.topics[topic_id].count == first_seq + count, "each has a place, and its own"
+            self._changes.woken.update(self._tables.topics[topic_id].groups.values())
 
     def _by_topic(self, ids: UInt64Array) -> list[tuple[int, UInt64Array]]:
         """Splits ids by topic, keeping their order inside each."""
@@ -80,12 +77,10 @@ class DequeuePutMessage:
             self._log.append(RecordType.PUT, topic_id, head.tobytes() + piece.tobytes())
             first_seq += int(piece["count"].sum())
 
-    def _end_leases(self, leases: Timers, now_ms: int) -> list[int]:
-        woken = []
+    def _end_leases(self, leases: Timers, now_ms: int) -> None:
         for group_id in np.unique(leases.owner).tolist():
             if group_id not in self._tables.groups:
                 continue
             part = select(leases, leases.owner == group_id)
             if self._settle.end_leases(group_id, part.ref, part.epoch, not_before(part, now_ms)):
-                woken.append(group_id)
-        return woken
+                self._changes.woken.add(group_id)

@@ -32,6 +32,7 @@ class EnqueueGet:
         end = min(self._engine.durable_next_id, start + limit)
         if start >= end:
             return None
+        assert end <= self._tables.next_id, "what is durable was accepted before"
         rows = self._tables.rows[start:end]
         scheduled = np.flatnonzero(rows["state"] == MessageState.SCHEDULED)
         self._engine.enqueued_id = end

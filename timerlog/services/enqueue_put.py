@@ -19,6 +19,7 @@ class EnqueuePut:
         """Links what is due later; returns what is due already, by due time and then in the order sent. Raises
         ``DiskFull``: then nothing was linked, and the same batch may be given again."""
         late = batch.due_ms > now_ms
+        assert not batch.owner.any(), "leases come from the wheel, not from the log"
         if late.any():
             self._wheel.advance(now_ms)
             self._wheel.link(batch.due_ms[late], batch.ref[late], batch.epoch[late], batch.owner[late])

@@ -96,4 +96,4 @@ class FillWheel:
     def _link_scanned(
         self, times: np.ndarray, refs: np.ndarray, epochs: np.ndarray, count: int, owner: int
     ) -> None:
-        self._wheel.link(times[:count], refs[:count], epochs[:count], np.full(count, owner, np.uint32))
+        self._engine.link(times[:count], refs[:count], epochs[:count], owner)

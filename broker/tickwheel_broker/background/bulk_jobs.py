@@ -42,14 +42,14 @@ class BulkJobs:
         clock: Clock,
         data_dir: str,
         steps: StepRunner,
-        timers_changed: Callable[[], None],
+        publish: Callable[[], None],
     ) -> None:
-        """`timers_changed` is called when messages were put on the wheel."""
+        """`publish` tells of what the engine has changed."""
         self._adopter = adopter
         self._clock = clock
         self._data_dir = data_dir
         self._steps = steps
-        self._timers_changed = timers_changed
+        self._publish = publish
         self._jobs = Jobs[str, Job]()
 
     async def run(self) -> None:
@@ -70,7 +70,7 @@ class BulkJobs:
             self._jobs.moved()
             self._tell_of_finished()
             await self._steps.carry_out(pause)
-            self._timers_changed()
+            self._publish()
             await trio.lowlevel.checkpoint()
 
     def _tell_of_finished(self) -> None:

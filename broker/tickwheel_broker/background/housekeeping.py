@@ -23,14 +23,12 @@ _log = logs.get_logger("core")
 class Housekeeping:
     """One round a second."""
 
-    def __init__(
-        self, store: Store, clock: Clock, readers: Readers, timers_changed: Callable[[], None]
-    ) -> None:
-        """`timers_changed` is called when leases and waits were moved."""
+    def __init__(self, store: Store, clock: Clock, readers: Readers, publish: Callable[[], None]) -> None:
+        """`publish` tells of what the engine has changed."""
         self._store = store
         self._clock = clock
         self._readers = readers
-        self._timers_changed = timers_changed
+        self._publish = publish
         self.clock_set_back = 0
         """How often the wall clock was."""
         self.rounds = 0
@@ -62,7 +60,7 @@ class Housekeeping:
         else:
             if moved:
                 _log.warning("leases and waits from before were turned back as well", messages=moved)
-        self._timers_changed()
+        self._publish()
 
     def _tell_of_unburied(self) -> None:
         """Once a second at most for each group and reason: the same may happen to many messages again and again."""

@@ -21,10 +21,10 @@ _log = logs.get_logger("groups")
 class Readers:
     """Which groups have subscribers. The log knows when a group got its first one and lost its last one."""
 
-    def __init__(self, groups: Groups, clock: Clock, mark_dirty: Callable[[], None]) -> None:
-        """`mark_dirty` says that records were staged."""
+    def __init__(self, groups: Groups, clock: Clock, publish: Callable[[], None]) -> None:
+        """`publish` tells of what the engine has changed."""
         self._groups, self._clock = groups, clock
-        self._mark_dirty = mark_dirty
+        self._publish = publish
         self._subscribers = Counter[int]()
         self._noted_ms = self._opened_ms = clock.now_ms()
 
@@ -61,4 +61,4 @@ class Readers:
         for topic, group in ended:
             _log.info("an ephemeral group has ended", topic=topic, group=group)
         if ended:
-            self._mark_dirty()
+            self._publish()

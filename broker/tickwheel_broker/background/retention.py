@@ -29,11 +29,11 @@ _log = logs.get_logger("retention")
 class Retention:
     """Ends what is too old, in all topics."""
 
-    def __init__(self, store: Store, clock: Clock, after_change: Callable[[], None]) -> None:
-        """`after_change` is called when messages were changed."""
+    def __init__(self, store: Store, clock: Clock, publish: Callable[[], None]) -> None:
+        """`publish` tells of what the engine has changed."""
         self._store = store
         self._clock = clock
-        self._after_change = after_change
+        self._publish = publish
         self._topics_changed = Bell()
 
     def topics_changed(self) -> None:
@@ -74,7 +74,7 @@ class Retention:
         for ids in store.select.matching(topic_id, Filter(states=_UNACKED, due_until_ms=until_ms), now_ms):
             for start in range(0, len(ids), _STEP):
                 expired += store.change.expire(ids[start : start + _STEP], until_ms)
-                self._after_change()
+                self._publish()
                 await trio.lowlevel.checkpoint()
             await trio.lowlevel.checkpoint()
         if expired:

@@ -44,14 +44,12 @@ class Schedules:
         self,
         store: Store,
         clock: Clock,
-        mark_dirty: Callable[[], None],
-        after_change: Callable[[], None],
+        publish: Callable[[], None],
     ) -> None:
-        """`mark_dirty` says that records were staged, `after_change` also that messages were changed."""
+        """`publish` tells of what the engine has changed."""
         self._store = store
         self._clock = clock
-        self._mark_dirty = mark_dirty
-        self._after_change = after_change
+        self._publish = publish
         self._alarm = clock.alarm()
         self._seen_ms = clock.now_ms()
         documents = store.tables.documents
@@ -120,7 +118,6 @@ class Schedules:
         lost = sum(slot_ms <= now_ms for slot_ms in called_back)
         schedule = msgspec.structs.replace(schedule, last_slot_ms=reached_ms, skipped=schedule.skipped + lost)
         self._commit(schedule, cancel=list(called_back.values()), is_answer=True)
-        self._after_change()
         self._changed(schedule.name)
 
     def remove(self, name: str) -> None:
@@ -132,7 +129,7 @@ class Schedules:
         )
         del self.schedules[name], self._wakes[name]
         self.troubles.pop(name, None)
-        self._after_change()
+        self._publish()
 
     def trigger(self, name: str, token: str) -> int:
         """Send the message of a schedule now, once for a token; the message's id. Raises UnknownSchedule, BadSchedule,
@@ -265,7 +262,7 @@ class Schedules:
             PREFIX + schedule.name, content, now_ms, send=send, cancel=cancel or (), result=result
         )
         self.schedules[schedule.name] = schedule
-        self._mark_dirty()
+        self._publish()
 
     # When to look again ------------------------------------------------------------------------------------
 

@@ -89,6 +89,7 @@ class Parts:
     commit: GroupCommit
     services: Services
     delivery: Delivery
+    publish: Callable[[], None]
     subscriptions: Subscriptions
     schedules: Schedules
     counters: Counters
@@ -433,7 +434,7 @@ class Connection:
         except ValueError as error:
             raise BadFrame(f"ACK was not understood: {error}.") from error
         parts.commit.when_durable(acked.position, self.outgoing.promise(), acked.reply, is_hurried=False)
-        parts.delivery.wake_group(acked.group_id)
+        parts.publish()
 
     def _control(self, frame_type: int, correlation: int, payload: memoryview, flags: int) -> None:
         event = self._machine.frame_received(frame_type, correlation, payload, flags)

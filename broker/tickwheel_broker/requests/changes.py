@@ -30,7 +30,6 @@ from tickwheel.protocol.bodies.settling import (
 from tickwheel.protocol.errors import BadFrame, TransactionRefused
 from tickwheel.protocol.messages import decode_send
 from tickwheel_broker.clock import Clock
-from tickwheel_broker.delivery import Delivery
 from tickwheel_broker.requests.answers import Answers, check_name
 from tickwheel_broker.requests.caller import Caller
 from tickwheel_broker.requests.remembered import Steps, expect
@@ -56,14 +55,12 @@ class ChangeRequests:
         self,
         store: Store,
         clock: Clock,
-        delivery: Delivery,
-        after_change: Callable[[], None],
+        publish: Callable[[], None],
         answers: Answers,
     ) -> None:
         self._store = store
         self._clock = clock
-        self._delivery = delivery
-        self._after_change = after_change
+        self._publish = publish
         self._answers = answers
 
     def cancel(self, caller: Caller, correlation: int, request: Cancel) -> None:
@@ -112,11 +109,9 @@ class ChangeRequests:
         def act(part: slice) -> list[str]:
             ids, epochs = request.ids[part], request.epochs[part]
             now_ms = self._clock.now_ms()
-            results = self._store.settle.nack(
+            return self._store.settle.nack(
                 request.group_id, ids, epochs, request.delay_ms, request.error, now_ms
             )
-            self._delivery.wake_group(request.group_id)
-            return results
 
         self._in_steps(caller, correlation, request, len(request.ids), _STEP_OF_RECEIPTS, act, NackOk)
 
@@ -154,7 +149,7 @@ class ChangeRequests:
         if count <= step:
             expect(caller, correlation, answer)
             results = act(slice(0, count))
-            self._after_change()
+            self._publish()
             self._answers.when_durable(caller, correlation, request, answer(results))
             return
         steps = self._answers.steps(caller, correlation)
@@ -164,7 +159,7 @@ class ChangeRequests:
             async with self._answers.bulk:
                 for start in range(len(results), count, step):
                     results += steps.take(partial(act, slice(start, start + step)))
-                    self._after_change()
+                    self._publish()
                     await trio.lowlevel.checkpoint()
             return answer(results)
 
@@ -205,7 +200,7 @@ class ChangeRequests:
                 results = [result for done in steps.done for result in done]
                 for start in range(len(results), count, step):
                     results += steps.take(partial(act, ids[start : start + step], planned_ms))
-                    self._after_change()
+                    self._publish()
                     await trio.lowlevel.checkpoint()
             return answer(results)
 
@@ -267,7 +262,7 @@ class ChangeRequests:
             for start in range(0, 0 if request.dry_run else len(ids), step):
                 some = np.ascontiguousarray(ids[start : start + step])
                 results.update(steps.take(partial(act, some), partial(_as_step, some)))
-                self._after_change()
+                self._publish()
                 await trio.lowlevel.checkpoint()
             if left <= 0:
                 break
@@ -309,9 +304,7 @@ class ChangeRequests:
             raise BadFrame(f"A send of the transaction was not understood: {error}.") from error
         finally:
             parts.close()
-        self._after_change()
-        for ack in request.acks:
-            self._delivery.wake_group(ack.group_id)
+        self._publish()
         self._answers.when_durable(caller, correlation, request, TransactionOk(stored))
 
     def _add_parts(self, parts: Any, request: Transaction, now_ms: int) -> None:

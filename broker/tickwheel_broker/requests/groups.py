@@ -39,7 +39,7 @@ class GroupRequests:
         clock: Clock,
         readers: Readers,
         delivery: Delivery,
-        after_change: Callable[[], None],
+        publish: Callable[[], None],
         answers: Answers,
         *,
         max_frame_bytes: int,
@@ -48,7 +48,7 @@ class GroupRequests:
         self._clock = clock
         self._readers = readers
         self._delivery = delivery
-        self._after_change = after_change
+        self._publish = publish
         self._answers = answers
         self._room_bytes = max_frame_bytes - _ROOM_LEFT_BYTES
 
@@ -74,7 +74,7 @@ class GroupRequests:
         """SEEK_GROUP: its subscribers stay, and lose what they hold."""
         expect(caller, correlation, SeekGroupOk)
         backlog = self._store.groups.seek(request.topic, request.group, request.to)
-        self._after_change()
+        self._publish()
         self._answers.when_durable(caller, correlation, request, SeekGroupOk(backlog))
 
     def show(self, caller: Caller, correlation: int, request: GetGroups) -> None:

@@ -26,12 +26,10 @@ _STEP: Final = 64
 class LetterRequests:
     """In steps, beside everything else; the answer comes after the last one."""
 
-    def __init__(
-        self, store: Store, clock: Clock, after_change: Callable[[], None], answers: Answers
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock, publish: Callable[[], None], answers: Answers) -> None:
         self._store = store
         self._clock = clock
-        self._after_change = after_change
+        self._publish = publish
         self._answers = answers
 
     def replay(self, caller: Caller, correlation: int, request: ReplayDead) -> None:
@@ -68,7 +66,7 @@ class LetterRequests:
                     self._store.replay_dead.replay_one, request.topic, message_id, self._clock.now_ms()
                 )
                 results.append(steps.take(replay))
-            self._after_change()
+            self._publish()
             await trio.lowlevel.checkpoint()
         return ReplayDeadOk(dict(Counter(results)))
 

@@ -34,13 +34,13 @@ class PreparedRequests:
         store: Store,
         clock: Clock,
         settings: Settings,
-        after_change: Callable[[], None],
+        publish: Callable[[], None],
         answers: Answers,
     ) -> None:
         self._store = store
         self._clock = clock
         self._settings = settings
-        self._after_change = after_change
+        self._publish = publish
         self._answers = answers
 
     def prepare(self, caller: Caller, correlation: int, request: Prepare) -> None:
@@ -88,7 +88,7 @@ class PreparedRequests:
                     partial(store.prepared.decide_one, message_id, commit=request.commit, now_ms=now_ms)
                 )
             )
-        self._after_change()
+        self._publish()
 
 
 def _prepared(stored: list[tuple[int, int]]) -> PrepareOk:

@@ -30,13 +30,13 @@ class SpaceRequests:
         store: Store,
         data_dir: str,
         purging: Purging,
-        after_change: Callable[[], None],
+        publish: Callable[[], None],
         answers: Answers,
     ) -> None:
         self._store = store
         self._data_dir = data_dir
         self._purging = purging
-        self._after_change = after_change
+        self._publish = publish
         self._answers = answers
 
     def purge(self, caller: Caller, correlation: int, request: Purge) -> None:
@@ -70,7 +70,7 @@ class SpaceRequests:
         for start in range(len(parts) * _STEP, len(ids), _STEP):
             drop_some = partial(self._store.change.drop, ids[start : start + _STEP], request.done_before_ms)
             parts.append(_as_step(steps.take(drop_some, _as_step)))
-            self._after_change()
+            self._publish()
             await trio.lowlevel.checkpoint()
         kept = b"".join(part[2] for part in parts)
         return DropOk(

@@ -39,7 +39,7 @@ class TopicRequests:
         subscriptions: Subscriptions,
         schedules: Schedules,
         retention: Retention,
-        timers_changed: Callable[[], None],
+        publish: Callable[[], None],
         answers: Answers,
     ) -> None:
         self._topics = topics
@@ -52,7 +52,7 @@ class TopicRequests:
         self._subscriptions = subscriptions
         self._schedules = schedules
         self._retention = retention
-        self._timers_changed = timers_changed
+        self._publish = publish
         self._answers = answers
 
     def open(self, caller: Caller, correlation: int, request: OpenTopic) -> None:
@@ -82,7 +82,7 @@ class TopicRequests:
             expect(caller, correlation, self._described)
             self._topics.set(request.topic, request.settings, request.unset, request.paused, now_ms)
             self._subscriptions.tell_of_leases(self._delivery.subscriptions)
-            self._timers_changed()
+            self._publish()
             self._delivery.wake_all()
         self._retention.topics_changed()
         self._answers.when_durable(caller, correlation, request, self._description(request.topic))

@@ -222,12 +222,16 @@ async def test_a_limit_of_deliveries_is_forgotten_with_its_last_subscriber(bench
 async def test_the_services_carry_messages_to_their_topic_in_time(bench: Bench) -> None:
     woken: list[int] = []
     dirty: list[int] = []
+
+    def publish() -> None:
+        woken.extend(bench.store.changes.take().woken)
+        dirty.append(1)
+
     services = Services(
         bench.store,
         bench.clock,
         max_backlog_messages=2,
-        wake_groups=woken.extend,
-        mark_dirty=lambda: dirty.append(1),
+        publish=publish,
     )
     now_ms = bench.clock.now_ms()
     head = b"".join(value.to_bytes(4, "little") for value in (bench.topic_id, 3, 1, 50)) + bytes(8)

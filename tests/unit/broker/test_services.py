@@ -43,9 +43,7 @@ async def test_only_an_earlier_timer_wakes_the_timer_service(tmp_path: Path) -> 
     now_ms = clock.now_ms()
     store = Store.open(tmp_path, SMALL, now_ms)
     topic_id = store.topics.open("t", now_ms)
-    services = Services(
-        store, clock, max_backlog_messages=1_000, wake_groups=lambda _: None, mark_dirty=lambda: None
-    )
+    services = Services(store, clock, max_backlog_messages=1_000, publish=lambda: None)
 
     async def put_on_the_wheel(due_ms: int) -> None:
         store.produce.ingest(send(topic_id, [b"x"], times_ms=[due_ms]), now_ms)

@@ -89,7 +89,9 @@ def test_a_full_disk_refuses_sends_and_lets_the_rest_go_on(
     assert batch is not None
     due = store.enqueue_put.link(batch, NOW_MS)
     assert due is not None
-    assert store.dequeue_put_message.move(store.dequeue_get_message.look_up(due, NOW_MS), NOW_MS) == [group]
+    store.changes.take()
+    store.dequeue_put_message.move(store.dequeue_get_message.look_up(due, NOW_MS), NOW_MS)
+    assert store.changes.take().woken == {group}
     assert store.deliver.fetch(group, holder, 1, 100, MIB, NOW_MS) is not None
     monkeypatch.undo()
     assert fill(store, topic, 10) == 600, "with room again, sends go on"

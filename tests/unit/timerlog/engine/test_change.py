@@ -98,11 +98,11 @@ def test_who_holds_what_is_stopped_is_told(store: Store, topic: int) -> None:
     one.fetch()
     other.fetch(1)
     assert store.change.cancel([1, 2, 3], NOW_MS, stop=True) == ["stopped", "stopped", "cancelled"]
-    assert store.changes.take_revoked() == [
+    assert store.changes.take().revoked == [
         Revoked(one.holder, [1, 2], [1, 1]),
         Revoked(other.holder, [1], [1]),
     ]
-    assert store.changes.take_revoked() == []
+    assert store.changes.take().revoked == []
     assert (store.holders.outstanding(one.holder), store.holders.outstanding(other.holder)) == (0, 0)
     assert one.ack((1, 1)) == (0, [5])
 
@@ -114,8 +114,8 @@ def test_the_next_of_an_ordering_key_may_go_when_one_is_cancelled(store: Store) 
     reader = Reader(store, topic)
     assert reader.fetch() == [(1, 1)]
     store.change.cancel([1], NOW_MS, stop=True)
-    assert store.changes.take_woken() == {reader.group}
-    assert store.changes.take_woken() == set()
+    assert store.changes.take().woken == {reader.group}
+    assert store.changes.take().woken == set()
     assert reader.fetch() == [(2, 1)]
 
 
@@ -124,7 +124,7 @@ def test_expired_messages_are_taken_from_who_holds_them(store: Store, topic: int
     reader = Reader(store, topic)
     reader.fetch(1)
     assert store.change.expire(np.array([1, 2], np.uint64), NOW_MS + 1) == 2
-    assert store.changes.take_revoked() == [Revoked(reader.holder, [1], [1])]
+    assert store.changes.take().revoked == [Revoked(reader.holder, [1], [1])]
     assert reader.fetch() == []
     assert store.change.cancel([1, 2], NOW_MS) == ["expired", "expired"]
 
@@ -171,6 +171,7 @@ def test_redeliver_answers_for_each_message(store: Store, topic: int) -> None:
     assert reader.fetch(3) == [(1, 1), (2, 1), (5, 1)]
     reader.ack((2, 1))
     reader.nack((5, 1), delay_ms=None)
+    store.changes.take()
     assert store.change.redeliver([1, 2, 3, 5, 6, 8, 99], None, None, NOW_MS) == [
         "redelivered",
         "already_acked",
@@ -180,8 +181,9 @@ def test_redeliver_answers_for_each_message(store: Store, topic: int) -> None:
         "already_cancelled",
         "not_found",
     ]
-    assert store.changes.take_revoked() == [Revoked(reader.holder, [1], [1])]
-    assert store.changes.take_woken() == {reader.group}
+    changed = store.changes.take()
+    assert changed.revoked == [Revoked(reader.holder, [1], [1])]
+    assert changed.woken == {reader.group}
     assert reader.fetch(2) == [(1, 2), (5, 2)]
     assert store.change.redeliver([2], "g", None, NOW_MS, acked=True) == ["redelivered"]
     assert reader.fetch(1) == [(2, 2)]
@@ -295,6 +297,7 @@ def test_a_full_disk_changes_nothing_and_tells_nobody(store: Store, topic: int) 
     reader = Reader(store, topic)
     reader.fetch(1)
     before = store.look.state_hash()
+    store.changes.take()
     with full_disk(store):
         for act in (
             lambda: store.change.redeliver([1], None, None, NOW_MS),
@@ -306,7 +309,8 @@ def test_a_full_disk_changes_nothing_and_tells_nobody(store: Store, topic: int) 
         ):
             with pytest.raises(DiskFull):
                 act()
-    assert (store.changes.take_revoked(), store.changes.take_woken()) == ([], set())
+    changed = store.changes.take()
+    assert (changed.revoked, changed.woken) == ([], set())
     assert store.look.state_hash() == before
     assert store.holders.outstanding(reader.holder) == 1
 

@@ -140,10 +140,12 @@ def test_seeking_back_gives_everything_again_whatever_became_of_it(tmp_path: Pat
     other.ack(*other.fetch(1))
     assert reader.ack(*acked) == (2, [])
     assert reader.nack(*waits, delay_ms=5_000) == ["nacked"] * 2
+    store.changes.take()
     assert store.groups.seek("t", "g", "earliest") == 6
-    (revoked,) = store.changes.take_revoked()
+    changed = store.changes.take()
+    (revoked,) = changed.revoked
     assert (revoked.holder, revoked.ids, revoked.epochs) == (reader.holder, [5], [1])
-    assert (store.changes.take_woken(), store.holders.outstanding(reader.holder)) == ({reader.group}, 0)
+    assert (changed.woken, store.holders.outstanding(reader.holder)) == ({reader.group}, 0)
     assert reader.ack(*acked, *waits, *held) == (0, [STALE] * 5)
     assert store.change.cancel([1], NOW_MS) == ["already_delivered"], "it was delivered before the seek"
     assert reader.fetch() == [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (6, 1)]

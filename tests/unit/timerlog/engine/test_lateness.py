@@ -27,8 +27,14 @@ def test_lateness_is_counted_from_the_time_or_from_the_sending(store: Store, top
 
 def test_only_what_was_moved_is_named(store: Store, topic: int) -> None:
     store.produce.ingest(send(topic, [b"x"] * 2), NOW_MS)
-    pump(store, NOW_MS)
-    assert sorted(store.dequeue_put_message.moved_ids.tolist()) == [1, 2]
+    store.sync()
+    batch = store.enqueue_get.take(10)
+    assert batch is not None
+    due = store.enqueue_put.link(batch, NOW_MS)
+    assert due is not None
+    ready = store.dequeue_get_message.look_up(due, NOW_MS)
+    assert sorted(store.dequeue_put_message.move(ready, NOW_MS).tolist()) == [1, 2]
+    assert store.dequeue_put_message.move(ready, NOW_MS).tolist() == []
 
 
 def test_first_deliveries_and_repeated_ones(store: Store, topic: int) -> None:

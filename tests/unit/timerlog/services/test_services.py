@@ -130,7 +130,9 @@ def test_a_clock_that_goes_back_a_little_loses_no_lease(store: Store, back_ms: i
     while (due := store.dequeue_get.turn(ended_ms, 10)) is None:
         assert store.wheel.more
     ready = store.dequeue_get_message.look_up(due, ended_ms - back_ms)
-    assert store.dequeue_put_message.move(ready, ended_ms - back_ms) == [reader.group]
+    store.changes.take()
+    store.dequeue_put_message.move(ready, ended_ms - back_ms)
+    assert store.changes.take().woken == {reader.group}
     assert reader.fetch(now_ms=ended_ms - back_ms) == [(1, 2)]
 
 

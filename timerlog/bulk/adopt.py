@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from tickwheel_native import ffi, lib, rebuild
+from tickwheel_native import bulk, memory, rebuild
 from timerlog.background import InThread, Join, Pace, WaitDurable, WriteBack
 from timerlog.bulk.job import AdoptJob, AdoptReport, Keyed, Pause, Reject, Rejects, Steps
 from timerlog.bulk.job_files import JobFiles, clear_away
@@ -180,7 +180,7 @@ class _Adoption:
     def _let_go(self) -> None:
         """Nothing looks at the job's own files any more."""
         self._native.adopted_first_id = self._native.adopted_end_id = 0
-        self._native.foreign = ffi.NULL
+        bulk.take_in(self._native, memory.NULL)
 
     def close(self) -> None:
         self._let_go()
@@ -249,7 +249,7 @@ class _Adoption:
 
     def _prepare(self) -> Steps:
         self._raise_failure()
-        self._native.foreign = ffi.cast("const uint8_t *", self._files.base)
+        bulk.take_in(self._native, self._files.base)
         self._racers_from = self._tables.next_id
         yield self._check(0)
         for number, segment in enumerate(self._segments):
@@ -294,15 +294,12 @@ class _Adoption:
         # Since the numbers were given, a purge may have given their empty pages back.
         self._tables.refill_rows(segment.first_id, segment.end_id)
         start = FOREIGN + number * size
-        at = ffi.new("uint64_t *", start + SEGMENT_HEADER_BYTES)
-        next_id = ffi.new("uint64_t *", segment.first_id)
-        end = start + segment.bytes - RECORD_HEAD_BYTES
-        filled = ffi.new("uint64_t *")
-        why = lib.tw_bulk_check(self._native, at, end, next_id, segment.end_id, segment.messages, filled)
-        self._rejected_before += int(filled[0])
-        if why:
-            raise BadJob(f"{segment.file}, offset {int(at[0]) - start}: {_WHY[why]}")
-        if int(at[0]) != end or int(next_id[0]) != segment.end_id:
+        at, end = start + SEGMENT_HEADER_BYTES, start + segment.bytes - RECORD_HEAD_BYTES
+        found = bulk.check(self._native, at, end, segment.first_id, segment.end_id, segment.messages)
+        self._rejected_before += found.filled
+        if found.why:
+            raise BadJob(f"{segment.file}, offset {found.position - start}: {_WHY[found.why]}")
+        if found.position != end or found.next_id != segment.end_id:
             raise BadJob(f"{segment.file} does not hold the {segment.messages} messages that the job says")
         self._keyed = Keyed(segment.messages)
         self._keyed.fill(self._native, segment)
@@ -321,18 +318,13 @@ class _Adoption:
 
     def _enter(self, keyed: Keyed) -> Steps:
         found = [np.empty(STEP_MESSAGES, np.uint64) for _ in range(2)]
-        duplicates, earlier = (ffi.from_buffer("uint64_t[]", array) for array in found)
-        out = ffi.new("uint64_t[2]")
         start = 0
         while start < keyed.count:
-            step = min(self.pace.count, keyed.count - start)
-            ids, hashes = keyed.id_pointer(start), keyed.hash_pointer(start)
-            start += int(
-                lib.tw_bulk_enter(self._native, ids, hashes, step, duplicates, earlier, out, out + 1)
-            )
-            self._rejects.add(*(array[: int(out[0])] for array in found))
-            if out[1] != KEY_PARTITIONS:
-                self._tables.keys.grow(int(out[1]))
+            entered = bulk.enter(self._native, *keyed.part(start, self.pace.count), *found)
+            start += entered.looked_at
+            self._rejects.add(*(array[: entered.duplicates] for array in found))
+            if entered.need != KEY_PARTITIONS:
+                self._tables.keys.grow(entered.need)
             yield None
 
     def _find_racers(self) -> bool:
@@ -341,12 +333,9 @@ class _Adoption:
         count = min(self._tables.next_id - self._racers_from, STEP_MESSAGES)
         found = [np.empty(count, np.uint64) for _ in range(2)]
         first, end = self._files.id_range
-        rejected = lib.tw_bulk_racers(
-            self._native, self._racers_from, count, first, end,
-            *(ffi.from_buffer("uint64_t[]", array) for array in found),
-        )  # fmt: skip
+        rejected = bulk.racers(self._native, self._racers_from, first, end, *found)
         self._racers_from += count
-        return self._rejects.add_raced(*(array[: int(rejected)].tolist() for array in found))
+        return self._rejects.add_raced(*(array[:rejected].tolist() for array in found))
 
     def _find_all_racers(self) -> bool:
         is_new = False
@@ -418,7 +407,7 @@ class _Adoption:
             while start < segment.end_id:
                 count = min(self.pace.count, segment.end_id - start)
                 self._drop_rejected(start, count)
-                lib.tw_bulk_adopt(self._native, start, count, self._bases[0])
+                bulk.adopt(self._native, start, count, self._bases[0])
                 yield from self._set_timers(start, count)
                 start += count
                 yield None
@@ -436,7 +425,7 @@ class _Adoption:
         first, end = np.searchsorted(self._rejected_ids, [start, start + count]).tolist()
         ids = np.ascontiguousarray(self._rejected_ids[first:end])
         if len(ids):
-            lib.tw_bulk_forget(self._native, ffi.from_buffer("uint64_t[]", ids), len(ids), 1)
+            bulk.forget(self._native, ids)
 
     def _set_timers(self, start: int, count: int) -> Steps:
         """EnqueueGet has passed these numbers long ago, as a rule; what lies before it, it takes itself."""
@@ -465,7 +454,7 @@ class _Adoption:
                 rows = self._tables.rows[start:end]
                 own = (rows["state"] == MessageState.NONE) & (rows["position"] >= FOREIGN)
                 ids = (np.flatnonzero(own) + start).astype(np.uint64)
-                lib.tw_bulk_forget(self._native, ffi.from_buffer("uint64_t[]", ids), len(ids), 1)
+                bulk.forget(self._native, ids)
                 yield None
 
     def _clean_up(self) -> Steps:

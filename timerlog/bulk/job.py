@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import bulk
 from timerlog.background import InThread, Join, WaitDurable, WriteBack
 from timerlog.bulk.write import Segment
 from timerlog.layout import UInt64Array
@@ -60,16 +61,12 @@ class Keyed:
         self.count = 0
 
     def fill(self, native: Any, segment: Segment) -> None:
-        count = ffi.new("uint64_t *")
-        ids, hashes = self.id_pointer(0), self.hash_pointer(0)
-        lib.tw_bulk_order(native, segment.first_id, segment.messages, ids, hashes, count)
-        self.count = int(count[0])
+        self.count = bulk.order(native, segment.first_id, segment.messages, self._ids, self._hashes)
 
-    def id_pointer(self, start: int) -> Any:
-        return ffi.cast("uint64_t *", self._ids.ctypes.data) + start
-
-    def hash_pointer(self, start: int) -> Any:
-        return ffi.cast("uint32_t *", self._hashes.ctypes.data) + start
+    def part(self, start: int, most: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
+        """The ids and hashes of some of them."""
+        end = min(start + most, self.count)
+        return self._ids[start:end], self._hashes[start:end]
 
 
 class Rejects:

@@ -19,7 +19,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import crc32c, ffi, lib
+from tickwheel_native import bulk as native_bulk
+from tickwheel_native import crc32c, ffi
 from timerlog.commitlog.segments import pack_segment_header
 from timerlog.errors import StoreError
 from timerlog.layout import (
@@ -282,17 +283,11 @@ class _Writer:
         )
 
     def _build(self, room: int) -> int:
-        written = ffi.new("uint64_t *")
-        order = ffi.cast("uint32_t *", self._order.ctypes.data) + self._done
-        count = int(
-            lib.tw_bulk_build(
-                self._columns, order, len(self._order) - self._done, self._next_id,
-                ffi.cast("uint8_t *", self._buffer.ctypes.data), min(room, len(self._buffer)), written,
-            )
-        )  # fmt: skip
+        order = self._order[self._done :]
+        count, written = native_bulk.build(self._columns, order, self._next_id, self._buffer, room)
         self._done += count
         self._next_id += count
-        return int(written[0])
+        return written
 
     def _hours(self, first: int) -> list[tuple[int, int, int]]:
         members = self._order[first : self._done]
@@ -350,10 +345,7 @@ def _routed(
 def _hashes(texts: Texts) -> npt.NDArray[np.uint32]:
     at, data = np.ascontiguousarray(texts.at, np.int64), np.ascontiguousarray(texts.data, np.uint8)
     hashes = np.empty(len(at) - 1, np.uint32)
-    lib.tw_bulk_hash(
-        ffi.cast("int64_t *", at.ctypes.data), ffi.cast("uint8_t *", data.ctypes.data), len(hashes),
-        ffi.cast("uint32_t *", hashes.ctypes.data),
-    )  # fmt: skip
+    native_bulk.hash_texts(at, data, hashes)
     return hashes
 
 

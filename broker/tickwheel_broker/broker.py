@@ -59,47 +59,30 @@ class Broker:
         )
         self.receive_room = ReceiveRoom(settings.max_receive_bytes)
         self.queries = Queries(
-            store.log,
-            store.tables,
-            clock,
-            settings.max_frame_bytes,
-            self.commit.tell,
-            self.counters.refusal,
+            store.log, store.tables, clock, settings.max_frame_bytes, self.commit.tell, self.counters.refusal
         )
         self.forecasts = Forecasts(store.look, clock)
         self.delivery = Delivery(
             store.deliver, store.groups, store.holders, clock, nursery, self._deliver, self.commit.be_patient
         )
         self.services = Services(
-            store,
-            clock,
-            max_backlog_messages=settings.max_backlog_messages,
-            publish=self.publish,
+            store, clock, max_backlog_messages=settings.max_backlog_messages, publish=self.publish
         )
-        self.schedules = Schedules(store, clock, self.publish)
-        self.retention = Retention(store, clock, self.publish)
+        self.schedules = Schedules(
+            store.change, store.select, store.produce, store.commit, store.topics, store.tables, clock,
+            self.publish,
+        )  # fmt: skip
+        self.retention = Retention(store.change, store.select, store.tables, clock, self.publish)
         self.purging = Purging(store.purger, clock, self.services, settings, StepRunner(self.commit, runner))
         self.bulk_jobs = BulkJobs(
-            store.adopter,
-            clock,
-            settings.data_dir,
-            StepRunner(self.commit, runner),
-            self.publish,
+            store.adopter, clock, settings.data_dir, StepRunner(self.commit, runner), self.publish
         )
         self.readers = Readers(store.groups, clock, self.publish)
         self.housekeeping = Housekeeping(store, clock, self.readers, self.publish)
         self.subscriptions = Subscriptions(
-            store.groups,
-            store.holders,
-            store.deliver,
-            store.settle,
-            clock,
-            self.commit,
-            self.delivery,
-            self.readers,
-            self.lifetime,
-            self.publish,
-        )
+            store.groups, store.holders, store.deliver, store.settle, clock, self.commit, self.delivery,
+            self.readers, self.lifetime, self.publish,
+        )  # fmt: skip
 
     async def run(self) -> None:
         """Group commit, the five services and what goes on beside them. Raises SyncFailed when the disk fails."""

@@ -39,56 +39,36 @@ def _table(broker: Broker, answers: Answers) -> Table:
     frame_bytes = settings.max_frame_bytes
     return table_of(
         topics=TopicRequests(
-            store.topics,
-            store.holders,
-            store.look,
-            store.tables,
-            clock,
-            settings,
-            delivery,
-            subscriptions,
-            schedules,
-            broker.retention,
-            publish,
-            answers,
+            store.topics, store.holders, store.look, store.tables, clock, settings, delivery,
+            subscriptions, schedules, broker.retention, publish, answers,
         ),
         subscriptions=SubscriptionRequests(
-            store.topics,
-            store.groups,
-            store.look,
-            store.tables,
-            store.log,
-            clock,
-            settings,
-            broker.commit,
-            delivery,
-            subscriptions,
-            answers,
+            store.topics, store.groups, store.look, store.tables, store.log, clock, settings,
+            broker.commit, delivery, subscriptions, answers,
         ),
-        changes=ChangeRequests(store, clock, publish, answers),
+        changes=ChangeRequests(
+            store.change, store.settle, store.select, store.transactions, store.commit, store.topics,
+            store.tables, clock, publish, answers,
+        ),
         messages=MessageRequests(store.topics, store.select, clock, answers, max_frame_bytes=frame_bytes),
-        letters=LetterRequests(store, clock, publish, answers),
-        prepared=PreparedRequests(store, clock, settings, publish, answers),
+        letters=LetterRequests(store.replay_dead, store.select, store.topics, clock, publish, answers),
+        prepared=PreparedRequests(
+            store.prepared, store.topics, store.produce, store.commit, clock, settings, publish, answers
+        ),
         groups=GroupRequests(
-            store, clock, broker.readers, delivery, publish, answers, max_frame_bytes=frame_bytes
+            store.groups, store.topics, store.tables, clock, broker.readers, delivery, publish, answers,
+            max_frame_bytes=frame_bytes,
         ),
         schedules=ScheduleRequests(
             store.topics, store.tables, store.log, store.settings, clock, settings, schedules, answers
         ),
         figures=FigureRequests(
-            store.look,
-            store.tables,
-            clock,
-            broker.counters,
-            delivery,
-            broker.lifetime,
-            broker.forecasts,
-            broker.queries,
-            answers,
+            store.look, store.tables, clock, broker.counters, delivery, broker.lifetime, broker.forecasts,
+            broker.queries, answers,
         ),
-        space=SpaceRequests(store, settings.data_dir, broker.purging, publish, answers),
+        space=SpaceRequests(store.change, store.log, settings.data_dir, broker.purging, publish, answers),
         bulk=BulkRequests(store.bulk, store.commit, store.tables, clock, settings, broker.bulk_jobs, answers),
-    )
+    )  # fmt: skip
 
 
 def connection_parts(broker: Broker) -> Parts:
@@ -120,7 +100,7 @@ def watched_parts(broker: Broker) -> Watched:
     """The parts of a broker that are watched, and the vitals that say how they are."""
     return Watched(
         settings=broker.settings,
-        store=broker.store,
+        engine=broker.store,
         clock=broker.clock,
         lifetime=broker.lifetime,
         counters=broker.counters,
@@ -130,7 +110,9 @@ def watched_parts(broker: Broker) -> Watched:
         forecasts=broker.forecasts,
         housekeeping=broker.housekeeping,
         vitals=Vitals(
-            broker.store,
+            broker.store.enqueue_get,
+            broker.store.wheel,
+            broker.store.log,
             broker.clock,
             broker.services,
             broker.commit,

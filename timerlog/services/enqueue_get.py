@@ -22,6 +22,11 @@ class EnqueueGet:
         return self._tables.next_id - self._engine.enqueued_id
 
     @property
+    def taken_id(self) -> int:
+        """Messages below it were taken."""
+        return self._engine.enqueued_id
+
+    @property
     def has_more(self) -> bool:
         """Whether ``enqueue_get`` would bring something."""
         return self._engine.enqueued_id < self._engine.durable_next_id

@@ -15,9 +15,10 @@ from tickwheel_broker import logs
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import advice_for
-from timerlog.engine.select import Filter
+from timerlog.engine.change import Change
+from timerlog.engine.select import Filter, Select
 from timerlog.errors import DiskFull
-from timerlog.store import Store
+from timerlog.tables.tables import Tables
 
 _SHORTEST_S, _LONGEST_S = 1.0, 60.0
 _UNACKED = frozenset({"ready", "leased", "waiting"})
@@ -29,9 +30,13 @@ _log = logs.get_logger("retention")
 class Retention:
     """Ends what is too old, in all topics."""
 
-    def __init__(self, store: Store, clock: Clock, publish: Callable[[], None]) -> None:
+    def __init__(
+        self, change: Change, select: Select, tables: Tables, clock: Clock, publish: Callable[[], None]
+    ) -> None:
         """`publish` tells of what the engine has changed."""
-        self._store = store
+        self._change = change
+        self._select = select
+        self._tables = tables
         self._clock = clock
         self._publish = publish
         self._topics_changed = Bell()
@@ -55,7 +60,7 @@ class Retention:
                     _log.error("cannot expire messages: the disk is full", advice=advice_for(error))
 
     def _retentions(self) -> dict[int, int]:
-        topics = self._store.tables.topics.values()
+        topics = self._tables.topics.values()
         return {
             topic.record.topic_id: topic.record.settings.retention_ms
             for topic in topics
@@ -64,16 +69,15 @@ class Retention:
 
     async def _expire(self, topic_id: int, age_ms: int) -> None:
         """The topic may be deleted at each checkpoint: then nothing more of it is found, nor expires."""
-        store = self._store
-        topic = store.tables.topics.get(topic_id)
+        topic = self._tables.topics.get(topic_id)
         if topic is None:
             return
         now_ms = self._clock.now_ms()
         until_ms = max(0, now_ms - age_ms)
         expired = 0
-        for ids in store.select.matching(topic_id, Filter(states=_UNACKED, due_until_ms=until_ms), now_ms):
+        for ids in self._select.matching(topic_id, Filter(states=_UNACKED, due_until_ms=until_ms), now_ms):
             for start in range(0, len(ids), _STEP):
-                expired += store.change.expire(ids[start : start + _STEP], until_ms)
+                expired += self._change.expire(ids[start : start + _STEP], until_ms)
                 self._publish()
                 await trio.lowlevel.checkpoint()
             await trio.lowlevel.checkpoint()

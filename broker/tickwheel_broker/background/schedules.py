@@ -21,11 +21,14 @@ from tickwheel_broker.background import schedule_slots as schedule_plan
 from tickwheel_broker.background.schedule_slots import Decision, Schedule
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import ends_the_broker
-from timerlog.engine.change import CANCELLED, DONE, EXPIRED, UNKNOWN
-from timerlog.engine.produce import JudgedSend
+from timerlog.engine.change import CANCELLED, DONE, EXPIRED, UNKNOWN, Change
+from timerlog.engine.commit import Commit
+from timerlog.engine.produce import JudgedSend, Produce
+from timerlog.engine.select import Select
 from timerlog.engine.state import INTERNAL
+from timerlog.engine.topics import Topics
 from timerlog.errors import DiskFull, StoreError
-from timerlog.store import Store
+from timerlog.tables.tables import Tables
 
 PREFIX: Final = "schedule/"
 MOST: Final = 10_000
@@ -42,17 +45,27 @@ class Schedules:
 
     def __init__(
         self,
-        store: Store,
+        change: Change,
+        select: Select,
+        produce: Produce,
+        commit: Commit,
+        topics: Topics,
+        tables: Tables,
         clock: Clock,
         publish: Callable[[], None],
     ) -> None:
         """`publish` tells of what the engine has changed."""
-        self._store = store
+        self._change = change
+        self._select = select
+        self._produce = produce
+        self._commits = commit
+        self._topics = topics
+        self._tables = tables
         self._clock = clock
         self._publish = publish
         self._alarm = clock.alarm()
         self._seen_ms = clock.now_ms()
-        documents = store.tables.documents
+        documents = self._tables.documents
         found = [content for name, content in documents.items() if name.startswith(PREFIX)]
         decoded = [msgspec.msgpack.decode(content, type=Schedule) for content in found]
         self.schedules: dict[str, Schedule] = {schedule.name: schedule for schedule in decoded}
@@ -124,9 +137,7 @@ class Schedules:
         """Forget a schedule, and call back what waits. Raises UnknownSchedule, DiskFull."""
         now_ms = self._clock.now_ms()
         called_back = self._called_back(self.get(name), now_ms, in_window=True)
-        self._store.change.put_document(
-            PREFIX + name, None, now_ms, cancel=list(called_back.values()), result=name
-        )
+        self._change.put_document(PREFIX + name, None, now_ms, cancel=list(called_back.values()), result=name)
         del self.schedules[name], self._wakes[name]
         self.troubles.pop(name, None)
         self._publish()
@@ -134,19 +145,19 @@ class Schedules:
     def trigger(self, name: str, token: str) -> int:
         """Send the message of a schedule now, once for a token; the message's id. Raises UnknownSchedule, BadSchedule,
         StoreError."""
-        store, now_ms = self._store, self._clock.now_ms()
+        now_ms = self._clock.now_ms()
         schedule = self.get(name)
-        key = schedule_plan.trigger_key(schedule, token or f"{now_ms}-{store.tables.next_id}")
+        key = schedule_plan.trigger_key(schedule, token or f"{now_ms}-{self._tables.next_id}")
         sent = self._find(schedule, key)
         if sent:
             return sent
         send = self.judged(schedule, now_ms, now_ms, key)
-        return store.commit.write(INTERNAL, [send], [], now_ms, is_answer=True)[0][0]
+        return self._commits.write(INTERNAL, [send], [], now_ms, is_answer=True)[0][0]
 
     def judged(self, schedule: Schedule, slot_ms: int, due_ms: int, key: str) -> JudgedSend:
         """The message of a slot as it can be stored. Raises BadSchedule, StoreError."""
-        store, now_ms = self._store, self._clock.now_ms()
-        topic_id = store.topics.open(schedule.topic, now_ms)
+        now_ms = self._clock.now_ms()
+        topic_id = self._topics.open(schedule.topic, now_ms)
         headers = {**schedule.headers, HEADER: {"name": schedule.name, "slot_ms": slot_ms}}
         columns = SendColumns(
             bodies=[schedule.body],
@@ -155,7 +166,7 @@ class Schedules:
             keys=[key.encode()],
             headers=[encode_map(headers)],
         )
-        return store.produce.judge(encode_send(topic_id, columns), now_ms)
+        return self._produce.judge(encode_send(topic_id, columns), now_ms)
 
     # Keeping -----------------------------------------------------------------------------------------------
 
@@ -222,16 +233,16 @@ class Schedules:
             self._commit(reached)
             return reached
         send = self.judged(schedule, slot_ms, schedule_plan.due_ms(schedule, slot_ms), key)
-        next_id = self._store.tables.next_id
+        next_id = self._tables.next_id
         reached = msgspec.structs.replace(reached, last_id=next_id, sent=schedule.sent + 1)
         self._commit(reached, send=send)
         return reached
 
     def _is_over(self, message_id: int) -> bool:
-        return self._store.change.verdicts([message_id])[0] in _OVER
+        return self._change.verdicts([message_id])[0] in _OVER
 
     def _find(self, schedule: Schedule, key: str) -> int:
-        return self._store.select.find(schedule.topic, [key])[0]
+        return self._select.find(schedule.topic, [key])[0]
 
     def _called_back(self, schedule: Schedule, now_ms: int, *, in_window: bool) -> dict[int, int]:
         """The ids of messages that were sent and are not due yet, by their slots."""
@@ -242,7 +253,7 @@ class Schedules:
         except BadSchedule:  # its time zone is gone: nothing can be said of its slots
             return {schedule.last_slot_ms: schedule.last_id} if schedule.last_slot_ms > now_ms else {}
         keys = [schedule_plan.key_of(schedule, slot_ms) for slot_ms in slots]
-        ids = self._store.select.find(schedule.topic, keys)
+        ids = self._select.find(schedule.topic, keys)
         return {slot_ms: found for slot_ms, found in zip(slots, ids, strict=True) if found}
 
     def _commit(
@@ -255,10 +266,10 @@ class Schedules:
     ) -> None:
         """Keep a schedule as it is from now on, together with what is sent and called back; `is_answer`: a request is
         answered with it. Raises DiskFull, TransactionTooLarge."""
-        store, content = self._store, msgspec.msgpack.encode(schedule)
+        content = msgspec.msgpack.encode(schedule)
         now_ms = self._clock.now_ms()
         result = schedule if is_answer else None
-        store.change.put_document(
+        self._change.put_document(
             PREFIX + schedule.name, content, now_ms, send=send, cancel=cancel or (), result=result
         )
         self.schedules[schedule.name] = schedule

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from timerlog.store import Store
+from timerlog.engine.groups import Groups
+from timerlog.engine.look import Look
+from timerlog.tables.tables import Tables
 
 OTHER: Final = "other"
 """The label of what has none of its own."""
@@ -71,22 +73,22 @@ class Totals:
         """The values of a family by their labels."""
         return self._sums[metric.name]
 
-    def take(self, store: Store, topic_id: int) -> None:
+    def take(self, tables: Tables, look: Look, groups: Groups, topic_id: int) -> None:
         """Add a topic. Shards are counted with the topic that they are a part of."""
-        topic = store.tables.topics[topic_id]
+        topic = tables.topics[topic_id]
         self.table_bytes += topic.arrivals.region.disk_bytes()
         for group_id in topic.groups.values():
-            self.table_bytes += store.tables.groups[group_id].deliveries.region.disk_bytes()
+            self.table_bytes += tables.groups[group_id].deliveries.region.disk_bytes()
         if topic.record.parent:
             return
-        entry = store.look.topic_entry(topic_id) | {"purged": store.look.purged_messages(topic_id)}
+        entry = look.topic_entry(topic_id) | {"purged": look.purged_messages(topic_id)}
         is_named = self._topics < self._limit
         self._topics += 1
         label = entry["name"] if is_named else OTHER
         self._add(TOPIC_METRICS, (label,), entry)
         for group in entry["groups"]:
             group["redelivered"] = sum(
-                store.groups.redelivered[part] for part in store.groups.parts_of(group["group_id"])
+                groups.redelivered[part] for part in groups.parts_of(group["group_id"])
             )
             is_named_group = is_named and self._groups < self._limit
             self._groups += 1

@@ -106,20 +106,20 @@ class _Figures(Collector):
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
-        self._store = watched.store
+        self._engine = watched.engine
         self._totals = Totals(0)
         self._wheel: dict[str, Any] = {"levels": [], "forecast": [], "gone": 0}
         self.disk: Disk | None = None
 
     async def add_up(self) -> None:
         """Go through topics and groups, some at a time."""
-        watched, store = self._watched, self._store
+        watched, engine = self._watched, self._engine
         totals = Totals(watched.settings.metrics_topics)
-        for number, topic_id in enumerate(sorted(store.tables.topics)):
+        for number, topic_id in enumerate(sorted(engine.tables.topics)):
             if number % _TOPICS_AT_ONCE == _TOPICS_AT_ONCE - 1:
                 await trio.lowlevel.checkpoint()
-            if topic_id in store.tables.topics:  # else it was deleted meanwhile
-                totals.take(store, topic_id)
+            if topic_id in engine.tables.topics:  # else it was deleted meanwhile
+                totals.take(engine.tables, engine.look, engine.groups, topic_id)
         self._totals = totals
         self._wheel = await watched.forecasts.recent()
 
@@ -152,8 +152,8 @@ class _Figures(Collector):
         )
         yield _gauge("connections", "Clients that are connected.", watched.counters.connections)
         yield _gauge("subscribers", "Subscriptions of all clients.", watched.delivery.subscribers)
-        yield _gauge("topics", "Topics, shards included.", len(self._store.tables.topics))
-        yield _gauge("groups", "Consumer groups, those of shards included.", len(self._store.tables.groups))
+        yield _gauge("topics", "Topics, shards included.", len(self._engine.tables.topics))
+        yield _gauge("groups", "Consumer groups, those of shards included.", len(self._engine.tables.groups))
         yield _counter(
             "clock_set_back", "How often the wall clock was set back.", watched.housekeeping.clock_set_back
         )
@@ -187,7 +187,7 @@ class _Figures(Collector):
         yield _histogram(
             "first_delivery_lateness_seconds",
             "How late messages were handed to a subscriber of a group for the first time.",
-            self._store.deliver.first_lateness_ms,
+            self._engine.deliver.first_lateness_ms,
             per_unit=_MS_PER_S,
         )
         yield _histogram("sync_seconds", "How long fdatasync of the log took.", figures.seconds)
@@ -270,7 +270,7 @@ class _Figures(Collector):
         yield _gauge(
             "enqueue_backlog_messages",
             "Messages accepted and not on the wheel yet.",
-            self._store.enqueue_get.pending,
+            self._engine.enqueue_get.pending,
         )
         yield _gauge(
             "enqueue_backlog_limit_messages",
@@ -282,32 +282,34 @@ class _Figures(Collector):
         )
 
     def _log_families(self) -> Iterator[Metric]:
-        store, log = self._store, self._store.log
+        engine, log = self._engine, self._engine.log
         yield _gauge("log_bytes", "Disk space of the log's segments.", log.disk_bytes())
         yield _gauge("log_segments", "Segments of the log.", len(log.segments))
-        if store.purger.live_bytes is not None:
+        if engine.purger.live_bytes is not None:
             yield _gauge(
                 "log_live_bytes",
                 "What was needed of the log when the purge looked last.",
-                store.purger.live_bytes,
+                engine.purger.live_bytes,
             )
         yield _counter("log_appended_bytes", "What was ever appended to the log.", log.appended_position)
         yield _counter("log_durable_bytes", "How far of that is surely on the disk.", log.durable_position)
-        age_s = store.checkpoints.age_ms(self._watched.clock.now_ms()) / _MS_PER_S
+        age_s = engine.checkpoints.age_ms(self._watched.clock.now_ms()) / _MS_PER_S
         yield _gauge(
             "checkpoint_age_seconds", "Since when changes are in no checkpoint; 0: there are none.", age_s
         )
 
     def _disk_families(self) -> Iterator[Metric]:
-        store = self._store
-        tables_bytes = self._totals.table_bytes + store.tables.shared_disk_bytes() + store.wheel.disk_bytes()
+        engine = self._engine
+        tables_bytes = (
+            self._totals.table_bytes + engine.tables.shared_disk_bytes() + engine.wheel.disk_bytes()
+        )
         yield _gauge("table_bytes", "Disk space of the tables that are derived from the log.", tables_bytes)
-        held_bytes = store.reserve.size_bytes
+        held_bytes = engine.reserve.size_bytes
         yield _gauge("disk_reserve_bytes", "Held for what accepted messages still need.", held_bytes)
         yield _gauge(
             "disk_reserve_limit_bytes", "The most that is held.", self._watched.settings.disk_reserve_bytes
         )
-        yield _gauge("disk_spare_bytes", "Held for the purge.", store.spare.size_bytes)
+        yield _gauge("disk_spare_bytes", "Held for the purge.", engine.spare.size_bytes)
         if self.disk is not None:
             yield _gauge("disk_size_bytes", "Size of the data directory's file system.", self.disk.size_bytes)
             yield _gauge("disk_free_bytes", "What is free there for the broker.", self.disk.free_bytes)

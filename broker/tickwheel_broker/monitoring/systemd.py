@@ -88,6 +88,6 @@ def _status(watched: Watched) -> str:
     if watched.lifetime.is_draining:
         return "stopping"
     return (
-        f"{watched.counters.connections} connections, {watched.store.wheel.pending} timers, "
-        f"{watched.store.enqueue_get.pending} messages to take in"
+        f"{watched.counters.connections} connections, {watched.engine.wheel.pending} timers, "
+        f"{watched.engine.enqueue_get.pending} messages to take in"
     )

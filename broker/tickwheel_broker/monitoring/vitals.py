@@ -19,7 +19,9 @@ from tickwheel_broker.counters import Counters
 from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.services import Services
-from timerlog.store import Store
+from timerlog.commitlog.log import CommitLog
+from timerlog.services.enqueue_get import EnqueueGet
+from timerlog.wheel.wheel import TimerWheel
 
 STALL_S: Final = 10.0
 """A part that has something to do, and has done nothing of it for so long, hangs."""
@@ -67,7 +69,9 @@ class Vitals:
 
     def __init__(
         self,
-        store: Store,
+        enqueue_get: EnqueueGet,
+        wheel: TimerWheel,
+        log: CommitLog,
         clock: Clock,
         services: Services,
         commit: GroupCommit,
@@ -75,7 +79,9 @@ class Vitals:
         lifetime: Lifetime,
         housekeeping: Housekeeping,
     ) -> None:
-        self._store = store
+        self._enqueue_get = enqueue_get
+        self._wheel = wheel
+        self._log = log
         self._clock = clock
         self._services = services
         self._commit = commit
@@ -147,7 +153,7 @@ class Vitals:
         return self._services.full_disks + self._counters.refusals["disk_full"]
 
     def _parts(self) -> Iterator[_Part]:
-        store, services = self._store, self._services
+        services, wheel = self._services, self._wheel
         # Who tries again and again on a full disk does not hang.
         tries = services.full_disks
         for name, queue in (
@@ -156,13 +162,13 @@ class Vitals:
             ("DequeuePutMessage", services.ready),
         ):
             yield _Part(name, bool(queue.batches), (queue.passed, tries))
-        yield _Part("EnqueueGet", store.enqueue_get.has_more, (store._engine.enqueued_id, tries))
-        is_due = store.wheel.oldest_due_ms(self._clock.now_ms()) is not None
-        yield _Part("DequeueGet", is_due, (store.wheel.tick_ms, store.wheel.pending, tries))
+        yield _Part("EnqueueGet", self._enqueue_get.has_more, (self._enqueue_get.taken_id, tries))
+        is_due = wheel.oldest_due_ms(self._clock.now_ms()) is not None
+        yield _Part("DequeueGet", is_due, (wheel.tick_ms, wheel.pending, tries))
         figures = self._commit.figures
         yield _Part(
             "group commit",
             self._commit.waiting > 0 and figures.began_s is None,
-            (figures.released, store.log.syncs),
+            (figures.released, self._log.syncs),
         )
         yield _Part("housekeeping", True, self._housekeeping.rounds)

@@ -33,10 +33,15 @@ from tickwheel_broker.clock import Clock
 from tickwheel_broker.requests.answers import Answers, check_name
 from tickwheel_broker.requests.caller import Caller
 from tickwheel_broker.requests.remembered import Steps, expect
-from timerlog.engine.select import Filter
+from timerlog.engine.change import Change as Changer
+from timerlog.engine.commit import Commit
+from timerlog.engine.select import Filter, Select
+from timerlog.engine.settle import Settle
+from timerlog.engine.topics import Topics
+from timerlog.engine.transaction import Transactions
 from timerlog.errors import TransactionRefused as PartRefused
 from timerlog.layout import UInt64Array
-from timerlog.store import Store
+from timerlog.tables.tables import Tables
 
 _STEP = 4_096
 """As many messages are changed at once: a millisecond or two, then others get their turn."""
@@ -53,12 +58,24 @@ class ChangeRequests:
 
     def __init__(
         self,
-        store: Store,
+        change: Changer,
+        settle: Settle,
+        select: Select,
+        transactions: Transactions,
+        commit: Commit,
+        topics: Topics,
+        tables: Tables,
         clock: Clock,
         publish: Callable[[], None],
         answers: Answers,
     ) -> None:
-        self._store = store
+        self._change = change
+        self._settle = settle
+        self._select = select
+        self._transactions = transactions
+        self._commit = commit
+        self._topics = topics
+        self._tables = tables
         self._clock = clock
         self._publish = publish
         self._answers = answers
@@ -67,7 +84,7 @@ class ChangeRequests:
         """CANCEL."""
 
         def act(ids: Ids, _at_ms: int | None) -> list[str]:
-            return self._store.change.cancel(ids, self._clock.now_ms(), stop=request.stop)
+            return self._change.cancel(ids, self._clock.now_ms(), stop=request.stop)
 
         self._change_targets(caller, correlation, request, _STEP, None, act, CancelOk)
 
@@ -76,7 +93,7 @@ class ChangeRequests:
         at_ms = _moment(request.deliver_at_ms, request.delay_ms, self._clock.now_ms())
 
         def act(ids: Ids, at_ms: int | None) -> list[str]:
-            return self._store.change.reschedule(ids, at_ms, self._clock.now_ms(), priority=request.priority)
+            return self._change.reschedule(ids, at_ms, self._clock.now_ms(), priority=request.priority)
 
         self._change_targets(caller, correlation, request, _STEP, at_ms, act, RescheduleOk)
 
@@ -85,7 +102,7 @@ class ChangeRequests:
         at_ms = _moment(request.deliver_at_ms, request.delay_ms, self._clock.now_ms())
 
         def act(ids: Ids, at_ms: int | None) -> list[str]:
-            return self._store.change.redeliver(
+            return self._change.redeliver(
                 ids,
                 request.group,
                 at_ms,
@@ -100,7 +117,7 @@ class ChangeRequests:
         )
 
     def _step_of_redeliveries(self) -> int:
-        most_groups = max((len(topic.groups) for topic in self._store.tables.topics.values()), default=0)
+        most_groups = max((len(topic.groups) for topic in self._tables.topics.values()), default=0)
         return max(1, min(_STEP, _RUNS // max(1, most_groups)))
 
     def nack(self, caller: Caller, correlation: int, request: Nack) -> None:
@@ -109,9 +126,7 @@ class ChangeRequests:
         def act(part: slice) -> list[str]:
             ids, epochs = request.ids[part], request.epochs[part]
             now_ms = self._clock.now_ms()
-            return self._store.settle.nack(
-                request.group_id, ids, epochs, request.delay_ms, request.error, now_ms
-            )
+            return self._settle.nack(request.group_id, ids, epochs, request.delay_ms, request.error, now_ms)
 
         self._in_steps(caller, correlation, request, len(request.ids), _STEP_OF_RECEIPTS, act, NackOk)
 
@@ -121,7 +136,7 @@ class ChangeRequests:
 
         def act(part: slice) -> list[str]:
             ids, epochs = request.ids[part], request.epochs[part]
-            return self._store.settle.extend(
+            return self._settle.extend(
                 request.group_id, ids, epochs, until_ms, only_longer=request.only_longer
             )
 
@@ -185,7 +200,7 @@ class ChangeRequests:
         if request.topic is not None:
             check_name(request.topic, "topic")
         steps = self._answers.steps(caller, correlation)
-        next_id = self._store.tables.next_id
+        next_id = self._tables.next_id
 
         async def make_plan() -> list[Any]:
             if request.ids is not None:
@@ -225,16 +240,16 @@ class ChangeRequests:
         assert request.topic is not None, "the request's own check leaves ids, or topic and keys"
         assert request.keys is not None, "the request's own check leaves ids, or topic and keys"
         check_name(request.topic, "topic")
-        return self._store.select.find(request.topic, request.keys[part])
+        return self._select.find(request.topic, request.keys[part])
 
     # -- many at once --
 
     def change(self, caller: Caller, correlation: int, request: Change) -> None:
         """CHANGE: in steps, beside everything else; the answer comes after the last one."""
         check_name(request.topic, "topic")
-        topic_id = self._store.topics.record(request.topic).topic_id
+        topic_id = self._topics.record(request.topic).topic_id
         steps, came_ms = self._answers.steps(caller, correlation), self._clock.now_ms()
-        next_id = self._store.tables.next_id
+        next_id = self._tables.next_id
 
         async def make_plan() -> list[int]:
             return [topic_id, next_id, came_ms]
@@ -255,7 +270,7 @@ class ChangeRequests:
             reached, matched = last_id, matched + count
             results.update(counts)
         left = (request.limit if request.limit is not None else 1 << 62) - matched
-        for part in self._store.select.matching(topic_id, _filter(request.filter), now_ms, reached):
+        for part in self._select.matching(topic_id, _filter(request.filter), now_ms, reached):
             ids = part[: np.searchsorted(part, next_id)][: max(0, left)]
             left -= len(ids)
             matched += len(ids)
@@ -270,13 +285,12 @@ class ChangeRequests:
         return ChangeOk(matched, dict(results))
 
     def _action(self, request: Change, now_ms: int) -> Callable[[Any], list[str]]:
-        store = self._store
         at_ms = _moment(request.deliver_at_ms, request.delay_ms, now_ms)
         if request.action == "cancel":
-            return lambda ids: store.change.cancel(ids, now_ms, stop=request.stop)
+            return lambda ids: self._change.cancel(ids, now_ms, stop=request.stop)
         if request.action == "reschedule":
-            return lambda ids: store.change.reschedule(ids, at_ms, now_ms, priority=request.priority)
-        return lambda ids: store.change.redeliver(
+            return lambda ids: self._change.reschedule(ids, at_ms, now_ms, priority=request.priority)
+        return lambda ids: self._change.redeliver(
             ids,
             request.filter.group,
             at_ms,
@@ -289,13 +303,13 @@ class ChangeRequests:
 
     def transaction(self, caller: Caller, correlation: int, request: Transaction) -> None:
         """TRANSACTION."""
-        known = self._store.commit.committed(request.id)
+        known = self._commit.committed(request.id)
         if known is not None:
             self._answers.when_durable(caller, correlation, request, TransactionOk(known, repeated=True))
             return
         expect(caller, correlation, TransactionOk)
         now_ms = self._clock.now_ms()
-        parts = self._store.transactions.begin(request.id, now_ms)
+        parts = self._transactions.begin(request.id, now_ms)
         try:
             self._add_parts(parts, request, now_ms)
             with _naming("send", 0, partial(_key_of_send, request.sends)):

@@ -24,7 +24,9 @@ from tickwheel_broker.delivery import Delivery
 from tickwheel_broker.requests.answers import Answers, check_name
 from tickwheel_broker.requests.caller import Caller
 from tickwheel_broker.requests.remembered import expect
-from timerlog.store import Store
+from timerlog.engine.groups import Groups
+from timerlog.engine.topics import Topics
+from timerlog.tables.tables import Tables
 
 _LIST_STEP: Final = 256
 _ROOM_LEFT_BYTES: Final = 4_096
@@ -35,7 +37,9 @@ class GroupRequests:
 
     def __init__(
         self,
-        store: Store,
+        groups: Groups,
+        topics: Topics,
+        tables: Tables,
         clock: Clock,
         readers: Readers,
         delivery: Delivery,
@@ -44,7 +48,9 @@ class GroupRequests:
         *,
         max_frame_bytes: int,
     ) -> None:
-        self._store = store
+        self._groups = groups
+        self._topics = topics
+        self._tables = tables
         self._clock = clock
         self._readers = readers
         self._delivery = delivery
@@ -56,35 +62,35 @@ class GroupRequests:
         """CREATE_GROUP."""
         check_name(request.group, "group")
         expect(caller, correlation, lambda made: CreateGroupOk(*made))
-        made = self._store.groups.create(
+        made = self._groups.create(
             request.topic, request.group, request.start, request.ephemeral_ms, self._clock.now_ms()
         )
         self._answers.when_durable(caller, correlation, request, CreateGroupOk(*made))
 
     def delete(self, caller: Caller, correlation: int, request: DeleteGroup) -> None:
         """DELETE_GROUP."""
-        subscribers = self._readers.of(self._store.groups.find(request.topic, request.group))
+        subscribers = self._readers.of(self._groups.find(request.topic, request.group))
         if subscribers:
             raise GroupInUse(f"{request.group!r} of {request.topic!r} has {subscribers} subscribers.")
         expect(caller, correlation, DeleteGroupOk)
-        backlog = self._store.groups.delete(request.topic, request.group)
+        backlog = self._groups.delete(request.topic, request.group)
         self._answers.when_durable(caller, correlation, request, DeleteGroupOk(backlog))
 
     def seek(self, caller: Caller, correlation: int, request: SeekGroup) -> None:
         """SEEK_GROUP: its subscribers stay, and lose what they hold."""
         expect(caller, correlation, SeekGroupOk)
-        backlog = self._store.groups.seek(request.topic, request.group, request.to)
+        backlog = self._groups.seek(request.topic, request.group, request.to)
         self._publish()
         self._answers.when_durable(caller, correlation, request, SeekGroupOk(backlog))
 
     def show(self, caller: Caller, correlation: int, request: GetGroups) -> None:
         """GROUPS: a few at a time, as many as fit into one frame."""
-        identity, tables = caller.identity, self._store.tables
+        identity, tables = caller.identity, self._tables
         wanted = None
         if request.topic is not None:
-            topic = tables.topics[self._store.topics.record(request.topic).topic_id]
+            topic = tables.topics[self._topics.record(request.topic).topic_id]
             names = topic.groups if request.group is None else [request.group]
-            wanted = {self._store.groups.find(request.topic, name) for name in names}
+            wanted = {self._groups.find(request.topic, name) for name in names}
 
         async def work() -> bytes:
             found: list[dict[str, Any]] = []
@@ -107,7 +113,7 @@ class GroupRequests:
         caller.answer_later(correlation, request, work)
 
     def _described(self, group_id: int) -> dict[str, Any]:
-        tables = self._store.tables
+        tables = self._tables
         topic = tables.topics[tables.groups[group_id].record.topic_id].record.name
         subscribers = self._delivery.subscribers_of(group_id)
-        return self._store.groups.describe(group_id) | {"topic": topic, "subscribers": subscribers}
+        return self._groups.describe(group_id) | {"topic": topic, "subscribers": subscribers}

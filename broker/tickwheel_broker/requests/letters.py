@@ -14,10 +14,11 @@ from tickwheel_broker.clock import Clock
 from tickwheel_broker.requests.answers import Answers
 from tickwheel_broker.requests.caller import Caller
 from tickwheel_broker.requests.remembered import Steps
-from timerlog.engine.select import Filter
+from timerlog.engine.replay_dead import ReplayDead as Replay
+from timerlog.engine.select import Filter, Select
+from timerlog.engine.topics import Topics
 from timerlog.errors import UnknownTopic
 from timerlog.names import dead_topic
-from timerlog.store import Store
 
 _STEP: Final = 64
 """As many letters are replayed at once: each is a record of its own."""
@@ -26,8 +27,18 @@ _STEP: Final = 64
 class LetterRequests:
     """In steps, beside everything else; the answer comes after the last one."""
 
-    def __init__(self, store: Store, clock: Clock, publish: Callable[[], None], answers: Answers) -> None:
-        self._store = store
+    def __init__(
+        self,
+        replay_dead: Replay,
+        select: Select,
+        topics: Topics,
+        clock: Clock,
+        publish: Callable[[], None],
+        answers: Answers,
+    ) -> None:
+        self._replay_dead = replay_dead
+        self._select = select
+        self._topics = topics
         self._clock = clock
         self._publish = publish
         self._answers = answers
@@ -48,9 +59,9 @@ class LetterRequests:
     def _dead_topic_id(self, topic: str) -> int | None:
         """None when the topic never had a dead letter. Raises UnknownTopic."""
         try:
-            return self._store.topics.record(dead_topic(topic)).topic_id
+            return self._topics.record(dead_topic(topic)).topic_id
         except UnknownTopic:
-            self._store.topics.record(topic)
+            self._topics.record(topic)
             return None
 
     async def _replay_all(self, dead_id: int, request: ReplayDead, steps: Steps) -> ReplayDeadOk:
@@ -63,7 +74,7 @@ class LetterRequests:
         while len(results) < len(ids):
             for message_id in ids[len(results) : len(results) + _STEP]:
                 replay = partial(
-                    self._store.replay_dead.replay_one, request.topic, message_id, self._clock.now_ms()
+                    self._replay_dead.replay_one, request.topic, message_id, self._clock.now_ms()
                 )
                 results.append(steps.take(replay))
             self._publish()
@@ -72,7 +83,7 @@ class LetterRequests:
 
     async def _letters(self, dead_id: int, limit: int) -> list[int]:
         ids: list[int] = []
-        for part in self._store.select.matching(dead_id, Filter(), self._clock.now_ms()):
+        for part in self._select.matching(dead_id, Filter(), self._clock.now_ms()):
             ids += part[: limit - len(ids)].tolist()
             if len(ids) >= limit:
                 break

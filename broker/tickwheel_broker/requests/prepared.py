@@ -19,8 +19,11 @@ from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.requests.answers import Answers, check_name
 from tickwheel_broker.requests.caller import Caller
 from tickwheel_broker.requests.remembered import Steps, expect
+from timerlog.engine.commit import Commit
+from timerlog.engine.prepared import Prepared
+from timerlog.engine.produce import Produce
+from timerlog.engine.topics import Topics
 from timerlog.names import PREPARED_HEADER
-from timerlog.store import Store
 
 _STEP: Final = 128
 """As many prepared messages are decided at once: each is a record of its own."""
@@ -31,13 +34,19 @@ class PreparedRequests:
 
     def __init__(
         self,
-        store: Store,
+        prepared: Prepared,
+        topics: Topics,
+        produce: Produce,
+        commit: Commit,
         clock: Clock,
         settings: Settings,
         publish: Callable[[], None],
         answers: Answers,
     ) -> None:
-        self._store = store
+        self._prepared = prepared
+        self._topics = topics
+        self._produce = produce
+        self._commit = commit
         self._clock = clock
         self._settings = settings
         self._publish = publish
@@ -45,21 +54,21 @@ class PreparedRequests:
 
     def prepare(self, caller: Caller, correlation: int, request: Prepare) -> None:
         """PREPARE: the messages are sent to the topic of prepared ones, with their time in a header."""
-        store, settings, now_ms = self._store, self._settings, self._clock.now_ms()
+        settings, now_ms = self._settings, self._clock.now_ms()
         check_name(request.topic, "topic")
-        store.topics.open(request.topic, now_ms, create=settings.auto_create_topics)
+        self._topics.open(request.topic, now_ms, create=settings.auto_create_topics)
         checks = {
             "ack_wait_ms": settings.check_interval_ms,
             "min_backoff_ms": settings.check_interval_ms,
             "max_backoff_ms": settings.check_interval_ms,
             "max_attempts": settings.check_attempts,
         }
-        topic_id = store.prepared.open(request.topic, checks, now_ms)
+        topic_id = self._prepared.open(request.topic, checks, now_ms)
         _, columns = decode_send(request.payload)
         prepared = _as_prepared(columns, request.topic, now_ms, settings.check_after_ms)
-        send = store.produce.judge(encode_send(topic_id, prepared), now_ms)
+        send = self._produce.judge(encode_send(topic_id, prepared), now_ms)
         expect(caller, correlation, _prepared)
-        stored = store.commit.write(bytes(16), [send], [], now_ms, is_answer=True)
+        stored = self._commit.write(bytes(16), [send], [], now_ms, is_answer=True)
         self._answers.when_durable(caller, correlation, request, _prepared(stored))
 
     def decide(self, caller: Caller, correlation: int, request: Decide) -> None:
@@ -81,11 +90,11 @@ class PreparedRequests:
         caller.answer_later(correlation, request, work)
 
     def _decide(self, request: Decide, steps: Steps, decided: list[tuple[str, int]]) -> None:
-        store, now_ms = self._store, self._clock.now_ms()
+        now_ms = self._clock.now_ms()
         for message_id in request.ids[len(decided) : len(decided) + _STEP]:
             decided.append(
                 steps.take(
-                    partial(store.prepared.decide_one, message_id, commit=request.commit, now_ms=now_ms)
+                    partial(self._prepared.decide_one, message_id, commit=request.commit, now_ms=now_ms)
                 )
             )
         self._publish()

@@ -15,9 +15,9 @@ from tickwheel_broker.background.purge import Purging
 from tickwheel_broker.requests.answers import Answers
 from tickwheel_broker.requests.caller import Caller
 from tickwheel_broker.requests.remembered import Steps
-from timerlog.engine.change import Dropped
+from timerlog.commitlog.log import CommitLog
+from timerlog.engine.change import Change, Dropped
 from timerlog.layout import UInt64Array
-from timerlog.store import Store
 
 _STEP: Final = 8_192
 
@@ -27,13 +27,15 @@ class SpaceRequests:
 
     def __init__(
         self,
-        store: Store,
+        change: Change,
+        log: CommitLog,
         data_dir: str,
         purging: Purging,
         publish: Callable[[], None],
         answers: Answers,
     ) -> None:
-        self._store = store
+        self._change = change
+        self._log = log
         self._data_dir = data_dir
         self._purging = purging
         self._publish = publish
@@ -53,7 +55,7 @@ class SpaceRequests:
     def drop(self, caller: Caller, correlation: int, request: Drop) -> None:
         """DROP."""
         if request.runs:
-            self._store.change.check_log(int(request.log_id, 16))
+            self._change.check_log(int(request.log_id, 16))
 
         directory = os.path.realpath(self._data_dir)
         steps = self._answers.steps(caller, correlation)
@@ -68,13 +70,13 @@ class SpaceRequests:
         ids = _ids(request.runs)
         parts = list(steps.done)
         for start in range(len(parts) * _STEP, len(ids), _STEP):
-            drop_some = partial(self._store.change.drop, ids[start : start + _STEP], request.done_before_ms)
+            drop_some = partial(self._change.drop, ids[start : start + _STEP], request.done_before_ms)
             parts.append(_as_step(steps.take(drop_some, _as_step)))
             self._publish()
             await trio.lowlevel.checkpoint()
         kept = b"".join(part[2] for part in parts)
         return DropOk(
-            log_id=f"{self._store.log.log_id:016x}",
+            log_id=f"{self._log.log_id:016x}",
             directory=directory,
             dropped=sum(part[0] for part in parts),
             gone=sum(part[1] for part in parts),

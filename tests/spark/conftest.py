@@ -61,7 +61,7 @@ def pipeline(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
         yield spark
 
     for name in COMMANDS:
-        monkeypatch.setattr(f"cli.pipeline.{name}.open_spark", ours)
+        monkeypatch.setattr(f"tickwheel_cli.pipeline.{name}.open_spark", ours)
 
     def run(*words: str, catch: bool = False) -> Result:
         return CliRunner().invoke(root, ["pipeline", *words], standalone_mode=False, catch_exceptions=catch)

@@ -1,5 +1,6 @@
 """Shared test set-up: how much is tried, where a run writes, and which tests go first and beside each other."""
 
+import signal
 from typing import Any
 
 import pytest
@@ -30,6 +31,9 @@ _FOLDER = pytest.StashKey[RunFolder]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Make the folder of the run, before pytest asks where temporary files go."""
+    # A shell starts what is in its background with Ctrl-C ignored, and so would every program that a test starts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return
     folder = config.stash[_FOLDER] = RunFolder()

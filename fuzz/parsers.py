@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from tickwheel.client.admin.vitess import parse_vitess
-from tickwheel.client.url import parse_url
+from tickwheel.client.url import parse_urls
 from tickwheel.errors import (
     BadFrame,
     BadRequest,
@@ -136,7 +136,7 @@ def settings(data: bytes) -> None:
 def url(data: bytes) -> None:
     """The address of a broker."""
     try:
-        parse_url(data.decode(errors="replace"))
+        parse_urls(data.decode(errors="replace"))
     except ConfigError:
         return
 

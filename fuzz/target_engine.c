@@ -104,6 +104,10 @@ static void put(engine_t *engine, input_t *in) {
     for (uint64_t i = 0; i < n; i++) versions[i] = ids[i] < store->next_id ? store->rows[ids[i]].version : 0;
     if (n && take8(in) % 4 == 0) versions[0]++;
     tw_lookup(store, ids, versions, n, engine->now_ms, verdicts);
+    uint64_t live = 0;
+    for (uint64_t id = 1; id < store->next_id; id++)
+        if (store->rows[id].state == TW_SCHEDULED || store->rows[id].state == TW_READY) chosen[live++] = id;
+    MUST(!tw_damaged(store, chosen, live, chosen));
     for (uint64_t i = 0; i < n; i++) {
         const tw_row *row = ids[i] && ids[i] < store->next_id ? &store->rows[ids[i]] : NULL;
         int is_due = row && row->state == TW_SCHEDULED && row->version == versions[i] && row->deliver_at_ms <= engine->now_ms;

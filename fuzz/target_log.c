@@ -49,6 +49,7 @@ static void look(tw_store *store) {
     for (uint64_t id = 0; id < ROWS; id++) { ids[id] = id; versions[id] = 0; }
     tw_judge_all(store, ids, ROWS, verdicts);
     tw_lookup(store, ids, versions, ROWS, INT64_MAX, verdicts);
+    tw_damaged(store, ids, ROWS, scheduled);
     from_id = 0;
     tw_scheduled(store, &from_id, store->next_id, ROWS, due_ms, scheduled, versions);
     for (uint32_t g = 1; g < GROUPS; g++) {

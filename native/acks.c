@@ -2,19 +2,18 @@
 #include "store.h"
 
 enum { TW_IN_A_CHAIN = TW_IN_RETRY | TW_PARKED };
-enum { ALREADY_ACKED = 1, STALE_RECEIPT = 2, NOT_FOUND = 3, NEVER_DELIVERED = 4, CANCELLED = 5 };
 
 static uint32_t judge_receipt(const tw_store *store, const tw_group *group, uint64_t id, uint32_t epoch) {
-    if (id == 0 || id >= store->next_id) return NOT_FOUND;
+    if (id == 0 || id >= store->next_id) return TW_NOT_FOUND;
     const tw_row *row = &store->rows[id];
-    if (row->topic_id != group->topic_id || row->state == TW_NONE) return NOT_FOUND;
-    if (epoch && epoch <= group->fence) return STALE_RECEIPT; /* of a group that is gone and had this number */
+    if (row->topic_id != group->topic_id || row->state == TW_NONE) return TW_NOT_FOUND;
+    if (epoch && epoch <= group->fence) return TW_STALE_RECEIPT; /* of a group that is gone and had this number */
     const tw_delivery *delivery = tw_delivery_at(group, row->topic_seq);
-    if (row->state == TW_SCHEDULED || !delivery) return NEVER_DELIVERED;
-    if (delivery->state == TW_UNTOUCHED) return epoch && epoch <= delivery->epoch ? STALE_RECEIPT : NEVER_DELIVERED;
-    if (delivery->state == TW_ACKED || (delivery->flags & TW_ACKING)) return ALREADY_ACKED;
-    if (row->state != TW_READY) return CANCELLED;
-    return delivery->state == TW_LEASED && delivery->epoch == epoch ? 0 : STALE_RECEIPT;
+    if (row->state == TW_SCHEDULED || !delivery) return TW_NEVER_DELIVERED;
+    if (delivery->state == TW_UNTOUCHED) return epoch && epoch <= delivery->epoch ? TW_STALE_RECEIPT : TW_NEVER_DELIVERED;
+    if (delivery->state == TW_ACKED || (delivery->flags & TW_ACKING)) return TW_ALREADY_ACKED;
+    if (row->state != TW_READY) return TW_WAS_CANCELLED;
+    return delivery->state == TW_LEASED && delivery->epoch == epoch ? 0 : TW_STALE_RECEIPT;
 }
 
 int64_t tw_ack_check(tw_store *store, uint32_t group_id, const uint8_t *payload, uint64_t n, uint64_t *seqs,
@@ -82,7 +81,7 @@ int tw_apply_dead(tw_store *store, uint32_t group_id, const tw_run *runs, uint64
     return finish_runs(store, group_id, runs, n, TW_DEAD);
 }
 
-/* Nobody holds it, and its timer brings it back; also when it is in a chain that would do so before. */
+/* No subscription holds it, and its timer brings it back; also when it is in a chain that would do so before. */
 static void wait_until(tw_delivery *row, int64_t time_ms) {
     row->state = TW_WAITING;
     row->time_ms = time_ms;

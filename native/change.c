@@ -40,7 +40,7 @@ static void withdraw(tw_store *store, const tw_row *row) {
         if (group->pending) group->pending--;
         if (!delivery || delivery->state != TW_LEASED) continue;
         tw_let_go(store, group, delivery);
-        delivery->state = TW_WAITING; /* nobody holds it, and it is never taken: it is not in the topic */
+        delivery->state = TW_WAITING; /* it is not in the topic, so it is never taken */
     }
 }
 

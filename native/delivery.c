@@ -58,24 +58,40 @@ uint64_t tw_count_lateness(const tw_store *store, uint32_t group_id, const uint6
     return counted;
 }
 
+/* Whether what lies in the log at a message's place is its record. */
+static int is_whole(const tw_store *store, const tw_row *row, uint64_t id) {
+    const uint8_t *record = store->log + row->position;
+    return row->record_bytes >= sizeof(tw_message) && row->record_bytes <= store->log_readable &&
+           row->position <= store->log_readable - row->record_bytes && tw_load32(record + 4) == row->record_bytes &&
+           tw_load64(record + 16) == id && tw_crc32c(record + 4, row->record_bytes - 4, 0) == tw_load32(record);
+}
+
+uint64_t tw_damaged(const tw_store *store, const uint64_t *ids, uint64_t n, uint64_t *damaged) {
+    uint64_t found = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        if (i + 8 < n) __builtin_prefetch(&store->rows[ids[i + 8]]);
+        if (i + 4 < n) __builtin_prefetch(store->log + store->rows[ids[i + 4]].position);
+        const tw_row *row = &store->rows[ids[i]];
+        if (row->position >= store->staging_position) continue;
+        if (!is_whole(store, row, ids[i])) damaged[found++] = ids[i];
+    }
+    return found;
+}
+
 int64_t tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *versions, uint64_t n, int64_t now_ms,
                   uint8_t *verdicts) {
     int64_t due = 0;
     for (uint64_t i = 0; i < n; i++) {
         if (i + 8 < n && ids[i + 8] < store->next_id) __builtin_prefetch(&store->rows[ids[i + 8]]);
         if (i + 4 < n && ids[i + 4] < store->next_id) __builtin_prefetch(store->log + store->rows[ids[i + 4]].position);
-        verdicts[i] = 0;
+        verdicts[i] = TW_IS_NOT_DUE;
         if (ids[i] == 0 || ids[i] >= store->next_id) continue;
         const tw_row *row = &store->rows[ids[i]];
         if (row->state != TW_SCHEDULED || row->version != versions[i]) continue;
         if (!tw_topic_exists(store, row->topic_id)) continue;
         if (tw_due_ms(store, row, ids[i]) > now_ms) continue; /* its topic spreads more since: another timer is set */
-        const uint8_t *record = store->log + row->position;
-        int whole = row->record_bytes >= sizeof(tw_message) && row->record_bytes <= store->log_readable &&
-                    row->position <= store->log_readable - row->record_bytes &&
-                    tw_load32(record + 4) == row->record_bytes && tw_load64(record + 16) == ids[i] &&
-                    tw_crc32c(record + 4, row->record_bytes - 4, 0) == tw_load32(record);
-        verdicts[i] = whole ? 1 : 2;
+        int whole = is_whole(store, row, ids[i]);
+        verdicts[i] = whole ? TW_IS_DUE : TW_IS_BROKEN;
         due += whole;
     }
     return due;

@@ -102,21 +102,6 @@ static uint32_t hash_keys(tw_store *store, const send_t *send) {
     return full;
 }
 
-/* What must be there before the first message of the frame is stored. */
-static int needs(tw_store *store, const send_t *send, uint64_t reply_room, tw_ingested *result) {
-    uint64_t n = send->count, log_bytes = n * (sizeof(tw_message) + 7) + send->blob_bytes;
-    uint64_t position = store->staging_position + store->staging_bytes;
-    if (reply_room < FRAME_HEAD + REPLY_HEAD + 16 * n) return TW_STOP_NEED_REPLIES;
-    if (store->staging_bytes + log_bytes > store->staging_capacity) return TW_STOP_NEED_FLUSH;
-    if (position + log_bytes > store->message_limit) { result->need = log_bytes; return TW_STOP_NEED_DISK; }
-    if (store->next_id + n > store->rows_allocated) { result->need = store->next_id + n; return TW_STOP_NEED_ROWS; }
-    if (send->key_bytes) {
-        result->need = hash_keys(store, send);
-        if (result->need != TW_KEY_PARTITIONS) return TW_STOP_NEED_KEYS;
-    }
-    return 0;
-}
-
 void tw_apply_message(tw_store *store, const tw_message *message, uint64_t position, uint32_t key_hash) {
     uint64_t id = message->id;
     store->rows[id] = (tw_row){
@@ -255,6 +240,35 @@ static uint32_t refusal(const tw_store *store, const send_t *send, const item_t 
     return (send->columns & TELL_DIFFERENCES) && differs(store, send, item, *earlier) ? DUPLICATE_DIFFERS : DUPLICATE;
 }
 
+/* Whether every message of a frame is stored already, or is refused whatever room there is. */
+static int stores_nothing(tw_store *store, const send_t *send, int64_t now_ms) {
+    uint64_t earlier;
+    item_t   item;
+    if (send->key_bytes) hash_keys(store, send);
+    first_item(send, &item);
+    for (uint32_t i = 0; i < send->count; i++) {
+        read_item(store, send, i, now_ms, &item);
+        if (!refusal(store, send, &item, &earlier)) return 0;
+    }
+    return 1;
+}
+
+/* What must be there before the first message of the frame is stored. */
+static int needs(tw_store *store, const send_t *send, int64_t now_ms, uint64_t reply_room, tw_ingested *result) {
+    uint64_t n = send->count, log_bytes = n * (sizeof(tw_message) + 7) + send->blob_bytes;
+    uint64_t position = store->staging_position + store->staging_bytes;
+    if (reply_room < FRAME_HEAD + REPLY_HEAD + 16 * n) return TW_STOP_NEED_REPLIES;
+    if (store->is_full && stores_nothing(store, send, now_ms)) return 0;
+    if (store->staging_bytes + log_bytes > store->staging_capacity) return TW_STOP_NEED_FLUSH;
+    if (position + log_bytes > store->message_limit) { result->need = log_bytes; return TW_STOP_NEED_DISK; }
+    if (store->next_id + n > store->rows_allocated) { result->need = store->next_id + n; return TW_STOP_NEED_ROWS; }
+    if (send->key_bytes) {
+        result->need = hash_keys(store, send);
+        if (result->need != TW_KEY_PARTITIONS) return TW_STOP_NEED_KEYS;
+    }
+    return 0;
+}
+
 /* Stores a frame's messages; `needs` has made sure that all fit. Writes the SEND_OK frame; returns its bytes. */
 static uint64_t store_frame(tw_store *store, const send_t *send, int64_t now_ms, uint32_t correlation, uint8_t *reply) {
     uint64_t first_id = store->next_id;
@@ -338,7 +352,7 @@ void tw_ingest(tw_store *store, const uint8_t *data, uint64_t bytes, int64_t now
         else if (!is_open_topic(store, send.topic_id))
             result->stop = TW_STOP_UNKNOWN_TOPIC;
         else {
-            result->stop = needs(store, &send, replies_capacity - result->reply_bytes, result);
+            result->stop = needs(store, &send, now_ms, replies_capacity - result->reply_bytes, result);
             if (result->stop) return;
             result->reply_bytes += store_frame(store, &send, now_ms, result->stop_correlation,
                                                replies + result->reply_bytes);

@@ -71,6 +71,18 @@ static int is_whole(const uint8_t *record, const tw_row *row) {
            tw_crc32c(record + 4, row->record_bytes - 4, 0) == tw_load32(record);
 }
 
+/* Whether the transaction that is being judged or staged cancels a message: then its key is free for what it sends. */
+static int is_leaving(const tw_store *store, uint64_t id) {
+    uint64_t from = 0, to = store->leaving_count;
+    while (from < to) {
+        uint64_t middle = from + (to - from) / 2;
+        if (store->leaving[middle] == id) return 1;
+        if (store->leaving[middle] < id) from = middle + 1;
+        else to = middle;
+    }
+    return 0;
+}
+
 /* Of the messages with an id from first_id to below end_id; visible: only those that requests may see. */
 static uint64_t find_among(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key, uint64_t bytes,
                            uint64_t first_id, uint64_t end_id, int visible) {
@@ -86,6 +98,7 @@ static uint64_t find_among(const tw_store *store, uint32_t topic_id, uint32_t ha
         if (row->key_hash != hash || tw_key_topic(store, row->topic_id) != topic_id) continue;
         /* Between the record that says it and the last of its steps, what was taken in has its keys already. */
         if (visible && row->state == TW_NONE && !(id >= store->adopted_first_id && id < store->adopted_end_id)) continue;
+        if (visible && is_leaving(store, id)) continue;
         const uint8_t *record = tw_at(store, row->position);
         if (sizeof(tw_message) + bytes > row->record_bytes) continue;
         if (tw_load16(record + 40) == bytes && memcmp(record + sizeof(tw_message), key, bytes) == 0) return id;
@@ -133,6 +146,19 @@ void tw_keys_insert(tw_store *store, uint64_t id, uint32_t hash) {
     partition_t *part = &((header_t *)store->keys)->partition[tw_key_partition(hash)];
     put_entry((uint64_t *)(store->keys + part->offset), part->capacity - 1, hash, entry_of(id, hash));
     part->count++;
+}
+
+int tw_keys_enter(tw_store *store, uint64_t id, uint32_t hash, uint64_t *need) {
+    uint32_t           partition = tw_key_partition(hash);
+    const partition_t *part = &((const header_t *)store->keys)->partition[partition];
+    const uint64_t    *table = (const uint64_t *)(store->keys + part->offset);
+    uint32_t           mask = part->capacity - 1;
+    for (uint32_t i = hash & mask, probes = 0; table[i] && probes <= mask; i = (i + 1) & mask, probes++)
+        if (table[i] == entry_of(id, hash)) return 1;
+    *need = partition;
+    if (!tw_keys_has_room(store, partition, 1)) return 0;
+    tw_keys_insert(store, id, hash);
+    return 1;
 }
 
 int tw_keys_remove(tw_store *store, uint64_t id) {

@@ -2,24 +2,22 @@
 #include "crc32c.h"
 #include "store.h"
 
-enum { END_OF_RANGE = 0, ZEROS = 1, BAD_LENGTH = 2, BAD_CHECKSUM = 3, END_RECORD = 4 };
-
 int32_t tw_judge_record(const uint8_t *record, uint64_t room) {
     uint32_t bytes = tw_load32(record + 4);
-    if (bytes == 0 && tw_load32(record) == 0) return ZEROS;
+    if (bytes == 0 && tw_load32(record) == 0) return TW_READ_ZEROS;
     /* A record goes with its padding: without it, the next one would not start at a multiple of 8. */
-    if (bytes < sizeof(tw_head) || tw_padded(bytes) > room) return BAD_LENGTH;
-    return tw_crc32c(record + 4, bytes - 4, 0) == tw_load32(record) ? END_OF_RANGE : BAD_CHECKSUM;
+    if (bytes < sizeof(tw_head) || tw_padded(bytes) > room) return TW_READ_BAD_LENGTH;
+    return tw_crc32c(record + 4, bytes - 4, 0) == tw_load32(record) ? TW_READ_END_OF_RANGE : TW_READ_BAD_CHECKSUM;
 }
 
 uint64_t tw_log_verify(const uint8_t *log, uint64_t position, uint64_t end, uint64_t *counts, int32_t *reason) {
-    *reason = END_OF_RANGE;
+    *reason = TW_READ_END_OF_RANGE;
     while (position < end && end - position >= sizeof(tw_head)) {
         const uint8_t *record = log + position;
         *reason = tw_judge_record(record, end - position);
-        if (*reason != END_OF_RANGE) return position;
+        if (*reason != TW_READ_END_OF_RANGE) return position;
         counts[record[8]]++;
-        if (record[8] == TW_RECORD_END) { *reason = END_RECORD; return position; }
+        if (record[8] == TW_RECORD_END) { *reason = TW_READ_END_RECORD; return position; }
         position += tw_padded(tw_load32(record + 4));
     }
     return position;
@@ -67,6 +65,7 @@ int tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need)
         const uint8_t *key = record + sizeof message;
         uint32_t       topic_id = tw_key_topic(store, message.head.aux);
         uint32_t       hash = message.key_bytes ? tw_key_hash(topic_id, key, message.key_bytes) : 0;
+        if (store->keeps_keys && hash && !tw_keys_enter(store, message.id, hash, need)) return TW_STOP_NEED_KEYS;
         tw_apply_message(store, &message, *position, hash);
         *position += tw_padded(message.head.record_bytes);
     }

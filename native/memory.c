@@ -126,7 +126,7 @@ static struct {
 } bus_error;
 
 static void tell_and_exit(int number, siginfo_t *info, void *context) {
-    /* Damaged memory, and one who only sends the signal, are none of ours. */
+    /* Not a page of a file: damaged memory, or a signal that a process sent. */
     if (info->si_code != BUS_ADRERR && info->si_code != BUS_OBJERR) {
         signal(number, SIG_DFL);
         raise(number);

@@ -27,10 +27,10 @@ int tw_reading_fills_holes(int fd);
 int tw_cover(void *base, uint64_t offset, uint64_t bytes, int writable);
 /* Finds ranges of [*from, end) without disk blocks, in whole pages, on such a file system: (start, end) each into `ranges`,
  * at most `capacity`. Returns how many, or a negated errno; *from: where to go on. Blocks that were never written look like a
- * hole from outside; is_own: the file is written by nobody else, so they can be told apart, by allocating and punching. */
+ * hole from outside; is_own: no other process writes the file, so they can be told apart, by allocating and punching. */
 int64_t tw_find_holes(int fd, uint64_t *from, uint64_t end, int is_own, uint64_t capacity, uint64_t *ranges);
 
-/* Writes what is dirty there, a little at a time and with as long a pause after each, so that whoever syncs another file
- * meanwhile does not wait for all of it. What goes wrong shows at the next sync. */
+/* Writes what is dirty there, a little at a time and with as long a pause after each, so that syncs of other
+ * files meanwhile do not wait for all of it. What goes wrong shows at the next sync. */
 void tw_write_back(int fd, uint64_t offset, uint64_t bytes);
 #endif

@@ -224,6 +224,9 @@ int tw_apply_moved(tw_store *store, uint64_t position, uint64_t *need) {
     const uint8_t *key = record + before + sizeof message;
     tw_topic      *topic = &store->topics[message.head.aux];
     uint32_t       key_topic = tw_key_topic(store, message.head.aux);
+    uint32_t       hash = message.key_bytes ? tw_key_hash(key_topic, key, message.key_bytes) : 0;
+    int            is_found_by_key = hash && (moved.state == TW_SCHEDULED || moved.state == TW_READY);
+    if (store->keeps_keys && is_found_by_key && !tw_keys_enter(store, message.id, hash, need)) return TW_STOP_NEED_KEYS;
     store->rows[message.id] = (tw_row){
         .position = position + before,
         .deliver_at_ms = message.deliver_at_ms,
@@ -231,7 +234,7 @@ int tw_apply_moved(tw_store *store, uint64_t position, uint64_t *need) {
         .topic_seq = moved.topic_seq,
         .topic_id = (uint16_t)message.head.aux,
         .flags = moved.flags,
-        .key_hash = message.key_bytes ? tw_key_hash(key_topic, key, message.key_bytes) : 0,
+        .key_hash = hash,
         .record_bytes = message.head.record_bytes,
         .version = moved.version,
         .state = moved.state,
@@ -277,8 +280,8 @@ static void forget_delivery(tw_group *group, const tw_row *row) {
     *delivery = (tw_delivery){.flags = in_chain, .retry_next = in_chain ? delivery->retry_next : 0};
 }
 
-/* Queries read the tables meanwhile, from other processes. The row goes first: who finds it after reading the rest knows
- * that the rest was still there. */
+/* Queries read the tables meanwhile, from other processes. The row goes first: a reader that finds it after it read the rest
+ * knows that the rest was still there. */
 static void forget(tw_store *store, uint64_t id) {
     tw_row row = store->rows[id];
     if (row.key_hash && (row.state == TW_SCHEDULED || row.state == TW_READY)) tw_keys_remove(store, id);
@@ -290,6 +293,18 @@ static void forget(tw_store *store, uint64_t id) {
     if (!has_arrival(topic, &row, id)) return;
     topic->arrivals[row.topic_seq].id = 0; /* `next` stays: lanes go through it */
     for (uint32_t g = topic->first_group; g; g = store->groups[g].next_group) forget_delivery(&store->groups[g], &row);
+}
+
+uint64_t tw_purge_list(const tw_store *store, uint64_t *from, uint64_t to, uint64_t capacity, uint64_t *ids) {
+    uint64_t count = 0;
+    while (*from < to && count < capacity) {
+        uint64_t position = 0;
+        int      found = next_message(store, from, to, to, 1, &position);
+        if (found == NO_RECORD) *from = to;
+        uint64_t id = found == NO_MESSAGE || found == NO_RECORD ? 0 : current_id(store, position);
+        if (id) ids[count++] = id;
+    }
+    return count;
 }
 
 int tw_apply_purged(tw_store *store, uint64_t from, uint64_t to) {

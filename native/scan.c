@@ -1,21 +1,21 @@
-/* Reading a log from outside, for who is not its broker. */
+/* Reading a log from outside: for processes that are not its broker. */
 #include "scan.h"
 #include "crc32c.h"
 #include "store.h"
 
-enum { END_OF_RANGE = 0, END_RECORD = 4, FULL = 5, AHEAD = 8 };
+enum { AHEAD = 8 };
 
 uint64_t tw_log_scan(const uint8_t *log, uint64_t position, uint64_t end, const uint8_t *wanted, uint64_t capacity,
                      uint64_t *positions, uint64_t *found, int32_t *reason) {
     *found = 0;
-    *reason = END_OF_RANGE;
+    *reason = TW_READ_END_OF_RANGE;
     while (position < end && end - position >= sizeof(tw_head)) {
         *reason = tw_judge_record(log + position, end - position);
-        if (*reason != END_OF_RANGE) return position;
+        if (*reason != TW_READ_END_OF_RANGE) return position;
         uint8_t type = log[position + 8];
-        if (type == TW_RECORD_END) { *reason = END_RECORD; return position; }
+        if (type == TW_RECORD_END) { *reason = TW_READ_END_RECORD; return position; }
         if (wanted[type]) {
-            if (*found == capacity) { *reason = FULL; return position; }
+            if (*found == capacity) { *reason = TW_READ_FULL; return position; }
             positions[(*found)++] = position;
         }
         position += tw_padded(tw_load32(log + position + 4));

@@ -4,8 +4,7 @@
 #include <stdint.h>
 
 /* Checks records from `position` and notes in `positions` where those lie whose type t has wanted[t]. Returns where it
- * stopped, with *reason as tw_log_verify has them: 0 to 3 the first record that is not whole, 4 an END record, or 5
- * when `positions` is full and another wanted record follows. *found: how many were noted. */
+ * stopped, and why in *reason: TW_READ_FULL when `positions` is full and another wanted record follows. *found: how many were noted. */
 uint64_t tw_log_scan(const uint8_t *log, uint64_t position, uint64_t end, const uint8_t *wanted, uint64_t capacity,
                      uint64_t *positions, uint64_t *found, int32_t *reason);
 /* Copies n pieces of the log to `out`, one behind the other; the caller knows that they exist and fit. */

@@ -105,12 +105,12 @@ typedef struct {
 } tw_delivery;
 
 /* UNTOUCHED with an epoch: it was delivered before the group began anew, and counts as new with that. */
-/* WAITING: given back with a delay, or called for again: nobody holds it, and time_ms says when it goes on. */
+/* WAITING: given back with a delay, or called for again: no subscription holds it, and from time_ms on it is delivered again. */
 enum { TW_UNTOUCHED = 0, TW_LEASED = 1, TW_ACKED = 2, TW_WAITING = 3, TW_DEAD = 4 };
 /* PARKED: an earlier message of its ordering key is not done. TAKEN: selected, and its lease not applied yet.
- * POSTPONED: it is in the retry chain or parked, and was given a time since: not the chain brings it, but its timer.
- * CALLED: the group was done with it, and it is called for again; until its time comes it stands in nobody's way. This
- * one is kept over a restart. */
+ * POSTPONED: it is in the retry chain or parked, and was given a time since: its timer brings it, not the chain.
+ * CALLED: the group was done with it, and it is called for again; until its time comes it holds up no other message. This
+ * flag is kept over a restart. */
 enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4, TW_TAKEN = 8, TW_POSTPONED = 16, TW_CALLED = 32 };
 /* How messages are redelivered: their attempts count from 0 again; the group was done with them. */
 enum { TW_RESET_ATTEMPTS = 1, TW_WERE_DONE = 2 };
@@ -214,7 +214,11 @@ typedef struct {
     const uint8_t *foreign; /* what is being taken in: position TW_FOREIGN + p is at foreign + p */
     uint64_t adopted_first_id; /* these messages are in the log, and are made visible step by step */
     uint64_t adopted_end_id;
+    uint8_t is_full;         /* there is no room: a frame that stores nothing is answered all the same */
+    uint8_t keeps_keys; /* a replay enters keys into the index: it held those of all that was replayed before */
     const uint8_t *may_send; /* by topic: whether the connection whose bytes are taken may send to it; NULL: to all */
+    const uint64_t *leaving; /* in order: messages that the transaction being judged or staged cancels; their keys are free */
+    uint64_t leaving_count;
 } tw_store;
 
 enum {
@@ -307,12 +311,19 @@ int64_t tw_send_check(tw_store *store, const uint8_t *payload, uint64_t bytes, i
                       uint64_t *earlier, uint64_t *log_bytes);
 
 /* ---- log.c ---- */
-/* What is wrong with the record at the head of `room` bytes, at least a head's: 0 nothing, otherwise 1 to 3 as below. */
+/* Why reading a log stopped where it did. */
+enum {
+    TW_READ_END_OF_RANGE = 0,
+    TW_READ_ZEROS = 1, /* nothing was written there */
+    TW_READ_BAD_LENGTH = 2,
+    TW_READ_BAD_CHECKSUM = 3,
+    TW_READ_END_RECORD = 4,
+    TW_READ_FULL = 5, /* only tw_log_scan: there is no room for another position */
+};
+/* What is wrong with the record at the head of `room` bytes, at least a head's; TW_READ_END_OF_RANGE: nothing. */
 TW_INTERNAL int32_t  tw_judge_record(const uint8_t *record, uint64_t room);
-/* Checks records from `position`; returns where the first one that is not whole, padding included, starts, with
- * *reason: 0 the end of
- * the range, 1 zeros (nothing was written there), 2 a bad length, 3 a bad checksum, 4 an END record.
- * counts[256] grows by type. */
+/* Checks records from `position`; returns where the first one that is not whole, padding included, starts, and why in
+ * *reason. counts[256] grows by type. */
 uint64_t tw_log_verify(const uint8_t *log, uint64_t position, uint64_t end, uint64_t *counts, int32_t *reason);
 /* Appends one control record to staging; returns its position, or -1 when staging or the segment has no room. */
 int64_t  tw_log_append(tw_store *store, uint8_t type, uint32_t aux, const uint8_t *payload, uint64_t bytes);
@@ -322,8 +333,8 @@ int64_t  tw_group_begin(tw_store *store, uint8_t type, uint32_t aux, const uint8
 /* Fills in its length and checksum. */
 void     tw_group_end(tw_store *store, uint64_t at);
 /* Applies message records (already verified) from *position on. Returns 0 at `end`, 1 at a record of another type,
- * TW_STOP_NEED_ROWS or TW_STOP_NEED_DELIVERIES with *need, -1 when one does not make sense. MOVED records count as
- * message records. The key index is left alone. */
+ * TW_STOP_NEED_ROWS, TW_STOP_NEED_DELIVERIES or TW_STOP_NEED_KEYS with *need, -1 when one does not make sense. MOVED
+ * records count as message records. The key index is left alone unless store->keeps_keys. */
 int      tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need);
 
 /* ---- keys.c ---- */
@@ -332,7 +343,7 @@ uint32_t tw_key_hash(uint32_t topic_id, const uint8_t *key, uint64_t bytes);
 uint64_t tw_keys_find(const tw_store *store, uint32_t topic_id, const uint8_t *key, uint64_t bytes);
 /* Asks for the place of a hash before it is needed. */
 TW_INTERNAL void     tw_keys_prefetch(const tw_store *store, uint32_t hash);
-/* 0: nobody has a key with this hash. */
+/* 0: no message has a key with this hash. */
 TW_INTERNAL int      tw_keys_may_hold(const tw_store *store, uint32_t hash);
 /* Also messages that are not visible yet. */
 TW_INTERNAL uint64_t tw_keys_find_any(const tw_store *store, uint32_t topic_id, uint32_t hash, const uint8_t *key,
@@ -344,6 +355,8 @@ TW_INTERNAL uint64_t tw_keys_find_hashed(const tw_store *store, uint32_t topic_i
                                          uint64_t bytes);
 TW_INTERNAL int      tw_keys_has_room(const tw_store *store, uint32_t partition, uint64_t more);
 TW_INTERNAL void     tw_keys_insert(tw_store *store, uint64_t id, uint32_t hash);
+/* The same for one that may be there already. Returns 0 when its partition, *need, must grow first. */
+TW_INTERNAL int      tw_keys_enter(tw_store *store, uint64_t id, uint32_t hash, uint64_t *need);
 int      tw_keys_remove(tw_store *store, uint64_t id);
 uint64_t tw_keys_bytes_to_grow(const tw_store *store, uint32_t partition);
 /* Doubles a partition's table into the space after the last one. Returns 0, or -1 when keys_allocated is too small.
@@ -363,10 +376,17 @@ static inline uint32_t tw_key_partition(uint32_t hash) { return hash >> 22; }
 /* ---- delivery.c: each change is "decide, log, apply"; the apply functions also serve replay ---- */
 /* Compresses n values into runs (at most n); epochs and times may be NULL. Returns the number of runs. */
 int64_t  tw_runs(const uint64_t *values, const uint32_t *epochs, const int64_t *times, uint64_t n, tw_run *runs);
-/* verdicts: 1 due for its topic, 0 cancelled, superseded or there already, 2 damaged (its checksum is wrong).
- * Returns how many are due. */
+enum {
+    TW_IS_NOT_DUE = 0, /* cancelled, superseded, or in its topic already */
+    TW_IS_DUE = 1,
+    TW_IS_BROKEN = 2, /* its checksum is wrong */
+};
+/* Whether messages are due for their topics. Returns how many are. */
 int64_t  tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *versions, uint64_t n, int64_t now_ms,
                    uint8_t *verdicts);
+/* Those of some messages whose record in the log does not match its checksum: at most n. What is still being collected
+ * for the log lies in memory, and is not looked at. Returns how many. */
+uint64_t tw_damaged(const tw_store *store, const uint64_t *ids, uint64_t n, uint64_t *damaged);
 /* Puts the runs of ids into their topic from first_seq on. 0, or -1: arrivals not allocated, or an unknown id.
  * This and the other apply functions change nothing when they return -1. */
 int      tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const tw_run *runs, uint64_t n);
@@ -412,7 +432,9 @@ int      tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, con
 int64_t  tw_deliver_frame(const tw_store *store, uint32_t group_id, uint32_t subscription, const uint64_t *seqs,
                           uint64_t n, uint8_t *frame, uint64_t frame_capacity);
 /* ---- acks.c ---- */
-/* Judges n receipts of an ACK payload (ids, then epochs). codes: 0 accepted, else as in docs/protocol.md. Accepted
+/* Why a receipt does not count, as docs/protocol.md has it. */
+enum { TW_ALREADY_ACKED = 1, TW_STALE_RECEIPT = 2, TW_NOT_FOUND = 3, TW_NEVER_DELIVERED = 4, TW_WAS_CANCELLED = 5 };
+/* Judges n receipts of an ACK payload (ids, then epochs). codes: 0 accepted, else why it does not count. Accepted
  * ones are put into seqs/epochs (of the delivery) and marked as being acked. Returns how many. */
 int64_t  tw_ack_check(tw_store *store, uint32_t group_id, const uint8_t *payload, uint64_t n,
                       uint64_t *seqs, uint32_t *epochs, uint32_t *codes);
@@ -422,25 +444,25 @@ void     tw_unmark_acks(tw_store *store, uint32_t group_id, const uint64_t *seqs
 TW_INTERNAL void     tw_let_go(tw_store *store, tw_group *group, tw_delivery *row);
 int      tw_apply_ack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
 int      tw_apply_dead(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
-/* Nobody holds them any more; they go on at the runs' time. */
+/* Leases and waits end; the messages are delivered again from the runs' time on. */
 int      tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
 /* As a nack, whatever became of them. `how`: TW_RESET_ATTEMPTS (backoff and max_attempts start anew), TW_WERE_DONE. */
 int      tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int how);
-/* The group begins anew at a number of its topic: what lies before is none of its business (what it was done with stays
+/* The group begins anew at a number of its topic: what lies before is not delivered to it (what it was done with stays
  * so), everything from there on counts as new. Epochs go on, so that receipts from before count no more. */
 void     tw_apply_seek(tw_store *store, uint32_t group_id, uint64_t start_seq);
 /* Moves messages whose lease (or wait) of that epoch has ended to the retry chain; those that had all their attempts
  * are listed instead. Returns how many were moved. */
 int64_t  tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n,
                    int64_t now_ms, uint64_t *exhausted, uint64_t *exhausted_count);
-/* Moves messages to the retry chain without a question. */
+/* Moves messages to the retry chain, whatever state they are in. */
 void     tw_requeue(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n);
 /* Lists messages leased by a holder from *from_seq on (which moves); fewer than capacity: these were the last. */
 int64_t  tw_held_by(tw_store *store, uint32_t group_id, uint32_t holder, uint64_t *from_seq,
                     uint64_t *seqs, uint32_t *epochs, uint64_t capacity);
 /* Moves the end of leases to the runs' time: now, or later. */
 int      tw_apply_release(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n);
-/* Ends leases at time_ms of messages that nobody has looked at: a run's time_ms is their base_epoch from now on, so that
+/* Ends leases at time_ms of messages that no handler has looked at: a run's time_ms is their base_epoch from now on, so that
  * the delivery is no attempt. */
 int      tw_apply_return(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n, int64_t time_ms);
 
@@ -475,7 +497,7 @@ int      tw_apply_end(tw_store *store, const uint64_t *ids, uint64_t n, uint8_t 
 int      tw_apply_reschedule(tw_store *store, const tw_run *runs, uint64_t n, uint32_t priority);
 
 /* ---- bulk.c: messages that others have written as whole segments ---- */
-/* The columns of messages, by index. Each text is data[at[i]] to below data[at[i + 1]]; NULL: nobody has one. */
+/* The columns of messages, by index. Each text is data[at[i]] to below data[at[i + 1]]; NULL: no message has one. */
 typedef struct {
     const uint16_t *topic_ids;
     const int64_t  *deliver_at_ms;
@@ -545,7 +567,7 @@ typedef struct {
     uint64_t need; /* log bytes that the next message to be moved takes */
 } tw_purging;
 
-/* 1 when nobody needs the message any more, and it was kept for long enough. */
+/* 1 when no group needs the message any more, and it was kept for long enough. */
 int      tw_is_dead(const tw_store *store, uint64_t id, int64_t now_ms);
 /* Looks at the messages between *at and limit (which lies in the same segment, whose records end by `end`), as far as
  * `capacity` allows; *at moves. Lists those that are dead or damaged, stages MOVED records for the others. Returns 0,
@@ -556,6 +578,8 @@ int      tw_purge_plan(tw_store *store, uint64_t *at, uint64_t limit, uint64_t e
 int      tw_apply_moved(tw_store *store, uint64_t position, uint64_t *need);
 /* What messages have added to the counters of their topics (messages, cancelled) and groups (acked, dead, deliveries). */
 void     tw_purge_count(const tw_store *store, const uint64_t *ids, uint64_t n, uint64_t *of_topics, uint64_t *of_groups);
+/* Lists the messages whose records still lie between two positions, `capacity` at most; *from moves. Returns how many. */
+uint64_t tw_purge_list(const tw_store *store, uint64_t *from, uint64_t to, uint64_t capacity, uint64_t *ids);
 /* Forgets every message whose record still lies between two positions. 0, or -1: no records there. */
 int      tw_apply_purged(tw_store *store, uint64_t from, uint64_t to);
 /* Adds up the messages of [from_id, end_id) by the segment in which their records lie: live ones with the bytes that

@@ -14,14 +14,11 @@ enum { SLOT_MASK = TW_SLOTS - 1, OPEN_LEVELS = TW_LEVELS - 1 };
 /* The due time of a record on the free list, so that a wrong pointer to it, or from it, is noticed. */
 static const int64_t FREE = -1;
 
-/* How long before its first tick a block is opened. Less than a block each, so at most two blocks are open. */
-static const int64_t lead_ms[OPEN_LEVELS] = {1024, 60 * 1000, 60 * 60 * 1000};
+static const int64_t lead_ms[OPEN_LEVELS] = {TW_LEAD_0_MS, TW_LEAD_1_MS, TW_LEAD_2_MS};
 
 static inline int slot_shift(int level) { return TW_BLOCK_BITS * level; }
 static inline int block_shift(int level) { return TW_BLOCK_BITS * (level + 1); }
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-uint64_t tw_wheel_bytes(void) { return sizeof(tw_wheel); }
 
 void tw_wheel_init(tw_wheel *wheel, int64_t tick) {
     memcpy(wheel->magic, "TWWHEEL1", 8);

@@ -22,6 +22,9 @@
 
 enum { TW_LEVELS = 4, TW_BLOCK_BITS = 12, TW_SLOTS = 8192, TW_STRANDS = 6, TW_CROWDS = 64, TW_WORDS = TW_SLOTS / 64 };
 
+/* How long before its first tick a block of level k is opened. Less than a block each, so at most two are open. */
+enum { TW_LEAD_0_MS = 1024, TW_LEAD_1_MS = 60 * 1000, TW_LEAD_2_MS = 60 * 60 * 1000 };
+
 #define TW_WHEEL_NEVER INT64_MAX
 #define TW_WHEEL_LAST_DUE_MS (((int64_t)4096 << 36) - 1) /* in the year 10889 */
 
@@ -77,9 +80,7 @@ typedef struct {
     uint64_t  capacity;
 } tw_timers;
 
-uint64_t tw_wheel_bytes(void);
-
-/* Makes an empty wheel. `wheel` must be zeroed memory of tw_wheel_bytes(). */
+/* Makes an empty wheel. `wheel` must be zeroed memory. */
 void tw_wheel_init(tw_wheel *wheel, int64_t tick);
 
 /* How many more timers the log has room for. */

@@ -83,6 +83,16 @@ class NoDataDirectory(BadDirectory):
     advice = "Name the data directory of a broker."
 
 
+class ReplicaDirectory(BadDirectory):
+    """The data directory is that of a node of a cluster: what is written beside the cluster's log would not count."""
+
+    advice = (
+        "Start it as a node: `tickwheel serve --cluster URL --node N --data DIRECTORY`. For a broker of its own with "
+        "the same messages, make a backup of it and `tickwheel restore` that into another directory. There is nothing "
+        "to repair in a replica: empty its directory, and the node makes it anew from the cluster."
+    )
+
+
 class TablesMissing(StoreError):
     """The tables of a data directory are not there, or not those of its log."""
 
@@ -108,6 +118,12 @@ class DamagedLog(StoreError):
     """The CommitLog is damaged in its middle."""
 
     code = "damaged"
+
+
+class BeingHealed(DamagedLog):
+    """A damaged record is being had again from the log that several machines share."""
+
+    advice = "Try again in a moment: the node fetches the record from the cluster."
 
 
 class Unrepairable(DamagedLog):

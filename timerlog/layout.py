@@ -1,4 +1,4 @@
-"""The binary layouts, as numpy types and constants; the C side of them is ``native/store.h``.
+"""The binary layouts, as numpy types and constants. What C knows of them is taken from ``native/store.h``.
 
 docs/file-formats.md is the specification. To change a layout: raise ``FORMAT_VERSION``, say there what changed, and
 keep reading the older version.
@@ -13,6 +13,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tickwheel_native import lib
+from tickwheel_native.arrays import dtype_of
+
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]
@@ -21,26 +24,28 @@ Array: TypeAlias = npt.NDArray[Any]
 
 FORMAT_VERSION: Final = 2
 HEADER_BYTES: Final = 4096  # of every derived file, so that its array starts on a page
-RECORD_HEAD_BYTES: Final = 16
+#: CRC-32C, record_bytes, type, flags, order_bytes, aux.
+RECORD_HEAD_STRUCT: Final = struct.Struct("<IIBBHI")
+RECORD_HEAD_BYTES: Final = RECORD_HEAD_STRUCT.size
 SEGMENT_HEADER_BYTES: Final = 64
-MAX_BATCH: Final = 65_536
-MAX_KEY_BYTES: Final = 255
-MAX_HEADERS_BYTES: Final = 16_384
+MAX_BATCH: Final = lib.TW_MAX_BATCH
+MAX_KEY_BYTES: Final = lib.TW_MAX_KEY_BYTES
+MAX_HEADERS_BYTES: Final = lib.TW_MAX_HEADERS_BYTES
 ROWS_MAGIC: Final = b"TWMSGTAB"
 ARRIVALS_MAGIC: Final = b"TWARRIVE"
 DELIVERIES_MAGIC: Final = b"TWDELIVR"
 KEYS_MAGIC: Final = b"TWKEYS01"
 #: What the first page of a table begins with: magic, format, item_bytes, log_id.
 TABLE_HEADER: Final = struct.Struct("<8sIIQ")
-KEY_PARTITIONS: Final = 1_024
+KEY_PARTITIONS: Final = lib.TW_KEY_PARTITIONS
 HOLDERS: Final = 65_536
-MAX_TIME_MS: Final = 253_402_300_799_999
+MAX_TIME_MS: Final = lib.TW_MAX_TIME_MS
 
 
 class RecordType(IntEnum):
     """What a CommitLog record says. ``aux`` in its head is the topic's or group's number."""
 
-    MESSAGE = 1  #: a message was sent
+    MESSAGE = lib.TW_RECORD_MESSAGE  #: a message was sent
     PUT = 2  #: messages reached their topic
     LEASE = 3  #: messages were given to a subscriber of a group
     ACK = 4  #: a group acked messages
@@ -51,8 +56,8 @@ class RecordType(IntEnum):
     NACK = 9  #: messages were given back, to go on at a time
     TOPIC = 10  #: a topic, as it is from now on
     GROUP = 11
-    TRANSACTION = 12  #: whole records that hold together or not at all
-    MOVED = 13  #: a message that purging moved here, with all that is known of it
+    TRANSACTION = lib.TW_RECORD_TRANSACTION  #: whole records that hold together or not at all
+    MOVED = lib.TW_RECORD_MOVED  #: a message that purging moved here, with all that is known of it
     DOCUMENT = 14  #: a named document of the broker's, as it is from now on
     REDELIVER = 15  #: messages are to go on at a time, whatever became of them
     BASE = 16  #: the first record of a segment: everything small that holds at this point
@@ -64,42 +69,45 @@ class RecordType(IntEnum):
     RETURNED = 22  #: messages were given back that no handler had looked at: that delivery was no attempt
     RESERVED = 23  #: message numbers below this one are given already
     ADOPTED = 24  #: the next segments were written by others, and belong to the log from here on
-    FILL = 25  #: bytes that mean nothing
+    FILL = lib.TW_RECORD_FILL  #: bytes that mean nothing
     DROPPED = 26  #: messages that every group is done with, and that are kept elsewhere
     ANSWERED = (
         27  #: the answer to a request, or a part of it, so that a repetition is answered and not done again
     )
+    TRIM = 28  #: of a replicated log: what lies before a position is not needed any more
     GROUP_CHANGED = 29  #: a group was deleted, or begins anew somewhere else
     GROUP_SEEN = 30  #: when a group had its first subscriber, or lost its last one
-    END = 255  #: the log goes on in the next segment
+    END = lib.TW_RECORD_END  #: the log goes on in the next segment
 
 
 class MessageState(IntEnum):
-    NONE = 0
-    SCHEDULED = 1
-    READY = 2  #: in its topic
-    CANCELLED = 3
-    DAMAGED = 4
-    EXPIRED = 5
-    DROPPED = 6  #: no request sees it any more; it goes at the next purge
+    NONE = lib.TW_NONE
+    SCHEDULED = lib.TW_SCHEDULED
+    READY = lib.TW_READY  #: in its topic
+    CANCELLED = lib.TW_CANCELLED
+    DAMAGED = lib.TW_DAMAGED
+    EXPIRED = lib.TW_EXPIRED
+    DROPPED = lib.TW_DROPPED  #: no request sees it any more; it goes at the next purge
 
 
 class DeliveryState(IntEnum):
-    UNTOUCHED = 0
-    LEASED = 1
-    ACKED = 2
-    WAITING = 3  #: given back with a delay, or called for again
-    DEAD = 4
+    UNTOUCHED = lib.TW_UNTOUCHED
+    LEASED = lib.TW_LEASED
+    ACKED = lib.TW_ACKED
+    WAITING = lib.TW_WAITING  #: given back with a delay, or called for again
+    DEAD = lib.TW_DEAD
 
 
+#: A flag of a message: it has an ordering key.
+ORDERED: Final = lib.TW_ORDERED
 #: A flag of a delivery: its lease or wait has ended, and it stands in the chain of those that wait for redelivery.
-IN_RETRY: Final = 1
+IN_RETRY: Final = lib.TW_IN_RETRY
 #: Besides, it was given a time since it came there: its timer brings it.
-POSTPONED: Final = 16
+POSTPONED: Final = lib.TW_POSTPONED
 #: The group was done with it, and it is called for again.
-CALLED: Final = 32
+CALLED: Final = lib.TW_CALLED
 #: How messages are redelivered: their attempts count from 0 again; the group was done with them.
-RESET_ATTEMPTS, WERE_DONE = 1, 2
+RESET_ATTEMPTS, WERE_DONE = lib.TW_RESET_ATTEMPTS, lib.TW_WERE_DONE
 
 #: What a MESSAGE record begins with: the head of every record, and all that stands before the key.
 MESSAGE_HEAD = np.dtype(
@@ -119,36 +127,11 @@ MESSAGE_HEAD = np.dtype(
     ]
 )
 RECORD_HEAD = np.dtype([*MESSAGE_HEAD.descr[:5], ("aux", "<u4")])
-ROW = np.dtype(
-    [
-        ("position", "<u8"),
-        ("deliver_at_ms", "<i8"),
-        ("created_ms", "<i8"),
-        ("topic_seq", "<u8"),
-        ("topic_id", "<u2"),
-        ("flags", "<u2"),
-        ("key_hash", "<u4"),
-        ("record_bytes", "<u4"),
-        ("version", "<u2"),
-        ("state", "u1"),
-        ("priority", "u1"),
-    ]
-)
-RUN = np.dtype([("first", "<u8"), ("count", "<u4"), ("epoch", "<u4"), ("time_ms", "<i8")])
+ROW = dtype_of("tw_row")
+RUN = dtype_of("tw_run")
 Runs: TypeAlias = Array  #: of RUN
-ARRIVAL = np.dtype([("id", "<u8"), ("next", "<u8")])
-DELIVERY = np.dtype(
-    [
-        ("time_ms", "<i8"),
-        ("retry_next", "<u8"),
-        ("epoch", "<u4"),
-        ("base_epoch", "<u4"),
-        ("order_hash", "<u4"),
-        ("holder", "<u2"),
-        ("state", "u1"),
-        ("flags", "u1"),
-    ]
-)
+ARRIVAL = dtype_of("tw_arrival")
+DELIVERY = dtype_of("tw_delivery")
 PUT_HEAD = np.dtype([("tick_ms", "<i8"), ("first_seq", "<u8"), ("runs", "<u8")])
 TRANSACTION_ID_BYTES: Final = 16
 MARK_BODY_BYTES: Final = 8  # the durable position

@@ -90,7 +90,7 @@ def check_topic_settings(values: dict[str, object]) -> TopicSettings:
 
 
 def _explained(values: dict[str, object]) -> str:
-    """Which numbers are out of their limits, in the units of who gave them; empty: something else is wrong."""
+    """Which numbers are out of their limits, in the units in which they are given; empty: something else is wrong."""
     found = []
     for name, (low, high) in _LIMITS.items():
         value = values.get(name)

@@ -18,7 +18,8 @@ from timerlog.background import InThread, WaitDurable
 from timerlog.bulk.adopt import Adopter
 from timerlog.bulk.job import AdoptReport
 from timerlog.bulk.plan import Plans
-from timerlog.commitlog.log import SyncTicket
+from timerlog.commitlog.durability import SyncTicket
+from timerlog.commitlog.healing import Healer
 from timerlog.engine.change import Change
 from timerlog.engine.commit import Commit
 from timerlog.engine.dead_letters import DeadLetters
@@ -38,7 +39,9 @@ from timerlog.errors import DirectoryGone, DirectoryReadOnly, DiskFull, TooManyO
 from timerlog.files.disk import Disk, FileDisk
 from timerlog.files.held_space import Spare
 from timerlog.files.lock import DirectoryLock
-from timerlog.purge.purger import DropTicket, FreeTicket, Purger, PurgeReport
+from timerlog.files.replica_mark import refuse_replica
+from timerlog.purge.drop import Dropper, DropTicket, FreeTicket
+from timerlog.purge.purger import Purger, PurgeReport
 from timerlog.recovery.checkpoint import Checkpoints
 from timerlog.recovery.opening import Opened, RecoveryReport, open_directory
 from timerlog.services.batches import DueBatch, ReadyBatch
@@ -57,6 +60,15 @@ MIB = 1024 * 1024
 LEAST_BYTES = 5 * MIB
 
 
+def too_full(directory: Path, error: DiskFull) -> DiskFull:
+    """The same error, which says how much room a start needs."""
+    free_mib = shutil.disk_usage(directory).free / MIB
+    return DiskFull(
+        f"{error}: {free_mib:.1f} MiB are free for {directory}, and a start needs {LEAST_BYTES // MIB} MiB "
+        "beside what the directory has"
+    )
+
+
 class Store:
     """Use ``Store.open``."""
 
@@ -64,10 +76,12 @@ class Store:
     def open(cls, directory: Path, settings: StoreSettings, now_ms: int) -> Store:
         """Opens or creates a data directory and recovers what a crash left.
 
-        Raises ``DirectoryLocked``, ``DirectoryReadOnly``, ``DamagedLog``, ``UnsupportedFormat``, ``DiskFull``.
+        Raises ``DirectoryLocked``, ``DirectoryReadOnly``, ``ReplicaDirectory``, ``DamagedLog``, ``UnsupportedFormat``,
+        ``DiskFull``.
         """
         lock = DirectoryLock(directory)
         try:
+            refuse_replica(directory)
             store = cls._open(directory, FileDisk(directory), settings, now_ms, int.from_bytes(os.urandom(8)))
         except PermissionError as error:
             lock.release()
@@ -77,11 +91,7 @@ class Store:
             raise
         except DiskFull as error:
             lock.release()
-            free_mib = shutil.disk_usage(directory).free / MIB
-            raise DiskFull(
-                f"{error}: {free_mib:.1f} MiB are free for {directory}, and a start needs {LEAST_BYTES // MIB} MiB "
-                "beside what the directory has"
-            ) from error
+            raise too_full(directory, error) from error
         except BaseException:
             lock.release()
             raise
@@ -92,13 +102,24 @@ class Store:
     def _open(
         cls, directory: Path | None, disk: Disk, settings: StoreSettings, now_ms: int, log_id: int
     ) -> Store:
-        opened = open_directory(directory, disk, settings, now_ms, log_id)
+        return cls.of(open_directory(directory, disk, settings, now_ms, log_id), disk, settings, now_ms)
+
+    @classmethod
+    def of(
+        cls,
+        opened: Opened,
+        disk: Disk,
+        settings: StoreSettings,
+        now_ms: int,
+        healer: Healer | None = None,
+    ) -> Store:
+        """A store of what was opened, which it closes, also when this fails. ``healer``: where the log is a copy."""
         try:
             # What was due before its first tick is due at it: the wheel stands one tick before.
             tick_ms = min(opened.applier.tick_ms or now_ms, now_ms)
             wheel = TimerWheel(opened.tables.directory, tick_ms - 1, opened.reserve)
             try:
-                return cls(opened, wheel, disk, settings, now_ms)
+                return cls(opened, wheel, disk, settings, now_ms, healer)
             except BaseException:
                 wheel.close()
                 raise
@@ -108,9 +129,16 @@ class Store:
             raise
 
     def __init__(
-        self, opened: Opened, wheel: TimerWheel, disk: Disk, settings: StoreSettings, now_ms: int
+        self,
+        opened: Opened,
+        wheel: TimerWheel,
+        disk: Disk,
+        settings: StoreSettings,
+        now_ms: int,
+        healer: Healer | None = None,
     ) -> None:
         self._lock: DirectoryLock | None = None
+        self._genesis = opened.genesis
         self.disk, self.settings, self.recovery = disk, settings, opened.report
         self.log, self.tables, self.applier, self.wheel = opened.log, opened.tables, opened.applier, wheel
         self.spare, self.reserve = Spare(disk), opened.reserve
@@ -118,13 +146,13 @@ class Store:
         self.tables.native.max_body_bytes = settings.max_body_bytes
         self.tables.native.max_frame_bytes = settings.max_frame_bytes
         engine = Engine(
-            settings, self.log, self.tables, self.applier, wheel, reserve=self.reserve, spare=self.spare
+            settings, self.log, self.tables, self.applier, wheel, self.reserve, self.spare, healer
         )
         self._engine = engine
         self.writer = writer = LogWriter(engine)
         self.changes = engine.changes
         self.checkpoints = Checkpoints(
-            disk, self.log, self.tables, self.applier, wheel, self.reserve, self.spare, now_ms
+            disk, self.log, self.tables, self._tick_ms, self.reserve, self.spare, now_ms
         )
         self.fill_wheel = FillWheel(engine, writer)
         self.fill_wheel.fill()
@@ -151,7 +179,8 @@ class Store:
         self.dequeue_get_message = DequeueGetMessage(engine)
         self.dequeue_put_message = DequeuePutMessage(engine, writer, settle)
 
-        self.purger = Purger(engine, self.checkpoints, disk, lambda: not self.adopter.is_idle)
+        self.dropper = Dropper(self.log, self.tables, self.checkpoints, disk, self.reserve, self.spare)
+        self.purger = Purger(engine, self.dropper, lambda: not self.adopter.is_idle)
         self.adopter = Adopter(engine, disk, lambda: self.purger.is_running)
         self.bulk = Plans(engine, writer, topics)
 
@@ -192,7 +221,7 @@ class Store:
         self.log.flush()
         self.wheel.free_space()
         self.space.settle_reserve()
-        if self.purger.is_dropping or self.adopter.is_committing:
+        if self.dropper.is_dropping or self.adopter.is_committing:
             return  # the one writes a checkpoint itself, with the other the tables do not say yet what the log says
         if self.checkpoints.keep(now_ms, table_is_gone=self._engine.table_is_gone):
             self._engine.table_is_gone = False
@@ -205,8 +234,11 @@ class Store:
         if self.log.is_deleted():
             raise DirectoryGone("the segment of the CommitLog that is being written was deleted")
 
+    def _tick_ms(self) -> int:
+        return min(self.applier.tick_ms, self.wheel.tick_ms)
+
     def _base_payload(self) -> bytes:
-        return msgspec.msgpack.encode(capture(self.tables, self.applier.tick_ms))
+        return msgspec.msgpack.encode(capture(self.tables, self.applier.tick_ms, self._genesis))
 
     # -- in one go --
 
@@ -253,7 +285,7 @@ class Store:
                 with suppress(DiskFull):  # then the next start replays the end of the log
                     self.checkpoints.save(clean=True, durable=True)
         finally:
-            self.purger.close()
+            self.dropper.close()
             self.adopter.close()
             self.wheel.close()
             self.tables.close()
@@ -262,8 +294,8 @@ class Store:
                 self._lock.release()
 
     def forked(self) -> None:
-        """In a child of the process that has it open: the lock is the parent's, who gives it back also while the child
-        lives."""
+        """For a child of the process that opened the store: the lock stays the parent's, and ends with it also while
+        the child lives."""
         if self._lock is not None:
             self._lock.release()
 

@@ -53,6 +53,20 @@ class _Lib:
     TW_STOP_NEED_KEYS: int
     TW_STOP_NEED_REPLIES: int
     TW_STOP_NEED_DELIVERIES: int
+    TW_READ_END_OF_RANGE: int
+    TW_READ_ZEROS: int
+    TW_READ_BAD_LENGTH: int
+    TW_READ_BAD_CHECKSUM: int
+    TW_READ_END_RECORD: int
+    TW_READ_FULL: int
+    TW_IS_NOT_DUE: int
+    TW_IS_DUE: int
+    TW_IS_BROKEN: int
+    TW_ALREADY_ACKED: int
+    TW_STALE_RECEIPT: int
+    TW_NOT_FOUND: int
+    TW_NEVER_DELIVERED: int
+    TW_WAS_CANCELLED: int
     TW_IS_UNKNOWN: int
     TW_IS_SCHEDULED: int
     TW_IS_READY: int
@@ -72,6 +86,9 @@ class _Lib:
     TW_STRANDS: int
     TW_CROWDS: int
     TW_WORDS: int
+    TW_LEAD_0_MS: int
+    TW_LEAD_1_MS: int
+    TW_LEAD_2_MS: int
     TW_WHEEL_DAMAGED: int
     TW_WHEEL_BAD_TIME: int
     def tw_crc32c(self, data: Any, bytes: int, seed: int, /) -> int: ...
@@ -149,6 +166,7 @@ class _Lib:
     def tw_lookup(
         self, store: Any, ids: Any, versions: Any, n: int, now_ms: int, verdicts: Any, /
     ) -> int: ...
+    def tw_damaged(self, store: Any, ids: Any, n: int, damaged: Any, /) -> int: ...
     def tw_apply_put(self, store: Any, topic_id: int, first_seq: int, runs: Any, n: int, /) -> int: ...
     def tw_due_times(self, store: Any, ids: Any, n: int, due_ms: Any, /) -> None: ...
     def tw_count_lateness(
@@ -289,6 +307,7 @@ class _Lib:
     ) -> int: ...
     def tw_apply_moved(self, store: Any, position: int, need: Any, /) -> int: ...
     def tw_purge_count(self, store: Any, ids: Any, n: int, of_topics: Any, of_groups: Any, /) -> None: ...
+    def tw_purge_list(self, store: Any, from_: Any, to: int, capacity: int, ids: Any, /) -> int: ...
     def tw_apply_purged(self, store: Any, from_: int, to: int, /) -> int: ...
     def tw_purge_survey(
         self,
@@ -306,7 +325,6 @@ class _Lib:
     ) -> None: ...
     def tw_raise_first_seq(self, store: Any, topic_id: int, limit: int, /) -> int: ...
     def tw_raise_first_id(self, store: Any, limit: int, /) -> int: ...
-    def tw_wheel_bytes(self, /) -> int: ...
     def tw_wheel_init(self, wheel: Any, tick: int, /) -> None: ...
     def tw_wheel_room(self, wheel: Any, log_capacity: int, /) -> int: ...
     def tw_wheel_link(

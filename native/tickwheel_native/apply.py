@@ -24,7 +24,7 @@ def dead(store: Store, group_id: int, of: Runs) -> int:
 
 
 def nack(store: Store, group_id: int, of: Runs) -> int:
-    """No one holds them any more; they go on at the runs' time."""
+    """Leases and waits end; the messages are delivered again from the runs' time on."""
     return lib.tw_apply_nack(store, group_id, runs(of), len(of))
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from tickwheel_native._native import ffi, lib
 from tickwheel_native.arrays import (
     Int64s,
     Store,
     UInt8s,
+    UInt16s,
     UInt32s,
     UInt64s,
     int64s,
@@ -17,6 +21,38 @@ from tickwheel_native.arrays import (
     uint64s,
 )
 from tickwheel_native.memory import Address
+
+#: The data and the bounds of a text a message: ``data[at[i]:at[i + 1]]``.
+Texts: TypeAlias = tuple[Int64s, UInt8s]
+
+
+class Columns:
+    """A ``tw_bulk``, and the arrays to which it points. ``None``: no message has one."""
+
+    def __init__(
+        self, created_ms: int, topic_ids: UInt16s, deliver_at_ms: Int64s, priorities: UInt8s,
+        *, keys: Texts | None, headers: Texts | None, orders: Texts | None, bodies: Texts,
+    ) -> None:  # fmt: skip
+        self.pointer = bulk = ffi.new("tw_bulk *")
+        self._arrays: list[npt.NDArray[Any]] = []
+        bulk.created_ms = created_ms
+        bulk.topic_ids = self._kept("uint16_t *", topic_ids)
+        bulk.deliver_at_ms = self._kept("int64_t *", deliver_at_ms)
+        bulk.priorities = self._kept("uint8_t *", priorities)
+        bulk.key_at, bulk.keys = self._kept_texts(keys)
+        bulk.headers_at, bulk.headers = self._kept_texts(headers)
+        bulk.order_at, bulk.orders = self._kept_texts(orders)
+        bulk.body_at, bulk.bodies = self._kept_texts(bodies)
+
+    def _kept(self, kind: str, array: npt.NDArray[Any]) -> Any:
+        assert array.flags.c_contiguous
+        self._arrays.append(array)
+        return ffi.cast(kind, array.ctypes.data)
+
+    def _kept_texts(self, texts: Texts | None) -> tuple[Any, Any]:
+        if texts is None:
+            return ffi.NULL, ffi.NULL
+        return self._kept("int64_t *", texts[0]), self._kept("uint8_t *", texts[1])
 
 
 class Checked(NamedTuple):
@@ -41,16 +77,18 @@ def take_in(store: Store, base: Address) -> None:
     store.foreign = ffi.cast("const uint8_t *", base)
 
 
-def build(columns: Any, order: UInt32s, first_id: int, into: UInt8s, room_bytes: int) -> tuple[int, int]:
-    """Writes records of messages in an order, of a ``tw_bulk``, as many as fit: (how many, their bytes)."""
+def build(columns: Columns, order: UInt32s, first_id: int, into: UInt8s, room_bytes: int) -> tuple[int, int]:
+    """Writes records of messages in an order, as many as fit: (how many, their bytes)."""
     written = ffi.new("uint64_t *")
     target = uint8s(into), min(room_bytes, len(into)), written
-    return lib.tw_bulk_build(columns, uint32s(order), len(order), first_id, *target), int(written[0])
+    return lib.tw_bulk_build(columns.pointer, uint32s(order), len(order), first_id, *target), int(written[0])
 
 
-def hash_texts(at: Int64s, data: UInt8s, hashes: UInt32s) -> None:
-    """By which a topic with shards spreads its messages; 0 where there is no text."""
+def hash_texts(at: Int64s, data: UInt8s) -> UInt32s:
+    """The hash of each text, by which a topic with shards spreads its messages; 0 where there is no text."""
+    hashes = np.empty(len(at) - 1, np.uint32)
     lib.tw_bulk_hash(int64s(at), uint8s(data), len(hashes), uint32s(hashes))
+    return hashes
 
 
 def check(store: Store, start: int, end: int, first_id: int, end_id: int, limit: int) -> Checked:

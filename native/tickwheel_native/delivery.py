@@ -22,6 +22,9 @@ from tickwheel_native.arrays import runs as runs_pointer
 #: What ``select`` needs, besides rows up to a number.
 NEED_ORDERS: Final = lib.TW_NEED_ORDERS
 NEED_MORE_TIME: Final = lib.TW_NEED_MORE_TIME
+#: Verdicts of ``lookup``, besides that a message is not due (any more).
+DUE: Final = lib.TW_IS_DUE
+DAMAGED: Final = lib.TW_IS_BROKEN
 
 
 class Selected(NamedTuple):
@@ -44,8 +47,13 @@ def runs(values: UInt64s, epochs: UInt32s | None, times: Int64s | None, into: Ru
 
 
 def lookup(store: Store, ids: UInt64s, versions: UInt32s, now_ms: int, verdicts: UInt8s) -> int:
-    """Verdicts: 1 due for its topic, 0 not (any more), 2 damaged. Returns how many are due."""
+    """Whether messages are due for their topics: DUE, DAMAGED or 0. Returns how many are due."""
     return lib.tw_lookup(store, uint64s(ids), uint32s(versions), len(ids), now_ms, uint8s(verdicts))
+
+
+def damaged(store: Store, ids: UInt64s, into: UInt64s) -> int:
+    """Writes those of some messages whose record in the log does not match its checksum; returns how many."""
+    return lib.tw_damaged(store, uint64s(ids), len(ids), uint64s(into))
 
 
 def due_times(store: Store, ids: UInt64s, due_ms: Int64s) -> None:
@@ -136,7 +144,7 @@ def expire(
 
 
 def requeue(store: Store, group_id: int, seqs: UInt64s) -> None:
-    """Moves messages to the retry chain without a question."""
+    """Moves messages to the retry chain, whatever state they are in."""
     lib.tw_requeue(store, group_id, uint64s(seqs), len(seqs))
 
 

@@ -36,3 +36,10 @@ def send_check(
 def only_to(store: Store, allowed: UInt8s | None) -> None:
     """By topic: whether messages may be sent to it; None: to all. The array must stay."""
     store.may_send = ffi.NULL if allowed is None else ffi.cast("uint8_t *", allowed.ctypes.data)
+
+
+def without(store: Store, leaving: UInt64s | None) -> None:
+    """The keys of these messages, whose numbers are in order, are free until it is called with None. The array must
+    stay."""
+    store.leaving = ffi.NULL if leaving is None else uint64s(leaving)
+    store.leaving_count = 0 if leaving is None else len(leaving)

@@ -14,6 +14,7 @@ Counts: TypeAlias = Any
 #: What ``replay`` returns when it needs room.
 NEED_ROWS: Final = lib.TW_STOP_NEED_ROWS
 NEED_DELIVERIES: Final = lib.TW_STOP_NEED_DELIVERIES
+NEED_KEYS: Final = lib.TW_STOP_NEED_KEYS
 
 
 class Replayed(NamedTuple):

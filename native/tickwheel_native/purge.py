@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from tickwheel_native._native import ffi, lib
 from tickwheel_native.arrays import Store, UInt64s, uint64s
 
 NEED_DISK: Final = lib.TW_STOP_NEED_DISK
+_LISTED: Final = 4_096
 
 
 class Plan(NamedTuple):
@@ -52,6 +56,15 @@ def count(store: Store, ids: UInt64s, of_topics: UInt64s, of_groups: UInt64s) ->
     """What messages have added to the counters of their topics (messages, cancelled) and groups (acked, dead,
     deliveries)."""
     lib.tw_purge_count(store, uint64s(ids), len(ids), uint64s(of_topics), uint64s(of_groups))
+
+
+def listed(store: Store, start: int, end: int) -> Iterator[UInt64s]:
+    """The messages whose records still lie between two positions, some at a time."""
+    at = ffi.new("uint64_t *", start)
+    while at[0] < end:
+        ids = np.empty(_LISTED, np.uint64)
+        found = lib.tw_purge_list(store, at, end, len(ids), uint64s(ids))
+        yield ids[:found]
 
 
 def raise_first_seq(store: Store, topic_id: int, limit: int) -> bool:

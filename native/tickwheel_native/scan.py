@@ -11,7 +11,7 @@ from tickwheel_native._native import ffi, lib
 from tickwheel_native.memory import Address
 
 #: Why a scan stops besides what ``log.verify`` says: there is no room for more positions.
-FULL: Final = 5
+FULL: Final = lib.TW_READ_FULL
 
 
 def _numbers(values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> Any:

@@ -58,6 +58,8 @@ class Claims:
     @property
     def _is_in_time(self) -> bool:
         """Whether every renewal arrives before its lease ends."""
+        if self._scene.is_shared and not self._scene.is_calm:
+            return False  # an append may take any time
         profile, faults = self._scene.profile, self._scene.network.faults
         one_way_s = faults.delay_s + (_SLOW_PIECE_S if faults.slow_piece else 0.0)
         is_slow = profile.slow_sync and not self._scene.is_calm
@@ -75,7 +77,7 @@ class Claims:
         self._claims.pop((message.token, group), None)
 
     def leased(self, lease: Lease, message: Message) -> None:
-        """It leaves the broker for somebody."""
+        """It leaves the broker for a consumer."""
         key = lease.token, lease.group
         claim, before = self._claims.get(key), self._leases.get(key)
         now = self._now()

@@ -6,7 +6,7 @@ from tickwheel_broker.clock import Alarm, SleepAlarm, TrioClock
 
 
 class WallClock(TrioClock):
-    """Starts at `start_ms`. Whoever sleeps until a time is woken when the clock is set, as by a timerfd."""
+    """Starts at `start_ms`. A task that sleeps until a time is woken when the clock is set, as by a timerfd."""
 
     def __init__(self, start_ms: int) -> None:
         super().__init__(start_ms)
@@ -23,7 +23,7 @@ class WallClock(TrioClock):
         return now_ms
 
     def jump(self, by_ms: int) -> None:
-        """Somebody sets the clock."""
+        """The clock is set."""
         self.now_ms()
         self.jumps += 1
         self._set_by_ms += by_ms

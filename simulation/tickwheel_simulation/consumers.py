@@ -31,10 +31,12 @@ class Consumer:
 
     def __init__(self, world: World, topic: str, group: str, number: int) -> None:
         self._world = world
-        self.topic = self._topic = topic
-        self.group = self._group = group
+        self.topic = topic
+        self.group = group
         self._rng: random.Random = world.random(f"consumer/{topic}/{group}/{number}")
         self._slowness: random.Random = world.random(f"slowness/{topic}/{group}/{number}")
+        self._giving: random.Random = world.random(f"giving/{topic}/{group}/{number}")
+        self._fetching: random.Random = world.random(f"fetching/{topic}/{group}/{number}")
         self._name = f"{topic}/{group}/{number}"
 
     async def run(self) -> None:
@@ -45,16 +47,16 @@ class Consumer:
                 async with self._world.client(self._rng) as client:
                     while self._world.profile.cancels and self._rng.random() < 0.5:
                         await self._change_mind(client)
-                    await self._subscribe(client)
+                    await (self._fetch if self._fetching.random() < 0.3 else self._subscribe)(client)
             except TickwheelError as error:
                 check_error(self._world, error, since_s)
                 await trio.sleep(self._rng.random() * 2)
 
     async def _change_mind(self, client: Client) -> None:
-        """Somebody subscribes and leaves, and is cancelled on the way."""
+        """A client subscribes and leaves, and is cancelled on the way."""
 
         async def come_and_go() -> None:
-            async with client.subscribe(self._topic, self._group):
+            async with client.subscribe(self.topic, self.group):
                 pass
 
         if await self._world.cancels.run(self._rng, come_and_go):
@@ -65,7 +67,7 @@ class Consumer:
         rng, profile = self._rng, self._world.profile
         credit = rng.choice((1, 10, 200))
         async with client.subscribe(
-            self._topic, self._group, credit=credit, batch=rng.choice((1, 7, 100))
+            self.topic, self.group, credit=credit, batch=rng.choice((1, 7, 100))
         ) as subscription:
             while self._world.is_calm or rng.random() > profile.leave:
                 batch = await subscription.receive_batch(timeout=20)
@@ -77,23 +79,42 @@ class Consumer:
                 self._world.trace("leave", self._name)
                 raise _Abandon
 
-    async def _handle(self, client: Client, delivered: Any) -> None:
+    async def _fetch(self, client: Client) -> None:
+        """The same without a subscription: what is fetched is not renewed, and stays leased when the client goes."""
+        rng, world = self._fetching, self._world
+        while world.is_calm or rng.random() > world.profile.leave:
+            wait = timedelta(seconds=rng.choice((0, 1, 20)))
+            fetched = await client.fetch(self.topic, self.group, count=rng.choice((1, 7, 100)), wait=wait)
+            if not fetched and not wait:
+                await trio.sleep(rng.random() * 2)
+            elif fetched and not world.is_calm and rng.random() < 0.1:
+                results = await fetched.give_back()
+                world.trace("gave back", self._name, *zip(fetched.ids, results, strict=True))
+                world.count("fetched and given back")
+            else:
+                world.count("fetched", len(fetched))
+                for delivered in fetched:
+                    await self._handle(None, delivered)
+
+    async def _handle(self, client: Client | None, delivered: Any) -> None:
+        """`client`: what renews the lease meanwhile, if anything does."""
         world = self._world
         token = world.token_of(delivered.body)
         message = world.oracle.messages.get(token)
         world.trace("got", self._name, token, delivered.epoch)
         if message is None:
             raise Violation(f"{self._name} got {token}, which nobody sent")
-        if self._topic == _DEAD:
+        if self.topic == _DEAD:
             await delivered.ack()
             return
         if message.id != delivered.id:
             raise Violation(f"{token} has the id {message.id}, and came as {delivered.id}")
-        world.claims.begin(client, message, self._group, delivered.epoch)
+        if client is not None:
+            world.claims.begin(client, message, self.group, delivered.epoch)
         try:
             await self._work(delivered, message)
         finally:
-            world.claims.end(message, self._group)
+            world.claims.end(message, self.group)
 
     async def _work(self, delivered: Any, message: Message) -> None:
         world, rng, profile = self._world, self._rng, self._world.profile
@@ -115,40 +136,47 @@ class Consumer:
     async def _ack(self, delivered: Any, message: Message) -> None:
         world, epoch = self._world, delivered.epoch
         since_s = trio.current_time()
-        world.claims.end(message, self._group)
-        world.oracle.acking(message, self._group, epoch)
+        world.claims.end(message, self.group)
+        world.oracle.acking(message, self.group, epoch)
         confirm = world.is_calm or self._rng.random() < 0.5
         try:
             await delivered.ack(confirm=confirm)
         except AckRefused as error:
             code = error.refused.get(delivered.id, error.code)
             world.trace("ack refused", self._name, message.token, epoch, code)
-            world.oracle.ack_refused(message, self._group, epoch, code)
+            world.oracle.ack_refused(message, self.group, epoch, code)
         except DiskFull as error:
             check_error(world, error, since_s)
         else:
             if confirm:
                 world.trace("acked", self._name, message.token, epoch)
-                world.oracle.acked(message, self._group, epoch)
+                world.oracle.acked(message, self.group, epoch)
 
     async def _nack(self, delivered: Any, message: Message) -> None:
         delay = self._rng.choice((None, timedelta(0), timedelta(seconds=self._rng.random() * 5)))
-        calls = self._world.oracle.nacking(message, self._group, delivered.epoch)
-        self._world.claims.end(message, self._group)
-        result = await delivered.nack(delay, error="simulated")
-        self._world.oracle.nack_answered(message, self._group, delivered.epoch, calls, result)
+        calls = self._world.oracle.nacking(message, self.group, delivered.epoch)
+        self._world.claims.end(message, self.group)
+        how = self._giving.random()
+        if how < 0.2:
+            result = await delivered.nack(delay, uncounted=True)
+        elif how < 0.4 and self.topic == MORTAL:
+            self._world.oracle.giving_up(message, self.group)
+            result = await delivered.nack(error="simulated", give_up=True)
+        else:
+            result = await delivered.nack(delay, error="simulated")
+        self._world.oracle.nack_answered(message, self.group, delivered.epoch, calls, result)
         self._world.trace("nacked", self._name, message.token, delivered.epoch, result)
 
     async def _extend(self, delivered: Any, message: Message) -> None:
         world = self._world
         duration_ms = self._rng.randint(100, 20_000)
-        world.claims.end(message, self._group)  # which may be shorter than it had it
-        from_ms, jumps = world.clock.now_ms(), world.clock.jumps
-        world.oracle.extending(message, self._group, delivered.epoch, from_ms + duration_ms)
+        world.claims.end(message, self.group)  # which may be shorter than it had it
+        from_ms, jumps = world.clock.now_ms() - world.clock_lag_ms, world.clock.jumps
+        world.oracle.extending(message, self.group, delivered.epoch, from_ms + duration_ms)
         result = await delivered.extend(timedelta(milliseconds=duration_ms))
         world.trace("extended", self._name, message.token, delivered.epoch, result)
         if result == "extended" and world.clock.jumps == jumps:
-            world.oracle.extended(message, self._group, delivered.epoch, from_ms + duration_ms, from_ms)
+            world.oracle.extended(message, self.group, delivered.epoch, from_ms + duration_ms, from_ms)
 
 
 class _Abandon(TickwheelError):

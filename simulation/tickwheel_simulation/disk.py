@@ -172,6 +172,8 @@ class Disk:
     synced_segments: dict[int, Inode] = field(default_factory=dict)
     synced_files: dict[str, SmallFile] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    forgiven: dict[str, int] = field(default_factory=dict)
+    """How many faults of a kind have been an excuse."""
 
     def allocate(self, count_bytes: int) -> bool:
         """Takes so many bytes of blocks. False: there are not so many."""

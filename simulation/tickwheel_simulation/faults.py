@@ -37,6 +37,46 @@ class Faults:
             if rate:
                 nursery.start_soon(self._again_and_again, rate, fault)
 
+        cluster = self._world.cluster
+        if cluster is not None:
+            for rate, fault in (
+                (cluster.profile.leader_changes, self._change_leader),
+                (cluster.profile.line_cuts, self._cut_line),
+                (cluster.profile.stops, self._stop_process),
+            ):
+                if rate:
+                    nursery.start_soon(self._again_and_again, rate, fault)
+
+    async def _change_leader(self) -> None:
+        assert self._world.cluster is not None
+        self._world.note("leader change")
+        self._world.cluster.partition.change_leader(self._rng.random() * 3)
+
+    async def _cut_line(self) -> None:
+        assert self._world.cluster is not None
+        member = self._world.cluster.one()
+        assert member.line is not None
+        self._world.cluster.partition.count("line cuts")
+        member.note("line cut")
+        member.line.is_cut = True
+        try:
+            await trio.sleep(self._rng.random() * 8)
+        finally:
+            member.line.is_cut = False
+
+    async def _stop_process(self) -> None:
+        """It is stopped for seconds, and then goes on as if nothing had happened."""
+        assert self._world.cluster is not None
+        cluster, member = self._world.cluster, self._world.cluster.one()
+        cluster.partition.count("stopped processes")
+        member.note("SIGSTOP")
+        cluster.stops.stop(member)
+        try:
+            await trio.sleep(self._rng.random() * 8)
+        finally:
+            member.note("SIGCONT")
+            cluster.stops.go_on(member)
+
     async def _again_and_again(self, rate: float, fault: object) -> None:
         while True:
             await trio.sleep(self._rng.expovariate(rate / _RATE_S))
@@ -44,36 +84,38 @@ class Faults:
             await fault()
 
     async def _kill(self) -> None:
-        self._world.machine.kill(power=False)
+        self._world.machine.one().kill(power=False)
 
     async def _lose_power(self) -> None:
-        self._world.machine.kill(power=True)
+        self._world.machine.one().kill(power=True)
 
     async def _kill_in_call(self) -> None:
         """In the middle of whatever the broker does some calls to the disk later, also while it starts."""
-        self._world.machine.disk.faults.kill_in = self._rng.choice((1, 2, 3, 7, 30))
+        self._world.machine.one().disk.faults.kill_in = self._rng.choice((1, 2, 3, 7, 30))
 
     async def _stop(self) -> None:
-        await self._world.machine.stop()
+        machine = self._world.machine.one()
+        await machine.stop()
         await trio.sleep(self._rng.random() * 5)
-        await self._world.machine.start()
+        await machine.start()
 
     async def _fail_sync(self) -> None:
-        self._world.machine.disk.faults.sync_fails = True
+        self._world.machine.one().disk.faults.sync_fails = True
 
     async def _fail_write(self) -> None:
-        self._world.machine.disk.faults.write_fails = True
+        self._world.machine.one().disk.faults.write_fails = True
 
     async def _fail_read(self) -> None:
-        self._world.machine.disk.faults.read_fails = True
+        self._world.machine.one().disk.faults.read_fails = True
 
     async def _fill_disk(self) -> None:
-        if self._world.machine.disk.free_bytes < NO_LIMIT:
+        disk = self._world.machine.one().disk
+        if disk.free_bytes < NO_LIMIT:
             return
         self._world.note("disk full")
-        self._world.fill_disk(self._rng.choice((0, 4_096, 1 << 18)))
+        self._world.fill_disk(disk, self._rng.choice((0, 4_096, 1 << 18)))
         await trio.sleep(self._rng.random() * 40)
-        self._world.empty_disk()
+        self._world.empty_disks()
         self._world.note("disk free")
 
     async def _cut(self) -> None:

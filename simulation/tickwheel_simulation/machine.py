@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,27 @@ from unittest import mock
 
 import trio
 
+from tickwheel.protocol.frames import HEADER_BYTES
+from tickwheel_broker.background.queries import Queries
 from tickwheel_broker.broker import Broker
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.daemon import Running, serve_broker, store_settings
-from tickwheel_broker.group_commit import InPlace, SyncFailed
+from tickwheel_broker.group_commit import Committer, InPlace, SyncFailed
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_native import memory
 from tickwheel_simulation.claims import Claims
+from tickwheel_simulation.clock import WallClock
+from tickwheel_simulation.cluster.processes import HERE
 from tickwheel_simulation.disk import NO_LIMIT, Disk, Killed, View
+from tickwheel_simulation.network import MemoryListener
 from tickwheel_simulation.oracle import Violation
 from tickwheel_simulation.scene import Scene
 from tickwheel_simulation.tap import tap, tapped_put
 from timerlog.errors import DamagedLog, DiskFull, StoreError
 from timerlog.files import mapped_file as region
+from timerlog.files.disk import LOG_FOLDER, segment_path
 from timerlog.files.holes import Holes
+from timerlog.query.worker import Job, run_job
 from timerlog.recovery import checkpoint as checkpoints
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
@@ -62,14 +69,13 @@ class DiskThread(InPlace):
 
 
 class FullDiskMemory:
-    """`tickwheel_native.memory`, but that blocks of tables are taken from the simulated disk."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    """`tickwheel_native.memory`, but that blocks of tables are taken from the simulated disk of the machine on which
+    that is done."""
 
     def allocate(self, fd: int, start: int, count_bytes: int) -> int:
         """See `native/memory.h`."""
-        view = self._machine.view
+        machine = _here()
+        view = machine.view if machine is not None else None
         if view is None:
             return memory.allocate(fd, start, count_bytes)
         return view.allocate_table(fd, start, count_bytes)
@@ -78,26 +84,80 @@ class FullDiskMemory:
         return getattr(memory, name)
 
 
+def _here() -> Machine | None:
+    machine = HERE.get()
+    return machine if isinstance(machine, Machine) else None
+
+
+def _boot_id() -> str:
+    machine = _here()
+    return machine.boot_id if machine is not None else "elsewhere"
+
+
+def _is_dead_here() -> bool:
+    machine = _here()
+    return machine is not None and machine.is_dead
+
+
+async def _run_job(queries: Queries, job: Job) -> bytes:
+    """`Queries._run_process`, without a process: no other program may run beside a simulation."""
+    machine = _here()
+    assert machine is not None
+    await trio.lowlevel.checkpoint()
+    with machine.log_in_files():
+        frame = run_job(job)
+    return frame[: HEADER_BYTES + int.from_bytes(frame[:4], "little")]
+
+
+@contextmanager
+def installed(scene: Scene) -> Iterator[None]:
+    """Inside, tables and checkpoints ask the simulated machine that they are on instead of the real one."""
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(region, "memory", FullDiskMemory()))
+        patches.enter_context(mock.patch.object(checkpoints, "boot_id", _boot_id))
+        patches.enter_context(
+            mock.patch.object(Outgoing, "put", tapped_put(Outgoing.put, scene, _is_dead_here))
+        )
+        patches.enter_context(mock.patch.object(Queries, "_run_process", _run_job))
+        yield
+
+
 class Machine:
     """Holds the disk and the derived tables; runs one broker at a time."""
 
-    def __init__(self, scene: Scene, claims: Claims, settings: Settings) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        claims: Claims,
+        settings: Settings,
+        disk: Disk,
+        clock: WallClock,
+        name: str = "machine",
+    ) -> None:
         self.scene = scene
+        self.name = name
+        self.clock = clock
         self._claims = claims
         self.settings = settings
-        self.disk = scene.disk
+        self.disk = disk
         self.view: View | None = None
         self.died = trio.Event()
         self.broker: Broker | None = None
         self.is_wanted = True
-        self._rng: random.Random = scene.random("machine")
+        self.clock_is_behind_ms = 0
+        """Against that of the machine whose clock is furthest."""
+        self.life = 0
+        """The number of the broker that runs, or ran last: no other one has it."""
+        self._rng: random.Random = scene.random(name)
         shared = Path("/dev/shm")
         self._root = Path(tempfile.mkdtemp(prefix="tickwheel-sim-", dir=shared if shared.is_dir() else None))
         self._boot = 0
         self._number = 0
         self._tables = self._next_directory()
         self._snapshot: Path | None = None
+        self._store: Store | None = None
         self._running: Running | None = None
+        self._listener: MemoryListener | None = None
         self._scope: trio.CancelScope | None = None
         self.state: str | None = None
         """Of the store, after it was stopped in order."""
@@ -109,23 +169,14 @@ class Machine:
 
     # -- life --
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        """Inside, tables and checkpoints ask this machine instead of the real one."""
-        with ExitStack() as patches:
-            patches.enter_context(mock.patch.object(region, "memory", FullDiskMemory(self)))
-            patches.enter_context(mock.patch.object(checkpoints, "boot_id", self._boot_id))
-            patches.enter_context(
-                mock.patch.object(Outgoing, "put", tapped_put(Outgoing.put, self.scene, lambda: self.is_dead))
-            )
-            patches.callback(self._close)
-            yield
-
-    def _boot_id(self) -> str:
+    @property
+    def boot_id(self) -> str:
+        """It is another one after the machine has lost its power."""
         return f"boot {self._boot}"
 
     async def run(self) -> None:
         """Starts a broker whenever one is wanted and none runs."""
+        HERE.set(self)
         while True:
             while not self.is_wanted:
                 self._is_wanted_again = trio.Event()
@@ -149,43 +200,67 @@ class Machine:
         while self.view is not None:
             await trio.sleep(0.1)
 
+    def one(self) -> Machine:
+        """One to which something is done."""
+        return self
+
+    def calm_down(self) -> None:
+        """No more faults."""
+
     def kill(self, *, power: bool) -> None:
         """Ends the process now; `power`: with the whole machine."""
         if self.view is None or self.view.is_dead:
             return
-        self.scene.note("power loss" if power else "kill")
+        self.note("power loss" if power else "kill")
         self.scene.count("power losses" if power else "kills")
         self._power_lost |= power
         self._take_snapshot()
         self.view.is_dead = True
         self.disk.faults.kill_in = 0
-        self.scene.network.cut_all()
+        self._disconnect()
         self.died.set()
         if self._scope is not None:
             self._scope.cancel()
 
     async def _live(self) -> None:
-        self.scene.lives += 1
         self.died = trio.Event()
         self.view = view = View(self.disk, self._killed_in_call)
-        is_clean = False
-        store: Store | None = None
+        self._store, is_clean = None, False
         try:
-            store = self._open(view)
-            is_clean = await self._serve(store, view)
+            is_clean = await self._work(view)
         except* Killed:
-            self.scene.note("killed in a call")
+            self.note("killed in a call")
         except* (StoreError, OSError, SyncFailed) as group:
             self._failed(group)
         finally:
-            self._end(store, view, is_clean)
+            self._end(self._store, view, is_clean)
+
+    async def _work(self, view: View) -> bool:
+        """Until the process ends; whether it did so in order."""
+        self._begin_life()
+        store = self._store = self._open(view)
+        with trio.CancelScope() as self._scope:
+            await self._serve(store, view)
+        if view.is_dead:
+            return False
+        self.state = store.look.state_hash()
+        self.scene.oracle.stopped_in_order()
+        return True
+
+    def _begin_life(self) -> None:
+        self.scene.lives += 1
+        self.life = self.scene.lives
+
+    def note(self, what: str, **details: object) -> None:
+        """For the trace."""
+        self.scene.note(what, **details)
 
     def _open(self, view: View) -> Store:
         self._check_replay_before(view)
-        self.scene.clock.forget_step_back()
+        self.clock.forget_step_back()
         Holes.are_read_only = True  # a write to disk space that was given back ends the process
-        store = Store._open(self._tables, view, self.store_settings, self.scene.clock.now_ms(), LOG_ID)
-        self.scene.note("started", **self._recovered(store))
+        store = Store._open(self._tables, view, self.store_settings, self.clock.now_ms(), LOG_ID)
+        self.note("started", **self._recovered(store))
         self._check_state(store)
         return store
 
@@ -199,37 +274,51 @@ class Machine:
             "torn": report.torn_tail_bytes,
         }
 
-    async def _serve(self, store: Store, view: View) -> bool:
-        tap(store, self.scene, self._claims, lambda: self.is_dead)
-        with trio.CancelScope() as self._scope:
-            async with trio.open_nursery() as nursery:
-                broker = Broker(self.settings, store, self.scene.clock, DiskThread(self, view), nursery)
-                self.broker = broker
-                listener = self.scene.network.listen()
-                self._running = running = Running([listener.url], self.settings)
-                await serve_broker(broker, [listener], None, running, nursery)
-                nursery.cancel_scope.cancel()
-        if view.is_dead:
-            return False
-        self.state = store.look.state_hash()
-        self.scene.oracle.stopped_in_order()
-        return True
+    async def _serve(
+        self,
+        store: Store,
+        view: View,
+        committer: Committer | None = None,
+        until: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Until it is stopped, or `until` returns."""
+        tap(store, self.scene, self._claims, self.life, self.clock_is_behind_ms, lambda: self.is_dead)
+        async with trio.open_nursery() as nursery:
+            broker = Broker(
+                self.settings, store, self.clock, DiskThread(self, view), nursery, committer=committer
+            )
+            self.broker = broker
+            listener = self._listener = self.scene.network.listen()
+            self._running = running = Running([listener.url], self.settings)
+            if until is not None:
+                nursery.start_soon(self._stop_after, until, running)
+            await serve_broker(broker, [listener], None, running, nursery)
+            nursery.cancel_scope.cancel()
+
+    @staticmethod
+    async def _stop_after(until: Callable[[], Awaitable[None]], running: Running) -> None:
+        await until()
+        running.stop()
+
+    def _disconnect(self) -> None:
+        if self._listener is not None:
+            self.scene.network.gone(self._listener)
 
     def _failed(self, group: BaseExceptionGroup[BaseException]) -> None:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        self.scene.note("broker failed", error=f"{type(error).__name__}: {error}")
-        if isinstance(error, DamagedLog) or not self.scene.may_fail(error):
+        self.note("broker failed", error=f"{type(error).__name__}: {error}")
+        if isinstance(error, DamagedLog) or not self.scene.may_fail(error, self.disk):
             raise Violation(f"the broker ended: {type(error).__name__}: {error}") from error
         if not isinstance(error, DiskFull):
-            # After a failed sync nobody knows what is on the disk; the machine is started anew.
+            # After a failed sync it is not known what is on the disk; the machine is started anew.
             self._power_lost = True
 
     def _end(self, store: Store | None, view: View, is_clean: bool) -> None:
         self._running = self.broker = None
         self._scope = None
-        self.scene.network.cut_all()
+        self._disconnect()
         if store is not None:
             try:
                 store.close(clean=is_clean and not view.is_dead)
@@ -237,11 +326,11 @@ class Machine:
                 is_clean = False
             except (StoreError, OSError) as error:
                 is_clean = False
-                if not self.scene.may_fail(error):
+                if not self.scene.may_fail(error, self.disk):
                     raise Violation(f"stopping failed: {type(error).__name__}: {error}") from error
         view.is_dead = True
         self.view = None
-        self.scene.oracle.ended()
+        self._ended()
         self._settle_tables()
         if not is_clean:
             self.state = None
@@ -251,6 +340,9 @@ class Machine:
             self._lose_power()
         if is_clean:
             self.scene.count("clean stops")
+
+    def _ended(self) -> None:
+        self.scene.oracle.ended()
 
     def _lose_power(self) -> None:
         self._boot += 1
@@ -268,7 +360,7 @@ class Machine:
             self._power_lost = True
             self.scene.count("power losses")
         self._take_snapshot()
-        self.scene.network.cut_all()
+        self._disconnect()
         self.died.set()
 
     def _take_snapshot(self) -> None:
@@ -286,10 +378,21 @@ class Machine:
             self._tables, self._snapshot = self._snapshot, None
 
     def _spoil_tables(self) -> None:
-        """Nobody knows what of the tables the system had written."""
+        """It is not known what of the tables the system had written."""
         for path in sorted(self._tables.rglob("*")):
             if path.is_file() and self._rng.random() < 0.5:
                 path.write_bytes(self._rng.randbytes(self._rng.randint(0, 8_192)))
+
+    @contextmanager
+    def log_in_files(self) -> Iterator[None]:
+        """Inside, the log lies beside the tables, for those who read a data directory."""
+        (self._tables / LOG_FOLDER).mkdir()
+        for base, inode in self.disk.segments.items():
+            segment_path(self._tables, base).symlink_to(f"/proc/self/fd/{inode.fd}")
+        try:
+            yield
+        finally:
+            shutil.rmtree(self._tables / LOG_FOLDER)
 
     def _next_directory(self) -> Path:
         self._number += 1
@@ -297,7 +400,8 @@ class Machine:
         path.mkdir()
         return path
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """At the end of the run."""
         self.disk.close()
         shutil.rmtree(self._root, ignore_errors=True)
 
@@ -312,7 +416,7 @@ class Machine:
         if is_disturbed or self._rng.random() > self.scene.replays or not self.disk.segments:
             return
         self.view = None
-        self._replayed = replayed_state(self.disk, self.store_settings, self.scene.clock.now_ms())
+        self._replayed = replayed_state(self.disk, self.store_settings, self.clock.now_ms())
         if self._replayed is not None and self._was_stopped:
             self._check_rot(self._replayed)
         self.view = view
@@ -327,7 +431,7 @@ class Machine:
         inode.flip(place, 1 << self._rng.randrange(8))
         before = [one.content() for one in copy.segments.values()]
         try:
-            found = replayed_state(copy, self.store_settings, self.scene.clock.now_ms(), keep=copy)
+            found = replayed_state(copy, self.store_settings, self.clock.now_ms(), keep=copy)
         except StoreError:
             self.scene.count("rot refused")
             if [one.content() for one in copy.segments.values()] != before:
@@ -348,6 +452,14 @@ class Machine:
             if hash_ is not None and hash_ != state:
                 raise Violation(f"the state after a start is not that {what}")
         self.state = None
+
+    def check_at_end(self) -> str:
+        """After a stop in order: the log alone gives the state, which is returned."""
+        before = self.state
+        assert before is not None, "it was stopped in order"
+        if replayed_state(self.disk, self.store_settings, self.clock.now_ms()) != before:
+            raise Violation("a replay of the whole log gives another state")
+        return before
 
     @property
     def is_dead(self) -> bool:

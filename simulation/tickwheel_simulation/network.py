@@ -135,6 +135,7 @@ class Connection:
         )
         self._is_silent_at_bytes = rng.randint(1, 1 << 14) if rng.random() < faults.silent else 0
         self.is_over = False
+        self.listener: MemoryListener | None = None
 
     def cut(self) -> None:
         """Break it."""
@@ -242,6 +243,7 @@ class MemoryListener:
 
     def connect(self, connection: Connection) -> None:
         """A client wants to be heard."""
+        connection.listener = self
         self._waiting.append(connection)
         self._changed.unpark_all()
 
@@ -253,12 +255,12 @@ class MemoryListener:
 
 
 class Network:
-    """All connections between the clients and the one broker."""
+    """All connections between the clients and the broker, or the brokers of a cluster: clients try any that listens."""
 
     def __init__(self, rng: random.Random, faults: NetworkFaults) -> None:
         self._rng = rng
         self.faults = faults
-        self._listener: MemoryListener | None = None
+        self._listeners: list[MemoryListener] = []
         self._connections: list[Connection] = []
         self.opened = self.cuts = 0
         self.lost_answers: dict[int, int] = {}
@@ -271,20 +273,22 @@ class Network:
 
     def listen(self) -> MemoryListener:
         """A broker begins to listen."""
-        self._listener = MemoryListener(self)
-        return self._listener
+        listener = MemoryListener(self)
+        self._listeners.append(listener)
+        return listener
 
     def stopped(self, listener: MemoryListener) -> None:
         """A broker listens no longer."""
-        if self._listener is listener:
-            self._listener = None
+        if listener in self._listeners:
+            self._listeners.remove(listener)
 
     async def dial(self, _address: Address) -> ByteStream:
         """What clients open connections with. Raises OSError."""
         await trio.sleep(self._rng.random() * self.faults.delay_s)
-        listener = self._listener
-        if listener is None or self._rng.random() < self.faults.refused:
+        if not self._listeners or self._rng.random() < self.faults.refused:
             raise ConnectionRefusedError("nobody listens")
+        several = len(self._listeners) > 1
+        listener = self._rng.choice(self._listeners) if several else self._listeners[0]
         self.opened += 1
         connection = Connection(self._rng, self.faults, self.opened)
         self._connections = [one for one in self._connections if not one.is_over]
@@ -308,9 +312,10 @@ class Network:
         self.cuts += 1
         return True
 
-    def cut_all(self) -> None:
-        """The broker's machine is gone."""
-        self._listener = None
+    def gone(self, listener: MemoryListener) -> None:
+        """The broker that listened there is gone, with all connections to it."""
+        self.stopped(listener)
         for connection in self._connections:
-            connection.cut()
-        self._connections.clear()
+            if connection.listener is listener:
+                connection.cut()
+        self._connections = [one for one in self._connections if one.listener is not listener]

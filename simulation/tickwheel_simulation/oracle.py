@@ -5,11 +5,16 @@ of them is seen; a delivery that left has happened, whatever becomes of the mach
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeAlias
 
+from tickwheel import EventsTail, MessageHistory
 from tickwheel.stats import TopicStats
+
+_Event: TypeAlias = tuple[str, str, int]
+"""Of a message's history: its name, the group, the epoch."""
 
 
 class Known(Enum):
@@ -31,7 +36,7 @@ class Held:
     epoch: int = 0
     leases: int = 0
     until_ms: int = 0
-    """Nobody else may get it before. 0: it may have been given back."""
+    """No other consumer may get it before. 0: it may have been given back."""
     leased_at_ms: int = 0
     holder: tuple[int, int] = (0, 0)
     is_certain: bool = False
@@ -39,17 +44,21 @@ class Held:
     acked: Known = Known.NO
     acked_epoch: int = 0
     tried_epoch: int = 0
-    """The highest epoch that anybody has acked, counted or not."""
+    """The highest epoch that was acked, whether the ack counted or not."""
     is_dead: bool = False
     may_be_dead: bool = False
     """It was a dead letter, and perhaps a power loss has undone that."""
     was_redelivered: bool = False
     calls: int = 0
     """How often it was given back or asked for again."""
+    was_given_up: bool = False
+    """It may be a dead letter before its last attempt."""
+    left: set[int] = field(default_factory=set)
+    """The epochs of all deliveries that left a broker."""
 
     @property
     def is_done(self) -> bool:
-        """Nobody waits for it any more, or it may be so: an ack was not answered."""
+        """It is not to be delivered any more, or that may be so: an ack was not answered."""
         return self.acked is not Known.NO or self.is_dead or self.may_be_dead
 
 
@@ -72,9 +81,9 @@ class Message:
     cancelled: Known = Known.NO
     was_cancel_asked: bool = False
     is_first_cancel: bool = False
-    """The cancel that waits for its answer is the first that anybody asked for."""
+    """The cancel that waits for its answer is the first one."""
     is_stray: bool = False
-    """Somebody who asked for a change was not answered: it may still come true, also much later."""
+    """A request for a change was not answered: it may still be carried out, also much later."""
     is_stopped: bool = False
     was_moved: bool = False
     was_given_before: bool = False
@@ -109,6 +118,9 @@ class Lease:
     id: int
     epoch: int
     now_ms: int
+    """By the clock of the broker that gives it."""
+    latest_ms: int
+    """By the clock of the machine that is furthest: the same, where there is one machine."""
     holder: tuple[int, int]
 
 
@@ -139,11 +151,16 @@ class Oracle:
         self._together: dict[int, list[Message]] = {}
         self._inside: dict[Given, None] = {}
         """What was leased and has not left the broker, in this order."""
+        self._owner = 0
+        """In a cluster: the broker that owns the log."""
+        self.is_stale: Callable[[], bool] = lambda: False
+        """Whether a broker that was replaced and has not read of it may have answered lately. It changes nothing any
+        more, but what it says of the past may be old."""
 
     # -- sends --
 
     def sending(self, message: Message) -> Message:
-        """Somebody begins to send it."""
+        """A client begins to send it."""
         self.messages[message.token] = message
         if message.together:
             self._together.setdefault(message.together, []).append(message)
@@ -176,7 +193,7 @@ class Oracle:
         message.stored, message.is_waiting = known, False
 
     def unanswered(self, message: Message) -> None:
-        """Nobody will be told any more."""
+        """Its send was not answered, and will not be."""
         message.is_waiting = False
 
     def _is_stored(self, message: Message, message_id: int) -> None:
@@ -203,13 +220,13 @@ class Oracle:
         if message.stored is Known.NO:
             raise Violation(f"{lease.token} was refused, and is delivered")
         self._is_stored(message, lease.id)
-        if lease.now_ms < message.due_ms:
-            raise Violation(f"{lease.token} is {message.due_ms - lease.now_ms} ms early")
+        if lease.latest_ms < message.due_ms:
+            raise Violation(f"{lease.token} is {message.due_ms - lease.latest_ms} ms early")
         if message.is_deleted is Known.YES:
             raise Violation(f"{lease.token} is delivered after its topic was deleted")
         if message.cancelled is Known.YES:
             raise Violation(f"{lease.token} was cancelled, and is delivered to {lease.group}")
-        message.cancelled = Known.NO  # if somebody asked, it was too late
+        message.cancelled = Known.NO  # if it was asked for, it was too late
         held = message.group(lease.group)
         self._check_holder(message, lease, held)
         if message.order_key is not None:
@@ -226,8 +243,13 @@ class Oracle:
 
     def left(self, given: Given) -> None:
         """It is on its way to the subscriber: from now on nothing undoes it."""
-        if self._inside.pop(given, False) is None and given.held.epoch == given.epoch:
-            given.held.is_certain = True
+        held = given.held
+        if given.epoch:
+            if given.epoch in held.left:
+                raise Violation(f"{given.message.token} is given out twice with the epoch {given.epoch}")
+            held.left.add(given.epoch)
+        if self._inside.pop(given, False) is None and held.epoch == given.epoch:
+            held.is_certain = True
 
     def _check_holder(self, message: Message, lease: Lease, held: Held) -> None:
         name = f"{lease.token} (epoch {lease.epoch}, group {lease.group})"
@@ -237,10 +259,9 @@ class Oracle:
             raise Violation(f"{name} is a dead letter, and comes again")
         if lease.epoch <= held.epoch:
             raise Violation(f"{name} comes again without a higher epoch than {held.epoch}")
-        if lease.now_ms < held.until_ms and not message.is_stray:
-            raise Violation(
-                f"{name} has two holders: the lease of epoch {held.epoch} ends in {held.until_ms - lease.now_ms} ms"
-            )
+        if lease.latest_ms < held.until_ms and not message.is_stray:
+            left_ms = held.until_ms - lease.latest_ms
+            raise Violation(f"{name} has two holders: the lease of epoch {held.epoch} ends in {left_ms} ms")
         if held.tried_epoch < lease.epoch:
             held.acked = Known.NO  # an ack that was not answered did not count
 
@@ -273,7 +294,7 @@ class Oracle:
                     held.until_ms = 0
 
     def may_come_again(self, message: Message, group: str | None = None) -> None:
-        """Somebody gave it back, or asked for it to be delivered again."""
+        """It was given back, or it was asked for once more."""
         for name, held in message.held.items():
             if group is None or name == group:
                 held.until_ms = 0
@@ -281,7 +302,7 @@ class Oracle:
                 held.calls += 1
 
     def ids_may_come_again(self, ids: Iterable[int]) -> None:
-        """Somebody gave these back."""
+        """These were given back."""
         for message_id in ids:
             if message_id in self._ids:
                 self.may_come_again(self._ids[message_id])
@@ -293,7 +314,7 @@ class Oracle:
     # -- acks --
 
     def acking(self, message: Message, group: str, epoch: int) -> None:
-        """Somebody acks what it was given."""
+        """A consumer acks what it was given."""
         held = message.group(group)
         held.tried_epoch = max(held.tried_epoch, epoch)
         if held.acked is Known.NO:
@@ -310,6 +331,8 @@ class Oracle:
 
     def ack_refused(self, message: Message, group: str, epoch: int, code: str) -> None:
         """The broker said that an ack does not count."""
+        if self.is_stale():
+            return
         held = message.group(group)
         is_over = held.is_dead or message.is_stopped or message.is_deleted is not Known.NO
         is_newest = epoch == held.epoch and held.is_certain and not held.was_redelivered
@@ -320,20 +343,23 @@ class Oracle:
             raise Violation(f"{message.token}: an ack of what {group} was given is refused as {code}")
 
     def buried(self, token: str, group: str, attempts: int) -> Given:
-        """A dead letter is given to somebody."""
+        """A dead letter is delivered."""
         message = self.messages.get(token)
         if message is None:
             raise Violation(f"a dead letter of {token}, which nobody sent")
         held = message.group(group)
         if held.acked is Known.YES:
             raise Violation(f"{token} was acked by {group}, and is a dead letter of it")
-        if attempts < self._max_attempts:
+        if attempts < self._max_attempts and not held.was_given_up:
             raise Violation(f"{token} is a dead letter after {attempts} of {self._max_attempts} attempts")
-        held.is_dead = True
+        if held.calls:
+            held.may_be_dead = True  # it was asked for again, perhaps after it had become this dead letter
+        else:
+            held.is_dead = True
         return self._given(Given(message, held, 0))
 
     def extending(self, message: Message, group: str, epoch: int, until_ms: int) -> None:
-        """Somebody asks to keep it for so long, which may be shorter than it had it."""
+        """A consumer asks to keep it for so long, which may be shorter than before."""
         held = message.group(group)
         if held.epoch == epoch:
             held.until_ms = min(held.until_ms, until_ms)
@@ -347,7 +373,7 @@ class Oracle:
     # -- changes --
 
     def cancelling(self, message: Message) -> None:
-        """Somebody asks for it to be cancelled."""
+        """A client asks for it to be cancelled."""
         message.is_first_cancel = not message.was_cancel_asked
         message.was_cancel_asked = True
         if message.cancelled is Known.NO and not message.is_ever_leased:
@@ -373,6 +399,8 @@ class Oracle:
 
     def _check_first_cancel(self, message: Message, result: str) -> None:
         """A request is carried out once, however often its answer is lost: it does not find what it did itself."""
+        if self.is_stale():
+            return
         if result == "already_cancelled":
             raise Violation(f"{message.token} is already cancelled, and nobody asked for that before")
         groups = self.groups.get(message.topic, ())
@@ -381,24 +409,28 @@ class Oracle:
             raise Violation(f"{message.token} is accepted, and not_found by the first who cancels it")
 
     def nacking(self, message: Message, group: str, epoch: int) -> int:
-        """Somebody gives it back. How often that was done when it surely still has it, for `nack_answered`; else -1."""
+        """A consumer gives it back. Returns how often that was done if it surely still has it; else -1."""
         held = message.group(group)
         surely = held.epoch == epoch and held.is_certain and not held.was_redelivered and not message.is_stray
         self.may_come_again(message, group)
         return held.calls if surely and message.topic != self._mortal else -1
+
+    def giving_up(self, message: Message, group: str) -> None:
+        """A consumer asks for a dead letter, and for no other delivery."""
+        message.group(group).was_given_up = True
 
     def nack_answered(self, message: Message, group: str, epoch: int, calls: int, result: str) -> None:
         """What the broker said."""
         held = message.group(group)
         is_alone = (held.epoch, held.calls) == (epoch, calls) and not message.is_stray
         is_over = message.is_stopped or message.is_deleted is not Known.NO
-        if result == "stale_receipt" and is_alone and not is_over:
+        if result == "stale_receipt" and is_alone and not is_over and not self.is_stale():
             raise Violation(
                 f"{message.token} is given back once by {group}, and its receipt {epoch} is stale"
             )
 
     def moving(self, message: Message, due_ms: int) -> None:
-        """Somebody asks for another time."""
+        """A client asks for another time."""
         message.was_moved = True
         message.was_given_before = any(held.is_certain for held in message.held.values())
         message.latest_ms = max(message.latest_ms, message.due_ms, due_ms)
@@ -421,6 +453,8 @@ class Oracle:
             self._not_changed(message, result)
 
     def _not_changed(self, message: Message, result: str) -> None:
+        if self.is_stale():
+            return
         if result == "already_delivered" and not message.is_ever_leased:
             raise Violation(f"{message.token} is already delivered, but to nobody")
         if result == "already_acked" and message.topic != self._mortal:
@@ -432,6 +466,19 @@ class Oracle:
             raise Violation(f"{message.token} is accepted, and {result}")
 
     # -- what happens to machines --
+
+    def took_over(self, life: int) -> None:
+        """In a cluster: another broker owns the log. What has not left the one before may never have been."""
+        undone = list(self._inside)
+        self.ended()
+        for held in (given.held for given in undone):
+            if held.acked is Known.NO and held.tried_epoch and held.tried_epoch >= held.epoch:
+                held.acked = Known.MAYBE  # what the one before leased after that may never have been
+        self._owner = life
+
+    def is_replaced(self, life: int) -> bool:
+        """Whether this broker owns the log no more."""
+        return self._owner not in (0, life)
 
     def ended(self) -> None:
         """The broker has ended, however: leases of what had not left it may never have been."""
@@ -462,7 +509,7 @@ class Oracle:
                 held.until_ms = 0
 
     def topic_deleted(self, topic: str, known: Known) -> None:
-        """Somebody deletes a topic, or was told that it is deleted."""
+        """A topic is being deleted, or the answer says that it is deleted."""
         for message in self.messages.values():
             if message.topic == topic and message.is_deleted is not Known.YES:
                 message.is_deleted = known
@@ -517,7 +564,8 @@ def check_figures(oracle: Oracle, topics: Iterable[TopicStats], before: dict[str
         figures = {f"{topic.name} messages": topic.messages, f"{topic.name} cancelled": topic.cancelled}
         figures |= {f"{topic.name} acked by {group.name}": group.acked for group in topic.groups}
         for name, figure in figures.items():
-            low, high = before.get(name, 0), counted.get(name, (0, 1 << 60))[1]
+            low = 0 if oracle.is_stale() else before.get(name, 0)
+            high = counted.get(name, (0, 1 << 60))[1]
             if not low <= figure <= high:
                 raise Violation(f"{name}: the broker counts {figure}, right is {low} to {high}")
 
@@ -542,3 +590,65 @@ def _counted(oracle: Oracle) -> dict[str, tuple[int, int]]:
             is_acked = held is not None and held.acked is Known.YES
             count(f"{topic} acked by {group}", is_acked, held is not None and held.tried_epoch > 0)
     return counted
+
+
+# -- what the log says of messages, when all has settled --
+
+
+def told_of(oracle: Oracle) -> list[Message]:
+    """Messages of which is known what happened to them."""
+    return [
+        message
+        for message in oracle.messages.values()
+        if message.stored is Known.YES and message.is_deleted is Known.NO and oracle.groups[message.topic]
+    ]
+
+
+def check_history(message: Message, history: MessageHistory | None) -> None:
+    """What the log says of a message against what happened to it. What was purged is told no more."""
+    if history is None:
+        return
+    name = f"the history of {message.token}"
+    if (history.id, history.topic) != (message.id, message.topic) or set(history.missing) - {"purged"}:
+        raise Violation(f"{name} is that of {history.id} of {history.topic}, without {history.missing}")
+    happened = {(event.event, event.group, event.epoch) for event in history.events}
+    named = {(event, group) for event, group, _ in happened}
+    for group, held in message.held.items():
+        told = sorted(epoch for event, of, epoch in happened if (event, of) == ("delivered", group))
+        if len(told) > held.leases:
+            raise Violation(f"{name} has deliveries to {group} with {told}, of {held.leases}")
+        if held.acked is Known.NO and ("acked", group) in named:
+            raise Violation(f"{name} has an ack of {group}, which it never gave")
+        if history.is_complete:
+            _check_whole(name, group, held, told, happened)
+    if ("cancelled", "") in named and not message.was_cancel_asked:
+        raise Violation(f"{name} has it cancelled, and nobody asked for that")
+    if history.is_complete:
+        if [event.event for event in history.events].count("sent") != 1 or history.events[0].event != "sent":
+            raise Violation(f"{name} does not begin when it was sent")
+        if message.cancelled is Known.YES and ("cancelled", "") not in named:
+            raise Violation(f"{name} does not say that it was cancelled")
+
+
+def _check_whole(name: str, group: str, held: Held, told: list[int], happened: set[_Event]) -> None:
+    if missing := held.left - set(told):
+        raise Violation(f"{name} lacks deliveries to {group}, with {sorted(missing)}")
+    # Who acks an older delivery after a newer one was acked is told that it is done: only the newer ack is logged.
+    acked = [epoch for event, of, epoch in happened if (event, of) == ("acked", group)]
+    if held.acked is Known.YES and max(acked, default=-1) < held.acked_epoch:
+        raise Violation(f"{name} lacks the ack of {group}, of {held.acked_epoch}")
+    if held.is_dead and not any(event[:2] == ("dead", group) for event in happened):
+        raise Violation(f"{name} does not say that {group} gave it up")
+
+
+def check_events(message: Message, history: MessageHistory, tail: EventsTail) -> None:
+    """What is told of a message among all that happened is what is told of it alone."""
+    end = tail.next[0]
+    alone = [
+        (event.position, "released" if event.event == "extended" else event.event, event.group, event.epoch)
+        for event in history.events
+        if not event.computed and event.position < end
+    ]
+    among = [(one.position, one.event, one.group, one.epoch) for one in tail.events if one.id == message.id]
+    if alone != among:
+        raise Violation(f"the events of {message.token} are {alone}, and among all others {among}")

@@ -1,11 +1,11 @@
-"""Producers, and people who change their minds."""
+"""Producers, people who change their minds, and one who administers an endpoint."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import trio
 
@@ -14,22 +14,27 @@ from tickwheel.errors import (
     ClientClosed,
     NotConnected,
     RequestTimeout,
+    RequestUncertain,
     SendUncertain,
     TickwheelError,
     TransactionRefused,
+    UnknownEndpoint,
     UnknownTopic,
 )
+from tickwheel.protocol.endpoint_tests import GROUP, tests_topic
 from tickwheel_simulation.consumers import check_error
 from tickwheel_simulation.oracle import Known, Message, Violation, check_figures, figure_bounds
-from tickwheel_simulation.scene import MORTAL, ORDERED, PLAIN, SCRATCH
+from tickwheel_simulation.scene import MORTAL, ORDERED, PLAIN, PUSHED, SCRATCH
 from tickwheel_simulation.world import World
 
 _UNCERTAIN = (NotConnected, ClientClosed, RequestTimeout, SendUncertain, trio.Cancelled)
 _KEPT = 60
+ENDPOINT: Final = "simulated"
+ENDPOINT_GROUP: Final = f"push.{ENDPOINT}"
 
 
 class Producer:
-    """Sends, and changes what it has sent: nobody else changes that."""
+    """Sends, and changes what it has sent; no other task changes that."""
 
     def __init__(self, world: World, number: int) -> None:
         self._world = world
@@ -113,6 +118,7 @@ class Producer:
         options: dict[str, Any] = {"key": message.key, "order_key": message.order_key}
         if message.is_relative:
             options["delay"] = timedelta(milliseconds=message.due_ms - self._world.clock.now_ms())
+            message.due_ms -= self._world.clock_lag_ms
         elif message.due_ms:
             options["deliver_at"] = message.due_ms
         if self._rng.random() < 0.3:
@@ -123,7 +129,7 @@ class Producer:
         world = self._world
         if isinstance(result, SendResult):
             world.trace(self._name, "accepted", message.token, result.id)
-            world.oracle.accepted(message, result.id, world.clock.highest_ms)
+            world.oracle.accepted(message, result.id, world.clock.highest_ms + world.clock_lead_ms)
             self._keep(message)
         else:
             self._refuse(message, result)
@@ -203,6 +209,8 @@ class Producer:
         together = self._number * 1_000_000 + self._last_group
         messages = [self._new(together=together) for _ in range(self._rng.randint(2, 4))]
         cancelled = self._pick() if self._rng.random() < 0.4 else None
+        heir = self._heir(cancelled, together)
+        messages += [heir] if heir is not None else []
         transaction = client.transaction()
         for message in messages:
             transaction.send(message.topic, self._world.body_of(message), **self._options(message))
@@ -212,6 +220,8 @@ class Producer:
         try:
             result = await transaction.commit()
         except TransactionRefused as error:
+            if error.reason == "duplicate" and not self._world.oracle.is_stale():
+                raise Violation(f"a key is new, or that of {cancelled}, and refused: {error}") from error
             for message in messages:
                 self._refuse(message, error)
             return
@@ -220,12 +230,22 @@ class Producer:
                 self._refuse(message, error)
             if cancelled is not None:
                 cancelled.is_stray = True
+                cancelled.is_key_free |= heir is not None
             raise
         assert result is not None
         for message, ids in zip(messages, result.ids, strict=True):
             self._accept(message, SendResult(ids[0]))
         if cancelled is not None:
+            cancelled.is_key_free |= heir is not None
             self._world.oracle.cancel_answered(cancelled, "cancelled")
+
+    def _heir(self, cancelled: Message | None, together: int) -> Message | None:
+        """A message that gets the key of one that is cancelled with the same transaction."""
+        if cancelled is None or cancelled.key is None or cancelled.is_key_free or self._rng.random() < 0.3:
+            return None
+        heir = self._new(cancelled.topic, keyed=0.0, together=together)
+        heir.key = cancelled.key
+        return heir
 
     # -- prepared messages --
 
@@ -233,7 +253,9 @@ class Producer:
         message = self._new(self._rng.choice((PLAIN, MORTAL)))
         options = self._options(message)
         try:
-            prepared = await client.prepare(message.topic, self._world.body_of(message), **options)
+            after = timedelta(seconds=1) if len(self.undecided) % 2 else None
+            body = self._world.body_of(message)
+            prepared = await client.prepare(message.topic, body, check_after=after, **options)
         except TransactionRefused as error:
             raise Violation(f"{message.token} is prepared once, and refused: {error}") from error
         except (TickwheelError, trio.Cancelled) as error:
@@ -264,7 +286,7 @@ class Producer:
             "rolled_back": Known.NO,
             "already_rolled_back": Known.NO,
         }.get(result)
-        if known is None and was_asked and result == "not_found":
+        if known is None and result == "not_found" and (was_asked or self._world.oracle.is_stale()):
             self._world.oracle.unanswered(
                 message
             )  # a decision that was not answered counted, and a purge came
@@ -378,7 +400,7 @@ class Producer:
         try:
             await client.delete_topic(SCRATCH)
         except UnknownTopic as error:
-            if not self._is_delete_open:
+            if not self._is_delete_open and not oracle.is_stale():
                 raise Violation(f"{SCRATCH} is not there, although only one deletes it: {error}") from error
             self._world.trace(self._name, "nothing to delete")
         except (TickwheelError, trio.Cancelled):
@@ -388,3 +410,169 @@ class Producer:
             self._world.trace(self._name, "deleted")
         oracle.topic_deleted(SCRATCH, Known.YES)
         self._mine = [one for one in self._mine if one.topic != SCRATCH]
+
+
+_Endpoint: TypeAlias = tuple[int, bool] | None
+"""Its rate, and whether it is enabled; None: there is none."""
+_Step: TypeAlias = Callable[[_Endpoint], _Endpoint]
+
+
+class Administrator:
+    """Makes, changes, switches, tests and deletes one endpoint: what was answered is so, and its group comes and goes
+    with it. Tests are taken, and what became of them is told. No other task does any of this."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng: random.Random = world.random("administrator")
+        self._possible: set[_Endpoint] = {None}
+        self._late: list[_Step] = []
+        """What may have been done, or may still be: its answer did not come."""
+        self._late_since = 0
+        self._tests: set[int] = set()
+        """The ids of those that were answered."""
+        self._has_others = False
+        """There may be more tests: their answers did not come."""
+        self._acked: set[int] = set()
+        """Of tests that were taken, and their acks confirmed."""
+        self._taken: set[int] = set()
+        """The same, at the first attempt: no other one at a test is told of."""
+
+    async def run(self) -> None:
+        """Administer until cancelled."""
+        rng = self._rng
+        while True:
+            since_s = trio.current_time()
+            try:
+                async with self._world.client(rng) as client:
+                    while rng.random() > 0.02:
+                        since_s = trio.current_time()
+                        await rng.choice(
+                            (
+                                *(self._set, self._set, self._switch, self._delete, self.look),
+                                *(self._test, self._take, self._tried),
+                            )
+                        )(client)
+                        await trio.sleep(rng.expovariate(4))
+            except TickwheelError as error:
+                check_error(self._world, error, since_s)
+                await trio.sleep(rng.random())
+
+    async def look(self, client: Client) -> None:
+        """Whether the endpoint is as it must be, and its group there when it is."""
+        found = await client.endpoints(PUSHED)
+        groups = [group.name for group in await client.groups(PUSHED) if group.name == ENDPOINT_GROUP]
+        self._is_now({(int(one.rate_per_s or 0), one.enabled) for one in found} or {None})
+        if bool(groups) is not bool(found) and not self._late:
+            raise Violation(f"endpoint {found} has the groups {groups}")
+        self._world.count("looks at endpoints")
+
+    async def finish(self, client: Client) -> None:
+        """When all is calm again: one more test, which is taken, and told of."""
+        await self.look(client)
+        await self._set(client)
+        await self._test(client)
+        test = max(self._tests)
+        while test not in self._acked:
+            await self._take(client)
+        if test not in await self._tried(client) and test in self._taken:
+            raise Violation(f"test {test} was taken, and is not told of")
+
+    async def _set(self, client: Client) -> None:
+        rate = self._rng.randint(1, 5)
+        await self._change(
+            client.set_endpoint(ENDPOINT, topic=PUSHED, url="https://a.example/x", rate=rate),
+            lambda known: (rate, True if known is None else known[1]),
+        )
+
+    async def _switch(self, client: Client) -> None:
+        enabled = self._rng.random() < 0.5
+        call = client.enable_endpoint(ENDPOINT) if enabled else client.disable_endpoint(ENDPOINT, "simulated")
+        await self._change(call, lambda known: None if known is None else (known[0], enabled), needs_one=True)
+
+    async def _delete(self, client: Client) -> None:
+        await self._change(client.delete_endpoint(ENDPOINT), lambda _: None, needs_one=True)
+
+    async def _test(self, client: Client) -> None:
+        """It changes nothing that is looked at."""
+
+        async def test() -> None:
+            self._tests.add(await client.test_endpoint(ENDPOINT))
+
+        try:
+            await self._change(test(), lambda known: known, needs_one=True)
+        except (*_UNCERTAIN, RequestUncertain):
+            self._has_others = True
+            raise
+
+    async def _take(self, client: Client) -> None:
+        """As `tickwheel push` takes them."""
+        if not self._tests:
+            return  # to fetch would make the topic
+        messages = await client.fetch(tests_topic(PUSHED), GROUP, count=10, wait=timedelta(seconds=1))
+        for message, attempt in zip(messages, messages.attempts, strict=True):
+            if message.id not in self._tests and not self._has_others:
+                raise Violation(f"test {message.id} was never made")
+            await message.ack(confirm=True)
+            self._acked.add(message.id)
+            if attempt == 1:
+                self._taken.add(message.id)
+
+    async def _tried(self, client: Client) -> set[int]:
+        """What the log tells of deliveries to the endpoint, which has no messages but tests; those that were taken."""
+        try:
+            found = await client.endpoint_attempts(ENDPOINT, limit=1_000)
+        except UnknownEndpoint:
+            self._is_now({None})
+            return set()
+        if self._world.oracle.is_stale():
+            return set()
+        for one in found.attempts:
+            if one.id and one.id not in self._tests and not self._has_others:
+                raise Violation(f"there was an attempt at test {one.id}, which was never made")
+        acked = {one.id for one in found.attempts if one.outcome == "acked"}
+        others = {one.id for one in found.attempts} - acked
+        if others & self._taken:
+            raise Violation(f"{others & self._taken} were taken, and are told to be otherwise")
+        self._world.count("tests told of", len(acked & self._taken))
+        return acked
+
+    async def _change(self, call: Awaitable[object], step: _Step, *, needs_one: bool = False) -> None:
+        try:
+            await call
+        except UnknownEndpoint:
+            self._is_now({None})
+        except (*_UNCERTAIN, RequestUncertain):
+            self._settle()
+            self._late.append(step)
+            raise
+        else:
+            known = self._all_possible()
+            done = {step(one) for one in known if one is not None or not needs_one}
+            if not done:
+                raise Violation("an endpoint was changed that is not there")
+            self._possible = done
+            self._world.count("endpoint changes")
+
+    def _is_now(self, found: set[_Endpoint]) -> None:
+        possible = self._all_possible()
+        if not found <= possible and not self._world.oracle.is_stale():
+            raise Violation(f"the endpoint is {found}, and can only be one of {possible}")
+        self._possible = found
+
+    def _all_possible(self) -> set[_Endpoint]:
+        """With what may have been done meanwhile, in any order."""
+        self._settle()
+        possible = set(self._possible)
+        while True:
+            more = possible | {step(one) for one in possible for step in self._late}
+            if more == possible:
+                return possible
+            possible = more
+
+    def _settle(self) -> None:
+        """What was on its way to a broker that has ended does not arrive any more."""
+        if self._late and self._world.lives > self._late_since:
+            late, self._late = self._late, []
+            for _ in late:
+                self._possible |= {step(one) for one in self._possible for step in late}
+        self._late_since = self._world.lives

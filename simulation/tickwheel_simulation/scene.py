@@ -10,7 +10,7 @@ import trio
 
 from tickwheel_simulation.clock import WallClock
 from tickwheel_simulation.determinism import stream
-from tickwheel_simulation.disk import NO_LIMIT, Disk
+from tickwheel_simulation.disk import NO_LIMIT, Disk, DiskFaults
 from tickwheel_simulation.network import Network, NetworkFaults
 from tickwheel_simulation.oracle import Given, Oracle
 from tickwheel_simulation.profile import Profile
@@ -25,6 +25,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     SCRATCH: (),
 }
 UNDERTAKERS = "undertakers"
+PUSHED = "pushed"
+"""The topic of an endpoint; it has no messages."""
 _TRACE_LINES = 40
 _CALM = NetworkFaults(0.001, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -39,17 +41,21 @@ class Scene:
         self.profile = Profile.draw(stream(seed, "profile"))
         self.clock = WallClock(START_MS)
         self.network = Network(self.random("network"), self.profile.network)
-        self.disk = Disk(self.random("disk"))
+        self.disks = [Disk(self.random("disk"))]
+        """Of each machine."""
+        self.clock_lag_ms = self.clock_lead_ms = 0
+        """By how much the clock of some machine may be behind `clock`, and before it."""
         self.oracle = Oracle(GROUPS, self.profile.ack_wait_ms, MORTAL, self.profile.max_attempts)
-        self.given: dict[int, tuple[bytes, list[Given]]] = {}
-        """Frames that have not left the broker, by what identifies the object."""
+        self.given: dict[int, tuple[bytes, list[Given] | None]] = {}
+        """Frames that have not left the broker, by what identifies the object. None: of a node that was replaced."""
         self.lives = 0
         """How often a broker was started."""
+        self.is_shared = False
+        """Whether several machines share the log."""
         self.counts: dict[str, int] = {}
         self.lines: deque[str] = deque(maxlen=_TRACE_LINES)
         self.is_calm = False
         self._digest = hashlib.sha256()
-        self._forgiven: dict[str, int] = {}
         self._full_until_s = -1.0
 
     def random(self, purpose: str) -> Random:
@@ -86,29 +92,31 @@ class Scene:
 
     # -- faults --
 
-    def fill_disk(self, free_bytes: int) -> None:
-        """Somebody else takes all space but so much."""
-        self.disk.free_bytes = free_bytes
+    def fill_disk(self, disk: Disk, free_bytes: int) -> None:
+        """Other programs take all space but so much."""
+        disk.free_bytes = free_bytes
         self.count("disk full")
 
-    def empty_disk(self) -> None:
+    def empty_disks(self) -> None:
         """There is space again."""
-        if self.disk.free_bytes < NO_LIMIT:
-            self.disk.free_bytes = NO_LIMIT
-            self._full_until_s = trio.current_time()
+        for disk in self.disks:
+            if disk.free_bytes < NO_LIMIT:
+                disk.free_bytes = NO_LIMIT
+                self._full_until_s = trio.current_time()
 
     def was_full(self, since_s: float) -> bool:
-        """Whether the disk was full at some time since."""
-        return self.disk.free_bytes < NO_LIMIT or self._full_until_s >= since_s
+        """Whether a disk was full at some time since."""
+        return any(disk.free_bytes < NO_LIMIT for disk in self.disks) or self._full_until_s >= since_s
 
-    def may_fail(self, error: BaseException) -> bool:
+    @staticmethod
+    def may_fail(error: BaseException, disk: Disk) -> bool:
         """Whether the broker may end because of what was done to its disk. Each fault is an excuse once."""
         if isinstance(error, DiskFull):
-            return self.disk.free_bytes < NO_LIMIT
-        counts = self.disk.counts
+            return disk.free_bytes < NO_LIMIT
+        counts = disk.counts
         for fault in ("sync error", "write error", "read error"):
-            if counts.get(fault, 0) > self._forgiven.get(fault, 0):
-                self._forgiven[fault] = counts[fault]
+            if counts.get(fault, 0) > disk.forgiven.get(fault, 0):
+                disk.forgiven[fault] = counts[fault]
                 return isinstance(error, StoreError) is isinstance(error, LogFailed)
         return False
 
@@ -116,7 +124,7 @@ class Scene:
         """No more faults: what is left must heal by itself."""
         self.is_calm = True
         self.network.faults = _CALM
-        self.empty_disk()
-        faults = self.disk.faults
-        faults.kill_in, faults.write_fails, faults.sync_fails, faults.read_fails = 0, False, False, False
+        self.empty_disks()
+        for disk in self.disks:
+            disk.faults = DiskFaults()
         self.note("calm")

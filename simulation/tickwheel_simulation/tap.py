@@ -3,39 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.message import Batch
 from tickwheel.protocol.frames import HEADER_BYTES
-from tickwheel.protocol.messages import decode_deliver
+from tickwheel.protocol.limits import TESTS_SUFFIX
+from tickwheel.protocol.messages import Delivery, decode_deliver, decode_fetch_ok
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_simulation.claims import Claims
-from tickwheel_simulation.oracle import Given, Lease
+from tickwheel_simulation.oracle import Given, Lease, Violation
 from tickwheel_simulation.scene import Scene
+from timerlog.engine.deliver import AsAnswer
 from timerlog.names import DEAD_HEADER as STORY
 from timerlog.store import Store
 
 
-def tap(store: Store, scene: Scene, claims: Claims, is_dead: Callable[[], bool]) -> None:
-    """From now on the oracle sees what the store gives out, and who gives it back."""
+def tap(
+    store: Store,
+    scene: Scene,
+    claims: Claims,
+    life: int,
+    clock_is_behind_ms: int,
+    is_dead: Callable[[], bool],
+) -> None:
+    """From now on the oracle sees what the store gives out, and who gives it back. `clock_is_behind_ms`: the broker's,
+    against that of the machine whose clock is furthest."""
     fetch, release, release_some = store.deliver.fetch, store.settle.release_holder, store.settle.release_some
-    return_unseen = store.settle.return_unseen
+    return_unseen, give_back = store.settle.return_unseen, store.settle.give_back
 
     def tapped_fetch(
-        group_id: int, holder: int, subscription: int, limit: int, limit_bytes: int, now_ms: int
+        group_id: int,
+        holder: int,
+        subscription: int,
+        limit: int,
+        limit_bytes: int,
+        now_ms: int,
+        asked: AsAnswer | None = None,
     ) -> Any:
-        frame = fetch(group_id, holder, subscription, limit, limit_bytes, now_ms)
+        frame = fetch(group_id, holder, subscription, limit, limit_bytes, now_ms, asked)
         if frame and not is_dead():
             group = store.tables.groups[group_id].record
             topic = store.tables.topics[group.topic_id].record.name
-            given = _tell(scene, claims, frame, topic, group.name, now_ms, (scene.lives, holder))
-            scene.given[id(frame)] = frame, given
+            if scene.oracle.is_replaced(life):
+                scene.given[id(frame)] = frame, None
+                return frame
+            if topic.endswith(TESTS_SUFFIX):  # the administrator knows what these must be
+                scene.given[id(frame)] = frame, []
+                return frame
+            latest_ms = now_ms + clock_is_behind_ms
+            about = _About(topic, group.name, now_ms, latest_ms, (life, holder))
+            payload = frame[HEADER_BYTES:]
+            delivery = decode_deliver(payload) if asked is None else decode_fetch_ok(payload).delivery
+            scene.given[id(frame)] = frame, _tell(scene, claims, delivery, about)
         return frame
 
     def released(holder: int) -> None:
-        scene.trace("released", scene.lives, holder)
-        scene.oracle.released((scene.lives, holder))
+        scene.trace("released", life, holder)
+        scene.oracle.released((life, holder))
 
     def tapped_release(holder: int, now_ms: int, **options: Any) -> int:
         released(holder)
@@ -52,11 +77,15 @@ def tap(store: Store, scene: Scene, claims: Claims, is_dead: Callable[[], bool])
         scene.oracle.ids_may_come_again(ids)
         return return_unseen(group_id, holder, ids, epochs, now_ms)
 
+    def tapped_give_back(group_id: int, ids: Sequence[int], epochs: Sequence[int], now_ms: int) -> Any:
+        scene.oracle.ids_may_come_again(ids)
+        return give_back(group_id, ids, epochs, now_ms)
+
     deliver: Any = store.deliver
     deliver.fetch = tapped_fetch
     settle: Any = store.settle
     settle.release_holder, settle.release_some = tapped_release, tapped_release_some
-    settle.return_unseen = tapped_return
+    settle.return_unseen, settle.give_back = tapped_return, tapped_give_back
 
 
 def tapped_put(
@@ -67,6 +96,8 @@ def tapped_put(
     def tapped(outgoing: Outgoing, frames: bytes) -> None:
         _, given = scene.given.pop(id(frames), (b"", ()))
         if not is_dead():
+            if given is None:
+                raise Violation("a node gives out what it leased after another one had replaced it")
             for one in given:
                 scene.oracle.left(one)
         put(outgoing, frames)
@@ -74,18 +105,27 @@ def tapped_put(
     return tapped
 
 
-def _tell(
-    scene: Scene, claims: Claims, frame: bytes, topic: str, group: str, now_ms: int, holder: tuple[int, int]
-) -> list[Given]:
+class _About(NamedTuple):
+    """What the messages of one frame have in common."""
+
+    topic: str
+    group: str
+    now_ms: int
+    latest_ms: int
+    holder: tuple[int, int]
+
+
+def _tell(scene: Scene, claims: Claims, delivery: Delivery, about: _About) -> list[Given]:
+    topic, group, now_ms, latest_ms, holder = about
     queue: AckQueue | Any = None
     given = []
-    batch = Batch(decode_deliver(frame[HEADER_BYTES:]), topic, queue)
+    batch = Batch(delivery, topic, queue)
     for message in batch:
         token = scene.token_of(message.body)
         scene.trace("lease", topic, group, token, message.id, message.epoch, now_ms)
         story = message.headers.get(STORY)
         if story is None:
-            lease = Lease(topic, group, token, message.id, message.epoch, now_ms, holder)
+            lease = Lease(topic, group, token, message.id, message.epoch, now_ms, latest_ms, holder)
             sent = scene.oracle.messages.get(token)
             if sent is not None:
                 claims.leased(lease, sent)

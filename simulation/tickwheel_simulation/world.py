@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -9,7 +12,8 @@ from tickwheel import Client
 from tickwheel_broker.config.settings import Settings
 from tickwheel_simulation.cancelling import Cancels
 from tickwheel_simulation.claims import Claims
-from tickwheel_simulation.machine import NOWHERE, Machine
+from tickwheel_simulation.cluster.machines import Cluster
+from tickwheel_simulation.machine import NOWHERE, Machine, installed
 from tickwheel_simulation.oracle import Message
 from tickwheel_simulation.scene import Scene
 
@@ -17,12 +21,19 @@ from tickwheel_simulation.scene import Scene
 class World(Scene):
     """One run: the scene, with a machine in it, and clients."""
 
-    def __init__(self, seed: int, *, replays: float) -> None:
+    def __init__(self, seed: int, *, replays: float, is_cluster: bool) -> None:
         """`replays`: at how many starts the state is compared with that of a replay."""
         super().__init__(seed, replays=replays)
         self.cancels = Cancels()
         self.claims = Claims(self)
-        self.machine = Machine(self, self.claims, self._settings())
+        self.cluster: Cluster | None = None
+        self.machine: Machine | Cluster
+        if is_cluster:
+            # All clocks go together: one that is set differs by more than is promised.
+            self.profile = replace(self.profile, jumps=0.0)
+            self.machine = self.cluster = Cluster(self, self.claims, self._settings())
+        else:
+            self.machine = Machine(self, self.claims, self._settings(), self.disks[0], self.clock)
         self._last_token = 0
 
     def _settings(self) -> Settings:
@@ -41,10 +52,25 @@ class World(Scene):
             drain_timeout_ms=2_000,
         )
 
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Inside, what runs on a simulated machine asks that one instead of the real one."""
+        with ExitStack() as around:
+            around.callback(self.machine.close)
+            around.enter_context(installed(self))
+            if self.cluster is not None:
+                around.enter_context(self.cluster.installed())
+            yield
+
+    def calm_down(self) -> None:
+        """See `Scene`."""
+        super().calm_down()
+        self.machine.calm_down()
+
     # -- messages --
 
     def message(self, topic: str, *, size_bytes: int = 0, **fields: Any) -> Message:
-        """A new one, which somebody is about to send."""
+        """A new one, which is about to be sent."""
         self._last_token += 1
         token = f"t{self._last_token}"
         self.count("messages")

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from tickwheel_native import bulk, memory, rebuild
+from tickwheel_native import bulk, lib, memory, rebuild
 from timerlog.background import InThread, Join, Pace, WaitDurable, WriteBack
 from timerlog.bulk.job import AdoptJob, AdoptReport, Keyed, Pause, Reject, Rejects, Steps
 from timerlog.bulk.job_files import JobFiles, clear_away
@@ -35,18 +35,17 @@ from timerlog.files.small_files import seal
 from timerlog.layout import KEY_PARTITIONS, RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, MessageState
 from timerlog.wheel.timers import MESSAGE_TIMER
 
-FOREIGN: Final = 1 << 46
+FOREIGN: Final = lib.TW_FOREIGN
 STEP_MESSAGES: Final = 8_192
 SAMPLES: Final = 100
 _ROUNDS: Final = 3
 _PARTITIONS_A_STEP: Final = 8
-_WHY: Final = (
-    "",
-    "a record is damaged",
-    "a message has a number that is not its own",
-    "a message cannot be stored",
-    "a message has a number that is in use",
-)
+_WHY: Final = {
+    lib.TW_BULK_BAD_RECORD: "a record is damaged",
+    lib.TW_BULK_BAD_ID: "a message has a number that is not its own",
+    lib.TW_BULK_BAD_MESSAGE: "a message cannot be stored",
+    lib.TW_BULK_TAKEN_ID: "a message has a number that is in use",
+}
 
 
 class Adopter:
@@ -118,8 +117,8 @@ class Adopter:
         return job
 
     def took(self, taken_s: float) -> None:
-        """How long the last step took: the next ones are as large as is good for others. Who does not say has large
-        ones."""
+        """How long the last step took: the size of the next ones follows from it. Without a call they stay
+        large."""
         if self._adoption is not None:
             self._adoption.pace.took(taken_s)
 

@@ -19,8 +19,8 @@ class Plans:
         self._writer, self._topics = writer, topics
 
     def reserve_ids(self, count: int) -> int:
-        """The first of ``count`` message numbers that nobody else is given, once the log is on the disk up to here.
-        Raises ``DiskFull``."""
+        """The first of ``count`` message numbers that no other message is given, once the log is on the disk up to
+        here. Raises ``DiskFull``."""
         first_id = self._tables.next_id
         next_id = first_id + count
         with self._reserve.closed():

@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import bulk as native_bulk
-from tickwheel_native import crc32c, ffi
+from tickwheel_native import crc32c, lib
 from timerlog.commitlog.segments import pack_segment_header
 from timerlog.errors import StoreError
+from timerlog.files.disk import write_durably
 from timerlog.layout import (
     MAX_HEADERS_BYTES,
     MAX_KEY_BYTES,
@@ -34,7 +35,7 @@ from timerlog.layout import (
     RecordType,
 )
 
-ORDERED_PRIORITY: Final = 50
+ORDERED_PRIORITY: Final = lib.TW_ORDERED_PRIORITY
 #: Where a segment says that it lies before it is taken in: nowhere.
 NOWHERE: Final = 0
 MANIFEST: Final = "manifest.json"
@@ -105,6 +106,9 @@ class Texts:
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         return np.diff(self.at)
+
+    def as_c(self) -> native_bulk.Texts:
+        return np.ascontiguousarray(self.at, np.int64), np.ascontiguousarray(self.data, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +228,10 @@ class _Writer:
         self._deliver_at_ms = np.ascontiguousarray(columns.deliver_at_ms, np.int64)
         self._order = by_time(self._deliver_at_ms)
         self._topic_ids = _routed(planned, topics, columns, self._order, first_id)
-        self._keep: list[Any] = []
         priorities = columns.priorities
         if priorities is None:
             priorities = topics.each([one.priority for one in planned], np.uint8)
-        self._columns = self._as_c(columns, priorities)
+        self._columns = self._native_columns(columns, priorities)
         self._done = 0
         wanted_bytes = max(_BUFFER_BYTES, _largest_record_bytes(columns))
         self._buffer = np.empty(min(wanted_bytes, plan.segment_bytes), np.uint8)
@@ -237,28 +240,19 @@ class _Writer:
     def is_left(self) -> bool:
         return self._done < len(self._order)
 
-    def _as_c(self, columns: Columns, priorities: npt.NDArray[np.uint8]) -> Any:
+    def _native_columns(self, columns: Columns, priorities: npt.NDArray[np.uint8]) -> native_bulk.Columns:
         if columns.orders is not None:
             priorities = np.where(columns.orders.lengths > 0, np.uint8(ORDERED_PRIORITY), priorities)
-        bulk = ffi.new("tw_bulk *")
-        bulk.created_ms = self._plan.created_ms
-        bulk.topic_ids = self._pointer("uint16_t *", self._topic_ids)
-        bulk.deliver_at_ms = self._pointer("int64_t *", self._deliver_at_ms)
-        bulk.priorities = self._pointer("uint8_t *", np.ascontiguousarray(priorities, np.uint8))
-        for name, texts in (
-            ("key", columns.keys), ("headers", columns.headers), ("order", columns.orders), ("body", columns.bodies)
-        ):  # fmt: skip
-            if texts is not None:
-                data = {"key": "keys", "headers": "headers", "order": "orders", "body": "bodies"}[name]
-                setattr(
-                    bulk, f"{name}_at", self._pointer("int64_t *", np.ascontiguousarray(texts.at, np.int64))
-                )
-                setattr(bulk, data, self._pointer("uint8_t *", np.ascontiguousarray(texts.data, np.uint8)))
-        return bulk
-
-    def _pointer(self, kind: str, array: Array) -> Any:
-        self._keep.append(array)
-        return ffi.cast(kind, array.ctypes.data)
+        return native_bulk.Columns(
+            self._plan.created_ms,
+            self._topic_ids,
+            self._deliver_at_ms,
+            np.ascontiguousarray(priorities, np.uint8),
+            keys=_as_c(columns.keys),
+            headers=_as_c(columns.headers),
+            orders=_as_c(columns.orders),
+            bodies=columns.bodies.as_c(),
+        )
 
     def write_segment(self, path: Path, syncs: Syncs) -> Segment:
         first_id, first = self._next_id, self._done
@@ -300,6 +294,10 @@ class _Writer:
         return sorted((topic_id, hour, n) for hour, topic_id, n in found)
 
 
+def _as_c(texts: Texts | None) -> native_bulk.Texts | None:
+    return None if texts is None else texts.as_c()
+
+
 def _largest_record_bytes(columns: Columns) -> int:
     """At most so much does one message take."""
     texts = (columns.bodies, columns.keys, columns.headers, columns.orders)
@@ -335,18 +333,11 @@ def _routed(
     )
     for texts in (columns.keys, columns.orders):
         if texts is not None:
-            own = _hashes(texts)
+            own = native_bulk.hash_texts(*texts.as_c())
             hashes = np.where(own != 0, own, hashes)
     by_byte = np.array([one.shard_of_byte or [one.topic_id] * 256 for one in planned], np.uint16)
     routed: npt.NDArray[np.uint16] = by_byte[topics.of, hashes >> np.uint32(24)]
     return routed
-
-
-def _hashes(texts: Texts) -> npt.NDArray[np.uint32]:
-    at, data = np.ascontiguousarray(texts.at, np.int64), np.ascontiguousarray(texts.data, np.uint8)
-    hashes = np.empty(len(at) - 1, np.uint32)
-    native_bulk.hash_texts(at, data, hashes)
-    return hashes
 
 
 def _write_all(fd: int, data: Any) -> None:
@@ -357,14 +348,4 @@ def _write_all(fd: int, data: Any) -> None:
 
 def write_manifest(manifest: Manifest, directory: Path) -> None:
     """Says that a job is complete: all its files are on the disk already."""
-    temporary = directory / f"{MANIFEST}.new"
-    with open(temporary, "wb") as file:
-        file.write(msgspec.json.encode(manifest))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, directory / MANIFEST)
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    write_durably(directory / MANIFEST, msgspec.json.encode(manifest))

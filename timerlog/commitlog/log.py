@@ -21,8 +21,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from tickwheel_native import Buffer, ffi, memory
+from tickwheel_native import Buffer, memory
 from tickwheel_native import log as native_log
+from tickwheel_native import store as native_store
+from timerlog.commitlog.durability import Durability, OnDisk, SyncTicket
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, pack_segment_header
 from timerlog.errors import BadSettings, DiskFull, LogFailed, StoreError
 from timerlog.files.disk import Disk, SegmentFile
@@ -42,20 +44,6 @@ _MARK_STEP_BYTES: Final = 4096
 
 
 @dataclass(slots=True)
-class SyncTicket:
-    """What one group commit has to sync. ``run`` may be called in another thread while appends go on."""
-
-    position: int
-    next_id: int
-    _files: list[SegmentFile]
-
-    def run(self) -> None:
-        """Returns when everything before ``position`` is on the disk. Raises ``OSError``: then the log is unusable."""
-        for file in self._files:
-            file.sync()
-
-
-@dataclass(slots=True)
 class CommitLog:
     """Appends, flushes and syncs. Created by ``timerlog.recovery.opening``, which finds where the log ends.
 
@@ -67,16 +55,16 @@ class CommitLog:
     segment_bytes: int
     log_id: int
     base_pointer: Any
+    durability: Durability = field(default_factory=OnDisk)
     durable_position: int = 0
     syncs: int = 0
     #: What the BASE record of a new segment says.
     base_payload: Callable[[], bytes] | None = None
     _segments: dict[int, SegmentFile] = field(default_factory=dict)
     _staging: Any = None
-    _unsynced: list[SegmentFile] = field(default_factory=list)
     _dirty: bool = False
     _failed: str = ""
-    #: Who helps out when the disk is full.
+    #: Gives disk space when the disk is full.
     lender: Lender | None = None
     _is_lent: bool = False
     _marked_position: int = 0
@@ -94,8 +82,7 @@ class CommitLog:
                 f"{needed}, or lower max_frame_bytes (an existing directory keeps its segment size)"
             )
         self._staging = np.empty(capacity, np.uint8)
-        self.native.staging = ffi.cast("uint8_t *", self._staging.ctypes.data)
-        self.native.staging_capacity = capacity
+        native_store.use_staging(self.native, self._staging)
         native_log.read_from(self.native, self.base_pointer)
 
     def attach(self, base: int, file: SegmentFile) -> None:
@@ -125,10 +112,8 @@ class CommitLog:
             self.disk.remove_segment(base)
             raise
         file.write(0, pack_segment_header(base, self.segment_bytes, self.log_id))
-        # On disk before anything refers to it: then a segment without a header is one that was never used.
         try:
-            file.sync()
-            self.disk.sync_directory()
+            self.durability.created(self.disk, file)
         except DiskFull:  # the directory could not be opened
             file.close()
             self.disk.remove_segment(base)
@@ -147,7 +132,7 @@ class CommitLog:
 
     @property
     def telling_position(self) -> int:
-        """Who is told of the state as it is now learns of nothing behind this: only marks may follow."""
+        """The state as it is now follows from the log up to here: behind it lie at most marks."""
         return self.appended_position if self._dirty else self._ticket_position
 
     @property
@@ -182,6 +167,8 @@ class CommitLog:
             position = native_log.append(self.native, record, aux, payload)
             if position < 0:
                 raise StoreError(f"a control record of {size_bytes} bytes does not fit into a segment")
+        assert position % 8 == 0, "records begin at multiples of 8"
+        assert self.appended_position <= self.native.segment_end, "no record crosses the end of its segment"
         self._dirty = True
         return position
 
@@ -327,17 +314,50 @@ class CommitLog:
         if count:
             base, file = self._current()
             position = int(self.native.staging_position)
-            try:
-                file.write(position - base, memoryview(self._staging)[:count])
-            except LogFailed as error:
-                self._failed = str(error)
-                raise
+            data = memoryview(self._staging)[:count]
+            self._write(file, position - base, data)
             self.native.staging_position = position + count
             self.native.staging_bytes = 0
             self.native.log_readable = position + count
-            if file not in self._unsynced:
-                self._unsynced.append(file)
+            self.durability.wrote(file, position, data)
         return int(self.native.staging_position)
+
+    def _write(self, file: SegmentFile, offset: int, data: Buffer) -> None:
+        try:
+            file.write(offset, data)
+        except LogFailed as error:
+            self._failed = str(error)
+            raise
+
+    # -- as a replica --
+
+    def receive(self, position: int, data: Buffer) -> None:
+        """Writes what the log's owner wrote, where it stands in every replica: behind what is there, or at the start of
+        the next segment. Raises ``DiskFull``: then nothing was written."""
+        if self._failed:
+            raise LogFailed(self._failed)
+        base = position // self.segment_bytes * self.segment_bytes
+        end = position + memoryview(data).nbytes
+        assert position == self.appended_position or base not in self._segments, "a replica has no holes"
+        if base not in self._segments:
+            self.create_segment(base, end - base)
+        file = self._segments[base]
+        if end - base > file.size_bytes:
+            wanted = min(end - base + ALLOCATION_STEP_BYTES, self.segment_bytes)
+            self._allocate(file, wanted, end - base)
+        self._write(file, position - base, data)
+        self.native.staging_position = self.native.log_readable = end
+        self.durable_position = end  # only what counts is received
+
+    def write_back(self, position: int, data: Buffer) -> None:
+        """Writes what stood there once, over what this disk has made of it. Raises ``LogFailed``; the log goes on."""
+        assert position + memoryview(data).nbytes <= self.durable_position, "only what counts stays as it is"
+        base = position // self.segment_bytes * self.segment_bytes
+        self._segments[base].write(position - base, data)
+
+    def own(self) -> None:
+        """From here on this process writes the log, behind what it has received."""
+        self.start_at(self.appended_position)
 
     # -- durability --
 
@@ -348,9 +368,7 @@ class CommitLog:
         position = self.flush()
         self._dirty = False
         self._ticket_position = position
-        ticket = SyncTicket(position, int(self.native.next_id), self._unsynced)
-        self._unsynced = []
-        return ticket
+        return self.durability.ticket(position, int(self.native.next_id))
 
     def finish_sync(self, ticket: SyncTicket) -> int:
         """Takes note that a ticket has run; returns the durable position. Raises ``LogFailed``.
@@ -361,7 +379,8 @@ class CommitLog:
         self.syncs += 1
         self.durable_position = max(self.durable_position, ticket.position)
         assert self.durable_position <= self.appended_position, "only what was appended can be durable"
-        if not self._is_lent or self.durable_position >= self._marked_position + _MARK_STEP_BYTES:
+        is_due = not self._is_lent or self.durable_position >= self._marked_position + _MARK_STEP_BYTES
+        if is_due and not self.durability.is_shared:
             self._mark()
         # Before it is told: readers of the files then see at once what was acknowledged.
         self.flush()

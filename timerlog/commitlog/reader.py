@@ -15,9 +15,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from tickwheel_native import crc32c, memory
+from tickwheel_native import Buffer, crc32c, lib, memory
 from tickwheel_native import log as native_log
-from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, reserve_log_address_space, unpack_segment_header
+from tickwheel_native.arrays import uint8s
+from timerlog.commitlog.segments import (
+    ADDRESS_SPACE_BYTES,
+    SegmentHeader,
+    reserve_log_address_space,
+    segment_header_of,
+)
 from timerlog.errors import DamagedLog
 from timerlog.files.disk import segment_name
 from timerlog.layout import (
@@ -28,10 +34,16 @@ from timerlog.layout import (
     RecordType,
 )
 
-END_OF_RANGE, ZEROS, BAD_LENGTH, BAD_CHECKSUM, END_RECORD = range(5)
+END_OF_RANGE: Final = lib.TW_READ_END_OF_RANGE
+ZEROS: Final = lib.TW_READ_ZEROS
+BAD_LENGTH: Final = lib.TW_READ_BAD_LENGTH
+BAD_CHECKSUM: Final = lib.TW_READ_BAD_CHECKSUM
+END_RECORD: Final = lib.TW_READ_END_RECORD
+#: By reason.
 REASONS: Final = ("end of file", "nothing written", "bad length", "bad checksum", "end of segment")
 _MARK_BYTES: Final = RECORD_HEAD_BYTES + MARK_BODY_BYTES
 _PIECE_BYTES: Final = 1 << 20
+_EMPTY_PIECE: Final = bytes(_PIECE_BYTES)
 
 
 def padded(size_bytes: int) -> int:
@@ -45,6 +57,13 @@ def damaged_at(end: int, segment_bytes: int, reason: str) -> DamagedLog:
     return DamagedLog(
         f"segment {segment_name(base)} is damaged at offset {end - base} (position {end}): {reason}"
     )
+
+
+def whole_bytes(data: Buffer) -> int:
+    """How many bytes of records these are, without an END that stands last; -1: there is something else."""
+    stop, reason = native_log.verify(uint8s(data), 0, len(data), native_log.new_counts())
+    ends_segment = reason == END_RECORD and stop + RECORD_HEAD_BYTES == len(data)
+    return stop if stop == len(data) or ends_segment else -1
 
 
 @dataclass(slots=True)
@@ -65,6 +84,10 @@ class LogReader:
         """A copy: a broker may be writing there, and numpy does not bear that what it looks at changes."""
         return bytes(memory.view(self.base, start, end - start))
 
+    def record_counts(self) -> dict[int, int]:
+        """How many records of each type were read."""
+        return {number: int(count) for number, count in enumerate(self.counts) if count}
+
     def forget_counts(self) -> None:
         """Counts records from 0 again."""
         self.counts = native_log.new_counts()
@@ -74,7 +97,9 @@ class LogReader:
         segment = position // self.segment_bytes * self.segment_bytes
         end = segment + self.sizes[segment]
         for start in reversed(range(position, end, _PIECE_BYTES)):
-            used = self._bytes(start, min(start + _PIECE_BYTES, end)).rstrip(b"\0")
+            piece = self._bytes(start, min(start + _PIECE_BYTES, end))
+            # Most of it is empty, and comparing is much faster than looking at byte after byte.
+            used = b"" if piece == _EMPTY_PIECE[: len(piece)] else piece.rstrip(b"\0")
             if used:
                 return start + len(used) - position
         return 0
@@ -120,11 +145,7 @@ class MappedLog:
         headers = {base: _header(path) for base, path in paths.items()}
         first = headers[min(headers)]
         for base, header in headers.items():
-            if (header.base, header.segment_bytes, header.log_id) != (
-                base,
-                first.segment_bytes,
-                first.log_id,
-            ):
+            if header != SegmentHeader(base, first.segment_bytes, first.log_id):
                 raise DamagedLog(f"segment {segment_name(base)} belongs to another log")
         self.segment_bytes, self.log_id = first.segment_bytes, first.log_id
         self.base = reserve_log_address_space()
@@ -203,7 +224,7 @@ class MappedLog:
             if base != self.bases[-1] and reason != END_RECORD:
                 raise self.damaged_at(end, REASONS[reason])
         self.check_end(end, reason)
-        return end, self.record_counts()
+        return end, self.reader.record_counts()
 
     def check_bases(self) -> None:
         """Raises ``DamagedLog`` when a segment is missing at the start or between others."""
@@ -222,10 +243,6 @@ class MappedLog:
     def damaged_at(self, end: int, reason: str) -> DamagedLog:
         """What to raise for damage behind the last whole record."""
         return damaged_at(end, self.segment_bytes, reason)
-
-    def record_counts(self) -> dict[int, int]:
-        """How many records of each type were read."""
-        return {number: int(count) for number, count in enumerate(self.reader.counts) if count}
 
     @property
     def bases(self) -> list[int]:
@@ -246,9 +263,8 @@ class MappedLog:
         memory.release(self.base, ADDRESS_SPACE_BYTES)
 
 
-def _header(path: Path) -> Any:
-    with path.open("rb") as file:
-        header = unpack_segment_header(file.read(SEGMENT_HEADER_BYTES))
+def _header(path: Path) -> SegmentHeader:
+    header = segment_header_of(path)
     if header is None:
         raise DamagedLog(f"segment {path.name} has a damaged header")
     return header

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import numpy as np
 
-from tickwheel_native import Buffer, ffi
+from tickwheel_native import Buffer, store
 from timerlog.layout import MESSAGE_HEAD_BYTES, RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, RecordType, Runs
 from timerlog.settings import TopicSettings
 
@@ -112,11 +112,6 @@ class Purged(msgspec.Struct, frozen=True, array_like=True):
 # -- runs of messages, and payloads with them --
 
 
-def runs_pointer(runs: Runs) -> Any:
-    """For C; it holds as long as the runs do."""
-    return ffi.cast("tw_run *", runs.ctypes.data)
-
-
 def reschedule_aux(priority: int) -> int:
     """How a RESCHEDULE record tells a new priority; 0, as in logs of version 1: as it is."""
     return 0 if priority == AS_IT_IS else priority + 1
@@ -168,6 +163,7 @@ def in_records(
     record: RecordType, aux: int, runs: Runs, pack: Callable[[Runs], bytes] = lambda runs: runs.tobytes()
 ) -> list[Control]:
     """Runs as control records, each of which fits into a segment; ``pack`` makes the payload of one."""
+    assert runs["count"].all(), "a run that is logged names messages"
     return [
         (record, aux, pack(runs[start : start + RUNS_A_RECORD]))
         for start in range(0, len(runs), RUNS_A_RECORD)
@@ -217,12 +213,7 @@ class MessageView:
     def read(cls, native: Any, message_id: int) -> MessageView:
         """Reads a message that the table has, whatever its state."""
         row = native.rows[message_id]
-        position = int(row.position)
-        if position >= native.staging_position:
-            start = native.staging + (position - int(native.staging_position))
-        else:
-            start = ffi.cast("uint8_t *", native.log) + position
-        record = bytes(ffi.buffer(start, int(row.record_bytes)))
+        record = store.record(native, message_id)
         _, _, _, _, order_bytes, _, _, _, _, key_bytes, headers_bytes, _ = _MESSAGE.unpack_from(record)
         key_end = MESSAGE_HEAD_BYTES + key_bytes
         headers_end = key_end + headers_bytes

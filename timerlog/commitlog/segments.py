@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -50,6 +51,12 @@ def unpack_segment_header(data: bytes) -> SegmentHeader | None:
             f"the CommitLog has format {version}; this version reads up to {FORMAT_VERSION}"
         )
     return SegmentHeader(base, segment_bytes, log_id)
+
+
+def segment_header_of(path: Path) -> SegmentHeader | None:
+    """That of a file; None when it is not whole. Raises ``OSError``, ``UnsupportedFormat``."""
+    with path.open("rb") as file:
+        return unpack_segment_header(file.read(SEGMENT_HEADER_BYTES))
 
 
 def reserve_log_address_space() -> Any:

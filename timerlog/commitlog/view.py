@@ -24,6 +24,7 @@ from timerlog.layout import (
     MESSAGE_HEAD,
     MESSAGE_HEAD_BYTES,
     RECORD_HEAD,
+    RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
     Array,
     Int64Array,
@@ -123,6 +124,11 @@ class LogView:
         """The heads of records that ``scan`` has found."""
         return self._items(positions, RECORD_HEAD)
 
+    def payload(self, position: int) -> bytes:
+        """What a record holds that ``scan`` has found, behind its head."""
+        size = int(self.heads(np.array([position]))["record_bytes"][0])
+        return self.read(position + RECORD_HEAD_BYTES, size - RECORD_HEAD_BYTES)
+
     def word(self, positions: Int64Array) -> Int64Array:
         """The whole numbers of 8 bytes at some positions, each a multiple of 8."""
         return self._words[positions // 8].view(np.int64)
@@ -130,6 +136,18 @@ class LogView:
     def messages(self, positions: Int64Array) -> Array:
         """The heads of MESSAGE records that ``scan`` has found, with all that stands before the key."""
         return self._items(positions, MESSAGE_HEAD)
+
+    def first_record(self, base: int) -> tuple[int, bytes] | None:
+        """Type and payload of the record with which a segment begins; None: there is none, or it is damaged."""
+        start, end = base + SEGMENT_HEADER_BYTES, self._end(base)
+        if end < start + RECORD_HEAD_BYTES:
+            return None
+        here = np.array([start])
+        head = self.heads(here)[0]
+        size = int(head["record_bytes"])
+        if not RECORD_HEAD_BYTES <= size <= end - start or not self.are_right(here, np.array([size]))[0]:
+            return None
+        return int(head["type"]), self.read(start + RECORD_HEAD_BYTES, size - RECORD_HEAD_BYTES)
 
     def _items(self, positions: Int64Array, dtype: np.dtype[Any]) -> Array:
         found: Array = self.gather(positions, np.full(len(positions), dtype.itemsize)).view(dtype)

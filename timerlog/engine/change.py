@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import delivery
+from tickwheel_native import delivery, lib
 from timerlog.commitlog.records import (
     AS_IT_IS,
     Control,
@@ -30,12 +30,12 @@ from timerlog.engine.commit import Commit
 from timerlog.engine.groups import Groups
 from timerlog.engine.produce import JudgedSend
 from timerlog.engine.settle import Settle
-from timerlog.engine.state import INTERNAL, Engine, LogWriter
-from timerlog.errors import BadTime, OtherLog
+from timerlog.engine.state import INTERNAL, Engine, LogWriter, check_time
+from timerlog.errors import OtherLog
 from timerlog.layout import (
     CALLED,
     IN_RETRY,
-    MAX_TIME_MS,
+    ORDERED,
     POSTPONED,
     RESET_ATTEMPTS,
     RUN,
@@ -49,12 +49,19 @@ from timerlog.layout import (
 )
 from timerlog.wheel.timers import MESSAGE_TIMER
 
-UNKNOWN, SCHEDULED, READY, DELIVERED, DONE, CANCELLED, EXPIRED = range(7)
+#: How a message stands.
+UNKNOWN: Final = lib.TW_IS_UNKNOWN
+SCHEDULED: Final = lib.TW_IS_SCHEDULED
+READY: Final = lib.TW_IS_READY
+DELIVERED: Final = lib.TW_IS_DELIVERED
+DONE: Final = lib.TW_IS_DONE
+CANCELLED: Final = lib.TW_IS_CANCELLED
+EXPIRED: Final = lib.TW_IS_EXPIRED
+#: Why a message that stands so cannot be changed; empty: it can be.
 _ANSWERS: Final = (
     "not_found", "", "", "already_delivered", "already_acked", "already_cancelled", "expired"
 )  # fmt: skip
 _CHUNK: Final = 65_536
-_ORDERED: Final = 1
 
 Verdicts = npt.NDArray[np.uint8]
 
@@ -160,14 +167,14 @@ class Change:
         self.end(ids, RecordType.CANCEL, MessageState.CANCELLED)
 
     def stop(self, ids: UInt64Array) -> None:
-        revoked = self._groups.holders_of(ids)
-        self.end(ids, RecordType.CANCEL, MessageState.CANCELLED)
-        self._changes.revoked.extend(revoked)
+        """Cancels messages also where they are delivered; a subscription that holds one loses it."""
+        with self._groups.revoking(ids):
+            self._cancel(ids)
 
     def expire(self, ids: UInt64Array, due_until_ms: int) -> int:
-        """Ends messages that were kept for as long as their topic keeps what nobody acks, and returns how many. Those
+        """Ends messages that were kept for as long as their topic keeps what is not acked, and returns how many. Those
         that are not in their topic any more, were due at ``due_until_ms`` or later, or that every group is done with
-        are passed over: that may have come to be since they were selected. Raises ``DiskFull``: then those before the
+        are passed over: this may have changed since they were selected. Raises ``DiskFull``: then those before the
         full disk have ended."""
         verdicts = self.judge(ids)
         unacked = (verdicts == READY) | (verdicts == DELIVERED)
@@ -175,19 +182,19 @@ class Change:
         ids = np.ascontiguousarray(ids[unacked & old])
         for start in range(0, len(ids), _CHUNK):
             part = ids[start : start + _CHUNK]
-            revoked = self._groups.holders_of(part)
-            self.end(part, RecordType.EXPIRED, MessageState.EXPIRED)
-            self._changes.revoked.extend(revoked)
+            with self._groups.revoking(part):
+                self.end(part, RecordType.EXPIRED, MessageState.EXPIRED)
         return len(ids)
 
     def end(self, ids: UInt64Array, record: RecordType, state: MessageState) -> None:
         self._writer.append(record, 0, ids.tobytes())
         self._applier.end(ids, state)
+        assert (self._tables.rows["state"][ids] == state).all(), "only what is scheduled or ready is ended"
         self._wake_ordered(ids)
 
     def _wake_ordered(self, ids: UInt64Array) -> None:
         """The next message of an ordering key may go."""
-        ordered = ids[self._tables.rows["flags"][ids] & _ORDERED != 0]
+        ordered = ids[self._tables.rows["flags"][ids] & ORDERED != 0]
         for topic_id in np.unique(self._tables.rows["topic_id"][ordered]).tolist():
             self._changes.woken.update(self._tables.topics[topic_id].groups.values())
 
@@ -203,8 +210,8 @@ class Change:
     ) -> list[str]:
         """Gives messages that no subscriber was given yet another time, another priority, or both. An answer for each:
         ``rescheduled``, or as ``cancel`` gives. Raises ``BadTime``, ``DiskFull``."""
-        if deliver_at_ms is not None and not 0 <= deliver_at_ms <= MAX_TIME_MS:
-            raise BadTime(f"{deliver_at_ms} is not between 0 and {MAX_TIME_MS}")
+        if deliver_at_ms is not None:
+            check_time(deliver_at_ms)
 
         def act(chosen: UInt64Array) -> None:
             self._reschedule(chosen, deliver_at_ms, AS_IT_IS if priority is None else priority, now_ms)
@@ -263,10 +270,10 @@ class Change:
         """Delivers messages again, now or at a time, to one group or to all of their topic that are not done with
         them; ``acked``: also to those that are; ``postpone``: what could be delivered again by now waits for a later
         time as well. An answer for each: ``redelivered``, ``waiting`` (it is to be delivered
-        anyway), ``already_acked``, ``already_cancelled``, ``expired`` or ``not_found``. Who holds one loses it.
-        Raises ``BadTime``, ``UnknownGroup``, ``DiskFull``: then nothing was changed."""
-        if at_ms is not None and not 0 <= at_ms <= MAX_TIME_MS:
-            raise BadTime(f"{at_ms} is not between 0 and {MAX_TIME_MS}")
+        anyway), ``already_acked``, ``already_cancelled``, ``expired`` or ``not_found``. A subscription that holds one
+        loses it. Raises ``BadTime``, ``UnknownGroup``, ``DiskFull``: then nothing was changed."""
+        if at_ms is not None:
+            check_time(at_ms)
         time_ms = now_ms if at_ms is None else at_ms
         wanted = _as_ids(ids)
         verdicts = self.judge(wanted)
@@ -319,12 +326,12 @@ class Change:
     ) -> _Call:
         """What is to be written so that messages of a group wait for ``time_ms``, whatever became of them, whose
         timers it sets. Raises ``DiskFull``."""
-        rows = self._tables.groups[group_id].deliveries.items[seqs]
+        rows = self._tables.deliveries_of(group_id)[seqs]
         epochs = rows["epoch"].copy()
         times = np.full(len(seqs), time_ms, np.int64)
         revoked = self._groups.held_by(group_id, seqs)
         if time_ms > now_ms:
-            self._engine.set_timers(group_id, seqs, epochs, times)
+            self._engine.link(times, seqs, epochs, group_id)
         done = np.isin(rows["state"], (DeliveryState.ACKED, DeliveryState.DEAD)) | (
             rows["flags"] & CALLED != 0
         )
@@ -355,8 +362,8 @@ class Change:
             )
 
     def drop(self, ids: UInt64Array, done_before_ms: int) -> Dropped:
-        """Drops messages that every group was done with before ``done_before_ms``. Ids that nobody knows any more count
-        as gone. It may be relied on once the log is durable. Raises ``DiskFull``: then nothing was dropped."""
+        """Drops messages that every group was done with before ``done_before_ms``. Ids that are not known any more
+        count as gone. It may be relied on once the log is durable. Raises ``DiskFull``: then nothing was dropped."""
         ids = np.unique(ids)
         verdicts = self.judge(ids)
         is_unknown = verdicts == UNKNOWN
@@ -376,7 +383,7 @@ class Change:
         last_ms = np.zeros(len(ids), np.int64)
         for group_id, seqs, members in self._groups.of_messages(ids, None):
             counts = seqs >= self._tables.groups[group_id].record.start_seq
-            times = self._tables.groups[group_id].deliveries.items["time_ms"][seqs[counts]]
+            times = self._tables.deliveries_of(group_id)["time_ms"][seqs[counts]]
             places = np.searchsorted(ids, members[counts])
             last_ms[places] = np.maximum(last_ms[places], times)
         return last_ms
@@ -391,21 +398,22 @@ class Change:
         *,
         send: JudgedSend | None = None,
         cancel: Sequence[int] = (),
+        controls: Sequence[Control] = (),
         result: Any = None,
     ) -> None:
-        """Keeps a document under a name, or deletes it (``None``), together with a message that is stored and others
-        that are cancelled, if no subscriber was given them yet: all of it or nothing, also after a crash. It may be
-        relied on once the log is durable. ``result``: what a request is answered. Raises ``DiskFull``,
-        ``TransactionTooLarge``."""
+        """Keeps a document under a name, or deletes it (``None``), together with a message that is stored, others that
+        are cancelled, if no subscriber was given them yet, and further records: all of it or nothing, also after a
+        crash. It may be relied on once the log is durable. ``result``: what a request is answered. Raises
+        ``DiskFull``, ``TransactionTooLarge``."""
         ids = np.unique(_as_ids(cancel))
         ids = np.ascontiguousarray(ids[_is_undelivered(self.judge(ids))])
         document = msgspec.msgpack.encode(DocumentRecord(name, content))
-        controls: list[Control] = [(RecordType.DOCUMENT, 0, document)]
+        records: list[Control] = [(RecordType.DOCUMENT, 0, document), *controls]
         if len(ids):
-            controls.append((RecordType.CANCEL, 0, ids.tobytes()))
+            records.append((RecordType.CANCEL, 0, ids.tobytes()))
         if result is not None:
             self._writer.decided(result)
-        self._commit.write(INTERNAL, [send] if send is not None else [], controls, now_ms)
+        self._commit.write(INTERNAL, [send] if send is not None else [], records, now_ms)
         self._wake_ordered(ids)
 
 

@@ -1,6 +1,6 @@
-"""What follows from a change for those who wait: one answer for all calls of the engine.
+"""What a change means for groups, subscriptions and the wheel's next event: one answer for all calls of the engine.
 
-Calls collect it in ``Changes`` while they work, because one that raises may have done a part before; whoever runs the
+Calls collect it in ``Changes`` while they work, because one that raises may have done a part before; the caller of the
 engine takes it after each call, or after several, and acts on it. Nothing is collected a message at a time.
 """
 

@@ -63,9 +63,7 @@ class Commit:
             raise
         stored_until = first_id + sum(count for _, count in results)
         assert stored_until == self._tables.next_id, "ids of a transaction have no gap"
-        native_log.group_end(self._native, start)
-        self._log.touched()
-        self._log.flush()
+        self._writer.end_group(start, room_bytes)
         self._applier.transaction_id = transaction_id
         for record, aux, payload in controls:
             self._applier.apply(record, aux, payload)

@@ -65,7 +65,7 @@ class DeadLetters:
         if not len(seqs):
             return
         topic_id = self._tables.groups[group_id].record.topic_id
-        ids = self._tables.topics[topic_id].arrivals.items["id"][seqs]
+        ids = self._tables.ids_of(topic_id)[seqs]
         letter_bytes = self._tables.rows["record_bytes"][ids].astype(np.int64) + _STORY_BYTES
         batches = np.cumsum(letter_bytes) // min(_BATCH_BYTES, self._settings.max_frame_bytes // 2)
         yield from np.split(seqs, np.flatnonzero(np.diff(batches)) + 1)
@@ -107,10 +107,8 @@ class DeadLetters:
         known.error = error
 
     def _letter(self, group_id: int, group: str, topic: str, seq: int, now_ms: int) -> Outbound:
-        message_id = int(
-            self._tables.topics[self._tables.groups[group_id].record.topic_id].arrivals.items["id"][seq]
-        )
-        delivery = self._tables.groups[group_id].deliveries.items[seq]
+        message_id = int(self._tables.ids_of(self._tables.groups[group_id].record.topic_id)[seq])
+        delivery = self._tables.deliveries_of(group_id)[seq]
         view = MessageView.read(self._native, message_id)
         history = self._tables.failures.of(group_id, seq)
         base_epoch = int(delivery["base_epoch"])

@@ -7,20 +7,31 @@ from typing import Final
 
 import numpy as np
 
-from tickwheel_native import Buffer, delivery, scan
+from tickwheel_native import Buffer, delivery, lib
 from timerlog.commitlog.records import in_records, pack_lease, room_for_runs
 from timerlog.engine.groups import Groups
 from timerlog.engine.state import Engine, LogWriter
 from timerlog.engine.topics import Topics
-from timerlog.errors import DiskFull, StoreError
-from timerlog.layout import MAX_BATCH, MAX_HEADERS_BYTES, MAX_KEY_BYTES, MessageState, RecordType, UInt64Array
-from timerlog.tables.lateness import Lateness
+from timerlog.errors import BeingHealed, DiskFull, StoreError
+from timerlog.layout import (
+    MAX_BATCH,
+    MAX_HEADERS_BYTES,
+    MAX_KEY_BYTES,
+    MAX_TIME_MS,
+    MessageState,
+    RecordType,
+    UInt32Array,
+    UInt64Array,
+)
+from timerlog.tables.lateness import LatenessOf
 
 FETCH_LIMIT: Final = 8192
 FRAME_HEAD_BYTES: Final = 16
 _ACK_HEAD_BYTES: Final = 8
 _ACK_OK = 24
-_NOT_FOUND: Final = 3
+_FETCH_OK = 111
+_ATTEMPT: Final = np.dtype("<u2")
+_MOST_ATTEMPTS: Final = 0xFFFF
 _NO_LIMIT: Final = 1 << 40
 #: What a message adds to a DELIVER frame besides its body, at most: key, headers and columns.
 _LARGEST_REST_BYTES: Final = MAX_KEY_BYTES + MAX_HEADERS_BYTES + 64
@@ -37,6 +48,15 @@ class Acked:
     position: int
     group_id: int
     accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class AsAnswer:
+    """What a request says that messages are given out for: the frame is its answer, with a column more. ``lease_ms``:
+    takes the place of the topic's settings."""
+
+    correlation: int
+    lease_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -58,7 +78,7 @@ class Deliver:
         self._applier, self._settings = engine.applier, engine.settings
         self._scratch, self._changes = engine.scratch, engine.changes
         #: How late messages were given to a group for the first time, in ms.
-        self.first_lateness_ms = Lateness()
+        self.first_lateness_ms = LatenessOf(self._tables.groups)
 
     # -- delivering --
 
@@ -80,49 +100,43 @@ class Deliver:
         record = self._tables.groups[group_id].record
         return self._tables.topics[record.topic_id].record.parent or record.topic_id, record.name
 
-    def has_ready(self, group_id: int) -> bool:
-        """Whether ``fetch`` would probably bring something."""
-        group = self._native.groups[group_id]
-        topic = self._native.topics[group.topic_id]
-        for word in range(4):
-            if group.retry_lanes[word]:
-                return True
-            lanes = topic.lanes[word]
-            while lanes:
-                lowest = lanes & -lanes
-                priority = word * 64 + lowest.bit_length() - 1
-                if group.cursor[priority] != topic.lane_last[priority]:
-                    return True
-                lanes ^= lowest
-        return False
-
     def fetch(
-        self, group_id: int, holder: int, subscription: int, limit: int, limit_bytes: int, now_ms: int
+        self,
+        group_id: int,
+        holder: int,
+        subscription: int,
+        limit: int,
+        limit_bytes: int,
+        now_ms: int,
+        asked: AsAnswer | None = None,
     ) -> bytes | None:
-        """Leases up to ``limit`` messages to a holder and returns them as one DELIVER frame; None when none waits, an
-        empty one when it should be called again, because so many were passed over.
+        """Leases up to ``limit`` messages to a holder and returns them as one DELIVER frame, or FETCH_OK if they were
+        ``asked`` for; None when none waits, an empty one when it should be called again, because so many were passed
+        over.
 
-        Raises ``UnknownGroup``, and ``DiskFull`` when the leases cannot be logged; the messages wait on.
+        Raises ``UnknownGroup``, ``DiskFull`` when the leases cannot be logged, and ``BeingHealed``; the messages wait
+        on.
         """
         self._groups.record(group_id)
         # The message that reaches the limit is still taken: leave room for the largest.
+        limit = min(limit, FETCH_LIMIT)
         room = self._settings.max_frame_bytes - self._settings.max_body_bytes - _LARGEST_REST_BYTES
-        count, frame_bytes = self._select(
-            group_id, min(limit, FETCH_LIMIT), max(1, min(limit_bytes, room)), now_ms
-        )
+        if asked is not None:
+            room -= limit * _ATTEMPT.itemsize
+        count, frame_bytes = self._select(group_id, limit, max(1, min(limit_bytes, room)), now_ms)
         if not count:
             return b"" if frame_bytes == 1 else None
-        seqs, epochs, until_ms = (
-            self._scratch.seqs[:count],
-            self._scratch.epochs[:count],
-            self._scratch.times[:count],
-        )
-        if len(damaged := self._damaged(group_id, seqs)):
+        scratch, group = self._scratch, self._native.groups[group_id]
+        seqs, epochs, until_ms = scratch.seqs[:count], scratch.epochs[:count], scratch.times[:count]
+        if asked is not None and asked.lease_ms is not None:
+            until_ms[:] = min(now_ms + asked.lease_ms, MAX_TIME_MS)
+        assert int(until_ms.min()) > now_ms, "a lease ends after it was given"
+        ids = self._tables.ids_of(self._groups.record(group_id).topic_id)[seqs]
+        if len(damaged := self._engine.damaged(ids)):
             delivery.unselect(self._native, group_id, seqs)
             self._set_aside(damaged)
             return b""
         try:
-            # A timer without its lease is harmless, a lease without its timer would never end.
             self._engine.link(until_ms, seqs, epochs, group_id)
             runs = self._engine.runs(seqs, epochs, until_ms)
             self._writer.append_all(
@@ -132,28 +146,29 @@ class Deliver:
             delivery.unselect(self._native, group_id, seqs)
             raise
         self._applier.lease(group_id, holder, runs)
-        first = self.first_lateness_ms.take(self._native, group_id, seqs, epochs, now_ms)
+        assert int(group.leased) >= count, "what is given out is leased"
+        first = self.first_lateness_ms.take_of(group_id, self._native, group_id, seqs, epochs, now_ms)
         if first < count:
             self._groups.redelivered[group_id] += count - first
         frame = bytearray(frame_bytes)
         written = delivery.deliver_frame(self._native, group_id, subscription, seqs, frame)
         if written != frame_bytes:
             raise StoreError(f"a DELIVER frame of {frame_bytes} bytes came out as {written}")
+        if asked is not None:
+            self._make_answer(frame, asked, group_id, seqs, epochs)
         return bytes(frame)
 
-    def _damaged(self, group_id: int, seqs: UInt64Array) -> UInt64Array:
-        """Those of some messages whose record does not match its checksum: it may have lain there for years since it
-        was looked at last."""
-        ids = self._tables.topics[self._groups.record(group_id).topic_id].arrivals.items["id"][seqs]
-        rows = self._tables.rows[ids]
-        positions, sizes = rows["position"], rows["record_bytes"].astype(np.uint64)
-        # What is still being collected for the log lies in memory.
-        written = np.flatnonzero(positions + sizes <= np.uint64(self._native.log_readable))
-        right = scan.check_records(self._native.log, positions[written], sizes[written])
-        damaged: UInt64Array = ids[written[~right]]
-        return damaged
+    def _make_answer(
+        self, frame: bytearray, asked: AsAnswer, group_id: int, seqs: UInt64Array, epochs: UInt32Array
+    ) -> None:
+        attempts = epochs - self._tables.deliveries_of(group_id)["base_epoch"][seqs]
+        frame += np.minimum(attempts, _MOST_ATTEMPTS).astype(_ATTEMPT).tobytes()
+        delivery.finish_frame(frame, len(frame) - FRAME_HEAD_BYTES, _FETCH_OK, asked.correlation)
 
-    def _set_aside(self, ids: UInt64Array) -> None:
+    def _set_aside(self, damaged: UInt64Array) -> None:
+        ids = damaged[self._engine.are_lost(damaged)]
+        if not len(ids):
+            raise BeingHealed(f"{len(damaged)} messages are damaged here, and fetched again")
         self._writer.append(RecordType.DAMAGED, 0, ids.tobytes())
         self._applier.end(np.ascontiguousarray(ids), MessageState.DAMAGED)
 
@@ -193,28 +208,28 @@ class Deliver:
         return Acked(reply, self._log.appended_position, group_id, accepted)
 
     def _ack_group(self, group_id: int, receipts: memoryview, count: int, now_ms: int) -> int:
-        """``receipts``: ids, then epochs. Leaves a code for each in ``_codes``; returns how many were accepted."""
-        scratch = self._scratch
+        """``receipts``: ids, then epochs. Leaves a code for each in the scratch; returns how many were accepted."""
+        scratch, group = self._scratch, self._native.groups[group_id]
         accepted = delivery.ack_check(
             self._native, group_id, receipts, scratch.seqs, scratch.epochs, scratch.codes[:count]
         )
         if accepted:
-            self._scratch.times[:accepted] = now_ms
-            runs = self._engine.runs(
-                self._scratch.seqs[:accepted], self._scratch.epochs[:accepted], self._scratch.times[:accepted]
-            )
+            acked_before, seqs = int(group.acked), scratch.seqs[:accepted]
+            scratch.times[:accepted] = now_ms
+            runs = self._engine.runs(seqs, scratch.epochs[:accepted], scratch.times[:accepted])
             try:
                 self._writer.append_runs(RecordType.ACK, group_id, runs)
             except DiskFull:
-                delivery.unmark_acks(self._native, group_id, self._scratch.seqs[:accepted])
+                delivery.unmark_acks(self._native, group_id, seqs)
                 raise
             self._applier.ack(group_id, runs)
+            assert int(group.acked) == acked_before + accepted, "each receipt that counts ends one delivery"
         return accepted
 
     def _ack_shards(self, group_id: int, payload: Buffer, count: int, now_ms: int) -> int:
         ids = np.frombuffer(payload, "<u8", count, _ACK_HEAD_BYTES)
         epochs = np.frombuffer(payload, "<u4", count, _ACK_HEAD_BYTES + 8 * count)
-        codes = np.full(count, _NOT_FOUND, np.uint32)
+        codes = np.full(count, lib.TW_NOT_FOUND, np.uint32)
         self._log.ensure_room(room_for_runs(count) + 64 * len(self._groups.parts_of(group_id)))
         accepted = 0
         for part, mine in self._groups.split_by_shard(group_id, ids):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -22,6 +22,7 @@ from timerlog.names import check_name
 
 Start: TypeAlias = Literal["earliest", "latest"] | int
 _CHUNK: Final = 65_536
+_NOTED_EVERY_MS: Final = 60_000
 
 
 class Groups:
@@ -94,7 +95,7 @@ class Groups:
             "acked": sum(int(part.acked) for part in parts),
             "leased": sum(int(part.leased) for part in parts),
             "dead": sum(int(part.dead) for part in parts),
-            "backlog": sum(int(part.pending) for part in parts),
+            "backlog": self.backlog_of(group_id),
             "created_ms": record.created_ms,
             "last_read_ms": group.seen_ms,
             "ephemeral_ms": record.ephemeral_ms,
@@ -122,6 +123,16 @@ class Groups:
         check_name(name)
         if not create:
             raise UnknownGroup(f"{self._tables.topics[topic_id].record.name!r} has no group {name!r}")
+        controls = self.opening(topic_id, name, now_ms, start, ephemeral_ms=ephemeral_ms)
+        self._writer.write_together(controls)
+        return controls[0][1]
+
+    def opening(
+        self, topic_id: int, name: str, now_ms: int, start: Start, *, ephemeral_ms: int = 0
+    ) -> list[Control]:
+        """The records that make a group which is not there, the group's own first, and room for it. Raises ``BadName``,
+        ``TooManyGroups``, ``DiskFull``."""
+        check_name(name)
         topics = self._topics_of_group(topic_id)
         group_id, fence = self._numbers_for(topics)
         fence = max(fence, self._tables.name_fences.of(topic_id, name))
@@ -138,12 +149,9 @@ class Groups:
             for i, part in enumerate(topics)
         ]
         self._promise_groups(records)
-        self._writer.write_together(
-            [(RecordType.GROUP, record.group_id, msgspec.msgpack.encode(record)) for record in records]
-        )
         for record in records:
             self.redelivered.pop(record.group_id, None)  # of a group that is gone
-        return group_id
+        return [(RecordType.GROUP, record.group_id, msgspec.msgpack.encode(record)) for record in records]
 
     def _topics_of_group(self, topic_id: int) -> list[int]:
         """Those that a group of a topic needs a number for: the topic, then its shards."""
@@ -187,29 +195,37 @@ class Groups:
     def delete(self, topic: str, name: str) -> int:
         """Deletes a group, with what it knows of each message. Messages that only it was not done with are kept for it
         no longer. Returns how many it was not done with. Raises ``UnknownTopic``, ``UnknownGroup``, ``DiskFull``."""
-        parts = self._parts_of(topic, name)
-        backlog = sum(int(self._native.groups[part].pending) for part in self.parts_of(parts[0]))
+        backlog = self.backlog_of(self.find(topic, name))
+        controls = self.deleting(topic, name)
         self._writer.decided(backlog)
-        fence = max(int(self._native.groups[part].highest_epoch) for part in parts)
-        self._write(self._changed(part, deleted=True, fence=fence) for part in parts)
-        self._engine.table_is_gone = True
+        self._writer.write_together(controls)
         return backlog
+
+    def backlog_of(self, group_id: int) -> int:
+        """How many messages a group is not done with."""
+        return sum(int(self._native.groups[part].pending) for part in self.parts_of(group_id))
+
+    def deleting(self, topic: str, name: str) -> list[Control]:
+        """The records that delete a group. Raises ``UnknownTopic``, ``UnknownGroup``."""
+        parts = self._parts_of(topic, name)
+        fence = max(int(self._native.groups[part].highest_epoch) for part in parts)
+        self._engine.table_is_gone = True
+        return self._controls(self._changed(part, deleted=True, fence=fence) for part in parts)
 
     def _changed(self, group_id: int, **fields: Any) -> GroupRecord:
         return msgspec.structs.replace(self._tables.groups[group_id].record, **fields)
 
-    def _write(self, records: Iterable[GroupRecord]) -> None:
-        controls: list[Control] = [
+    def _controls(self, records: Iterable[GroupRecord]) -> list[Control]:
+        return [
             (RecordType.GROUP_CHANGED, record.group_id, msgspec.msgpack.encode(record)) for record in records
         ]
-        self._writer.write_together(controls)
 
     # -- beginning anew --
 
     def seek(self, topic: str, name: str, start: Start) -> int:
         """Lets a group begin anew, where a new one with this ``start`` would: it is given every message from there on,
-        also what it was done with, and nothing that lies before. Whoever holds one loses it. Returns how many messages
-        it is not done with now. Raises ``UnknownTopic``, ``UnknownGroup``, ``DiskFull``."""
+        also what it was done with, and nothing that lies before. A subscription that holds one loses it. Returns
+        how many messages it is not done with now. Raises ``UnknownTopic``, ``UnknownGroup``, ``DiskFull``."""
         parts = self._parts_of(topic, name)
         records = [self._moved(part, start) for part in parts]
         more = [record for record in records if record.start_seq < self._start_of(record.group_id)]
@@ -221,7 +237,7 @@ class Groups:
         delivering = {record.group_id: record for record in records}
         backlog = sum(self._open_from(delivering[part]) for part in self.parts_of(parts[0]))
         self._writer.decided(backlog)
-        self._write(records)
+        self._writer.write_together(self._controls(records))
         self._changes.revoked.extend(revoked)
         self._changes.woken.update(parts)
         return backlog
@@ -231,7 +247,7 @@ class Groups:
         topic = self._native.topics[record.topic_id]
         if record.start_seq <= int(topic.first_seq):
             return int(topic.ready)
-        arrivals, found = self._tables.topics[record.topic_id].arrivals.items["id"], 0
+        arrivals, found = self._tables.ids_of(record.topic_id), 0
         for first in range(record.start_seq, int(topic.count), _CHUNK):
             ids = arrivals[first : min(first + _CHUNK, int(topic.count))]
             rows = self._tables.rows[ids]
@@ -245,7 +261,7 @@ class Groups:
             return 0
         if start == "latest":
             return count
-        arrivals = self._tables.topics[topic_id].arrivals.items["id"]
+        arrivals = self._tables.ids_of(topic_id)
         found = count
         # Backwards, up to the first part that was due before: messages reach a topic in order of time, nearly.
         for end in range(count, 0, -_CHUNK):
@@ -265,8 +281,8 @@ class Groups:
         return self._changed(group_id, start_seq=start_seq, first_row=min(record.rows_from, start_seq))
 
     def _held_of_group(self, group_id: int) -> list[Revoked]:
-        """Who holds messages of a group."""
-        counts, rows = self._native.groups[group_id], self._tables.groups[group_id].deliveries.items
+        """Subscriptions that hold messages of a group."""
+        counts, rows = self._native.groups[group_id], self._tables.deliveries_of(group_id)
         found: list[Revoked] = []
         for first in range(int(counts.floor_seq), int(counts.high_seq), _CHUNK):
             states = rows["state"][first : min(first + _CHUNK, int(counts.high_seq))]
@@ -293,20 +309,27 @@ class Groups:
             raise UnknownGroup(f"no topic of these messages has a group {group!r}")
 
     def holders_of(self, ids: UInt64Array) -> list[Revoked]:
-        """Who holds these messages, in any group."""
+        """Subscriptions that hold these messages, in any group."""
         ready = ids[self._tables.rows["state"][ids] == MessageState.READY]
         held: list[Revoked] = []
         for group_id, seqs, _ in self.of_messages(ready, None):
             held.extend(self.held_by(group_id, seqs))
         return held
 
+    @contextmanager
+    def revoking(self, ids: UInt64Array) -> Iterator[None]:
+        """Inside, messages are ended: subscriptions that hold them are told afterwards, unless it raises."""
+        revoked = self.holders_of(ids)
+        yield
+        self._changes.revoked.extend(revoked)
+
     def held_by(self, group_id: int, seqs: UInt64Array) -> list[Revoked]:
-        """Who holds these messages of a group."""
+        """Subscriptions that hold these messages of a group."""
         seqs = seqs[seqs < int(self._native.groups[group_id].allocated)]
         group = self._tables.groups[group_id]
         rows = group.deliveries.items[seqs]
         held = (rows["state"] == DeliveryState.LEASED) & (rows["holder"] != 0)
-        ids = self._tables.topics[group.record.topic_id].arrivals.items["id"][seqs]
+        ids = self._tables.ids_of(group.record.topic_id)[seqs]
         holders: list[Revoked] = []
         for holder in np.unique(rows["holder"][held]).tolist():
             mine = held & (rows["holder"] == holder)
@@ -323,6 +346,13 @@ class Groups:
         with suppress(DiskFull):
             self._writer.append(RecordType.GROUP_SEEN, group_id, GROUP_SEEN.pack(now_ms, has_readers))
         self._applier.group_seen(group_id, now_ms, has_readers)
+
+    def read_once(self, group_id: int, now_ms: int) -> None:
+        """A group was read, or somebody tried to, without a subscriber. It is noted now and then."""
+        group = self._tables.groups[group_id]
+        every_ms = min(_NOTED_EVERY_MS, group.record.ephemeral_ms // 4 or _NOTED_EVERY_MS)
+        if not group.has_readers and now_ms - group.seen_ms >= every_ms:
+            self.readers_changed(group_id, now_ms, has_readers=False)
 
     def end_ephemeral(
         self, now_ms: int, opened_ms: int, has_readers: Callable[[int], bool]
@@ -361,6 +391,7 @@ class Holders:
         if not self._free:
             raise TooManySubscriptions(f"there are {HOLDERS - 1} subscriptions already")
         holder = self._free.popleft()
+        assert not self.outstanding(holder), "a number is given out when nothing is held under it"
         self.groups[holder] = self._groups.parts_of(group_id)
         return holder
 

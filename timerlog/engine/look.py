@@ -17,7 +17,8 @@ from timerlog.engine.topics import Topics
 from timerlog.layout import ROW, Int64Array, MessageState, UInt64Array
 from timerlog.names import shard_name
 from timerlog.settings import effective_settings
-from timerlog.tables.lateness import Lateness
+from timerlog.tables.lateness import LatenessOf
+from timerlog.tables.tables import by_topic
 from timerlog.wheel.forecast import WheelPicture
 
 _HASH_ROWS: Final = 262_144
@@ -99,6 +100,11 @@ class Look:
         }
 
     def topic_entry(self, topic_id: int) -> dict[str, Any]:
+        """A topic with its groups."""
+        groups = self._tables.topics[topic_id].groups.values()
+        return self.topic_counts(topic_id) | {"groups": [self._groups.describe(one) for one in groups]}
+
+    def topic_counts(self, topic_id: int) -> dict[str, Any]:
         """A topic with shards counts what they hold together; each of them has an entry of its own as well."""
         topic = self._tables.topics[topic_id]
         counts = [self._native.topics[part] for part in self._topics.shards_of(topic_id)]
@@ -112,7 +118,6 @@ class Look:
             "scheduled": sum(int(count.scheduled) for count in counts),
             "ready": sum(int(count.ready) for count in counts),
             "cancelled": sum(int(count.cancelled) for count in counts),
-            "groups": [self._groups.describe(group_id) for group_id in topic.groups.values()],
         }
 
     def lateness_ms(self, ids: UInt64Array, now_ms: int) -> Int64Array:
@@ -122,10 +127,22 @@ class Look:
         late_ms: Int64Array = now_ms - np.maximum(due_ms, rows["created_ms"][ids])
         return np.maximum(late_ms, 0)
 
-    def count_lateness(self, into: Lateness, ids: UInt64Array, now_ms: int) -> None:
-        """Adds to a histogram by how much it is past the time of messages."""
-        if len(ids):
-            into.take(self._native, 0, np.ascontiguousarray(ids), None, now_ms)
+    def lateness_of_topics(self) -> LatenessOf:
+        """An empty histogram of each."""
+        return LatenessOf(self._tables.topics)
+
+    def count_lateness(self, into: LatenessOf, ids: UInt64Array, now_ms: int) -> None:
+        """Adds to the histograms of their topics by how much it is past the time of messages."""
+        if not len(ids):
+            return
+        parts = by_topic(self._tables.rows["topic_id"][ids])
+        for topic_id, part in parts:
+            of_topic = ids if len(parts) == 1 else ids[part]
+            into.take_of(topic_id, self._native, 0, np.ascontiguousarray(of_topic), None, now_ms)
+
+    def shards_of(self, topic_id: int) -> list[int]:
+        """The topics that hold the messages of one: its shards, or itself."""
+        return list(self._topics.shards_of(topic_id))
 
     def wheel_picture(self, now_ms: int, horizons_ms: Sequence[int] | None = None) -> WheelPicture:
         """Occupied slots by level and what is due when; see docs/protocol.md, WHEEL_OK. It is begun, and counts while

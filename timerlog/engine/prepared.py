@@ -1,8 +1,9 @@
-"""Prepared messages: stored safely, and delivered only once their producer says so.
+"""Prepared messages: stored safely, and delivered only after their producer has committed them.
 
-They wait in the topic ``<topic>.prepared``. Its group ``checks`` is how orphans are found: a prepared message that
-nobody has decided about becomes due there, is delivered to whoever can tell what became of its transaction, again and
-again, and is a dead letter in the end. So check-backs are ordinary deliveries, and their times are topic settings.
+They wait in the topic ``<topic>.prepared``. Its group ``checks`` is how orphans are found: a prepared message
+without a decision becomes due there, is delivered again and again to subscribers that can tell what became of its
+transaction, and is a dead letter in the end. So check-backs are ordinary deliveries, and their times are settings of
+the topic.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Prepared:
         select: Select,
     ) -> None:
         self._writer, self._topics, self._groups, self._produce = writer, topics, groups, produce
-        self._commit, self._change, self._select, self._changes = commit, change, select, engine.changes
+        self._commit, self._change, self._select = commit, change, select
         self._tables, self._native = engine.tables, engine.native
 
     def open(self, topic: str, settings: Mapping[str, Any], now_ms: int) -> int:
@@ -98,10 +99,9 @@ class Prepared:
             return "refused", 0  # the topic was deleted
         earlier = self._select.find_key(topic_id, key)
         if earlier:  # a message of this key was sent in the meantime: it counts once, as it would with send
-            revoked = self._groups.holders_of(ids)
             self._writer.decided(("already_committed", earlier))
-            self._change.end(ids, RecordType.EXPIRED, MessageState.EXPIRED)
-            self._changes.revoked.extend(revoked)
+            with self._groups.revoking(ids):
+                self._change.end(ids, RecordType.EXPIRED, MessageState.EXPIRED)
             return "already_committed", earlier
         try:
             fields = msgspec.msgpack.decode(view.headers, type=dict[str, Any])
@@ -115,8 +115,7 @@ class Prepared:
         except TransactionRefused:
             return "refused", 0  # its time or its size is not allowed
         ending = (RecordType.EXPIRED, 0, ids.tobytes())
-        revoked = self._groups.holders_of(ids)
         self._writer.decided(("committed", self._tables.next_id))
-        new_id = self._commit.write(INTERNAL, [send], [ending], now_ms)[0][0]
-        self._changes.revoked.extend(revoked)
+        with self._groups.revoking(ids):
+            new_id = self._commit.write(INTERNAL, [send], [ending], now_ms)[0][0]
         return "committed", new_id

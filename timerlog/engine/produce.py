@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 import numpy as np
 
-from tickwheel_native import Buffer, delivery, ingest
+from tickwheel_native import Buffer, delivery, ingest, lib
 from tickwheel_native.arrays import uint8s
 from timerlog.engine.space import Space
 from timerlog.engine.state import Engine
@@ -25,14 +26,14 @@ _REPLIES_BYTES: Final = 2 * 16 * MAX_BATCH + 4096
 class Stop(IntEnum):
     """Why ``ingest`` stopped where it did."""
 
-    NEED_MORE = 0  #: what is left is not a whole frame
-    OTHER_FRAME = 1  #: a frame of another type, for the caller
-    BAD_CRC = 2
-    FRAME_TOO_LARGE = 3
-    BAD_FRAME = 4  #: a SEND whose columns do not add up; nothing of it was stored
-    UNKNOWN_TOPIC = 5
-    DISK_FULL = 6  #: nothing of the frame was stored
-    FORBIDDEN = 7  #: the caller may not send to this topic
+    NEED_MORE = lib.TW_STOP_NEED_MORE  #: what is left is not a whole frame
+    OTHER_FRAME = lib.TW_STOP_OTHER_FRAME  #: a frame of another type, for the caller
+    BAD_CRC = lib.TW_STOP_BAD_CRC
+    FRAME_TOO_LARGE = lib.TW_STOP_FRAME_TOO_LARGE
+    BAD_FRAME = lib.TW_STOP_BAD_FRAME  #: a SEND whose columns do not add up; nothing of it was stored
+    UNKNOWN_TOPIC = lib.TW_STOP_UNKNOWN_TOPIC
+    DISK_FULL = 6  #: not from C: nothing of the frame was stored
+    FORBIDDEN = lib.TW_STOP_FORBIDDEN  #: the caller may not send to this topic
 
 
 _SEND: Final = 12
@@ -47,11 +48,11 @@ _WITH_FRAME: Final = (Stop.OTHER_FRAME, Stop.BAD_FRAME, Stop.UNKNOWN_TOPIC, Stop
 class Need(IntEnum):
     """What the C function asks for before it goes on with the next frame."""
 
-    FLUSH = 10
-    DISK = 11
-    ROWS = 12
-    KEYS = 13
-    REPLIES = 14
+    FLUSH = lib.TW_STOP_NEED_FLUSH
+    DISK = lib.TW_STOP_NEED_DISK
+    ROWS = lib.TW_STOP_NEED_ROWS
+    KEYS = lib.TW_STOP_NEED_KEYS
+    REPLIES = lib.TW_STOP_NEED_REPLIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class Produce:
             ingest.only_to(self._native, None)
 
     def _ingest(self, data: Buffer, now_ms: int, rights: SendRights | None) -> Ingested:
+        self._native.is_full = 0
         source = uint8s(data)
         consumed, messages, frames = 0, 0, 0
         result = self._ingested
@@ -142,6 +144,9 @@ class Produce:
                 with self._reserve.closed():
                     self._provide(stop, int(result.need))
             except DiskFull:
+                if not self._native.is_full:  # the answer of a repeated send must be that of the first time
+                    self._native.is_full = 1
+                    continue
                 stop = Stop.DISK_FULL
                 consumed += FRAME_HEAD_BYTES + int(result.stop_payload_bytes)
                 break
@@ -175,6 +180,16 @@ class Produce:
                 raise StoreError(f"unknown need {need}")
 
     # -- as a part of a transaction --
+
+    @contextmanager
+    def without(self, leaving: Collection[int]) -> Iterator[None]:
+        """What is judged or staged meanwhile is so as if these messages were cancelled: their keys are free."""
+        ids = np.array(sorted(leaving), np.uint64)
+        ingest.without(self._native, ids)
+        try:
+            yield
+        finally:
+            ingest.without(self._native, None)
 
     def judge(self, payload: Buffer, now_ms: int) -> JudgedSend:
         """Whether a SEND payload can be stored as it is, all of it. Raises ``ValueError`` for one that does not add up,
@@ -219,7 +234,7 @@ class Produce:
             ingest.ingest(self._native, source, 0, now_ms, self._replies, result)
             if result.consumed_bytes == len(frame):
                 return
-            if result.stop != 13:  # only the key index grows on demand: everything else is there
+            if result.stop != Need.KEYS:  # only the key index grows on demand: everything else is there
                 raise StoreError(f"a judged send stopped with {result.stop}")
             with self._reserve.closed():
                 self._tables.keys.grow(int(result.need))

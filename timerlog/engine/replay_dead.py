@@ -65,7 +65,7 @@ class ReplayDead:
         return counts
 
     def replay_one(self, topic: str, message_id: int, now_ms: int) -> str:
-        """As ``replay_dead``, for one letter; what became of it."""
+        """As ``replay``, for one letter; what became of it."""
         letter = np.array([message_id], np.uint64)
         if int(self._change.judge(letter)[0]) not in (SCHEDULED, READY, DELIVERED):
             return "not_found"
@@ -114,19 +114,20 @@ class ReplayDead:
             return _ENDED
         if seq >= int(self._native.groups[group_id].allocated):
             return _NOT_DEAD
-        state = self._tables.groups[group_id].deliveries.items["state"][seq]
+        state = self._tables.deliveries_of(group_id)["state"][seq]
         return _DEAD if state == DeliveryState.DEAD else _NOT_DEAD
 
     def _revive(self, letter: UInt64Array, original: int, group: str, now_ms: int) -> None:
         row = self._tables.rows[original]
         group_id, seq = self._tables.topics[int(row["topic_id"])].groups[group], int(row["topic_seq"])
-        epoch = int(self._tables.groups[group_id].deliveries.items["epoch"][seq])
-        payload = pack_redeliver(np.array([(seq, 1, epoch, now_ms)], RUN), RESET_ATTEMPTS | WERE_DONE)
-        revoked = self._groups.holders_of(letter)
+        epoch = int(self._tables.deliveries_of(group_id)["epoch"][seq])
+        run = np.array([(seq, 1, epoch, now_ms)], RUN)
+        payload = pack_redeliver(run, RESET_ATTEMPTS | WERE_DONE)
         self._writer.decided(_RESULTS[_DEAD])
-        self._writer.write_together([(RecordType.REDELIVER, group_id, payload), _ending(letter)])
-        self._changes.revoked.extend(revoked)
-        self._wake_revived(group_id, payload, now_ms)
+        with self._groups.revoking(letter):
+            self._writer.write_together([(RecordType.REDELIVER, group_id, payload), _ending(letter)])
+        self._changes.woken.add(group_id)
+        self._settle.end_leases(group_id, run["first"].copy(), run["epoch"].copy(), now_ms)
 
     def _send_again(
         self, letter: UInt64Array, topic: str, key: bytes, view: MessageView, now_ms: int
@@ -135,15 +136,9 @@ class ReplayDead:
         key = b"" if self._select.find_key(topic_id, key) else key
         message = Outbound(view.body, key, view.headers, view.order, view.priority)
         send = self._produce.judge(send_payload(topic_id, [message]), now_ms)
-        revoked = self._groups.holders_of(letter)
         self._writer.decided(_RESULTS[_GONE])
-        self._commit.write(INTERNAL, [send], [_ending(letter)], now_ms)
-        self._changes.revoked.extend(revoked)
-
-    def _wake_revived(self, group_id: int, payload: bytes, now_ms: int) -> None:
-        run = np.frombuffer(payload, RUN, offset=8)
-        self._changes.woken.add(group_id)
-        self._settle.end_leases(group_id, run["first"].copy(), run["epoch"].copy(), now_ms)
+        with self._groups.revoking(letter):
+            self._commit.write(INTERNAL, [send], [_ending(letter)], now_ms)
 
 
 def _ending(letter: UInt64Array) -> Control:

@@ -16,10 +16,11 @@ from timerlog.engine.state import Engine
 from timerlog.engine.topics import Topics
 from timerlog.errors import UnknownGroup
 from timerlog.layout import IN_RETRY, DeliveryState, MessageState, UInt64Array
-from timerlog.tables.tables import Tables
+from timerlog.tables.tables import Tables, Topic
 
 PART: Final = 65_536
 _FOREVER_MS: Final = (1 << 63) - 1
+_TOP_PRIORITY: Final = 255
 
 Mask = npt.NDArray[np.bool_]
 
@@ -27,23 +28,45 @@ Mask = npt.NDArray[np.bool_]
 @dataclass(frozen=True, slots=True)
 class Filter:
     """``states``: scheduled, ready, leased, waiting, acked, dead; None: any of them. Times in epoch ms; upper bounds
-    are exclusive. ``epoch_min`` and the states after ``ready`` hold if any group (or ``group``) has them."""
+    are exclusive. ``done``: when it was acked, or dead. That, ``epoch_min`` and the states after ``ready`` hold if any
+    group (or ``group``) has them."""
 
     states: frozenset[str] | None = None
     due_from_ms: int = 0
     due_until_ms: int = _FOREVER_MS
     created_from_ms: int = 0
     created_until_ms: int = _FOREVER_MS
+    done_from_ms: int = 0
+    done_until_ms: int = _FOREVER_MS
     priority_min: int = 0
-    priority_max: int = 255
+    priority_max: int = _TOP_PRIORITY
     epoch_min: int = 0
     group: str | None = None
+
+    @property
+    def bounds(self) -> Iterator[tuple[str, int, int]]:
+        """What a row of the messages' table must have: in which column, from where on, and where that ends. Those that
+        all rows have are left out."""
+        for name, least, end in (
+            ("deliver_at_ms", self.due_from_ms, self.due_until_ms),
+            ("created_ms", self.created_from_ms, self.created_until_ms),
+        ):
+            if least > 0 or end < _FOREVER_MS:
+                yield name, least, end
+        if self.priority_min > 0 or self.priority_max < _TOP_PRIORITY:
+            yield "priority", self.priority_min, self.priority_max + 1
+
+    @property
+    def is_of_delivered(self) -> bool:
+        """Whether it means only messages that some group was given."""
+        return self.epoch_min > 0 or self.done_from_ms > 0 or self.done_until_ms < _FOREVER_MS
 
 
 class Select:
     """Looks for messages."""
 
     def __init__(self, engine: Engine, topics: Topics) -> None:
+        self._engine = engine
         self._tables, self._native, self._topics = engine.tables, engine.native, topics
 
     def find(self, topic: str, keys: Sequence[str]) -> list[int]:
@@ -81,32 +104,34 @@ class Select:
         self, topics: Sequence[int], wanted: Filter, now_ms: int, start: int, stop: int
     ) -> UInt64Array:
         rows = self._tables.rows[start:stop]
-        state = rows["state"]
         there = [topic_id for topic_id in topics if topic_id in self._tables.topics]
-        mask = np.isin(rows["topic_id"], there) & (
-            (state == MessageState.SCHEDULED) | (state == MessageState.READY)
+        # Most messages are of other topics: the rest is only asked of those that are left, and where it says something.
+        of_topic = rows["topic_id"]
+        found: npt.NDArray[np.intp] = np.flatnonzero(
+            of_topic == there[0] if len(there) == 1 else np.isin(of_topic, there)
         )
-        mask &= (rows["deliver_at_ms"] >= wanted.due_from_ms) & (rows["deliver_at_ms"] < wanted.due_until_ms)
-        mask &= (rows["created_ms"] >= wanted.created_from_ms) & (
-            rows["created_ms"] < wanted.created_until_ms
-        )
-        mask &= (rows["priority"] >= wanted.priority_min) & (rows["priority"] <= wanted.priority_max)
-        found = np.flatnonzero(mask)
-        if wanted.states is not None or wanted.epoch_min or wanted.group is not None:
-            found = found[self._match_deliveries(rows[found], wanted, now_ms)]
-        return (found + start).astype(np.uint64)
+        state = rows["state"][found]
+        found = found[(state == MessageState.SCHEDULED) | (state == MessageState.READY)]
+        for name, least, end in wanted.bounds:
+            values = rows[name][found]
+            found = found[(values >= least) & (values < end)]
+        if wanted.states is not None or wanted.is_of_delivered or wanted.group is not None:
+            # Whole rows by an index: `take` is many times as fast as brackets.
+            found = found[self._match_deliveries(rows.take(found), wanted, now_ms)]
+        ids: UInt64Array = (found + start).astype(np.uint64)
+        return ids
 
     def _match_deliveries(self, rows: npt.NDArray[Any], wanted: Filter, now_ms: int) -> Mask:
         in_topic = rows["state"] == MessageState.READY
         states = wanted.states
-        matches: Mask = ~in_topic & (states is None or "scheduled" in states) & (wanted.epoch_min == 0)
+        matches: Mask = ~in_topic & (states is None or "scheduled" in states) & (not wanted.is_of_delivered)
         if wanted.group is not None and states is None:
             matches[:] = False
         for topic_id in np.unique(rows["topic_id"][in_topic]).tolist():
             mine = np.flatnonzero(in_topic & (rows["topic_id"] == topic_id))
             groups = self._tables.topics[topic_id].groups
             if not groups:
-                matches[mine] = (states is None or "ready" in states) and not wanted.epoch_min
+                matches[mine] = (states is None or "ready" in states) and not wanted.is_of_delivered
             for name, group_id in groups.items():
                 if wanted.group in (None, name):
                     matches[mine] |= self._match_group(group_id, rows["topic_seq"][mine], wanted, now_ms)
@@ -117,14 +142,37 @@ class Select:
         known: Mask = (times >= wanted.epoch_min) & (seqs >= self._tables.groups[group_id].record.start_seq)
         if wanted.states is not None:
             known &= np.isin(names, [STATES.index(name) for name in wanted.states if name in STATES])
+        if wanted.done_from_ms > 0 or wanted.done_until_ms < _FOREVER_MS:
+            known[known] &= self._were_done(group_id, seqs[known], names[known], wanted)
         return known
+
+    def _were_done(
+        self, group_id: int, seqs: UInt64Array, names: npt.NDArray[np.uint8], wanted: Filter
+    ) -> Mask:
+        done: Mask = np.isin(names, _DONE)
+        times_ms = self._tables.deliveries_of(group_id)[np.where(done, seqs, 0)]["time_ms"]
+        return done & (times_ms >= wanted.done_from_ms) & (times_ms < wanted.done_until_ms)
 
     def browse(self, ids: UInt64Array, now_ms: int, max_body_bytes: int) -> list[dict[str, Any]]:
         """Messages that were selected, with their content; bodies are cut to ``max_body_bytes``. Those that have been
         purged since are left out."""
-        states = self._tables.rows["state"][ids]
-        there = ids[(states == MessageState.SCHEDULED) | (states == MessageState.READY)]
+        there = self._there(ids)
+        self._want(there)
         return [self._entry(message_id, now_ms, max_body_bytes) for message_id in there.tolist()]
+
+    def heal(self, ids: UInt64Array) -> None:
+        """Messages that another process has found damaged, if they are there and it is so: as ``browse``."""
+        self._want(self._there(ids[ids < self._tables.next_id]))
+
+    def _there(self, ids: UInt64Array) -> UInt64Array:
+        states = self._tables.rows["state"][ids]
+        there: UInt64Array = ids[(states == MessageState.SCHEDULED) | (states == MessageState.READY)]
+        return there
+
+    def _want(self, ids: UInt64Array) -> None:
+        """Where the log is a copy, what is damaged in it is had again."""
+        if self._engine.healer is not None:
+            self._engine.are_lost(self._engine.damaged(ids))
 
     def _entry(self, message_id: int, now_ms: int, max_body_bytes: int) -> dict[str, Any]:
         row, view = self._tables.rows[message_id], MessageView.read(self._native, message_id)
@@ -148,19 +196,24 @@ class Select:
             "body_bytes": len(view.body),
         }
 
-    def message(self, message_id: int, now_ms: int, max_body_bytes: int) -> dict[str, Any] | None:
-        """One message with how far each group is with it; None: it is not there, or not any more."""
+    def topic_of(self, message_id: int) -> Topic | None:
+        """The topic, or the shard, of a message; None: it is not there, or not any more."""
         if not 0 < message_id < self._tables.next_id:
             return None
         row = self._tables.rows[message_id]
-        topic = self._tables.topics.get(int(row["topic_id"]))
-        state = _MESSAGE_STATES.get(int(row["state"]))
-        if topic is None or state is None:
+        return self._tables.topics.get(int(row["topic_id"])) if int(row["state"]) in _MESSAGE_STATES else None
+
+    def message(self, message_id: int, now_ms: int, max_body_bytes: int) -> dict[str, Any] | None:
+        """One message with how far each group is with it; None: it is not there, or not any more."""
+        topic = self.topic_of(message_id)
+        if topic is None:
             return None
+        row = self._tables.rows[message_id]
         parent = self._tables.topics.get(topic.record.parent)
+        self._want(np.array([message_id], np.uint64))
         entry = self._entry(message_id, now_ms, max_body_bytes) | {
             "topic": topic.record.name if parent is None else parent.record.name,
-            "state": state,
+            "state": _MESSAGE_STATES[int(row["state"])],
         }
         for group in entry["groups"]:
             group.update(self._standing(topic.groups[group["group"]], int(row["topic_seq"])))
@@ -191,6 +244,7 @@ _MESSAGE_STATES: Final[dict[int, str]] = {
     MessageState.EXPIRED: "expired",
 }
 STATES: Final = ("ready", "leased", "acked", "waiting", "dead")  # by DeliveryState
+_DONE: Final = (STATES.index("acked"), STATES.index("dead"))
 
 
 def delivery_states(
@@ -199,7 +253,7 @@ def delivery_states(
     """(index in STATES, how often they were delivered) of messages in a group; a lease that has ended counts
     as waiting."""
     reached = seqs < int(tables.native.groups[group_id].allocated)
-    rows = tables.groups[group_id].deliveries.items[np.where(reached, seqs, 0)]
+    rows = tables.deliveries_of(group_id).take(np.where(reached, seqs, 0).astype(np.intp))
     states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED).astype(np.uint8)
     ended = (states == DeliveryState.LEASED) & ((rows["time_ms"] <= now_ms) | (rows["flags"] & IN_RETRY != 0))
     states[ended] = DeliveryState.WAITING

@@ -10,17 +10,15 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import delivery
+from tickwheel_native import delivery, lib
 from timerlog.commitlog.records import Control, in_records, pack_nack, pack_returned
 from timerlog.engine.dead_letters import DeadLetters
 from timerlog.engine.groups import Groups, Holders
-from timerlog.engine.state import Engine, LogWriter
+from timerlog.engine.state import Engine, LogWriter, check_time
 from timerlog.engine.topics import Topics
-from timerlog.errors import BadTime
 from timerlog.layout import (
     IN_RETRY,
     MAX_BATCH,
-    MAX_TIME_MS,
     DeliveryState,
     Int64Array,
     RecordType,
@@ -31,7 +29,13 @@ from timerlog.layout import (
 from timerlog.tables.histories import MAX_ERROR_CHARS
 
 #: What became of a receipt that could not be used, by the code of an ACK.
-REFUSALS: Final = ("", "already_acked", "stale_receipt", "not_found", "never_delivered", "cancelled")
+REFUSALS: Final = {
+    lib.TW_ALREADY_ACKED: "already_acked",
+    lib.TW_STALE_RECEIPT: "stale_receipt",
+    lib.TW_NOT_FOUND: "not_found",
+    lib.TW_NEVER_DELIVERED: "never_delivered",
+    lib.TW_WAS_CANCELLED: "cancelled",
+}
 
 Ints: TypeAlias = Sequence[int]
 
@@ -50,9 +54,8 @@ def _returned(group_id: int, runs: Runs, now_ms: int) -> list[Control]:
     return in_records(RecordType.RETURNED, group_id, runs, lambda piece: pack_returned(piece, now_ms))
 
 
-def _check_time(time_ms: int) -> None:
-    if not 0 <= time_ms <= MAX_TIME_MS:
-        raise BadTime(f"{time_ms} is not between 0 and {MAX_TIME_MS}")
+def _nacked(group_id: int, runs: Runs, error: str) -> list[Control]:
+    return in_records(RecordType.NACK, group_id, runs, lambda piece: pack_nack(piece, error))
 
 
 class Settle:
@@ -119,6 +122,18 @@ class Settle:
         subscriber holds, are passed over. Raises ``UnknownGroup``, ``DiskFull``: then nothing was changed."""
         _, judged = self._judge(group_id, ids, epochs, "returned")
         receipts = [self._without_others(part, holder) for part in judged]
+        self._return(group_id, receipts, now_ms)
+        return sum(len(part.seqs) for part in receipts)
+
+    def give_back(self, group_id: int, ids: Ints, epochs: Ints, now_ms: int) -> list[str]:
+        """The same by receipts alone, whoever holds the messages. An answer for each: ``returned``, ``lease_ended``, or
+        why the receipt counts no more. Raises ``UnknownGroup``, ``DiskFull``: then nothing was changed."""
+        results, receipts = self._judge(group_id, ids, epochs, "returned")
+        self._writer.decided(results)
+        self._return(group_id, receipts, now_ms)
+        return results
+
+    def _return(self, group_id: int, receipts: Sequence[Receipts], now_ms: int) -> None:
         with self._unmarked_on_error(receipts):
             parts = [(part, self._unseen_runs(part)) for part in receipts]
             self._writer.append_all(
@@ -128,17 +143,19 @@ class Settle:
             self._applier.returned(part.group_id, runs, now_ms)
             self.end_leases(part.group_id, part.seqs, part.epochs, now_ms)
         self._changes.woken.add(group_id)
-        return sum(len(part.seqs) for part, _ in parts)
 
     def _without_others(self, part: Receipts, holder: int) -> Receipts:
-        held_by = self._tables.groups[part.group_id].deliveries.items["holder"][part.seqs]
+        held_by = self._tables.deliveries_of(part.group_id)["holder"][part.seqs]
         others = [one for one in np.unique(held_by).tolist() if one != holder and one in self._holders.groups]
-        theirs = np.isin(held_by, others)
-        self.unmark_acks(part.group_id, part.seqs[theirs])
-        return Receipts(part.group_id, part.seqs[~theirs], part.epochs[~theirs])
+        return self._without(part, np.isin(held_by, others))
+
+    def _without(self, part: Receipts, which: npt.NDArray[np.bool_]) -> Receipts:
+        """Takes the marks of some receipts back; returns the others."""
+        self.unmark_acks(part.group_id, part.seqs[which])
+        return Receipts(part.group_id, part.seqs[~which], part.epochs[~which])
 
     def _unseen_runs(self, part: Receipts) -> Runs:
-        bases = self._tables.groups[part.group_id].deliveries.items["base_epoch"][part.seqs]
+        bases = self._tables.deliveries_of(part.group_id)["base_epoch"][part.seqs]
         return self._engine.runs_of(part.seqs, part.epochs, bases.astype(np.int64) + 1)
 
     def end_leases(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> int:
@@ -155,7 +172,7 @@ class Settle:
     def _bury_or_requeue(self, group_id: int, seqs: UInt64Array, now_ms: int) -> None:
         """Makes dead letters of messages whose last lease has ended. Those that were given back or called for after
         their last attempt are delivered once more, and so are those that cannot become dead letters."""
-        leased = self._tables.groups[group_id].deliveries.items["state"][seqs] == DeliveryState.LEASED
+        leased = self._tables.deliveries_of(group_id)["state"][seqs] == DeliveryState.LEASED
         again = np.concatenate([seqs[~leased], self._dead_letters.bury(group_id, seqs[leased], now_ms)])
         if len(again):
             delivery.requeue(self._native, group_id, again)
@@ -170,32 +187,35 @@ class Settle:
         delay_ms: int | None,
         error: str,
         now_ms: int,
+        *,
+        give_up: bool = False,
+        is_attempt: bool = True,
     ) -> list[str]:
         """Gives messages back: they are delivered again after ``delay_ms`` (None: the backoff of their attempt), or
-        become dead letters after their last attempt, if they can. An answer for each: ``nacked``, ``dead``,
-        ``lease_ended``, or why the receipt counts no more. Raises ``BadTime``, ``DiskFull``: then nothing was
-        changed."""
-        _check_time(now_ms + (delay_ms or 0))
+        become dead letters after their last attempt, if they can. ``give_up``: this was the last one. Without
+        ``is_attempt`` none of them was, and None is at once. An answer for each: ``nacked``, ``dead``, ``lease_ended``,
+        or why the receipt counts no more. Raises ``BadTime``, ``DiskFull``: then nothing was changed."""
+        if not is_attempt:
+            delay_ms = delay_ms or 0
+        check_time(now_ms + (delay_ms or 0))
         error = error[:MAX_ERROR_CHARS]
         results, receipts = self._judge(group_id, ids, epochs, "nacked")
         with self._unmarked_on_error(receipts):
             parts = [(part, self._nack_runs(part, delay_ms, now_ms)) for part in receipts]
+            unseen = [] if is_attempt else [(part.group_id, self._unseen_runs(part)) for part in receipts]
+            records = [one for part_id, runs in unseen for one in _returned(part_id, runs, now_ms)]
+            records += [one for part, runs in parts for one in _nacked(part.group_id, runs, error)]
             self._writer.decided(results)
-            self._writer.append_all(
-                [
-                    record
-                    for part, runs in parts
-                    for record in in_records(
-                        RecordType.NACK, part.group_id, runs, lambda piece: pack_nack(piece, error)
-                    )
-                ]
-            )
+            self._writer.append_all(records)
         self._changes.woken.add(group_id)
+        for part_id, runs in unseen:
+            self._applier.returned(part_id, runs, now_ms)
         dead: set[int] = set()
         for part, runs in parts:
-            last = self._had_all_attempts(part)
+            last = np.ones(len(part.seqs), bool) if give_up else self._had_all_attempts(part)
             self._applier.nack(part.group_id, runs, error)
-            dead.update(self._bury_nacked(part, last, now_ms))
+            if is_attempt:
+                dead.update(self._bury_nacked(part, last, now_ms))
             # Those that could not be buried are among them; for the dead this does nothing.
             self.end_leases(part.group_id, part.seqs, part.epochs, now_ms)
         return [
@@ -207,7 +227,7 @@ class Settle:
         """Sets the timers of messages that are given back, and returns the runs to be logged."""
         times = now_ms + self._delays(part, delay_ms)
         later = times > now_ms
-        self._engine.set_timers(part.group_id, part.seqs[later], part.epochs[later], times[later])
+        self._engine.link(times[later], part.seqs[later], part.epochs[later], part.group_id)
         return self._engine.runs_of(part.seqs, part.epochs, times)
 
     def _bury_nacked(self, part: Receipts, last: npt.NDArray[np.bool_], now_ms: int) -> list[int]:
@@ -215,7 +235,7 @@ class Settle:
         seqs = part.seqs[last]
         dead = np.setdiff1d(seqs, self._dead_letters.bury(part.group_id, seqs, now_ms))
         topic_id = self._tables.groups[part.group_id].record.topic_id
-        ids: list[int] = self._tables.topics[topic_id].arrivals.items["id"][dead].tolist()
+        ids: list[int] = self._tables.ids_of(topic_id)[dead].tolist()
         return ids
 
     def extend(
@@ -224,7 +244,7 @@ class Settle:
         """Moves the end of leases to ``until_ms``; ``only_longer``: not of those that end later. An answer for each:
         ``extended``, ``lease_ended``, or why the receipt counts no more. Raises ``BadTime``, ``DiskFull``: then nothing
         was changed."""
-        _check_time(until_ms)
+        check_time(until_ms)
         results, receipts = self._judge(group_id, ids, epochs, "extended")
         if only_longer:
             receipts = [self._without_later(part, until_ms) for part in receipts]
@@ -238,13 +258,12 @@ class Settle:
         return results
 
     def _without_later(self, part: Receipts, until_ms: int) -> Receipts:
-        later = self._tables.groups[part.group_id].deliveries.items["time_ms"][part.seqs] >= until_ms
-        self.unmark_acks(part.group_id, part.seqs[later])
-        return Receipts(part.group_id, part.seqs[~later], part.epochs[~later])
+        later = self._tables.deliveries_of(part.group_id)["time_ms"][part.seqs] >= until_ms
+        return self._without(part, later)
 
     def _extend_runs(self, part: Receipts, until_ms: int) -> Runs:
         times = np.full(len(part.seqs), until_ms, np.int64)
-        self._engine.set_timers(part.group_id, part.seqs, part.epochs, times)
+        self._engine.link(times, part.seqs, part.epochs, part.group_id)
         return self._engine.runs_of(part.seqs, part.epochs, times)
 
     # -- receipts --
@@ -274,12 +293,11 @@ class Settle:
         codes = np.empty(count, np.uint32)
         seqs, kept = np.empty(count, np.uint64), np.empty(count, np.uint32)
         good = delivery.ack_check(self._native, group_id, payload, seqs, kept, codes)
-        seqs, kept = seqs[:good], kept[:good]
-        ended = self._tables.groups[group_id].deliveries.items["flags"][seqs] & IN_RETRY != 0
-        self.unmark_acks(group_id, seqs[ended])
+        judged = Receipts(group_id, seqs[:good], kept[:good])
+        ended = self._tables.deliveries_of(group_id)["flags"][judged.seqs] & IN_RETRY != 0
         answers = iter(np.where(ended, "lease_ended", accepted).tolist())
-        results = [REFUSALS[code] or next(answers) for code in codes.tolist()]
-        return results, Receipts(group_id, seqs[~ended], kept[~ended])
+        results = [REFUSALS[code] if code else next(answers) for code in codes.tolist()]
+        return results, self._without(judged, ended)
 
     @contextmanager
     def _unmarked_on_error(self, receipts: Sequence[Receipts]) -> Iterator[None]:
@@ -313,7 +331,7 @@ class Settle:
 
     def _attempts(self, part: Receipts) -> UInt32Array:
         """Which attempt each receipt is for."""
-        bases = self._tables.groups[part.group_id].deliveries.items["base_epoch"][part.seqs]
+        bases = self._tables.deliveries_of(part.group_id)["base_epoch"][part.seqs]
         attempts: UInt32Array = part.epochs - bases
         return attempts
 
@@ -322,6 +340,6 @@ class Settle:
             return np.full(len(part.seqs), delay_ms, np.int64)
         group = self._native.groups[part.group_id]
         low, high = int(group.min_backoff_ms), int(group.max_backoff_ms)
-        ids = self._tables.topics[int(group.topic_id)].arrivals.items["id"][part.seqs]
+        ids = self._tables.ids_of(int(group.topic_id))[part.seqs]
         pairs = zip(ids.tolist(), self._attempts(part).tolist(), strict=True)
         return np.array([delivery.backoff_ms(low, low, high, *pair) for pair in pairs], np.int64)

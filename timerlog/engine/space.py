@@ -7,14 +7,14 @@ a group will have one. What the tables and the log have room for already is take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import ffi
+from tickwheel_native import store as native_store
 from timerlog.commitlog.log import CONTROL_RESERVE_BYTES, CommitLog
 from timerlog.commitlog.records import GroupRecord
 from timerlog.engine.state import Engine
@@ -41,22 +41,6 @@ _ON_THE_WAY: Final = 5 * 4096
 Counts = npt.NDArray[np.int64]
 
 
-def _fields(structs: Any, count: int, name: str, fields: Iterable[str]) -> dict[str, npt.NDArray[Any]]:
-    """Single fields of C structures, as arrays over their memory."""
-    size = ffi.sizeof(name)
-    buffer, described = ffi.buffer(structs, count * size), dict(ffi.typeof(name).fields)
-    return {
-        field: np.ndarray(
-            (count,),
-            f"<u{ffi.sizeof(described[field].type)}",
-            buffer,
-            described[field].offset,
-            (size,),
-        )
-        for field in fields
-    }
-
-
 def _missing_bytes(items: Counts, item_bytes: int) -> int:
     """What tables must grow by that have room for so many items less than they need."""
     sizes = np.maximum(items, 0) * item_bytes
@@ -69,18 +53,11 @@ class Needs:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        native = tables.native
-        self._topic_fields = _fields(
-            native.topics,
-            int(native.topics_capacity),
-            "tw_topic",
-            ("exists", "scheduled", "ready", "count", "allocated", "first_seq"),
+        self._topic_fields = native_store.topic_columns(
+            tables.native, ("exists", "scheduled", "ready", "count", "allocated", "first_seq")
         )
-        self._group_fields = _fields(
-            native.groups,
-            int(native.groups_capacity),
-            "tw_group",
-            ("exists", "topic_id", "pending", "leased", "allocated"),
+        self._group_fields = native_store.group_columns(
+            tables.native, ("exists", "topic_id", "pending", "leased", "allocated")
         )
 
     def _topics(self, name: str) -> Counts:
@@ -172,6 +149,8 @@ class Space:
         if self._promised_bytes > self._reserve.size_bytes and not self._reserve.is_at_limit:
             self._promised_bytes = self.needed_bytes + bytes_needed
             self._reserve.cover(self._promised_bytes)
+        is_held = self._promised_bytes <= self._reserve.size_bytes
+        assert is_held or self._reserve.is_at_limit, "what is promised is held, up to the limit"
 
     def promise_rows(self, rows: int) -> None:
         """Makes room for messages with ids below ``rows``, and for all that will become of them; if it can, for some

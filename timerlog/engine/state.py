@@ -12,16 +12,19 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tickwheel_native import Buffer, delivery
 from tickwheel_native import log as native_log
+from timerlog.commitlog.healing import Healer
 from timerlog.commitlog.log import CommitLog
 from timerlog.commitlog.records import AnsweredRecord, Control, group_room_bytes, in_records
 from timerlog.engine.changed import Changes
-from timerlog.errors import BadTransactionId, StoreError, TransactionTooLarge
+from timerlog.errors import BadTime, BadTransactionId, StoreError, TransactionTooLarge
 from timerlog.files.held_space import Reserve, Spare
 from timerlog.layout import (
     MAX_BATCH,
+    MAX_TIME_MS,
     RECORD_HEAD_BYTES,
     RUN,
     TRANSACTION_ID_BYTES,
@@ -37,7 +40,7 @@ from timerlog.tables.apply import Applier
 from timerlog.tables.tables import Tables
 from timerlog.wheel.wheel import TimerWheel
 
-INTERNAL: Final = bytes(TRANSACTION_ID_BYTES)  #: the id of transactions that nobody repeats
+INTERNAL: Final = bytes(TRANSACTION_ID_BYTES)  #: the id of transactions that are never repeated
 
 
 def check_transaction_id(transaction_id: bytes) -> None:
@@ -49,9 +52,14 @@ def check_transaction_id(transaction_id: bytes) -> None:
         )
 
 
+def check_time(time_ms: int) -> None:
+    """Raises ``BadTime`` for one that no message can have."""
+    if not 0 <= time_ms <= MAX_TIME_MS:
+        raise BadTime(f"{time_ms} is not between 0 and {MAX_TIME_MS}")
+
+
 class Scratch:
-    """Columns of one batch of messages of a group, and C's pointers to them. They hold until the next call of a part
-    that uses them."""
+    """Columns of one batch of messages of a group. They hold until the next call of a part that uses them."""
 
     def __init__(self) -> None:
         self.seqs = np.empty(MAX_BATCH, np.uint64)
@@ -72,8 +80,11 @@ class Engine:
         wheel: TimerWheel,
         reserve: Reserve,
         spare: Spare,
+        healer: Healer | None = None,
     ) -> None:
+        """``healer``: of a log that is a copy."""
         self.settings = settings
+        self.healer = healer
         self.log = log
         self.tables = tables
         self.applier = applier
@@ -106,6 +117,19 @@ class Engine:
         )
         return self._runs_scratch[:count]
 
+    def damaged(self, ids: UInt64Array) -> UInt64Array:
+        """Those of some messages whose record does not match its checksum: it may have lain there for years since it
+        was looked at last."""
+        found = np.empty(len(ids), np.uint64)
+        return found[: delivery.damaged(self.native, ids, found)]
+
+    def are_lost(self, damaged: UInt64Array) -> npt.NDArray[np.bool_]:
+        """Which of these messages, whose records are damaged, nothing can bring back. The others are being had again:
+        they are to be looked at later."""
+        if self.healer is None:
+            return np.ones(len(damaged), np.bool_)
+        return self.healer.lost(np.ascontiguousarray(self.tables.rows["position"][damaged]))
+
     def spread(self, deliver_at_ms: Int64Array, ids: UInt64Array) -> Int64Array:
         """When messages are due: at their time, or a part of their topic's spread later."""
         if not self.tables.has_spread:
@@ -120,14 +144,11 @@ class Engine:
         return self.runs(values, epochs, times).copy()
 
     def link(self, due_ms: Int64Array, refs: UInt64Array, epochs: UInt32Array, owner: int) -> None:
-        """Puts timers of one owner on the wheel. Raises ``DiskFull``."""
+        """Puts timers of one owner, a group or MESSAGE_TIMER, on the wheel, before the change that needs them: a timer
+        without its change is harmless, a change without its timer would never end. One that is not ahead of the wheel,
+        because the clock went back a little, goes off at the wheel's next tick. Raises ``DiskFull``."""
         self.changes.timers_moved = True
         self.wheel.link(due_ms, refs, epochs, np.full(len(refs), owner, np.uint32))
-
-    def set_timers(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, times: Int64Array) -> None:
-        """A timer without its change is harmless, a change without its timer would never end. One that is not ahead of
-        the wheel, because the clock went back a little, goes off at the wheel's next tick. Raises ``DiskFull``."""
-        self.link(times, seqs, epochs, group_id)
 
 
 class LogWriter:
@@ -189,20 +210,10 @@ class LogWriter:
     def remember(self, answering: Answering, payload: bytes) -> None:
         """Sees to it that the whole answer is remembered. Raises ``DiskFull``."""
         if not answering.says(payload):
-            self._append_answer(answering, answering.whole(self._log.appended_position, payload))
-
-    def _append_answer(self, answering: Answering, record: AnsweredRecord) -> None:
-        with self._plainly():
-            self.append(RecordType.ANSWERED, 0, msgspec.msgpack.encode(record))
-        self.remembered(answering, record)
-
-    @contextmanager
-    def _plainly(self) -> Iterator[None]:
-        before, self.answering = self.answering, None
-        try:
-            yield
-        finally:
-            self.answering = before
+            record = answering.whole(self._log.appended_position, payload)
+            with self.remembering(None):
+                self.append(RecordType.ANSWERED, 0, msgspec.msgpack.encode(record))
+            self.remembered(answering, record)
 
     @property
     def _has_answer(self) -> bool:
@@ -239,9 +250,7 @@ class LogWriter:
         except BaseException:
             native_log.unsend(self._native, self._tables.next_id, start)
             raise
-        native_log.group_end(self._native, start)
-        self._log.touched()
-        self._log.flush()
+        self.end_group(start, room_bytes)
         self.remembered(self.answering, answer)
 
     def write_together(self, records: Sequence[Control]) -> None:
@@ -256,14 +265,22 @@ class LogWriter:
             self._applier.apply(record, aux, payload)
 
     def begin_group(self, transaction_id: bytes, room_bytes: int) -> int:
-        """Starts a TRANSACTION record, for which room was made; returns where in staging. What ``_add_to_group`` adds
-        lies in it, until ``group_end``. Raises ``BadTransactionId``, ``StoreError``: then nothing was staged."""
+        """Starts a TRANSACTION record, for which room was made; returns where in staging. What ``add_to_group`` adds
+        lies in it, until ``end_group``. Raises ``BadTransactionId``, ``StoreError``: then nothing was staged."""
         if len(transaction_id) != TRANSACTION_ID_BYTES:  # replay takes so many, whatever stands there
             raise BadTransactionId(f"a transaction's id has {len(transaction_id)} bytes")
         start = native_log.group_begin(self._native, RecordType.TRANSACTION, 0, transaction_id, room_bytes)
         if start < 0:
             raise StoreError(f"there is no room for a transaction of {room_bytes} bytes")
         return start
+
+    def end_group(self, start: int, room_bytes: int) -> None:
+        """The group is whole: hands it to the operating system."""
+        taken_bytes = int(self._native.staging_bytes) - start
+        assert taken_bytes <= room_bytes, "a transaction takes at most the room that was made for it"
+        native_log.group_end(self._native, start)
+        self._log.touched()
+        self._log.flush()
 
     def add_to_group(self, record: RecordType, aux: int, payload: bytes) -> None:
         """Raises ``StoreError``: then the group must be taken back."""

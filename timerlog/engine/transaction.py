@@ -12,9 +12,9 @@ from timerlog.engine.change import READY, SCHEDULED, Change
 from timerlog.engine.commit import Commit
 from timerlog.engine.produce import JudgedSend, Produce
 from timerlog.engine.settle import Settle
-from timerlog.engine.state import Engine, check_transaction_id
-from timerlog.errors import BadTime, TransactionRefused
-from timerlog.layout import MAX_TIME_MS, RUN, RecordType, UInt64Array
+from timerlog.engine.state import Engine, check_time, check_transaction_id
+from timerlog.errors import TransactionRefused
+from timerlog.layout import RUN, RecordType, UInt64Array
 
 
 class OpenTransaction:
@@ -39,15 +39,18 @@ class OpenTransaction:
         self._controls: list[Control] = []
         self._marked: list[tuple[int, UInt64Array]] = []
         self._changed: set[int] = set()
+        self._cancelled: list[int] = []
         self._acked_groups: set[int] = set()
 
     def send(self, payload: Buffer) -> None:
-        """The payload of a SEND. Raises ``ValueError`` for one that does not add up, and ``UnknownTopic``."""
-        self._sends.append(self._produce.judge(payload, self._now_ms))
+        """The payload of a SEND. Its messages may have keys of those that were cancelled before. Raises ``ValueError``
+        for one that does not add up, and ``UnknownTopic``."""
+        with self._produce.without(self._cancelled):
+            self._sends.append(self._produce.judge(payload, self._now_ms))
 
     def ack(self, group_id: int, ids: Sequence[int], epochs: Sequence[int]) -> None:
         """Receipts. Raises ``UnknownGroup``."""
-        # Its group would count it as done twice. The other way round, what was delivered cannot be changed.
+        # Its group would count it as done twice. The other order is refused already: it was delivered.
         for index, message_id in enumerate(ids):
             if message_id in self._changed:
                 raise TransactionRefused(
@@ -73,14 +76,15 @@ class OpenTransaction:
             )
 
     def cancel(self, ids: Sequence[int]) -> None:
-        """Messages that no subscriber was given yet."""
+        """Messages that no subscriber was given yet. Their keys are free for what is sent behind it."""
         chosen = self._undelivered(ids, "cancelled")
+        self._cancelled += ids
         self._controls.append((RecordType.CANCEL, 0, chosen.tobytes()))
 
     def reschedule(self, ids: Sequence[int], deliver_at_ms: int | None, priority: int | None) -> None:
         """Messages that no subscriber was given yet. Raises ``BadTime``, ``DiskFull``."""
-        if deliver_at_ms is not None and not 0 <= deliver_at_ms <= MAX_TIME_MS:
-            raise BadTime(f"{deliver_at_ms} is not between 0 and {MAX_TIME_MS}")
+        if deliver_at_ms is not None:
+            check_time(deliver_at_ms)
         chosen = self._undelivered(ids, "rescheduled")
         runs = self._change.prepare_reschedule(chosen, deliver_at_ms, self._now_ms)
         aux = reschedule_aux(AS_IT_IS if priority is None else priority)
@@ -100,7 +104,8 @@ class OpenTransaction:
     def commit(self) -> list[tuple[int, int]]:
         """(first id, count) of each send, in order. Raises ``TransactionRefused``, ``TransactionTooLarge``,
         ``DiskFull``: then nothing was done."""
-        stored = self._commit.write(self._id, self._sends, self._controls, self._now_ms, is_answer=True)
+        with self._produce.without(self._cancelled):
+            stored = self._commit.write(self._id, self._sends, self._controls, self._now_ms, is_answer=True)
         self._marked.clear()
         self._engine.changes.woken.update(self._acked_groups)
         return stored

@@ -119,6 +119,17 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
+def write_durably(path: Path, data: bytes) -> None:
+    """Makes a file that is there as a whole or not at all; it, and its name, are on the disk afterwards."""
+    temporary = path.with_name(f"{path.name}.new")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
 @contextmanager
 def full_disk_errors(target: Path) -> Iterator[None]:
     """Says in our own terms that there is no room at ``target``."""

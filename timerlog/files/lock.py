@@ -34,9 +34,10 @@ class DirectoryLock:
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o750)
             self._directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._lock_directory(directory)
+            with suppress(OSError):  # a network file system may lock files only
+                _lock(self._directory_fd, directory)
             self._fd = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-            self._lock_file(directory)
+            _lock(self._fd, directory)
         except OSError as error:
             self.release()
             raise _as_store_error(directory, error) from error
@@ -46,22 +47,6 @@ class DirectoryLock:
         with suppress(OSError):  # it is only told to others; a full disk is no reason not to start
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
-
-    def _lock_directory(self, directory: Path) -> None:
-        try:
-            fcntl.flock(self._directory_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _HELD:
-                raise DirectoryLocked(f"{directory} is in use by process {_pid_in(directory)}") from error
-            # A network file system that locks files only.
-
-    def _lock_file(self, directory: Path) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _HELD:
-                raise DirectoryLocked(f"{directory} is in use by process {_pid_in(directory)}") from error
-            raise
 
     def check(self) -> None:
         """Raises ``DirectoryGone`` when the path does not lead to the locked directory any more."""
@@ -79,6 +64,15 @@ class DirectoryLock:
             if fd >= 0:
                 os.close(fd)
         self._fd = self._directory_fd = -1
+
+
+def _lock(fd: int, directory: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD:
+            raise DirectoryLocked(f"{directory} is in use by process {_pid_in(directory)}") from error
+        raise
 
 
 def owner_of(directory: Path) -> str | None:

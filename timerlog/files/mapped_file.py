@@ -219,7 +219,7 @@ class Region:
             holes.uncovered(first, last)
 
     def write_back(self, start: int, end: int) -> None:
-        """Writes what is dirty in ``[start, end)`` without haste: what the system would write in one burst later,
+        """Writes what is dirty in ``[start, end)`` slowly: the system would write it in one burst later,
         for which all syncs wait. Safe in another thread, and promises nothing."""
         if self.path is None:
             return

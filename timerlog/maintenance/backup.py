@@ -36,7 +36,9 @@ from timerlog.files.disk import (
     segment_name,
     segment_path,
     sync_directory,
+    write_durably,
 )
+from timerlog.files.replica_mark import refuse_replica
 from timerlog.files.small_files import seal, unseal
 from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery import checkpoint as checkpoints
@@ -150,16 +152,17 @@ class _Copying:
 
         A copy takes its time. Behind a place that was not written yet when it was read, there may be what was written a
         moment later: that looks like damage. So such a place is read once more, and counts as damage if it is still not
-        whole.
+        whole. It follows as far as there are segments now, and no further: a broker may write as fast as this reads.
         """
         log.check_bases()
+        last = max(FileDisk(self._directory).segments())
         position, read_again = log.bases[0] + SEGMENT_HEADER_BYTES, -1
         while True:
             base = position // log.segment_bytes * log.segment_bytes
             end, reason = log.reader.verify(position)
             if reason == END_RECORD:
                 base += log.segment_bytes
-                if base not in log.reader.sizes and not self._take_later(log):
+                if base not in log.reader.sizes and not self._take_later(log, last):
                     break
                 position = base + SEGMENT_HEADER_BYTES
             elif end != read_again and (base != log.bases[-1] or log.reader.marked_behind(end) > end):
@@ -170,7 +173,10 @@ class _Copying:
                 break
         log.check_end(end, reason)
         self._drop_behind(log, end, reason)
-        return end, log.record_counts()
+        counts = log.reader.record_counts()
+        if reason == END_RECORD:  # it says that a segment follows: the copy is cut before it
+            counts[RecordType.END] -= 1
+        return end, counts
 
     def _drop_behind(self, log: MappedLog, end: int, reason: int) -> None:
         """Leaves out segments in which the broker was about to go on, and had not yet said so, as a start would."""
@@ -181,9 +187,9 @@ class _Copying:
             log.drop(base)
             self._path(base).unlink()
 
-    def _take_later(self, log: MappedLog) -> bool:
-        """Copies the segments in which a broker has gone on meanwhile, if any."""
-        bases = self._hold_later()
+    def _take_later(self, log: MappedLog, last: int) -> bool:
+        """Copies the segments in which a broker has gone on meanwhile, if any, up to ``last``."""
+        bases = self._hold_later(last)
         for base in bases:
             self._copy(base)
             log.remap(base, self._path(base))
@@ -211,10 +217,11 @@ class _Copying:
         if found is not None and found.segments and min(found.segments) < min(self._held, default=0):
             raise DamagedLog(f"segment {segment_name(min(found.segments))} is missing")
 
-    def _hold_later(self) -> list[int]:
-        """Opens the segments that are not held yet; returns which."""
+    def _hold_later(self, last: int | None = None) -> list[int]:
+        """Opens the segments that are not held yet, up to ``last``; returns which."""
         bases = FileDisk(self._directory).segments()
-        later = [base for base in bases if base > max(self._held, default=-1)]
+        held = max(self._held, default=-1)
+        later = [base for base in bases if base > held and (last is None or base <= last)]
         return [base for base in later if self._open(base, is_newest=base == bases[-1])]
 
     def _open(self, base: int, *, is_newest: bool) -> bool:
@@ -278,13 +285,7 @@ class _Copying:
             segments=segments,
         )
         sync_directory(self._target / LOG_FOLDER)
-        temporary = self._target / f"{NAME}.new"
-        with temporary.open("wb") as file:
-            file.write(pack_manifest(backup))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(self._target / NAME)
-        sync_directory(self._target)
+        write_durably(self._target / NAME, pack_manifest(backup))
         sync_directory(self._target.resolve().parent)
         return backup
 
@@ -334,8 +335,10 @@ def restore(source: Path, target: Path, log_id: int) -> Backup:
     """Makes a data directory at ``target`` out of a backup, after all of it was verified. ``log_id``: a new number,
     because what is sent from now on is numbered anew, beside what the broker that was backed up has sent since.
 
-    Raises ``BadBackup``, ``UnsupportedFormat``, ``BackupTargetInUse``, ``DiskFull``; then nothing is left there.
+    Raises ``BadBackup``, ``UnsupportedFormat``, ``BackupTargetInUse``, ``ReplicaDirectory``, ``DiskFull``; then nothing
+    is left there.
     """
+    refuse_replica(target)
     check_empty(target, source)
     backup = check_backup(source)
     had_target = target.exists()

@@ -216,7 +216,7 @@ class _Inspection:
             if torn:
                 self.report.torn_tail_bytes = garbage_bytes
             self._damage(segment, stop - segment, REASONS[reason], torn_tail=torn)
-        counts = {number: int(count) for number, count in enumerate(reader.counts) if count}
+        counts = reader.record_counts()
         names = {int(record): record.name.lower() for record in RecordType}
         self.report.records_by_type = {
             names.get(number, str(number)): count for number, count in counts.items()

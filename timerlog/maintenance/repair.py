@@ -30,7 +30,12 @@ import numpy as np
 
 from tickwheel_native import crc32c, rebuild
 from timerlog.commitlog.reader import END_RECORD, REASONS, MappedLog, padded
-from timerlog.commitlog.segments import SegmentHeader, pack_segment_header, unpack_segment_header
+from timerlog.commitlog.segments import (
+    SegmentHeader,
+    pack_segment_header,
+    segment_header_of,
+    unpack_segment_header,
+)
 from timerlog.errors import Unrepairable
 from timerlog.files.disk import (
     LOG_FOLDER,
@@ -42,7 +47,8 @@ from timerlog.files.disk import (
     sync_directory,
 )
 from timerlog.files.lock import DirectoryLock
-from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, RecordType
+from timerlog.files.replica_mark import refuse_replica
+from timerlog.layout import RECORD_HEAD_BYTES, RECORD_HEAD_STRUCT, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery import checkpoint as checkpoints
 from timerlog.recovery.checkpoint import Checkpoint
 from timerlog.recovery.replay import Contradiction, Replayer
@@ -52,7 +58,6 @@ from timerlog.tables.tables import Tables, remove_derived_files
 
 WORK: Final = "repair.new"
 _SMALLEST_BYTES: Final = 4096
-_HEAD = struct.Struct("<IIBBHI")  # CRC-32C, bytes, type, flags, order bytes, aux
 _RESERVED_BYTES: Final = RECORD_HEAD_BYTES + 8
 #: A segment header with one wrong bit is put right; with more, it is written anew from what the others say.
 _HEADER_BITS: Final = SEGMENT_HEADER_BYTES * 8
@@ -95,10 +100,11 @@ class RepairReport(msgspec.Struct, kw_only=True):
 def repair(directory: Path, now_ms: int, *, apply: bool = False) -> RepairReport:
     """Says what can be saved of a damaged directory; with ``apply``, saves it.
 
-    Raises ``NoDataDirectory``, ``DirectoryLocked``, ``UnsupportedFormat``, ``Unrepairable``, ``DiskFull``; then nothing
-    was changed.
+    Raises ``NoDataDirectory``, ``ReplicaDirectory``, ``DirectoryLocked``, ``UnsupportedFormat``, ``Unrepairable``,
+    ``DiskFull``; then nothing was changed.
     """
     check_data_directory(directory)
+    refuse_replica(directory)
     lock = DirectoryLock(directory)
     work = directory / WORK
     try:
@@ -121,7 +127,7 @@ def fill_record(size_bytes: int, payload: bytes = b"") -> bytes:
 
 
 def _record(kind: RecordType, payload: bytes = b"") -> bytes:
-    tail = _HEAD.pack(0, RECORD_HEAD_BYTES + len(payload), kind, 0, 0, 0)[4:] + payload
+    tail = RECORD_HEAD_STRUCT.pack(0, RECORD_HEAD_BYTES + len(payload), kind, 0, 0, 0)[4:] + payload
     return struct.pack("<I", crc32c(tail)) + tail
 
 
@@ -178,7 +184,7 @@ class _Mending:
     def _mend_headers(self) -> None:
         if not self.paths:
             raise Unrepairable(f"{self.directory} has no segment of the CommitLog left")
-        headers = {base: self._header(path) for base, path in self.paths.items()}
+        headers = {base: segment_header_of(path) for base, path in self.paths.items()}
         for base, header in headers.items():
             if header is None and (corrected := self._one_bit_off(base)) is not None:
                 self._write(base, 0, corrected)
@@ -197,10 +203,6 @@ class _Mending:
             elif header is None:  # its creation was interrupted: a start drops it
                 self.paths.pop(base)
 
-    def _header(self, path: Path) -> SegmentHeader | None:
-        with path.open("rb") as file:
-            return unpack_segment_header(file.read(SEGMENT_HEADER_BYTES))
-
     def _one_bit_off(self, base: int) -> bytes | None:
         with self.paths[base].open("rb") as file:
             content = bytearray(file.read(SEGMENT_HEADER_BYTES).ljust(SEGMENT_HEADER_BYTES, b"\0"))
@@ -217,12 +219,12 @@ class _Mending:
 
     def _checkpoint(self, disk: FileDisk) -> Checkpoint | None:
         """What the last checkpoint says, if it is of this log."""
-        header = self._header(self.paths[min(self.paths)])
+        header = segment_header_of(self.paths[min(self.paths)])
         found = checkpoints.load(disk)
         return found if found is not None and header is not None and found.log_id == header.log_id else None
 
     def _fill_missing_segments(self) -> None:
-        header = self._header(self.paths[min(self.paths)])
+        header = segment_header_of(self.paths[min(self.paths)])
         assert header is not None, "all headers were mended"
         size_bytes = header.segment_bytes
         for base in [base for base in self.paths if self._is_foreign(base, header)]:
@@ -237,13 +239,8 @@ class _Mending:
         self._drop_headless_start(size_bytes)
 
     def _is_foreign(self, base: int, first: SegmentHeader) -> bool:
-        header = self._header(self.paths[base])
-        assert header is not None, "all headers were mended"
-        return (header.base, header.segment_bytes, header.log_id) != (
-            base,
-            first.segment_bytes,
-            first.log_id,
-        )
+        wanted = SegmentHeader(base, first.segment_bytes, first.log_id)
+        return segment_header_of(self.paths[base]) != wanted
 
     def _make_segment(self, base: int, first: SegmentHeader) -> None:
         """In the place of a missing one: one record that means nothing."""
@@ -382,7 +379,8 @@ class _Mending:
                 tables.close()
 
     def _replay(self, log: MappedLog, tables: Tables) -> None:
-        replayer = Replayer(log.base, tables, Applier(tables, StoreSettings(), first_position=log.bases[0]))
+        applier = Applier(tables, StoreSettings(), first_position=log.bases[0])
+        replayer = Replayer(log.base, tables, applier, keeps_keys=False)
         for base in log.bases:
             stop, reason = log.reader.verify(base + SEGMENT_HEADER_BYTES)
             position = base + SEGMENT_HEADER_BYTES
@@ -402,7 +400,7 @@ class _Mending:
     def _give_up_record(self, log: MappedLog, error: Contradiction) -> int:
         size_bytes = int.from_bytes(log.bytes_at(error.position + 4, 4), "little")
         end = error.position + padded(size_bytes)
-        # A message's number stays its own, though it is lost: it was told to who sent it.
+        # A message's number stays its own, though it is lost: the sender was told it.
         is_message = log.bytes_at(error.position, RECORD_HEAD_BYTES)[8] == RecordType.MESSAGE
         next_id = log.message_behind(error.position) + 1 if is_message else 0
         self._fill(log, error.position, end, "makes no sense without what is lost", next_id)

@@ -133,7 +133,7 @@ class Reclaim:
             return False
         if topic_id is None:
             return end <= self._tables.next_id
-        arrivals = self._tables.topics[topic_id].arrivals.items["id"]
+        arrivals = self._tables.ids_of(topic_id)
         count = int(self._tables.native.topics[topic_id].count)
         return end <= count and not arrivals[first:end].any()
 

@@ -8,20 +8,19 @@ loses nothing and doubles nothing:
 
 1. MOVED records for what is needed and a PURGED record for the rest of a part of the segment; applied to the tables.
 2. When all parts are done: wait until the log is on the disk up to here.
-3. A checkpoint that no longer names the segment, on the disk.
-4. The segment is deleted, and the tables give back the pages on which nothing is left.
+3. ``timerlog.purge.drop``: the segment is deleted, and the tables give back the pages on which nothing is left.
 
-Disk space in the tables is given back last because a start never replays what lies before a checkpoint: a page that was
-given back must not be written again, since on a full disk that would end the process.
+Of a log that several machines have, its owner does 1, writes a TRIM record, and waits for that in 2. All machines do 3,
+each by itself, when they have read the TRIM.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -30,28 +29,23 @@ import numpy.typing as npt
 from tickwheel_native import log as native_log
 from tickwheel_native import purge
 from timerlog.background import WaitDurable
+from timerlog.commitlog.healing import Scrub
 from timerlog.commitlog.log import ALLOCATION_STEP_BYTES
 from timerlog.commitlog.records import Purged
 from timerlog.engine.state import Engine
-from timerlog.errors import DamagedLog, DiskFull
-from timerlog.files.disk import Disk, SegmentFile
+from timerlog.errors import BeingHealed, DamagedLog, DiskFull
 from timerlog.layout import (
-    KEY_PARTITIONS,
     RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
     MessageState,
     RecordType,
     UInt64Array,
 )
-from timerlog.purge.pages import Piece, Reclaim
-from timerlog.recovery.checkpoint import NAME as CHECKPOINT
-from timerlog.recovery.checkpoint import Checkpoints, pack
+from timerlog.purge.drop import Dropper, Pause, Steps
 
 STEP_BYTES: Final = 256 * 1024
 STEP_MESSAGES: Final = 1_024
 _SURVEY_ROWS: Final = 16_384
-_RAISE: Final = 65_536
-_PARTITIONS_A_STEP: Final = 16
 #: A survey looks at every message: not more often than this.
 SURVEY_MS: Final = 5_000
 _SURVEYED_ROWS_A_MS: Final = 100
@@ -69,40 +63,6 @@ class PurgeReport(msgspec.Struct, kw_only=True):
     moved_bytes: int = 0
     damaged_messages: int = 0
     kept_messages: int = 0  #: in segments that stay
-
-
-@dataclass(slots=True)
-class DropTicket:
-    """Deletes segments. ``run`` may be called in another thread while the store goes on; then the purge goes on."""
-
-    disk: Disk
-    checkpoint: bytes
-    segments: dict[int, SegmentFile]
-
-    def run(self) -> None:
-        """Raises ``OSError``, ``DiskFull`` (then nothing was deleted; it may be called again)."""
-        self.disk.replace(CHECKPOINT, self.checkpoint, durable=True)
-        for base, file in self.segments.items():
-            file.close()
-            self.disk.remove_segment(base)
-        self.disk.sync_directory()
-
-
-@dataclass(slots=True)
-class FreeTicket:
-    """Gives pages of the tables back. ``run`` may be called in another thread, as it may wait for the disk."""
-
-    pieces: list[Piece]
-
-    def run(self) -> None:
-        """Raises ``OSError``."""
-        for region, start, end in self.pieces:
-            region.punch(start, end)
-
-
-#: What a step asks its caller for: None, only to be called again.
-Pause: TypeAlias = WaitDurable | DropTicket | FreeTicket | None
-Steps: TypeAlias = Generator[Pause, None, None]
 
 
 @dataclass(slots=True)
@@ -138,14 +98,13 @@ class Survey:
 class Purger:
     """Call ``step`` again and again; ``start`` asks for a run now."""
 
-    def __init__(
-        self, engine: Engine, checkpoints: Checkpoints, disk: Disk, is_adopting: Callable[[], bool]
-    ) -> None:
+    def __init__(self, engine: Engine, dropper: Dropper, is_adopting: Callable[[], bool]) -> None:
         """``is_adopting``: whether a bulk job is being taken in. Its rows are being filled in, and look as if they were
         gone."""
+        self._engine = engine
         self._log, self._tables, self._native = engine.log, engine.tables, engine.native
-        self._applier, self._reserve, self._spare = engine.applier, engine.reserve, engine.spare
-        self._checkpoints, self._disk, self._is_adopting = checkpoints, disk, is_adopting
+        self._applier, self._spare, self._dropper = engine.applier, engine.spare, dropper
+        self._is_adopting = is_adopting
         self._jobs: deque[Job] = deque()
         self._job: Job | None = None
         self._steps: Steps | None = None
@@ -154,24 +113,11 @@ class Purger:
         self._last_position = 0
         self._dead = np.empty(STEP_MESSAGES, np.uint64)
         self._damaged = np.empty(STEP_MESSAGES, np.uint64)
-        self._reclaim = Reclaim(engine.tables)
-        #: What this purger wrote last, and what the last checkpoint covers of it.
-        self._written = self._covered = 0
-        self._ticket: DropTicket | None = None
+        #: Where the last record ends that this purger wrote.
+        self._written = 0
         self._surveyed_rows = 0
         #: What was needed of the log when it was looked through last; None: it was not, yet.
         self.live_bytes: int | None = None
-
-    @property
-    def is_dropping(self) -> bool:
-        """Whether a checkpoint is being written elsewhere."""
-        return self._ticket is not None
-
-    def close(self) -> None:
-        """The next start deletes what could not be deleted any more."""
-        if self._ticket is not None:
-            for file in self._ticket.segments.values():
-                file.close()
 
     def start(self, *, dry_run: bool = False) -> Job:
         """A purge of all that can go now; it is done when ``is_done``. One that has not begun serves all who ask."""
@@ -195,7 +141,7 @@ class Purger:
 
     def step(self, now_ms: int) -> Pause:
         """A little of the work, well under a millisecond or two. Raises ``DiskFull``, ``DamagedLog``: this run is over,
-        and another one begins later."""
+        and another one begins later; so it is after ``BeingHealed``."""
         self._now_ms = now_ms
         if self.is_idle(now_ms):
             return None
@@ -224,6 +170,7 @@ class Purger:
     # -- one run --
 
     def _run(self, job: Job) -> Steps:
+        yield from self._drop_trimmed()
         survey = Survey([], *(np.zeros(0, np.uint64) for _ in range(4)))
         yield from self._survey(survey)
         self.live_bytes = int(survey.live_bytes.sum())
@@ -238,8 +185,8 @@ class Purger:
         job.report.kept_messages = survey.messages_from(count)
         if count:
             yield from self._clean(survey, count, job.report)
-        yield from self._give_back()
-        yield from self._shrink_keys()
+        yield from self._dropper.give_back(self._written)
+        yield from self._dropper.shrink_keys()
 
     def _roll(self, *, is_alone: bool) -> bool:
         """Whether the log goes on in a new segment, so that the current one can go. The spare is for more than that,
@@ -336,13 +283,14 @@ class Purger:
             yield from self._clean_segment(base, live_bytes, report)
             if self._log.begins_with_base(base + self._log.segment_bytes):
                 yield from self._drop(together, report)
-                yield from self._give_back()
+                yield from self._dropper.give_back(self._written)
                 together = []
 
     def _clean_segment(self, base: int, live_bytes: int, report: PurgeReport) -> Steps:
         end = base + self._log.sizes()[base]
         end = min(end, base + self._log.segment_bytes)
         at = base + SEGMENT_HEADER_BYTES
+        yield from self._check(base)
         # Spent on a segment that stays in the end, the spare would be gone for nothing.
         is_enough = self._spare.can_lend(live_bytes + _MORE_THAN_MOVED_BYTES)
         spare = self._spare if is_enough else None
@@ -351,13 +299,22 @@ class Purger:
                 at = self._clean_part(at, end, report)
             yield None
 
+    def _check(self, base: int) -> Steps:
+        """Of a log that is a copy: what is damaged here must not be lost with the segment. Raises ``BeingHealed``."""
+        healer = self._engine.healer
+        if healer is None:
+            return
+        scrub = Scrub(self._log, healer, base, base + self._log.segment_bytes)
+        while scrub.checked_step():
+            yield None
+
     def _clean_part(self, start: int, end: int, report: PurgeReport) -> int:
         """Moves or forgets what a part of a segment holds; returns where the next part starts."""
         log = self._log
         log.flush()
         moved_from = log.appended_position
         plan = self._plan(start, end)
-        if plan.stop < 0:
+        if plan.stop < 0 and plan.position == start:  # what comes before it is moved first
             raise DamagedLog(f"the segment at {start} is damaged near {plan.position}: it cannot be purged")
         if plan.stop == purge.NEED_DISK and plan.position == start:
             log.make_message_room(plan.need + STEP_BYTES)
@@ -369,6 +326,8 @@ class Purger:
             log.touched()
             self._apply_moved(moved_from, log.flush())
         dead, damaged = self._dead[: plan.dead], self._damaged[: plan.damaged].copy()
+        if not self._engine.are_lost(damaged).all():
+            raise BeingHealed(f"{len(damaged)} messages are damaged here, and fetched again")
         if len(damaged):
             log.append(RecordType.DAMAGED, 0, damaged.tobytes())
             log.flush()
@@ -402,7 +361,7 @@ class Purger:
         purged = self._counted(start, end, dead)
         payload = msgspec.msgpack.encode(purged)
         self._log.ensure_room(len(payload) + 2 * RECORD_HEAD_BYTES)
-        self._reclaim.note(dead)
+        self._dropper.reclaim.note(dead)
         self._log.append(RecordType.PURGED, 0, payload)
         self._log.flush()
         self._applier.purged(purged)
@@ -430,59 +389,30 @@ class Purger:
         return Purged(start, end, of_topics, of_groups)
 
     def _drop(self, bases: list[int], report: PurgeReport) -> Steps:
-        """Deletes segments to which nothing refers any more."""
+        """Deletes segments to which nothing refers any more. Where others have the log too, they are told: what this
+        machine says counts once it is durable, and everybody drops them then."""
         log = self._log
-        yield from self._raise_first()
+        yield from self._dropper.raise_first()
+        if log.durability.is_shared:
+            self._say_trim(bases[-1] + log.segment_bytes)
         while log.durable_position < self._written:
             yield WaitDurable(self._written)
         assert bases == log.segments[: len(bases)], "the oldest segments go first"
-        self._make_room_to_save()
         sizes = log.sizes()
-        segments = {base: log.detach(base) for base in bases}
-        yield from self._save(segments)
+        yield from self._dropper.drop(bases)
         report.segments += len(bases)
         report.freed_bytes += sum(sizes[base] for base in bases)
 
-    def _make_room_to_save(self) -> None:
-        with suppress(DiskFull):  # then it is tried again until there is some
-            self._checkpoints.make_room()
+    def _say_trim(self, end: int) -> None:
+        self._log.append(RecordType.TRIM, 0, struct.pack("<Q", end))
+        self._log.flush()
+        self._applier.trim(end)
+        self._written = self._log.appended_position
 
-    def _save(self, segments: dict[int, SegmentFile]) -> Steps:
-        """A checkpoint on the disk, then segments deleted."""
-        checkpoint = self._checkpoints.make()
-        self._ticket = DropTicket(self._disk, pack(checkpoint), segments)
-        yield self._ticket
-        self._ticket = None
-        self._covered = checkpoint.position
-        self._spare.fill()
-
-    def _raise_first(self) -> Steps:
-        while purge.raise_first_id(self._native, _RAISE):
-            yield None
-        for topic_id in list(self._tables.topics):
-            while topic_id in self._tables.topics and purge.raise_first_seq(self._native, topic_id, _RAISE):
-                yield None
-
-    # -- tables --
-
-    def _give_back(self) -> Steps:
-        """Pages of the tables on which nothing is left."""
-        yield from self._raise_first()
-        if not self._reclaim.is_needed:
-            return
-        if self._covered < self._written:
-            self._make_room_to_save()
-            yield from self._save({})
-        for pieces in self._reclaim.steps():
-            left = [piece for piece in pieces if piece[0].leave(piece[1], piece[2])]
-            yield FreeTicket(left) if left else None
-
-    def _shrink_keys(self) -> Steps:
-        for start in range(0, KEY_PARTITIONS, _PARTITIONS_A_STEP):
-            try:
-                with self._reserve.closed():
-                    for partition in range(start, start + _PARTITIONS_A_STEP):
-                        self._tables.keys.shrink(partition)
-            except DiskFull:
-                return  # the next run tries again
-            yield None
+    def _drop_trimmed(self) -> Steps:
+        """What was trimmed by an owner before this one, or by a run that did not come to its end."""
+        bases = self._dropper.segments_before(self._applier.trimmed)
+        if bases:
+            while self._log.durable_position < self._written:
+                yield WaitDurable(self._written)
+            yield from self._dropper.drop(bases)

@@ -1,7 +1,8 @@
-"""Results as MessagePack: Arrow batches to rows of plain values, as many as fit."""
+"""Results as MessagePack: Arrow batches to rows of plain values, or as a stream of Arrow, as many as fit."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 _INT_RANGE = range(-(1 << 63), 1 << 64)
 _ENCODE = msgspec.msgpack.Encoder().encode
+_STREAM_MARGIN_BYTES = 64  # the end of the stream, and what is around it
 
 
 class NotRepresentable(Exception):
@@ -33,6 +35,43 @@ def pack_result(columns: list[tuple[str, str]], batches: Iterable[Any], limit: i
             break
         rows.append(msgspec.Raw(packed))
     return _ENCODE({"columns": head, "rows": rows, "truncated": truncated})
+
+
+def pack_stream(schema: Any, batches: Iterable[Any], limit: int, max_bytes: int) -> bytes:
+    """``{stream, truncated}``: an IPC stream of Arrow with the batches, or the parts of them, that fit into
+    ``limit`` and ``max_bytes``."""
+    schema = pa.schema([pa.field(field.name, _plain_type(field.type), field.nullable) for field in schema])
+    left, truncated, sink = limit, False, io.BytesIO()
+    max_bytes -= _STREAM_MARGIN_BYTES
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            plain = pa.record_batch([_decoded(column) for column in batch.columns], schema=schema)
+            part = _fitting(plain.slice(0, left), max_bytes - sink.tell())
+            if len(part):
+                writer.write_batch(part)
+            left -= len(part)
+            if len(part) < len(plain):
+                truncated = True
+                break
+    if sink.tell() > max_bytes + _STREAM_MARGIN_BYTES:
+        raise NotRepresentable("The columns alone do not fit into an answer: ask for fewer.")
+    return _ENCODE({"stream": sink.getvalue(), "truncated": truncated})
+
+
+def _plain_type(kind: Any) -> Any:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _decoded(column: Any) -> Any:
+    """Each batch stands for itself: a dictionary would go before them, however few of its values are left."""
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _fitting(batch: Any, room_bytes: int) -> Any:
+    """The rows of a batch that fit, or about half of those."""
+    while len(batch) and pa.ipc.get_record_batch_size(batch) > room_bytes:
+        batch = batch.slice(0, len(batch) // 2)
+    return batch
 
 
 def _rows(batches: Iterable[Any]) -> Iterable[list[Any]]:

@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from timerlog.commitlog.records import TopicRecord
 from timerlog.commitlog.view import Records
-from timerlog.layout import MESSAGE_HEAD_BYTES, DeliveryState, Int64Array, MessageState
+from timerlog.layout import IN_RETRY, MESSAGE_HEAD_BYTES, DeliveryState, Int64Array, MessageState
 from timerlog.names import DEAD_HEADER, shard_name
 from timerlog.readers.snapshot import Chunk, Snapshot
 
-IN_RETRY: Final = 1  #: delivery flag: the lease has ended, and the message waits for the next one
 _TIME: Final = pa.timestamp("ms", "UTC")
 _STATES: Final = (
     "scheduled",
@@ -61,6 +60,7 @@ TABLE_COLUMNS: Final[dict[str, Any]] = {
     "deliver_at": _TIME,
     "shard": pa.dictionary(pa.int32(), pa.string()),
 }
+_NOTED: Final = 1_000
 _WITHOUT_DELIVERIES: Final = {"id", "topic", "group", "priority", "time_created", "deliver_at", "shard"}
 
 
@@ -173,9 +173,11 @@ def _time_acked(chunk: Chunk) -> Any:
 
 
 class LogColumns:
-    """The columns that lie in the log, by message id; NULL where the record is no longer there."""
+    """The columns that lie in the log, by message id; NULL where the record is no longer there, or damaged."""
 
     def __init__(self, snapshot: Snapshot) -> None:
+        #: Messages that are there, and whose records are damaged: some of them, if there are very many.
+        self.damaged: set[int] = set()
         self._snapshot = snapshot
         self._last_ids: Int64Array = np.empty(0, np.int64)
         self._last_records: Records | None = None
@@ -199,7 +201,17 @@ class LogColumns:
         right = np.zeros(len(ids), bool)
         kept = np.flatnonzero(found.is_whole)
         right[kept] = self._snapshot.log.are_right(found.positions[kept], sizes[kept] + MESSAGE_HEAD_BYTES)
+        self._note_damaged(ids, right)
         return right
+
+    def _note_damaged(self, ids: Int64Array, is_right: npt.NDArray[np.bool_]) -> None:
+        if is_right.all() or len(self.damaged) >= _NOTED:
+            return
+        rows = self._snapshot.rows
+        wrong = ids[~is_right]
+        wrong = wrong[(wrong > 0) & (wrong < len(rows))]
+        is_there = np.isin(rows["state"][wrong], (MessageState.SCHEDULED, MessageState.READY))
+        self.damaged.update(wrong[is_there][:_NOTED].tolist())
 
     def headers(self, ids: Any) -> Any:
         """VARCHAR with a JSON object; NULL for a message without headers."""
@@ -249,6 +261,7 @@ class LogColumns:
         # Several columns of the same messages are asked for one after the other.
         if self._last_records is None or not np.array_equal(ids, self._last_ids):
             self._last_ids, self._last_records = ids, self._snapshot.records(ids)
+            self._note_damaged(ids, self._last_records.is_whole)
         return self._last_records
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import duckdb
 from duckdb.func import FunctionNullHandling, PythonUDFType
@@ -34,6 +34,18 @@ _SELECT_LIST: Final = (
 Parameters: TypeAlias = list[Any] | dict[str, Any] | None
 
 
+_ERRORS: Final = (duckdb.Error, OSError, ValueError)
+"""Arrow's own are among the last two."""
+
+
+class Found(NamedTuple):
+    """A result: its columns (name, type), and its Arrow batches, which are made as they are read."""
+
+    columns: list[tuple[str, str]]
+    schema: Any
+    batches: Iterator[Any]
+
+
 class BadSql(Exception):
     """The query is not one statement that only reads, or DuckDB refused it: its message says why."""
 
@@ -56,11 +68,11 @@ class Engine:
         connection = self._connection
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET python_enable_replacements = false")  # no Python variable is a table
-        columns, log = TableColumns(snapshot), LogColumns(snapshot)
+        columns, self._log = TableColumns(snapshot), LogColumns(snapshot)
         for name, kind in _LOG_COLUMNS.items():
             connection.create_function(
                 f"{name}_of",
-                getattr(log, name),
+                getattr(self._log, name),
                 ["BIGINT"],
                 kind,
                 type=PythonUDFType.ARROW,
@@ -89,26 +101,31 @@ class Engine:
                 shards: list[int | None] = [one.topic_id for one in topics if one.parent == topic.topic_id]
                 yield topic.name, shards or [topic.topic_id]
 
-    def run(self, sql: str, parameters: Parameters = None) -> tuple[list[tuple[str, str]], Iterator[Any]]:
-        """The columns (name, type) of the result and its Arrow batches, which are made as they are read. ``parameters``
-        are bound to ``?`` and ``$1``, or to ``$name``: they are values, and never a part of the SQL. Raises ``BadSql``,
-        also while the batches are read."""
+    def run(self, sql: str, parameters: Parameters = None) -> Found:
+        """The result. ``parameters`` are bound to ``?`` and ``$1``, or to ``$name``: they are values, and never a part
+        of the SQL. Raises ``BadSql``, also while the batches are read."""
         try:
             statements = self._connection.extract_statements(sql)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise BadSql("Only one SELECT statement is possible: a query reads, it changes nothing.")
             relation = self._connection.sql(sql, params=parameters)
             columns = list(zip(relation.columns, map(str, relation.types), strict=True))
-            return columns, self._batches(relation)
-        except duckdb.Error as error:
+            reader = relation.to_arrow_reader(BATCH_ROWS)
+        except _ERRORS as error:
             raise _explained(error) from None
+        return Found(columns, reader.schema, self._batches(reader))
 
     @staticmethod
-    def _batches(relation: Any) -> Iterator[Any]:
+    def _batches(reader: Any) -> Iterator[Any]:
         try:
-            yield from relation.to_arrow_reader(BATCH_ROWS)
-        except (duckdb.Error, OSError, ValueError) as error:  # Arrow's own errors are among the last two
+            yield from reader
+        except _ERRORS as error:
             raise _explained(error) from None
+
+    @property
+    def damaged(self) -> list[int]:
+        """Messages that were read and are damaged."""
+        return sorted(self._log.damaged)
 
     def close(self) -> None:
         self._connection.close()

@@ -21,7 +21,7 @@ import numpy as np
 
 from timerlog.commitlog.reader import BAD_CHECKSUM, BAD_LENGTH
 from timerlog.commitlog.records import GroupRecord, TopicRecord
-from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, SegmentHeader, unpack_segment_header
+from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, SegmentHeader, segment_header_of
 from timerlog.commitlog.view import LogView
 from timerlog.errors import BadDirectory, DamagedLog, PositionGone, TablesMissing
 from timerlog.files.disk import LOG_FOLDER, FileDisk, check_data_directory, segment_path
@@ -131,8 +131,7 @@ def _segment_headers(directory: Path) -> list[SegmentHeader]:
 
 def _segment_header(path: Path) -> SegmentHeader | None:
     try:
-        with path.open("rb") as file:
-            return unpack_segment_header(file.read(SEGMENT_HEADER_BYTES))
+        return segment_header_of(path)
     except FileNotFoundError:  # purged just now
         return None
     except PermissionError as error:

@@ -6,8 +6,8 @@ expanded. Records inside a transaction are rows like any others, at their own po
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 import numpy as np
@@ -39,6 +39,8 @@ EVENTS: Final[dict[int, str]] = {
     RecordType.DROPPED: "dropped",
 }
 _LISTS_IDS: Final = frozenset({RecordType.CANCEL, RecordType.EXPIRED, RecordType.DAMAGED, RecordType.DROPPED})
+#: Those that name messages by id; the others do it by number in the topic of the group in ``aux``.
+_NAMES_IDS: Final = _LISTS_IDS | {RecordType.MESSAGE, RecordType.PUT, RecordType.RESCHEDULE}
 #: Where the runs begin in the payload of each type that has some.
 _RUNS_AT: Final[dict[int, int]] = {
     RecordType.PUT: 24,
@@ -85,18 +87,7 @@ class Events:
         return len(self.positions)
 
 
-_COLUMNS: Final = (
-    "positions",
-    "places",
-    "kinds",
-    "times_ms",
-    "next_ms",
-    "topic_ids",
-    "group_ids",
-    "ids",
-    "seqs",
-    "epochs",
-)
+_COLUMNS: Final = tuple(column.name for column in fields(Events) if column.name != "errors")
 
 
 def read_events(
@@ -111,13 +102,17 @@ def read_events(
     for part in log.scan(start, end, wanted | {RecordType.TRANSACTION}):
         if part.reason is not None and part.reason != END_RECORD and part.stop < end:
             raise DamagedLog(f"the log cannot be read at position {part.stop}, although it reached {end}")
-        positions = _flat(log, part.positions, wanted)
-        if not len(positions):
-            continue
-        before = np.cumsum(_row_counts(log, positions))
-        cuts = np.flatnonzero(np.diff(before // chunk_rows)) + 1
-        for piece in np.split(positions, cuts):
-            yield _decode(log, piece)
+        yield from events_of(log, flat(log, part.positions, wanted), chunk_rows)
+
+
+def events_of(log: LogView, positions: Int64Array, chunk_rows: int = CHUNK_ROWS) -> Iterator[Events]:
+    """The events of some records, of which none is a transaction, about ``chunk_rows`` at a time."""
+    if not len(positions):
+        return
+    before = np.cumsum(_row_counts(log, positions))
+    cuts = np.flatnonzero(np.diff(before // chunk_rows)) + 1
+    for piece in np.split(positions, cuts):
+        yield _decode(log, piece)
 
 
 def position_after_rows(log: LogView, start: int, end: int, wanted: frozenset[int], limit_rows: int) -> int:
@@ -126,10 +121,10 @@ def position_after_rows(log: LogView, start: int, end: int, wanted: frozenset[in
     left = limit_rows
     for part in log.scan(start, end, wanted | {RecordType.TRANSACTION}):
         tops = part.positions
-        flat, of_top = _flat_with_tops(log, tops, wanted)
-        if not len(flat):
+        inside, of_top = flat_with_tops(log, tops, wanted)
+        if not len(inside):
             continue
-        counts = np.bincount(of_top, _row_counts(log, flat), len(tops)).astype(np.int64)
+        counts = np.bincount(of_top, _row_counts(log, inside), len(tops)).astype(np.int64)
         before = np.cumsum(counts)
         over = np.flatnonzero(before > left)
         if len(over):
@@ -147,28 +142,55 @@ def _behind(log: LogView, position: int) -> int:
     return position + padded(size)
 
 
-def _flat(log: LogView, positions: Int64Array, wanted: frozenset[int]) -> Int64Array:
-    return _flat_with_tops(log, positions, wanted)[0]
+def records_about(
+    log: LogView, positions: Int64Array, message_id: int, seqs: Collection[int], groups: Collection[int]
+) -> Int64Array:
+    """Those of some records that are about one message, by its id, or by one of its numbers in its topic if the record
+    is of one of these groups of the topic."""
+    heads = log.heads(positions)
+    is_about = np.zeros(len(positions), bool)
+    for kind in np.unique(heads["type"]).tolist():
+        mine = np.flatnonzero(heads["type"] == kind)
+        if kind not in _NAMES_IDS:
+            mine = mine[np.isin(heads["aux"][mine], list(groups))]
+        sizes = heads["record_bytes"][mine].astype(np.int64)
+        if kind == RecordType.MESSAGE:
+            is_about[mine] = log.messages(positions[mine])["id"] == message_id
+        elif kind in _LISTS_IDS:
+            counts = (sizes - RECORD_HEAD_BYTES) // 8
+            ids = log.gather(positions[mine] + RECORD_HEAD_BYTES, counts * 8).view(np.uint64)
+            is_about[np.repeat(mine, counts)[ids == message_id]] = True
+        else:
+            runs, of_record = _runs(log, kind, positions[mine], sizes)
+            ends = runs["first"] + runs["count"]
+            for value in [message_id] if kind in _NAMES_IDS else seqs:
+                hits = (runs["first"] <= value) & (value < ends)
+                is_about[mine[of_record[hits]]] = True
+    return positions[is_about]
 
 
-def _flat_with_tops(
+def flat(log: LogView, positions: Int64Array, wanted: frozenset[int]) -> Int64Array:
+    """The records of the types that are wanted, with those inside transactions in place of these."""
+    return flat_with_tops(log, positions, wanted)[0]
+
+
+def flat_with_tops(
     log: LogView, positions: Int64Array, wanted: frozenset[int]
 ) -> tuple[Int64Array, Int64Array]:
-    """The records that are wanted, with those inside transactions in place of these, and from which of ``positions``
-    each comes."""
+    """As ``flat``, and from which of ``positions`` each comes."""
     heads = log.heads(positions)
     groups = np.flatnonzero(heads["type"] == RecordType.TRANSACTION)
     tops = np.arange(len(positions))
     if not len(groups):
         return positions, tops
-    flat, of_top = [np.delete(positions, groups)], [np.delete(tops, groups)]
+    parts, of_top = [np.delete(positions, groups)], [np.delete(tops, groups)]
     for index in groups.tolist():
         inside = int(positions[index]) + RECORD_HEAD_BYTES + TRANSACTION_ID_BYTES
         end = int(positions[index]) + int(heads["record_bytes"][index])
         for part in log.scan(inside, end, wanted):
-            flat.append(part.positions)
+            parts.append(part.positions)
             of_top.append(np.full(len(part.positions), index))
-    found, which = np.concatenate(flat), np.concatenate(of_top)
+    found, which = np.concatenate(parts), np.concatenate(of_top)
     order = np.argsort(found, kind="stable")
     return found[order], which[order]
 

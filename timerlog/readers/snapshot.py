@@ -35,7 +35,7 @@ from timerlog.layout import (
     Int64Array,
     MessageState,
 )
-from timerlog.tables.tables import Tables
+from timerlog.tables.tables import Tables, by_topic
 
 CHUNK_ROWS: Final = 100_000
 
@@ -163,10 +163,10 @@ class Snapshot:
         return self._tables[name]
 
     def _expand(self, ids: Int64Array, rows: Array, with_deliveries: bool) -> Chunk:
-        if self._nobody_has(rows["topic_id"]):
+        if self._have_no_groups(rows["topic_id"]):
             return Chunk(ids, rows, np.zeros(len(ids), np.uint32), np.zeros(len(ids), DELIVERY))
         parts: list[tuple[Int64Array, int, Array]] = []
-        for topic_id, part in _by_topic(rows["topic_id"]):
+        for topic_id, part in by_topic(rows["topic_id"]):
             if topic_id in self.groups_of:  # else it was deleted
                 parts += self._of_topic(topic_id, part, ids, rows, with_deliveries)
         if not parts:
@@ -180,7 +180,7 @@ class Snapshot:
         deliveries = np.concatenate([delivery for _, _, delivery in parts])
         return Chunk(ids[index], _taken(rows, index), groups, deliveries)
 
-    def _nobody_has(self, topic_ids: npt.NDArray[np.uint16]) -> bool:
+    def _have_no_groups(self, topic_ids: npt.NDArray[np.uint16]) -> bool:
         """Whether all of these topics are there, and none has a group."""
         return all(
             self.groups_of.get(number) == [] for number in np.flatnonzero(np.bincount(topic_ids)).tolist()
@@ -212,7 +212,7 @@ class Snapshot:
         for group in groups:
             belongs = (seqs < 0) | (seqs >= group.start_seq)
             is_alone &= ~belongs
-            found.append((part[belongs], group.group_id, self._deliveries(group, seqs[belongs])))
+            found.append((part[belongs], group.group_id, self.deliveries(group, seqs[belongs])))
         if is_alone.any():
             found.append((part[is_alone], 0, np.zeros(int(is_alone.sum()), DELIVERY)))
         return found
@@ -234,7 +234,8 @@ class Snapshot:
         times: Int64Array = np.maximum(epochs - self._fences[groups], 0)
         return times
 
-    def _deliveries(self, group: GroupRecord, seqs: Int64Array) -> Array:
+    def deliveries(self, group: GroupRecord, seqs: Int64Array) -> Array:
+        """What a group knows of messages, by their numbers in its topic; nothing of those that it was never given."""
         known = self._table(
             f"topics/{group.topic_id}-{group.group_id}.deliveries", DELIVERY, DELIVERIES_MAGIC
         )
@@ -256,12 +257,3 @@ def _copied(items: Array) -> Array:
 
 def _taken(items: Array, index: Int64Array) -> Array:
     return _words(items).take(index, axis=0).view(items.dtype)[:, 0]
-
-
-def _by_topic(topic_ids: npt.NDArray[np.uint16]) -> list[tuple[int, Int64Array]]:
-    """Indexes by topic, in order inside each."""
-    if (topic_ids == topic_ids[0]).all():
-        return [(int(topic_ids[0]), np.arange(len(topic_ids)))]
-    order = np.argsort(topic_ids, kind="stable")
-    bounds = np.flatnonzero(np.diff(topic_ids[order])) + 1
-    return [(int(topic_ids[part[0]]), part) for part in np.split(order, bounds)]

@@ -12,6 +12,7 @@ After a power loss neither holds, and the tables are rebuilt from the log.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -24,10 +25,8 @@ from timerlog.files.disk import Disk
 from timerlog.files.held_space import Reserve, Spare, allocate_lent
 from timerlog.files.holes import PAGE_BYTES
 from timerlog.layout import FORMAT_VERSION
-from timerlog.tables.apply import Applier
 from timerlog.tables.base_record import Base, capture
 from timerlog.tables.tables import Tables
-from timerlog.wheel.wheel import TimerWheel
 
 NAME: Final = "checkpoint"
 #: So much more in the log, or so long after the last one, and there is another.
@@ -36,6 +35,18 @@ EVERY_MS: Final = 10_000
 MAGIC: Final = b"TWCHECK1"
 #: Of the checkpoint alone: one that an older version wrote is not used, and the log is read instead.
 VERSION: Final = 3
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """How far a replica has followed: what ``timerlog.replication.rule.State`` says of its log up to ``end``, and which
+    record of the replicated log said so."""
+
+    end: int
+    offset: int
+    term: int
+    node: int
+    seq: int
+    chain: int
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +61,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     segments: dict[int, int] = {}  #: base → size in bytes; files only grow, so a shorter one was damaged
     tables: dict[str, int] = {}  #: file name → size in bytes, of the derived files
     sums: dict[str, int] = {}  #: of a clean one: file name → checksum, of the derived files
+    #: Of a replica. An owner has none: what it appended last may not count.
+    place: Place | msgspec.UnsetType = msgspec.UNSET
 
 
 def boot_id() -> str:
@@ -108,13 +121,17 @@ class Checkpoints:
         disk: Disk,
         log: CommitLog,
         tables: Tables,
-        applier: Applier,
-        wheel: TimerWheel,
+        tick_ms: Callable[[], int],
         reserve: Reserve,
         spare: Spare,
         now_ms: int,
     ) -> None:
-        self._disk, self._log, self._tables, self._applier, self._wheel = disk, log, tables, applier, wheel
+        """``tick_ms``: the last tick that the tables hold."""
+        self._disk, self._log, self._tables, self._tick_ms = disk, log, tables, tick_ms
+        #: Of a replica: how far it has followed.
+        self.place: Place | msgspec.UnsetType = msgspec.UNSET
+        #: Of a replica: the segments before it go, also after a start.
+        self.trimmed = 0
         self._lenders = (reserve, spare)
         #: The size of the last one: of everything small.
         self.size_bytes = 0
@@ -127,9 +144,11 @@ class Checkpoints:
         try:
             self.save(clean=False, durable=True)
         except DiskFull:
-            # One that is not clean may stay; without any, a start reads the whole log.
+            # One that is not clean may stay; without any, a start reads the whole log. That of a follower must go when
+            # it becomes the owner: it says that all that the tables hold counts.
             found = load(self._disk)
-            if found is not None and found.clean:
+            becomes_owner = self.place is msgspec.UNSET
+            if found is not None and (found.clean or (becomes_owner and found.place is not msgspec.UNSET)):
                 self._disk.remove(NAME)
 
     def keep(self, now_ms: int, *, table_is_gone: bool) -> bool:
@@ -152,17 +171,19 @@ class Checkpoints:
 
     def make(self, *, clean: bool = False) -> Checkpoint:
         """What one would say now."""
-        tables = self._tables
+        tables, position = self._tables, self._log.flush()
+        assert position >= self._log.durable_position, "a checkpoint covers all that is durable"
         return Checkpoint(
             log_id=tables.log_id,
-            position=self._log.flush(),
+            position=position,
             durable_position=self._log.durable_position,
             clean=clean,
             boot_id=boot_id(),
-            base=capture(tables, min(self._applier.tick_ms, self._wheel.tick_ms)),
-            segments=self._log.sizes(),
+            base=capture(tables, self._tick_ms()),
+            segments={base: size for base, size in self._log.sizes().items() if base >= self.trimmed},
             tables=tables.sizes(),
             sums=tables.sums() if clean else {},
+            place=self.place,
         )
 
     def make_room(self) -> None:

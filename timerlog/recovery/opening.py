@@ -8,6 +8,7 @@ store refuses to open, because cutting there would drop acknowledged messages.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tickwheel_native import memory, rebuild
+from tickwheel_native import memory
+from timerlog.commitlog.durability import Durability, OnDisk
 from timerlog.commitlog.log import CONTROL_RESERVE_BYTES, CommitLog
 from timerlog.commitlog.reader import END_RECORD, LogReader, damaged_at
 from timerlog.commitlog.segments import (
@@ -38,7 +40,8 @@ from timerlog.layout import (
     RecordType,
 )
 from timerlog.recovery import checkpoint as checkpoints
-from timerlog.recovery.checkpoint import Checkpoint
+from timerlog.recovery.checkpoint import Checkpoint, Place
+from timerlog.recovery.derived import derive
 from timerlog.recovery.replay import Replayer
 from timerlog.settings import StoreSettings
 from timerlog.tables.answers import RememberedAnswers
@@ -70,6 +73,8 @@ class Opened:
     applier: Applier
     report: RecoveryReport
     reserve: Reserve
+    #: Of a replica: what each segment begins with besides.
+    genesis: bytes | msgspec.UnsetType = msgspec.UNSET
 
 
 def open_directory(
@@ -81,16 +86,19 @@ def open_directory(
         undo.callback(memory.release, base, ADDRESS_SPACE_BYTES)
         headers = {segment: read_segment_header(disk, base, segment) for segment in disk.segments()}
         if any(headers.values()):
-            opened = _Recovery(directory, disk, settings, base, _without_purged(disk, headers), undo).run()
+            recovery = Recovery(directory, disk, settings, base, without_purged(disk, headers), undo)
+            recovery.refuse_damage()
+            opened = recovery.catch_up(recovery.end)
+            derive(opened.tables, keys_are_kept=recovery.keys_are_kept)
         elif len(headers) > 1 or not all(is_unused(disk, base, segment) for segment in headers):
             raise DamagedLog("no segment of the CommitLog has a whole header")
         else:
-            opened = _create(directory, disk, settings, base, new_log_id, now_ms, undo)
+            opened = create(directory, disk, settings, base, new_log_id, now_ms, undo)
         undo.pop_all()
         return opened
 
 
-def _without_purged(disk: Disk, headers: dict[int, SegmentHeader | None]) -> dict[int, SegmentHeader | None]:
+def without_purged(disk: Disk, headers: dict[int, SegmentHeader | None]) -> dict[int, SegmentHeader | None]:
     """Deletes segments that a purge was done with when it was interrupted: a checkpoint without them is on the disk
     only when nothing refers to them any more."""
     found = checkpoints.load(disk)
@@ -105,7 +113,7 @@ def _without_purged(disk: Disk, headers: dict[int, SegmentHeader | None]) -> dic
     return {base: header for base, header in headers.items() if base >= first}
 
 
-def _create(
+def create(
     directory: Path | None,
     disk: Disk,
     settings: StoreSettings,
@@ -113,7 +121,11 @@ def _create(
     log_id: int,
     now_ms: int,
     undo: ExitStack,
+    *,
+    first: int = 0,
+    durability: Durability | None = None,
 ) -> Opened:
+    """A new log, mapped at ``base``, whose first segment begins at position ``first``. Raises ``DiskFull``."""
     if directory is not None:
         remove_derived_files(directory)
         (directory / "topics").mkdir(mode=0o750, exist_ok=True)
@@ -121,17 +133,21 @@ def _create(
     tables = Tables(directory, log_id, settings, reserve)
     undo.callback(tables.close)
     tables.answers = RememberedAnswers(settings.segment_bytes)
-    log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, base)
+    log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, base, durability or OnDisk())
     undo.callback(log.close_files)
     log.prepare(settings.max_frame_bytes)
     # On a small disk it need not be whole: it grows.
-    log.create_segment(0, SEGMENT_HEADER_BYTES + CONTROL_RESERVE_BYTES + _FIRST_BYTES)
-    log.start_at(SEGMENT_HEADER_BYTES)
-    report = RecoveryReport(is_new=True, end_position=SEGMENT_HEADER_BYTES)
-    return Opened(log, tables, Applier(tables, settings, tick_ms=now_ms), report, reserve)
+    log.create_segment(first, SEGMENT_HEADER_BYTES + CONTROL_RESERVE_BYTES + _FIRST_BYTES)
+    log.start_at(first + SEGMENT_HEADER_BYTES)
+    report = RecoveryReport(is_new=True, end_position=first + SEGMENT_HEADER_BYTES)
+    applier = Applier(tables, settings, tick_ms=now_ms, first_position=first)
+    return Opened(log, tables, applier, report, reserve)
 
 
-class _Recovery:
+class Recovery:
+    """From the files of a log to a running state, in steps: look where it ends (nothing is changed yet), catch up, and
+    derive the rest."""
+
     def __init__(
         self,
         directory: Path | None,
@@ -140,85 +156,133 @@ class _Recovery:
         base: Any,
         headers: dict[int, SegmentHeader | None],
         undo: ExitStack,
+        durability: Durability | None = None,
+        *,
+        is_replica: bool = False,
     ) -> None:
-        self.directory, self.disk, self.settings, self.base = directory, disk, settings, base
-        self.undo = undo
-        self.reserve = Reserve(disk, settings.disk_reserve_bytes)
-        self.headless = [segment for segment, header in headers.items() if header is None]
-        self.headers = {segment: header for segment, header in headers.items() if header is not None}
-        first = next(iter(self.headers.values()))
-        self.segment_bytes, self.log_id = first.segment_bytes, first.log_id
-        self.sizes: dict[int, int] = {}
+        """Opens the segments and reads what is new in them. Raises ``DamagedLog``, ``UnsupportedFormat``."""
+        self._directory, self._disk, self._settings, self._base = directory, disk, settings, base
+        self._undo, self._durability, self._is_replica = undo, durability or OnDisk(), is_replica
+        self._reserve = Reserve(disk, settings.disk_reserve_bytes)
+        self._headless = [segment for segment, header in headers.items() if header is None]
+        self._headers = {segment: header for segment, header in headers.items() if header is not None}
+        first = next(iter(self._headers.values()))
+        self._segment_bytes, self.log_id = first.segment_bytes, first.log_id
         self.report = RecoveryReport()
-
-    def run(self) -> Opened:
         self._check_headers()
-        files = {segment: self.disk.open_segment(segment, create=False) for segment in self.headers}
-        for file in files.values():
-            self.undo.callback(file.close)
-        self.sizes = {segment: min(file.size_bytes, self.segment_bytes) for segment, file in files.items()}
-        trusted = self._trusted_checkpoint()
-        for segment, file in files.items():
-            file.map_into(self.base, segment, self.segment_bytes)
-        reader = LogReader(self.base, self.segment_bytes, self.sizes)
-        # Before anything is changed, also of what is derived: a start that is refused leaves all as it was.
-        self._refuse_damage(reader, self._first_record() if trusted is None else trusted.position)
+        self._files = {segment: disk.open_segment(segment, create=False) for segment in self._headers}
+        for file in self._files.values():
+            undo.callback(file.close)
+        sizes = {segment: min(file.size_bytes, self._segment_bytes) for segment, file in self._files.items()}
+        self._trusted = self._trusted_checkpoint(sizes)
+        for segment, file in self._files.items():
+            file.map_into(base, segment, self._segment_bytes)
+        self._reader = LogReader(base, self._segment_bytes, sizes)
+        #: What is to be replayed, a piece of each segment.
+        self._pieces = list(self._whole_pieces())
+
+    def _whole_pieces(self) -> Iterator[tuple[int, int]]:
+        position = self._first_record() if self._trusted is None else self._trusted.position
+        while True:
+            stop, reason = self._reader.verify(position)
+            yield position, stop
+            following = position // self._segment_bytes * self._segment_bytes + self._segment_bytes
+            if reason != END_RECORD or following not in self._reader.sizes:
+                return
+            position = following + SEGMENT_HEADER_BYTES
+
+    @property
+    def end(self) -> int:
+        """Where the last whole record ends."""
+        return self._pieces[-1][1]
+
+    @property
+    def place(self) -> Place | None:
+        """Of a replica: how far the tables have followed; None when they are made anew."""
+        return self._trusted.place or None if self._trusted is not None else None
+
+    def refuse_damage(self) -> None:
+        """Decides between a torn tail, which will be cut, and damage. Raises ``DamagedLog``."""
+        # Whatever a checkpoint is worth for the tables: what it calls durable was on the disk.
+        found = checkpoints.load(self._disk)
+        known = found.durable_position if found is not None and found.log_id == self.log_id else 0
+        durable = max(self._reader.marked_behind(self.end), known)
+        if durable > self.end:
+            raise damaged_at(self.end, self._segment_bytes, f"the log was on disk up to position {durable}")
+
+    def catch_up(self, end: int) -> Opened:
+        """Opens the tables and brings them up to ``end``; what lies behind it is cut off. What ``derive`` makes is not
+        there yet. Raises ``DamagedLog``, ``DiskFull``."""
+        trusted = self._trusted
         tables = self._open_tables(trusted)
-        self.undo.callback(tables.close)
-        tables.answers = RememberedAnswers(self.segment_bytes)
-        log = CommitLog(self.disk, tables.native, self.segment_bytes, self.log_id, self.base)
-        log.prepare(self.settings.max_frame_bytes)
-        for segment, file in files.items():
+        self._undo.callback(tables.close)
+        tables.answers = RememberedAnswers(self._segment_bytes)
+        log = CommitLog(
+            self._disk, tables.native, self._segment_bytes, self.log_id, self._base, self._durability
+        )
+        log.prepare(self._settings.max_frame_bytes)
+        for segment, file in self._files.items():
             log.attach(segment, file)
-        applier = Applier(tables, self.settings, first_position=min(self.headers))
-        position = self._start(trusted, tables, applier)
-        reader.forget_counts()
-        end = self._replay(reader, tables, applier, position)
-        self._cut(reader, log, end)
-        synced = position if trusted is None else min(position, trusted.durable_position)
-        log.sync_all(synced // self.segment_bytes * self.segment_bytes)
+        applier = Applier(tables, self._settings, first_position=min(self._headers))
+        if trusted is not None:
+            applier.base(trusted.base)
+        # Made anew, the index is as empty as the tables. Otherwise it may hold keys that the log never had.
+        replayer = Replayer(self._base, tables, applier, keeps_keys=trusted is None)
+        for start, stop in self._pieces:
+            if start < end:
+                replayer.apply(start, min(stop, end))
+                self.report.replayed_bytes += min(stop, end) - start
+        self.report.replayed_records = sum(self._reader.counts)
+        self._cut(log, end)
+        synced = self._pieces[0][0]
+        if trusted is not None:
+            synced = min(synced, trusted.durable_position)
+        log.sync_all(synced // self._segment_bytes * self._segment_bytes)
         log.start_at(end)
         assert log.appended_position == end, "what is appended next follows what was read"
-        self._rebuild(tables)
         self.report.end_position = end
-        return Opened(log, tables, applier, self.report, self.reserve)
+        return Opened(log, tables, applier, self.report, self._reserve)
+
+    @property
+    def keys_are_kept(self) -> bool:
+        """Whether the key index holds all keys after ``catch_up``, and no others."""
+        is_as_it_was = self.report.was_clean and not self.report.replayed_bytes
+        return is_as_it_was or not self.report.from_checkpoint
 
     def _check_headers(self) -> None:
-        for segment, header in self.headers.items():
-            if (header.base, header.segment_bytes, header.log_id) != (
-                segment,
-                self.segment_bytes,
-                self.log_id,
-            ):
+        for segment, header in self._headers.items():
+            if header != SegmentHeader(segment, self._segment_bytes, self.log_id):
                 raise DamagedLog(f"segment {segment_name(segment)} belongs to another log")
-        bases = sorted({*self.headers, *self._being_adopted()})
-        if bases != list(range(bases[0], bases[-1] + 1, self.segment_bytes)):
+        bases = sorted({*self._headers, *self._being_adopted()})
+        if bases != list(range(bases[0], bases[-1] + 1, self._segment_bytes)):
             raise DamagedLog("a segment is missing from the middle of the CommitLog")
-        for segment in self.headless:
-            if segment < bases[-1] or not is_unused(self.disk, self.base, segment):
+        for segment in self._headless:
+            if segment < bases[-1] or not is_unused(self._disk, self._base, segment):
                 raise DamagedLog(f"segment {segment_name(segment)} has a damaged header")
 
     def _being_adopted(self) -> list[int]:
         """Segments that were being taken into the log: some may be there and others not. If the log does not lead to
         them, they are no part of it, and are dropped like everything behind its end."""
-        noted = self.disk.read(ADOPTING)
+        noted = self._disk.read(ADOPTING)
         if noted is None:
             return []
         body = unseal(noted, ADOPTING_FORMAT, "the list of segments that are being taken in")
         if body is None:  # if one of them is missing, it counts as a missing segment
             return []
-        first = min(self.headers)
+        first = min(self._headers)
         return [base for base in msgspec.json.decode(body, type=list[int]) if base > first]
 
-    def _trusted_checkpoint(self) -> Checkpoint | None:
-        found = checkpoints.load(self.disk)
+    def _trusted_checkpoint(self, sizes: dict[int, int]) -> Checkpoint | None:
+        found = checkpoints.load(self._disk)
         if found is None or found.log_id != self.log_id or not checkpoints.is_trustworthy(found):
             return None
         for base, count in found.segments.items():
-            if self.sizes.get(base, 0) < min(count, self.segment_bytes):
+            if sizes.get(base, 0) < min(count, self._segment_bytes):
                 raise DamagedLog(
                     f"segment {segment_name(base)} is missing or shorter than the {count} bytes it had"
                 )
+        if self._is_replica and (found.place is msgspec.UNSET or found.place.end != found.position):
+            return None  # the tables hold what may not count
         if not self._tables_are_whole(found):
             return None
         self.report.from_checkpoint = True
@@ -227,7 +291,7 @@ class _Recovery:
 
     def _tables_are_whole(self, found: Checkpoint) -> bool:
         """Whether no derived file is missing or was cut; otherwise all are made again."""
-        directory = self.directory
+        directory = self._directory
         if directory is None:
             return False
         paths = {directory / name: count for name, count in found.tables.items()}
@@ -237,86 +301,34 @@ class _Recovery:
         return not found.clean or are_as_they_were(directory, found.tables, found.sums)
 
     def _open_tables(self, trusted: Checkpoint | None) -> Tables:
-        if self.directory is not None:
+        if self._directory is not None:
             if trusted is None:
                 # A clean checkpoint that is not trusted says that they are damaged, whatever they say.
-                found = checkpoints.load(self.disk)
+                found = checkpoints.load(self._disk)
                 if found is None or not found.clean:
-                    refuse_newer_tables(self.directory)
-                remove_derived_files(self.directory)
-            (self.directory / "topics").mkdir(mode=0o750, exist_ok=True)
-        return Tables(self.directory, self.log_id, self.settings, self.reserve)
-
-    def _start(self, trusted: Checkpoint | None, tables: Tables, applier: Applier) -> int:
-        if trusted is None:
-            return self._first_record()
-        applier.base(trusted.base)
-        return trusted.position
+                    refuse_newer_tables(self._directory)
+                remove_derived_files(self._directory)
+            (self._directory / "topics").mkdir(mode=0o750, exist_ok=True)
+        return Tables(self._directory, self.log_id, self._settings, self._reserve)
 
     def _first_record(self) -> int:
-        first = min(self.headers) + SEGMENT_HEADER_BYTES
-        is_long_enough = self.sizes[min(self.headers)] >= SEGMENT_HEADER_BYTES + RECORD_HEAD_BYTES
-        kind = memory.view(self.base, first + 8, 1)[0] if is_long_enough else 0
-        if min(self.headers) > 0 and kind != RecordType.BASE:
+        first = min(self._headers) + SEGMENT_HEADER_BYTES
+        is_long_enough = self._reader.sizes[min(self._headers)] >= SEGMENT_HEADER_BYTES + RECORD_HEAD_BYTES
+        kind = memory.view(self._base, first + 8, 1)[0] if is_long_enough else 0
+        if min(self._headers) > 0 and kind != RecordType.BASE:
             raise DamagedLog(
-                f"the start of the CommitLog, before {segment_name(min(self.headers))}, is missing"
+                f"the start of the CommitLog, before {segment_name(min(self._headers))}, is missing"
             )
         return first
 
-    def _replay(self, reader: LogReader, tables: Tables, applier: Applier, position: int) -> int:
-        """Verifies and applies segment after segment; returns where the log ends."""
-        replayer = Replayer(self.base, tables, applier)
-        while True:
-            stop, reason = reader.verify(position)
-            replayer.apply(position, stop)
-            self.report.replayed_bytes += stop - position
-            following = position // self.segment_bytes * self.segment_bytes + self.segment_bytes
-            if reason != END_RECORD or following not in reader.sizes:
-                self.report.replayed_records = sum(reader.counts)
-                return stop
-            position = following + SEGMENT_HEADER_BYTES
-
-    def _refuse_damage(self, reader: LogReader, position: int) -> None:
-        """Decides between a torn tail, which ``_cut`` will cut, and damage. Raises ``DamagedLog``."""
-        while True:
-            end, reason = reader.verify(position)
-            segment = end // self.segment_bytes * self.segment_bytes
-            if reason != END_RECORD or segment + self.segment_bytes not in reader.sizes:
-                break
-            position = segment + self.segment_bytes + SEGMENT_HEADER_BYTES
-        # Whatever a checkpoint is worth for the tables: what it calls durable was on the disk.
-        found = checkpoints.load(self.disk)
-        known = found.durable_position if found is not None and found.log_id == self.log_id else 0
-        durable = max(reader.marked_behind(end), known)
-        if durable > end:
-            raise damaged_at(end, self.segment_bytes, f"the log was on disk up to position {durable}")
-
-    def _cut(self, reader: LogReader, log: CommitLog, end: int) -> None:
-        """Cuts a torn tail."""
-        segment = end // self.segment_bytes * self.segment_bytes
-        later = [base for base in reader.sizes if base > segment]
-        for base in [*later, *self.headless]:
+    def _cut(self, log: CommitLog, end: int) -> None:
+        """Cuts off what follows the end."""
+        segment = end // self._segment_bytes * self._segment_bytes
+        later = [base for base in self._reader.sizes if base > segment]
+        for base in [*later, *self._headless]:
             log.drop(base)
-        garbage_bytes = reader.garbage_behind(end)
+        garbage_bytes = self._reader.garbage_behind(end)
         if garbage_bytes or later:
             self.report.torn_tail_position = end
             self.report.torn_tail_bytes = garbage_bytes
             log.cut(end)
-
-    def _rebuild(self, tables: Tables) -> None:
-        native = tables.native
-        if not rebuild.topics(native):
-            raise DamagedLog("a topic names a message that the log does not hold")
-        for group_id in tables.groups:
-            rebuild.group(native, group_id)
-            needs_room, at = rebuild.orders(native, group_id, 0)
-            while needs_room:
-                tables.grow_orders(group_id)
-                needs_room, at = rebuild.orders(native, group_id, at)
-        if self.report.was_clean and not self.report.replayed_bytes:
-            return
-        tables.keys.clear()
-        result, at, partition = rebuild.keys(native, int(native.first_id), tables.next_id)
-        while result == rebuild.NEED_KEYS:
-            tables.keys.grow(partition)
-            result, at, partition = rebuild.keys(native, at, tables.next_id)

@@ -6,7 +6,6 @@ Tables that hold some of it already come to the same state: history is repeated 
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 from tickwheel_native import log as native_log
@@ -14,7 +13,7 @@ from tickwheel_native import memory
 from timerlog.commitlog.reader import padded
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES
 from timerlog.errors import DECODE_ERRORS, DamagedLog, StoreError
-from timerlog.layout import RECORD_HEAD_BYTES, TRANSACTION_ID_BYTES, RecordType
+from timerlog.layout import RECORD_HEAD_BYTES, RECORD_HEAD_STRUCT, TRANSACTION_ID_BYTES, RecordType
 from timerlog.tables.apply import Applier
 from timerlog.tables.tables import Tables
 
@@ -30,8 +29,11 @@ class Contradiction(DamagedLog):
 class Replayer:
     """Applies the records of a log that is mapped at ``base``."""
 
-    def __init__(self, base: Any, tables: Tables, applier: Applier) -> None:
+    def __init__(self, base: Any, tables: Tables, applier: Applier, *, keeps_keys: bool) -> None:
+        """``keeps_keys``: the key index holds all keys of what was replayed before, and shall hold those of what
+        follows. Otherwise it is left alone."""
         self._base, self._tables, self._applier = base, tables, applier
+        tables.native.keeps_keys = keeps_keys
         native_log.read_from(tables.native, base)
         # Nothing is staged yet: every position is read from the segments.
         tables.native.staging_position = tables.native.log_readable = ADDRESS_SPACE_BYTES
@@ -45,6 +47,8 @@ class Replayer:
                 tables.ensure_rows(max(need, tables.messages.capacity + 1))
             elif result == native_log.NEED_DELIVERIES:
                 tables.ensure_deliveries(need, tables.groups[need].deliveries.capacity + 1)
+            elif result == native_log.NEED_KEYS:
+                tables.keys.grow(need)
             elif result < 0:
                 raise Contradiction(
                     position, f"the message record at position {position} contradicts the records before it"
@@ -55,7 +59,7 @@ class Replayer:
 
     def _apply_control(self, position: int) -> int:
         head = memory.view(self._base, position, RECORD_HEAD_BYTES)
-        _, count, record, _, _, aux = struct.unpack("<IIBBHI", head)
+        _, count, record, _, _, aux = RECORD_HEAD_STRUCT.unpack(head)
         end = position + count
         try:
             if record == RecordType.TRANSACTION:

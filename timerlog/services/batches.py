@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from timerlog.layout import UInt32Array, UInt64Array
 from timerlog.wheel.timers import Timers
 
@@ -21,18 +18,16 @@ class ReadyBatch:
 
     ids: UInt64Array
     versions: UInt32Array
-    damaged: (
-        UInt64Array  # ids whose record no longer matches its checksum: set aside, reported, in nobody's way
-    )
+    damaged: UInt64Array  #: ids whose record does not match its checksum: set aside and reported, they stop no other
     leases: Timers
+    healing: Timers | None = None  #: of messages whose record is being had again: they are looked up later
+
+    def __post_init__(self) -> None:
+        assert len(self.ids) == len(self.versions), "each message has the version that was looked up"
 
     def __len__(self) -> int:
-        return len(self.ids) + len(self.damaged) + len(self.leases)
-
-
-def select(timers: Timers, mask: npt.NDArray[np.bool_]) -> Timers:
-    """Some of the timers of a batch."""
-    return Timers(timers.due_ms[mask], timers.ref[mask], timers.epoch[mask], timers.owner[mask])
+        healing = 0 if self.healing is None else len(self.healing)
+        return len(self.ids) + len(self.damaged) + len(self.leases) + healing
 
 
 def not_before(due: Timers, now_ms: int) -> int:

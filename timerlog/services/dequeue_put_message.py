@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from timerlog.commitlog.records import RUNS_A_RECORD, room_for_runs
 from timerlog.engine.settle import Settle
 from timerlog.engine.state import Engine, LogWriter
 from timerlog.layout import PUT_HEAD, MessageState, RecordType, Runs, UInt64Array
-from timerlog.services.batches import ReadyBatch, not_before, select
-from timerlog.wheel.timers import Timers
+from timerlog.services.batches import ReadyBatch, not_before
+from timerlog.tables.tables import by_topic
+from timerlog.wheel.timers import MESSAGE_TIMER, Timers
+
+#: After so long a record is looked at again that is being had from other machines.
+HEAL_MS: Final = 100
 
 
 class DequeuePutMessage:
@@ -42,13 +48,25 @@ class DequeuePutMessage:
             self._applier.end(ready.damaged, MessageState.DAMAGED)
         if len(ready.leases):
             self._end_leases(ready.leases, now_ms)
+        if ready.healing is not None:
+            self._look_up_again(ready.healing, now_ms)
         return ids
+
+    def _look_up_again(self, healing: Timers, now_ms: int) -> None:
+        due_ms = np.full(len(healing), now_ms + HEAL_MS, np.int64)
+        self._engine.link(due_ms, healing.ref, healing.epoch, MESSAGE_TIMER)
 
     def _put(self, ids: UInt64Array, now_ms: int) -> None:
         parts = [
-            (topic_id, int(self._native.topics[topic_id].count), self._engine.runs(part).copy(), len(part))
-            for topic_id, part in self._by_topic(ids)
+            (
+                topic_id,
+                int(self._native.topics[topic_id].count),
+                self._engine.runs(ids[part]).copy(),
+                len(part),
+            )
+            for topic_id, part in by_topic(self._tables.rows["topic_id"][ids])
         ]
+        assert all(runs["count"].sum() == count for _, _, runs, count in parts), "each message is in one run"
         for topic_id, first_seq, _, count in parts:
             self._tables.ensure_arrivals(topic_id, first_seq + count)
         self._log.ensure_room(sum(room_for_runs(len(runs), PUT_HEAD.itemsize) for _, _, runs, _ in parts))
@@ -61,15 +79,6 @@ class DequeuePutMessage:
             assert self._native.topics[topic_id].count == first_seq + count, "each has a place, and its own"
             self._changes.woken.update(self._tables.topics[topic_id].groups.values())
 
-    def _by_topic(self, ids: UInt64Array) -> list[tuple[int, UInt64Array]]:
-        """Splits ids by topic, keeping their order inside each."""
-        topics = self._tables.rows["topic_id"][ids]
-        if (topics == topics[0]).all():
-            return [(int(topics[0]), ids)]
-        order = np.argsort(topics, kind="stable")
-        bounds = np.flatnonzero(np.diff(topics[order])) + 1
-        return [(int(topics[part[0]]), ids[part]) for part in np.split(order, bounds)]
-
     def _append_put(self, topic_id: int, first_seq: int, tick_ms: int, runs: Runs) -> None:
         for start in range(0, len(runs), RUNS_A_RECORD):
             piece = runs[start : start + RUNS_A_RECORD]
@@ -81,6 +90,6 @@ class DequeuePutMessage:
         for group_id in np.unique(leases.owner).tolist():
             if group_id not in self._tables.groups:
                 continue
-            part = select(leases, leases.owner == group_id)
+            part = leases.where(leases.owner == group_id)
             if self._settle.end_leases(group_id, part.ref, part.epoch, not_before(part, now_ms)):
                 self._changes.woken.add(group_id)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from timerlog.services.batches import DueBatch
-from timerlog.wheel.timers import Timers
 from timerlog.wheel.wheel import TimerWheel
 
 
@@ -22,12 +21,11 @@ class EnqueuePut:
         assert not batch.owner.any(), "leases come from the wheel, not from the log"
         if late.any():
             self._wheel.advance(now_ms)
-            self._wheel.link(batch.due_ms[late], batch.ref[late], batch.epoch[late], batch.owner[late])
+            later = batch.where(late)
+            self._wheel.link(later.due_ms, later.ref, later.epoch, later.owner)
             if late.all():
                 return None
-            now = ~late
-            batch = Timers(batch.due_ms[now], batch.ref[now], batch.epoch[now], batch.owner[now])
+            batch = batch.where(~late)
         if len(batch) > 1 and bool(np.any(batch.due_ms[1:] < batch.due_ms[:-1])):
-            order = np.argsort(batch.due_ms, kind="stable")
-            batch = Timers(batch.due_ms[order], batch.ref[order], batch.epoch[order], batch.owner[order])
+            batch = batch.where(np.argsort(batch.due_ms, kind="stable"))
         return batch if len(batch) else None

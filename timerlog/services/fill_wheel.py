@@ -43,7 +43,7 @@ class FillWheel:
             raise LogFailed("the timers could not be set again: the disk is full") from error
 
     def _turn_waits_back(self, group_id: int, now_ms: int, back_ms: int) -> int:
-        group, rows = self._native.groups[group_id], self._tables.groups[group_id].deliveries.items
+        group, rows = self._native.groups[group_id], self._tables.deliveries_of(group_id)
         longest_ms = max(int(group.ack_wait_ms), int(group.max_backoff_ms))
         first, end = int(group.floor_seq), int(group.high_seq)
         moved = 0
@@ -64,7 +64,7 @@ class FillWheel:
         self, group_id: int, seqs: np.ndarray, now_ms: int, back_ms: int, record: RecordType
     ) -> int:
         """The timers are set by the new wheel."""
-        rows = self._tables.groups[group_id].deliveries.items
+        rows = self._tables.deliveries_of(group_id)
         times = np.maximum(rows["time_ms"][seqs] - back_ms, now_ms)
         runs = self._engine.runs_of(seqs.astype(np.uint64), rows["epoch"][seqs], times)
         if not len(runs):
@@ -86,14 +86,9 @@ class FillWheel:
         at = int(self._native.first_id)
         while at < self._engine.enqueued_id:
             count, at = rebuild.scheduled(self._native, at, self._engine.enqueued_id, times, refs, epochs)
-            self._link_scanned(times, refs, epochs, count, MESSAGE_TIMER)
+            self._engine.link(times[:count], refs[:count], epochs[:count], MESSAGE_TIMER)
         for group_id in self._tables.groups:
             at = int(self._native.groups[group_id].floor_seq)
             while at < self._native.groups[group_id].high_seq:
                 count, at = rebuild.leased(self._native, group_id, at, times, refs, epochs)
-                self._link_scanned(times, refs, epochs, count, group_id)
-
-    def _link_scanned(
-        self, times: np.ndarray, refs: np.ndarray, epochs: np.ndarray, count: int, owner: int
-    ) -> None:
-        self._engine.link(times[:count], refs[:count], epochs[:count], owner)
+                self._engine.link(times[:count], refs[:count], epochs[:count], group_id)

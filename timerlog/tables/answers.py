@@ -29,7 +29,6 @@ SEGMENT_SHARE: Final = 16
 WHOLE: Final = -1  #: the number of the part that is the whole answer
 _ENTRY_BYTES: Final = 64
 _PACK_FROM_BYTES: Final = 512
-_NOTHING: Final = b"\xc0"
 
 
 class Answer(msgspec.Struct, array_like=True):
@@ -181,7 +180,7 @@ class RequestName(NamedTuple):
 class Answering:
     """The answer that is being made to a request: what is decided goes into the log with the change that follows.
 
-    Whoever carries the request out says by ``expect`` what the store's results look like as an answer; the store calls
+    The code that carries the request out says by ``expect`` how the store's results become an answer; the store calls
     ``decided`` with them just before it writes what makes them true.
     """
 

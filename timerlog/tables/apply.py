@@ -7,13 +7,15 @@ again, on tables that already hold it, changes nothing in the end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import Buffer, apply, ffi, rebuild
+from tickwheel_native import Buffer, apply, rebuild
+from tickwheel_native import store as native_store
 from timerlog.commitlog.records import (
     GROUP_SEEN,
     AdoptedRecord,
@@ -54,6 +56,8 @@ class Applier:
     tick_ms: int = 0
     transaction_id: bytes = b""  #: of the transaction whose records are being applied
     first_position: int = 0  #: what lay before it in the log is gone
+    trimmed: int = 0  #: what lies before it in a replicated log may go
+    before_purge: Callable[[int, int], None] | None = None  #: called with the part whose messages go
 
     def apply(self, record: int, aux: int, payload: Buffer) -> None:
         """One record as read from the log. MARK and END change nothing."""
@@ -110,6 +114,8 @@ class Applier:
                 self.reserved(int.from_bytes(payload, "little"))
             case RecordType.ADOPTED:
                 self.adopted(msgspec.msgpack.decode(payload, type=AdoptedRecord))
+            case RecordType.TRIM:
+                self.trim(int.from_bytes(payload, "little"))
             case RecordType.MARK | RecordType.END | RecordType.FILL:
                 pass
             case _:
@@ -240,14 +246,21 @@ class Applier:
     def purged(self, purged: Purged) -> None:
         """Forgets what lay in a part of the log, if that is still there, and sets the counters that keep its sums."""
         native = self.tables.native
-        if purged.start >= self.first_position and apply.purged(native, purged.start, purged.end):
-            raise StoreError("a PURGED record names a part of the log that holds no records")
+        if purged.start >= self.first_position:
+            if self.before_purge is not None:
+                self.before_purge(purged.start, purged.end)
+            if apply.purged(native, purged.start, purged.end):
+                raise StoreError("a PURGED record names a part of the log that holds no records")
         for topic_id, messages, cancelled in purged.topics:
             topic = native.topics[topic_id]
             topic.purged_messages, topic.purged_cancelled = messages, cancelled
         for group_id, acked, dead, deliveries in purged.groups:
             group = native.groups[group_id]
             group.purged_acked, group.purged_dead, group.purged_deliveries = acked, dead, deliveries
+
+    def trim(self, end: int) -> None:
+        """Each replica deletes the segments before ``end`` by itself."""
+        self.trimmed = max(self.trimmed, end)
 
     def group(self, record: GroupRecord) -> None:
         if not 0 < record.group_id < self.tables.native.groups_capacity:
@@ -276,6 +289,6 @@ class Applier:
         if record.start_seq == 0:
             group.pending = topic.ready
         elif record.start_seq >= topic.count:
-            ffi.memmove(group.cursor, topic.lane_last, ffi.sizeof(topic.lane_last))
+            native_store.skip_to_end(self.tables.native, record.group_id)
         else:
             rebuild.group(self.tables.native, record.group_id)

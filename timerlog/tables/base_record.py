@@ -48,9 +48,11 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     #: (number, fence) of groups that are gone; None: it is from before their numbers were used again.
     free_groups: list[tuple[int, int]] | None = None
     name_fences: tuple[list[tuple[int, str, int]], list[tuple[int, int]]] = ([], [])
+    #: Of a replicated log: who reads it from here on, and nothing before, finds out what it is.
+    genesis: bytes | msgspec.UnsetType = msgspec.UNSET
 
 
-def capture(tables: Tables, tick_ms: int) -> Base:
+def capture(tables: Tables, tick_ms: int, genesis: bytes | msgspec.UnsetType = msgspec.UNSET) -> Base:
     """What holds now."""
     native = tables.native
     return Base(
@@ -67,6 +69,7 @@ def capture(tables: Tables, tick_ms: int) -> Base:
         answers=tables.answers.dump(),
         free_groups=list(tables.free_groups.items()),
         name_fences=tables.name_fences.dump(),
+        genesis=genesis,
     )
 
 

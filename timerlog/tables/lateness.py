@@ -1,9 +1,9 @@
-"""Histograms that are filled a batch at a time."""
+"""Histograms: of any values, and of how late messages are."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,9 @@ LATENESS_MS: Final = (
 )
 
 
+_LEAST_KEPT: Final = 64
+
+
 class Histogram:
     """Counts values by upper bounds, which are inclusive; what is above the last one is counted too."""
 
@@ -25,18 +28,11 @@ class Histogram:
         self.bounds = tuple(bounds)
         self.counts = np.zeros(len(bounds) + 1, np.int64)  #: one for each bound, and one for what is above
         self.sum = 0.0
-        self._edges = np.array(bounds, np.float64)
 
     def observe(self, value: float) -> None:
         """Takes one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
-
-    def observe_all(self, values: npt.NDArray[Any]) -> None:
-        """Takes a batch of values."""
-        places = np.searchsorted(self._edges, values, side="left")
-        self.counts += np.bincount(places, minlength=len(self.counts))
-        self.sum += float(values.sum())
 
     @property
     def count(self) -> int:
@@ -66,3 +62,52 @@ class Lateness(Histogram):
         )
         self.sum += sum_ms
         return taken
+
+
+class LatenessOf(Lateness):
+    """Of everything together, and of each of many things: topics, or groups. C looks at a message once: what a batch
+    has is added to both."""
+
+    def __init__(self, alive: Container[int]) -> None:
+        """``alive``: the ids of those that there are now. What others had stays in the whole, and is forgotten else."""
+        super().__init__()
+        self._alive = alive
+        self._batch = Lateness()
+        self._of: dict[int, npt.NDArray[np.int64]] = {}
+        self._most = _LEAST_KEPT
+
+    def take_of(
+        self,
+        one: int,
+        store: Any,
+        group_id: int,
+        values: npt.NDArray[np.uint64],
+        epochs: npt.NDArray[np.uint32] | None,
+        now_ms: int,
+    ) -> int:
+        """As ``take``, of one thing."""
+        batch = self._batch
+        batch.counts[:] = 0
+        batch.sum = 0.0
+        taken = batch.take(store, group_id, values, epochs, now_ms)
+        if taken:
+            self.counts += batch.counts
+            self.sum += batch.sum
+            own = self._of.get(one)
+            if own is None:
+                own = self._begin(one)
+            own += batch.counts
+        return taken
+
+    def of(self, ids: Iterable[int]) -> list[int]:
+        """The counts of some of them together; empty: there are none."""
+        found = [self._of[one] for one in ids if one in self._of]
+        counts: list[int] = np.sum(found, axis=0).tolist() if found else []
+        return counts
+
+    def _begin(self, one: int) -> npt.NDArray[np.int64]:
+        if len(self._of) >= self._most:
+            self._of = {known: counts for known, counts in self._of.items() if known in self._alive}
+            self._most = max(_LEAST_KEPT, 2 * len(self._of))
+        self._of[one] = np.zeros_like(self.counts)
+        return self._of[one]

@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import apply, ffi, lib
+from tickwheel_native import apply
+from tickwheel_native import store as native_store
 from timerlog.commitlog.records import GroupRecord, TopicRecord
 from timerlog.errors import UnsupportedFormat
 from timerlog.files.checksums import table_sum
@@ -33,7 +34,10 @@ from timerlog.layout import (
     MAX_BATCH,
     ROW,
     ROWS_MAGIC,
+    Array,
     DeliveryState,
+    Int64Array,
+    UInt64Array,
 )
 from timerlog.names import DEAD_SUFFIX, shard_bytes
 from timerlog.settings import DEFAULT_PRIORITY, FOREVER_MS, StoreSettings, effective_settings
@@ -49,11 +53,6 @@ _SCAN: Final = 1 << 20
 #: Above any epoch that a group gave out whose log does not say what its highest one was: a message was not delivered
 #: a thousand million times.
 OLD_FENCE: Final = 1 << 30
-
-
-def _clear(pointer: Any) -> None:
-    """Makes a struct that C sees as if it had never been used: nothing in it points to what is gone."""
-    ffi.memmove(pointer, bytes(ffi.sizeof(pointer[0])), ffi.sizeof(pointer[0]))
 
 
 @dataclass(slots=True)
@@ -98,35 +97,30 @@ class Tables:
         self.free_groups: dict[int, int] = {}
         self.name_fences = NameFences()
         self.ephemeral: set[int] = set()  #: groups that end some time after their last subscriber has left
-        self._topic_structs = ffi.new("tw_topic[]", max_topics + 1)
-        self._group_structs = ffi.new("tw_group[]", max_groups + 1)
         # Address space is shared out: 47 bits of it have to do for all tables and the log.
         self._arrivals_reserve = min(64 * GIB, 32 * TIB // max_topics // GIB * GIB)
         self._deliveries_reserve = min(96 * GIB, 48 * TIB // max_groups // GIB * GIB)
         self._outstanding = np.zeros(HOLDERS, np.uint32)
         self._key_hashes = np.zeros(MAX_BATCH, np.uint32)
         self._key_counts = np.zeros(KEY_PARTITIONS, np.uint16)
-        self.native = ffi.new("tw_store *")
+        self.native = native_store.new()
+        self._topic_structs = native_store.make_topics(self.native, max_topics + 1)
+        self._group_structs = native_store.make_groups(self.native, max_groups + 1)
         self.messages = Table(self._path("messages.table"), ROWS_MAGIC, ROW, log_id, TIB // 2, lender)
         with ExitStack() as undo:  # a start that fails and is tried again must not use up the address space
             undo.callback(self.messages.region.close)
             self.keys = KeyIndex(self._path("keys.index"), self.native, lender)
             undo.callback(self.keys.close)
-            self._fill_native(max_topics, max_groups)
+            self._fill_native()
             undo.pop_all()
 
     def _path(self, name: str) -> Path | None:
         return None if self.directory is None else self.directory / name
 
-    def _fill_native(self, max_topics: int, max_groups: int) -> None:
-        native = self.native
-        native.rows = ffi.cast("tw_row *", self.messages.address)
-        native.next_id = native.first_id = 1
-        native.topics, native.topics_capacity = self._topic_structs, max_topics + 1
-        native.groups, native.groups_capacity = self._group_structs, max_groups + 1
-        native.outstanding = ffi.cast("uint32_t *", self._outstanding.ctypes.data)
-        native.key_hashes = ffi.cast("uint32_t *", self._key_hashes.ctypes.data)
-        native.key_counts = ffi.cast("uint16_t *", self._key_counts.ctypes.data)
+    def _fill_native(self) -> None:
+        native_store.use_rows(self.native, self.messages.address)
+        native_store.use_scratch(self.native, self._outstanding, self._key_hashes, self._key_counts)
+        self.native.next_id = self.native.first_id = 1
         self.ensure_rows(2)
 
     @property
@@ -137,6 +131,15 @@ class Tables:
     @property
     def next_id(self) -> int:
         return int(self.native.next_id)
+
+    def ids_of(self, topic_id: int) -> UInt64Array:
+        """Message ids, by their numbers in a topic."""
+        ids: UInt64Array = self.topics[topic_id].arrivals.items["id"]
+        return ids
+
+    def deliveries_of(self, group_id: int) -> Array:
+        """What a group knows of messages, by their numbers in its topic."""
+        return self.groups[group_id].deliveries.items
 
     def outstanding(self, holder: int) -> int:
         return int(self._outstanding[holder])
@@ -173,7 +176,7 @@ class Tables:
         self.topics[record.topic_id] = Topic(record, table, {})
         self.topic_ids[record.name] = record.topic_id
         struct_ = self.native.topics[record.topic_id]
-        struct_.arrivals = ffi.cast("tw_arrival *", table.address)
+        native_store.use_arrivals(self.native, record.topic_id, table.address)
         struct_.allocated = table.capacity
         struct_.exists, struct_.first_seq = 1, first_seq
         struct_.shards, struct_.parent = record.shards, record.parent
@@ -214,7 +217,7 @@ class Tables:
         for group_id in topic.groups.values():
             # What it gave out names messages of a topic that no other group will have: topics keep their numbers.
             self._remove_group(group_id, self.groups[group_id].record.fence or 0)
-        _clear(ffi.addressof(self._topic_structs, topic_id))
+        native_store.clear_topic(self.native, topic_id)
         topic.arrivals.region.delete()
 
     def remove_group(self, group_id: int, fence: int | None) -> None:
@@ -242,7 +245,7 @@ class Tables:
         self.ephemeral.discard(group_id)
         self._give_credit_back(group_id, group.deliveries)
         self.failures.forget_group(group_id)
-        _clear(ffi.addressof(self._group_structs, group_id))
+        native_store.clear_group(self.native, group_id)
         self._order_tables.pop(group_id, None)
         group.deliveries.region.delete()
 
@@ -274,7 +277,7 @@ class Tables:
         self.groups[record.group_id] = Group(record, table)
         self.topics[record.topic_id].groups[record.name] = record.group_id
         struct_, topic = self.native.groups[record.group_id], self.native.topics[record.topic_id]
-        struct_.rows = ffi.cast("tw_delivery *", table.address)
+        native_store.use_deliveries(self.native, record.group_id, table.address)
         struct_.allocated = table.capacity
         struct_.topic_id = record.topic_id
         struct_.start_seq = struct_.floor_seq = struct_.high_seq = record.start_seq
@@ -339,10 +342,7 @@ class Tables:
 
     def grow_orders(self, group_id: int) -> None:
         """Makes room for more ordering keys that are busy in a group."""
-        capacity = max(64, 2 * int(self.native.groups[group_id].orders_capacity))
-        table = ffi.new("tw_order[]", capacity)
-        lib.tw_orders_move(self.native, group_id, table, capacity)
-        self._order_tables[group_id] = table
+        self._order_tables[group_id] = native_store.grow_orders(self.native, group_id)
 
     def ensure_deliveries(self, group_id: int, count: int) -> None:
         table = self.groups[group_id].deliveries
@@ -387,6 +387,15 @@ class Tables:
     def close(self) -> None:
         for region in self._regions():
             region.close()
+
+
+def by_topic(topic_ids: npt.NDArray[np.uint16]) -> list[tuple[int, Int64Array]]:
+    """The places of each topic, in order."""
+    if (topic_ids == topic_ids[0]).all():
+        return [(int(topic_ids[0]), np.arange(len(topic_ids)))]
+    order = np.argsort(topic_ids, kind="stable")
+    bounds = np.flatnonzero(np.diff(topic_ids[order])) + 1
+    return [(int(topic_ids[part[0]]), part) for part in np.split(order, bounds)]
 
 
 def refuse_newer_tables(directory: Path) -> None:

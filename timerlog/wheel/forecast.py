@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tickwheel_native import ffi, lib
-from timerlog.layout import MAX_TIME_MS
+from tickwheel_native import wheel as native_wheel
+from timerlog.layout import MAX_TIME_MS, Array
 from timerlog.wheel.timer_log import TIMER_DTYPE
 from timerlog.wheel.timers import Timers
 from timerlog.wheel.wheel import TimerWheel
@@ -52,7 +52,7 @@ class DueCount:
     """A count on its way: call ``step`` until it says that it is done, then look at ``due``."""
 
     def __init__(self, store: Any, wheel: TimerWheel, until_ms: Sequence[int]) -> None:
-        """``store``: the ``tw_store`` of the tables. Raises nothing, whatever the moments are."""
+        """``store``: the ``tw_store`` of the tables."""
         self._store = store
         self._wheel = wheel
         self._wanted = list(until_ms)
@@ -64,7 +64,7 @@ class DueCount:
         self._counts = np.zeros((3, len(self._until) + 1), np.uint64)
         first, end = int(self._store.first_id), int(self._store.next_id)
         self._bits = np.zeros((end - first) // 64 + 1, np.uint64)
-        self._seen = ffi.new("tw_seen *", (ffi.from_buffer("uint64_t[]", self._bits), first, end - first))
+        self._seen = native_wheel.new_seen(self._bits, first, end - first)
         self._crowded = self._wheel.crowded()
         self._place = 0
 
@@ -80,7 +80,7 @@ class DueCount:
         log, end = self._wheel.timer_log, self._wheel.used_records
         count = min(STEP, end - self._place)
         if count > 0:
-            self._count(ffi.cast("tw_timer *", log.pointer) + self._place, count)
+            self._count(log.records(end)[self._place : self._place + count])
             self._place += count
         return self._place < end
 
@@ -90,19 +90,12 @@ class DueCount:
         records = np.zeros(count, TIMER_DTYPE)
         for name in ("due_ms", "ref", "epoch", "owner"):
             records[name] = getattr(timers, name)[:count]
-        self._count(ffi.cast("tw_timer *", ffi.from_buffer(records)), count)
+        self._count(records)
         return timers.part(count, len(timers))
 
-    def _count(self, timers: Any, count: int) -> None:
-        lib.tw_forecast(
-            self._store,
-            timers,
-            count,
-            self._wheel.tick_ms,
-            ffi.from_buffer("int64_t[]", self._until),
-            len(self._until),
-            self._seen,
-            ffi.from_buffer("uint64_t[]", self._counts),
+    def _count(self, records: Array) -> None:
+        native_wheel.forecast(
+            self._store, records, self._wheel.tick_ms, self._until, self._seen, self._counts
         )
 
     @property

@@ -6,47 +6,20 @@ both).
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import ffi, lib
+from tickwheel_native import wheel
+from tickwheel_native.arrays import dtype_of
+from tickwheel_native.wheel import LAST_DUE_MS
 from timerlog.errors import BadTime, StoreError
 from timerlog.files.mapped_file import Region
 from timerlog.wheel.timer_log import TimerLog
 from timerlog.wheel.timers import Timers
 
-LEVELS = 4
-BLOCK_BITS = 12
-SLOTS = 8192
-STRANDS = 6
-CROWDS = 64
-NEVER = (1 << 63) - 1
-LAST_DUE_MS = (4096 << 36) - 1
-
-CHAIN_DTYPE = np.dtype([("number", "<i8"), ("count", "<u8"), ("heads", "<u8", STRANDS)])
-WHEEL_DTYPE = np.dtype(
-    [
-        ("magic", "S8"),
-        ("version", "<u4"),
-        ("crowds", "<u4"),
-        ("tick", "<i8"),
-        ("open", "<i8", LEVELS - 1),
-        ("pending", "<u8"),
-        ("level_timers", "<u8", LEVELS),
-        ("tail", "<u8"),
-        ("relinks", "<u8"),
-        ("reserved0", "<u8", 3),
-        ("free_list", CHAIN_DTYPE),
-        ("cascade", CHAIN_DTYPE, LEVELS - 1),
-        ("crowd", CHAIN_DTYPE, CROWDS),
-        ("summary", "<u8", (LEVELS, SLOTS // 4096)),
-        ("occupied", "<u8", (LEVELS, SLOTS // 64)),
-        ("reserved1", "<u8", 456),
-        ("slots", CHAIN_DTYPE, (LEVELS, SLOTS)),
-    ]
-)
+WHEEL_DTYPE = dtype_of("tw_wheel")
 
 
 class DamagedWheel(StoreError):
@@ -78,7 +51,7 @@ def view(wheel_region: Region) -> npt.NDArray[np.void]:
 
 def check(result: int) -> int:
     """Turns an error code into an exception."""
-    if result == lib.TW_WHEEL_BAD_TIME:
+    if result == wheel.BAD_TIME:
         raise BadTime(f"a due time is after {LAST_DUE_MS}; nothing was linked")
     if result < 0:
         raise DamagedWheel(f"the timer wheel is damaged ({result})")
@@ -89,57 +62,29 @@ class NativeCore:
     """The functions of ``native/wheel.h``; errors are exceptions."""
 
     def __init__(self, wheel_region: Region, tick_ms: int) -> None:
-        self._wheel: Any = ffi.cast("tw_wheel *", wheel_region.pointer)
-        self._more = ffi.new("int32_t *")
-        self._out = ffi.new("tw_timers *")
-        lib.tw_wheel_init(self._wheel, tick_ms)
+        self._wheel = wheel.new(wheel_region.pointer, tick_ms)
 
     def room(self, log: TimerLog) -> int:
         """How many timers can be linked before the log must grow."""
-        return int(lib.tw_wheel_room(self._wheel, log.capacity))
+        return wheel.room(self._wheel, log.capacity)
 
     def link(self, log: TimerLog, timers: Timers) -> int:
         """Links timers; returns how many the log had room for."""
-        linked = lib.tw_wheel_link(
-            self._wheel,
-            ffi.cast("tw_timer *", log.pointer),
-            log.capacity,
-            ffi.from_buffer("int64_t[]", timers.due_ms),
-            ffi.from_buffer("uint64_t[]", timers.ref),
-            ffi.from_buffer("uint32_t[]", timers.epoch),
-            ffi.from_buffer("uint32_t[]", timers.owner),
-            len(timers),
-        )
-        return check(linked)
+        columns = timers.due_ms, timers.ref, timers.epoch, timers.owner
+        return check(wheel.link(self._wheel, log.pointer, log.capacity, *columns))
 
     def turn(
         self, log: TimerLog, target_ms: int, into: Timers, budget: int, crowd_limit: int
     ) -> tuple[int, bool]:
         """Collects what is due at ``target_ms`` into ``into``. Returns how many, and whether work is left."""
-        out = self._out
-        out.due_ms = ffi.from_buffer("int64_t[]", into.due_ms)
-        out.ref = ffi.from_buffer("uint64_t[]", into.ref)
-        out.epoch = ffi.from_buffer("uint32_t[]", into.epoch)
-        out.owner = ffi.from_buffer("uint32_t[]", into.owner)
-        out.capacity = len(into)
-        records = ffi.cast("tw_timer *", log.pointer)
-        count = lib.tw_wheel_turn(self._wheel, records, target_ms, out, budget, crowd_limit, self._more)
-        return check(count), bool(self._more[0])
+        columns = into.due_ms, into.ref, into.epoch, into.owner
+        count, more = wheel.turn(self._wheel, log.pointer, target_ms, *columns, budget, crowd_limit)
+        return check(count), more
 
     def walk(self, log: TimerLog, index: int, into: Timers, limit: int) -> int:
-        """Takes up to ``limit`` timers off crowd ``index``, the last items of ``into`` first. Returns how
-        many."""
-        walked = lib.tw_wheel_walk(
-            self._wheel,
-            ffi.cast("tw_timer *", log.pointer),
-            index,
-            ffi.from_buffer("uint64_t[]", into.ref),
-            ffi.from_buffer("uint32_t[]", into.epoch),
-            ffi.from_buffer("uint32_t[]", into.owner),
-            limit,
-        )
-        return check(walked)
+        """Takes up to ``limit`` timers off crowd ``index``, the last items of ``into`` first. Returns how many."""
+        return check(wheel.walk(self._wheel, log.pointer, index, into.ref, into.epoch, into.owner, limit))
 
     def next_event(self) -> int:
         """The earliest tick at which ``turn`` has something to do, or ``NEVER``."""
-        return int(lib.tw_wheel_next_event(self._wheel))
+        return wheel.next_event(self._wheel)

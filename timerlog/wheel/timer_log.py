@@ -13,15 +13,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
+from tickwheel_native.arrays import dtype_of
 from timerlog.files.held_space import Lender
 from timerlog.files.mapped_file import Region
 from timerlog.layout import Array
 
-TIMER_DTYPE = np.dtype(
-    [("due_ms", "<i8"), ("ref", "<u8"), ("prev_pos", "<u8"), ("epoch", "<u4"), ("owner", "<u4")]
-)
+TIMER_DTYPE = dtype_of("tw_timer")
 RESERVE_BYTES: Final = 64 << 30
 SMALL_BYTES: Final = 16 << 20
 assert TIMER_DTYPE.itemsize == 32

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from timerlog.layout import Int64Array, UInt32Array, UInt64Array
 
@@ -32,6 +33,10 @@ class Timers:
         """Items ``start`` to ``end``, without copying."""
         span = slice(start, end)
         return Timers(self.due_ms[span], self.ref[span], self.epoch[span], self.owner[span])
+
+    def where(self, which: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Timers:
+        """Some of them, by a mask or by their places; copies."""
+        return Timers(self.due_ms[which], self.ref[which], self.epoch[which], self.owner[which])
 
     @staticmethod
     def room(count: int) -> Timers:
@@ -72,7 +77,7 @@ class Crowd:
         order = np.argsort(timers.ref, kind="stable")
         if not one_owner:
             order = order[np.argsort(timers.owner[order], kind="stable")]
-        self.timers = Timers(timers.due_ms, timers.ref[order], timers.epoch[order], timers.owner[order])
+        self.timers = timers.where(order)
 
     def hand_out(self, limit: int) -> Timers:
         """The next ``limit`` timers, or as many as are left."""

@@ -63,20 +63,11 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from tickwheel_native.wheel import BLOCK_BITS, LEVELS, NEVER, SLOTS
 from timerlog.files.held_space import Lender
 from timerlog.files.mapped_file import Region
 from timerlog.layout import Int64Array, UInt32Array, UInt64Array
-from timerlog.wheel.native_core import (
-    BLOCK_BITS,
-    LEVELS,
-    NEVER,
-    SLOTS,
-    WHEEL_DTYPE,
-    Core,
-    DamagedWheel,
-    NativeCore,
-    view,
-)
+from timerlog.wheel.native_core import WHEEL_DTYPE, Core, DamagedWheel, NativeCore, view
 from timerlog.wheel.timer_log import TimerLog
 from timerlog.wheel.timers import Crowd, Timers
 

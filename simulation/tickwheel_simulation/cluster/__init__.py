@@ -1,0 +1,1 @@
+"""Several machines that share one log."""

@@ -1,0 +1,92 @@
+"""GENESIS: which log a partition holds, and the settings that decide what its records do.
+
+All replicas have these settings from the log itself. What an owner decides by a setting of its own would differ after
+the next takeover.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from timerlog.errors import DECODE_ERRORS, BadSettings, DamagedLog, UnsupportedFormat
+from timerlog.layout import FORMAT_VERSION
+from timerlog.replication.record import Head, Kind, pack
+from timerlog.settings import StoreSettings
+
+_SHARED = (
+    "segment_bytes",
+    "max_topics",
+    "max_groups",
+    "ack_wait_ms",
+    "min_backoff_ms",
+    "max_backoff_ms",
+    "purge_after_ms",
+)
+
+
+class Genesis(msgspec.Struct, frozen=True, kw_only=True):
+    """``log_id``: 16 hexadecimal digits. Times in ms, sizes in bytes; see ``StoreSettings``. ``began_ms``: when the log
+    was made, and so the first tick: what was due while no node served becomes due in the order of its times."""
+
+    cluster: str
+    shard: int
+    log_id: str
+    segment_bytes: int
+    max_topics: int
+    max_groups: int
+    ack_wait_ms: int
+    min_backoff_ms: int
+    max_backoff_ms: int
+    purge_after_ms: int
+    began_ms: int = 0
+    format: int = FORMAT_VERSION
+
+    @property
+    def log_number(self) -> int:
+        """The log's id as segment headers have it."""
+        return int(self.log_id, 16)
+
+    def settings_for(self, node: StoreSettings) -> StoreSettings:
+        """A node's settings for this log. Raises ``BadSettings`` where it says something else than the log."""
+        differing = [
+            f"{name} is {getattr(node, name)} here and {getattr(self, name)} in the cluster"
+            for name in _SHARED
+            if getattr(node, name) not in (getattr(self, name), getattr(StoreSettings(), name))
+        ]
+        if differing:
+            raise BadSettings(
+                f"{'; '.join(differing)}: take it out of this node's settings, the log says what holds"
+            )
+        return msgspec.structs.replace(node, **{name: getattr(self, name) for name in _SHARED})
+
+
+def genesis_of(
+    cluster: str, shard: int, log_id: int, settings: StoreSettings, *, began_ms: int = 0
+) -> Genesis:
+    """The first record of a new log."""
+    shared = {name: getattr(settings, name) for name in _SHARED}
+    return Genesis(cluster=cluster, shard=shard, log_id=f"{log_id:016x}", began_ms=began_ms, **shared)
+
+
+def pack_genesis(genesis: Genesis) -> bytes:
+    """The body of a GENESIS record."""
+    return msgspec.json.encode(genesis)
+
+
+def genesis_record(genesis: Genesis, clock_ms: int) -> bytes:
+    """The record with which a shared log begins."""
+    return pack(Head(Kind.GENESIS, 0, 0, 0, 0, 0, 0, clock_ms), pack_genesis(genesis))
+
+
+def unpack_genesis(body: bytes | memoryview) -> Genesis:
+    """Raises ``DamagedLog``, ``UnsupportedFormat``."""
+    try:
+        genesis = msgspec.json.decode(bytes(body), type=Genesis)
+        genesis.log_number  # noqa: B018 - it must be a number
+    except (*DECODE_ERRORS, ValueError) as error:
+        raise DamagedLog(f"the replicated log does not begin with what it is: {error}") from error
+    if genesis.format > FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"the replicated log has format {genesis.format}; this version reads up to {FORMAT_VERSION}"
+        )
+    return genesis

@@ -1,0 +1,127 @@
+"""The records that carry a CommitLog from its owner to all replicas.
+
+The order in which they stand is the same for every reader (a partition of Kafka gives it). A record is a head of
+40 bytes and a body. ``docs/file-formats.md`` has the layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from tickwheel_native import Buffer, crc32c
+from timerlog.errors import UnsupportedFormat
+
+MAGIC: Final = 0x5754
+VERSION: Final = 1
+#: Of a body: with its head it stays below 1,000,000 bytes, what Kafka takes without being told otherwise.
+MAX_BODY_BYTES: Final = 900_000
+#: Of DATA: with it a batch is whole.
+LAST: Final = 1
+
+_HEAD: Final = struct.Struct("<HBBIIQQIq")
+HEAD_BYTES: Final = _HEAD.size
+assert HEAD_BYTES == 40
+
+Range = tuple[int, bytes]
+"""Where in the log, and what stands there."""
+
+
+class Kind(IntEnum):
+    """What a record says."""
+
+    GENESIS = 1  #: which log this is, and the settings that all replicas need to have
+    FENCE = 2  #: from here on, only what this node writes in this term counts
+    DATA = 3  #: bytes of the log
+    BEAT = 4  #: the owner is there
+
+
+class Head(NamedTuple):
+    """``chain``: the CRC-32C of all bytes that counted before this record. ``position``: of DATA, where its bytes
+    belong. ``clock_ms``: the writer's, epoch milliseconds."""
+
+    kind: Kind
+    flags: int
+    term: int
+    node: int
+    seq: int  #: counts from 0, the FENCE, in each term
+    position: int
+    chain: int
+    clock_ms: int
+
+    @property
+    def is_last(self) -> bool:
+        return bool(self.flags & LAST)
+
+
+def pack(head: Head, body: Buffer = b"") -> bytes:
+    """A record."""
+    kind, flags, term, node, seq, position, chain, clock_ms = head
+    packed = _HEAD.pack(MAGIC, (VERSION << 4) | kind, flags, term, node, seq, position, chain, clock_ms)
+    return packed + bytes(body)
+
+
+def unpack(record: Buffer) -> tuple[Head, memoryview] | None:
+    """The head and the body; None for what is no such record. Raises ``UnsupportedFormat`` for a newer one."""
+    view = memoryview(record)
+    if len(view) < HEAD_BYTES:
+        return None
+    magic, kind, *rest = _HEAD.unpack_from(view)
+    if magic != MAGIC:
+        return None
+    if kind >> 4 != VERSION or kind & 15 not in Kind._value2member_map_:
+        raise UnsupportedFormat(
+            f"the replicated log has a record of kind {kind & 15}, format {kind >> 4}; this version reads format "
+            f"{VERSION}: install the version of the node that wrote it"
+        )
+    return Head(Kind(kind & 15), *rest), view[HEAD_BYTES:]
+
+
+def split(ranges: Iterable[Range], max_bytes: int) -> Iterator[Range]:
+    """Pieces that fit into records. Each range begins one: so a segment's first byte is a record's first byte."""
+    for position, data in ranges:
+        for start in range(0, len(data), max_bytes):
+            yield position + start, data[start : start + max_bytes]
+
+
+class Writer:
+    """Makes the records of one term, in order."""
+
+    def __init__(
+        self, node: int, term: int, chain: int, wrote: Callable[[int, int], object] = lambda seq, chain: None
+    ) -> None:
+        """``chain``: of the log as it was when the term's FENCE was read back. ``wrote`` is told each record's number,
+        and the chain behind it."""
+        self._node, self._term, self._chain, self._wrote = node, term, chain, wrote
+        #: Of the next record; the FENCE was 0.
+        self.seq = 1
+
+    def data(self, ranges: Iterable[Range], clock_ms: int, max_bytes: int | None = None) -> list[bytes]:
+        """The records of one batch: all of them count, or none."""
+        pieces = list(split(ranges, max_bytes or MAX_BODY_BYTES))
+        records = []
+        for number, (position, data) in enumerate(pieces):
+            flags = LAST if number == len(pieces) - 1 else 0
+            head = self._head(Kind.DATA, flags, position, clock_ms)
+            self._chain = crc32c(data, self._chain)
+            self._wrote(head.seq, self._chain)
+            records.append(pack(head, data))
+        return records
+
+    def beat(self, clock_ms: int, body: bytes = b"") -> bytes:
+        """A record that says only that the owner is there. The rule does not look at the ``body``."""
+        head = self._head(Kind.BEAT, 0, 0, clock_ms)
+        self._wrote(head.seq, self._chain)
+        return pack(head, body)
+
+    def _head(self, kind: Kind, flags: int, position: int, clock_ms: int) -> Head:
+        head = Head(kind, flags, self._term, self._node, self.seq, position, self._chain, clock_ms)
+        self.seq += 1
+        return head
+
+
+def fence(node: int, term: int, clock_ms: int, body: bytes = b"") -> bytes:
+    """The record that begins a term. The rule does not look at the ``body``."""
+    return pack(Head(Kind.FENCE, 0, term, node, 0, 0, 0, clock_ms), body)

@@ -20,14 +20,23 @@ if TYPE_CHECKING:
     from tickwheel import errors, stats, sync, testing, tracing
     from tickwheel._embedded import embedded
     from tickwheel.client.admin.dropping import DropResult, LogPlace
+    from tickwheel.client.admin.endpoints import (
+        Endpoint,
+        EndpointAttempt,
+        EndpointAttempts,
+        EndpointList,
+        task_headers,
+    )
     from tickwheel.client.admin.groups import GroupState, MessageInfo
+    from tickwheel.client.admin.history import EventsTail, HistoryEvent, LoggedEvent, MessageHistory
     from tickwheel.client.admin.pipeline import AdoptResult, JobPlan
     from tickwheel.client.admin.prepared import CheckedMessage
-    from tickwheel.client.admin.query import QueryResult
-    from tickwheel.client.admin.schedules import Schedule
+    from tickwheel.client.admin.query import ArrowResult, QueryResult
+    from tickwheel.client.admin.schedules import PreviewedTime, Schedule, SchedulePreview
     from tickwheel.client.admin.topics import BrowsedMessage
     from tickwheel.client.admin.transactions import Prepared, Transaction
     from tickwheel.client.client import Client, connect
+    from tickwheel.client.consumer.fetching import Fetched
     from tickwheel.client.consumer.message import Batch, Message
     from tickwheel.client.consumer.subscription import Subscription
     from tickwheel.client.results import (
@@ -61,6 +70,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AckRefused",
     "AdoptResult",
+    "ArrowResult",
     "BadArgument",
     "BadTime",
     "Batch",
@@ -74,14 +84,24 @@ __all__ = [
     "ClientForked",
     "DiskFull",
     "DropResult",
+    "Endpoint",
+    "EndpointAttempt",
+    "EndpointAttempts",
+    "EndpointList",
+    "EventsTail",
+    "Fetched",
     "GroupState",
+    "HistoryEvent",
     "JobPlan",
     "LogPlace",
+    "LoggedEvent",
     "Message",
+    "MessageHistory",
     "MessageInfo",
     "NaiveDatetime",
     "NotConnected",
     "Prepared",
+    "PreviewedTime",
     "QueryResult",
     "ReceiptResult",
     "RedeliverResult",
@@ -90,6 +110,7 @@ __all__ = [
     "RequestUncertain",
     "RescheduleResult",
     "Schedule",
+    "SchedulePreview",
     "SendResult",
     "SendResults",
     "SendUncertain",
@@ -103,54 +124,48 @@ __all__ = [
     "errors",
     "stats",
     "sync",
+    "task_headers",
     "testing",
     "tracing",
 ]
 
 # Only what is used is imported: who only sends needs no broker, and `tickwheel --version` needs nothing.
 _MODULES = frozenset({"errors", "stats", "sync", "testing", "tracing"})
-_HOMES = {
-    "AckRefused": "tickwheel.errors",
-    "AdoptResult": "tickwheel.client.admin.pipeline",
-    "BadArgument": "tickwheel.errors",
-    "BadTime": "tickwheel.errors",
-    "Batch": "tickwheel.client.consumer.message",
-    "BodyTooLarge": "tickwheel.errors",
-    "BrowsedMessage": "tickwheel.client.admin.topics",
-    "CancelResult": "tickwheel.client.results",
-    "ChangeResult": "tickwheel.client.results",
-    "CheckedMessage": "tickwheel.client.admin.prepared",
-    "Client": "tickwheel.client.client",
-    "ClientClosed": "tickwheel.errors",
-    "ClientForked": "tickwheel.errors",
-    "DiskFull": "tickwheel.errors",
-    "DropResult": "tickwheel.client.admin.dropping",
-    "GroupState": "tickwheel.client.admin.groups",
-    "JobPlan": "tickwheel.client.admin.pipeline",
-    "LogPlace": "tickwheel.client.admin.dropping",
-    "Message": "tickwheel.client.consumer.message",
-    "MessageInfo": "tickwheel.client.admin.groups",
-    "NaiveDatetime": "tickwheel.errors",
-    "NotConnected": "tickwheel.errors",
-    "Prepared": "tickwheel.client.admin.transactions",
-    "QueryResult": "tickwheel.client.admin.query",
-    "ReceiptResult": "tickwheel.client.results",
-    "RedeliverResult": "tickwheel.client.results",
-    "RemoteProtocolError": "tickwheel.errors",
-    "RequestTimeout": "tickwheel.errors",
-    "RequestUncertain": "tickwheel.errors",
-    "RescheduleResult": "tickwheel.client.results",
-    "Schedule": "tickwheel.client.admin.schedules",
-    "SendResult": "tickwheel.client.results",
-    "SendResults": "tickwheel.client.results",
-    "SendUncertain": "tickwheel.errors",
-    "StaleReceipt": "tickwheel.errors",
-    "Subscription": "tickwheel.client.consumer.subscription",
-    "TickwheelError": "tickwheel.errors",
-    "Transaction": "tickwheel.client.admin.transactions",
-    "TransactionRefused": "tickwheel.errors",
-    "connect": "tickwheel.client.client",
-    "embedded": "tickwheel._embedded",
+_NAMES_OF = {
+    "tickwheel._embedded": ["embedded"],
+    "tickwheel.client.admin.dropping": ["DropResult", "LogPlace"],
+    "tickwheel.client.admin.endpoints": [
+        "Endpoint",
+        "EndpointAttempt",
+        "EndpointAttempts",
+        "EndpointList",
+        "task_headers",
+    ],
+    "tickwheel.client.admin.groups": ["GroupState", "MessageInfo"],
+    "tickwheel.client.admin.history": ["EventsTail", "HistoryEvent", "LoggedEvent", "MessageHistory"],
+    "tickwheel.client.admin.pipeline": ["AdoptResult", "JobPlan"],
+    "tickwheel.client.admin.prepared": ["CheckedMessage"],
+    "tickwheel.client.admin.query": ["ArrowResult", "QueryResult"],
+    "tickwheel.client.admin.schedules": ["PreviewedTime", "Schedule", "SchedulePreview"],
+    "tickwheel.client.admin.topics": ["BrowsedMessage"],
+    "tickwheel.client.admin.transactions": ["Prepared", "Transaction"],
+    "tickwheel.client.client": ["Client", "connect"],
+    "tickwheel.client.consumer.fetching": ["Fetched"],
+    "tickwheel.client.consumer.message": ["Batch", "Message"],
+    "tickwheel.client.consumer.subscription": ["Subscription"],
+    "tickwheel.client.results": [
+        "CancelResult",
+        "ChangeResult",
+        "ReceiptResult",
+        "RedeliverResult",
+        "RescheduleResult",
+        "SendResult",
+        "SendResults",
+    ],
+}
+# All others are errors.
+_HOMES = dict.fromkeys(set(__all__) - _MODULES, "tickwheel.errors") | {
+    name: module for module, names in _NAMES_OF.items() for name in names
 }
 
 

@@ -73,6 +73,8 @@ class Loop:
         except RuntimeError as error:
             if self._thread is threading.current_thread():
                 raise
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None  # it came within a lock, which then could not be given back
             raise ClientClosed from error
         return future
 

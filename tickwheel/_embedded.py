@@ -67,10 +67,13 @@ class EmbeddedBroker:
     @property
     def url(self) -> str:
         """Where clients connect. Raises NotConnected while the broker does not run."""
-        self._check_forked()
-        if self._running is None:
-            raise NotConnected("The embedded broker does not run.", advice="Use it inside its `with` block.")
-        return self._running.urls[0]
+        return self._runs().urls[0]
+
+    @property
+    def web_urls(self) -> list[str]:
+        """Where HTTP API and dashboard are, if the setting `web` is on. Raises NotConnected as `url` does."""
+        web = self._runs().web
+        return [] if web is None else web.urls
 
     def client(self, **options: Unpack[ClientOptions]) -> Client:
         """A `tickwheel.Client` for this broker, not yet connected; `options` are those of the client."""
@@ -127,6 +130,12 @@ class EmbeddedBroker:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+    def _runs(self) -> Running:
+        self._check_forked()
+        if self._running is None:
+            raise NotConnected("The embedded broker does not run.", advice="Use it inside its `with` block.")
+        return self._running
 
     def _check_forked(self) -> None:
         if self._forked is not None:

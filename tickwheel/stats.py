@@ -1,4 +1,4 @@
-"""What ``stats()``, ``topics()`` and ``wheel()`` answer.
+"""What ``stats()``, ``figures()``, ``topics()`` and ``wheel()`` answer.
 
 Times are epoch milliseconds (UTC), sizes are bytes.
 """
@@ -6,7 +6,7 @@ Times are epoch milliseconds (UTC), sizes are bytes.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -156,6 +156,165 @@ class TopicInfo(msgspec.Struct, frozen=True):
         return datetime_of(self.created_ms)
 
 
+class Histogram(msgspec.Struct, frozen=True):
+    """How values are spread. ``counts[i]`` had at most ``bounds[i]`` and more than the bound before; the last one, of
+    which there is one more, had more than all bounds."""
+
+    bounds: list[float]
+    counts: list[int]
+    sum: float
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
+    def quantile(self, share: float) -> float:
+        """A bound that this share of the values does not exceed: of 0.99, the bound of the bucket with the 99th
+        percentile. ``inf`` if that is above all bounds, 0 if there are no values."""
+        left = share * self.count
+        if not self.count:
+            return 0.0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            left -= count
+            if left <= 0:
+                return bound
+        return float("inf")
+
+
+class GroupFigures(GroupStats, frozen=True, kw_only=True):
+    """One consumer group."""
+
+    topic_id: int
+    redelivered: int
+    """Deliveries since the broker started but the first ones."""
+    lateness: list[int] = msgspec.field(default_factory=list)
+    """Its part of ``first_delivery_lateness_seconds``: counts of the same buckets. Empty: there were none."""
+
+
+class TopicFigures(msgspec.Struct, frozen=True):
+    """One topic; see ``TopicStats``."""
+
+    name: str
+    topic_id: int
+    messages: int
+    scheduled: int
+    ready: int
+    cancelled: int
+    purged: int
+    paused: bool = False
+    shard_of: str = ""
+    lateness: list[int] = msgspec.field(default_factory=list)
+    """Its part of ``delivery_lateness_seconds``: counts of the same buckets. Empty: there were none."""
+    groups: list[GroupFigures] = msgspec.field(default_factory=list)
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """What the broker says of itself in numbers; the names are those of the metrics, without ``tickwheel_`` (and, of
+    counters, ``_total``). A number that there is several times (``refusals`` by error code, ``queue_messages`` by
+    queue) is a dict."""
+
+    now_ms: int
+    started_ms: int
+    counters: dict[str, float | dict[str, float]] = msgspec.field(default_factory=dict)
+    """They only grow: those of the log and of topics since the directory was made, others since ``started_ms``."""
+    gauges: dict[str, float | dict[str, float]] = msgspec.field(default_factory=dict)
+    histograms: dict[str, Histogram] = msgspec.field(default_factory=dict)
+    """Since ``started_ms``, in the unit that the name ends with."""
+    topics: list[TopicFigures] = msgspec.field(default_factory=list)
+
+    @property
+    def now(self) -> datetime:
+        """``now_ms`` as a datetime."""
+        return datetime_of(self.now_ms)
+
+    @property
+    def started(self) -> datetime:
+        """``started_ms`` as a datetime."""
+        return datetime_of(self.started_ms)
+
+
+class ClientSubscription(msgspec.Struct, frozen=True):
+    """A subscription of a connection."""
+
+    topic: str
+    group: str
+    group_id: int
+    credit: int
+    batch: int
+    leases: int
+    """How many messages it holds."""
+
+
+class ClientFetches(msgspec.Struct, frozen=True):
+    """Fetches of a connection that wait for messages of one group."""
+
+    topic: str
+    group: str
+    group_id: int
+    count: int
+    """How many wait."""
+    since_ms: int
+    """When the first of them began to wait."""
+
+    @property
+    def since(self) -> datetime:
+        """``since_ms`` as a datetime."""
+        return datetime_of(self.since_ms)
+
+
+class ClientInfo(msgspec.Struct, frozen=True):
+    """A connection that is logged in."""
+
+    id: int
+    """Of this connection alone, until the broker starts anew."""
+    peer: str
+    """Where it comes from: an address with its port, or a Unix socket."""
+    name: str
+    """What the client calls itself."""
+    token: str
+    """The id of its token; ``anonymous`` without tokens, ``owner`` for the broker's own user at the Unix socket."""
+    token_name: str
+    since_ms: int
+    queued_bytes: int
+    """What waits until the client reads it."""
+    subscriptions: list[ClientSubscription]
+    """The first 100."""
+    more_subscriptions: int = 0
+    fetches: list[ClientFetches] = msgspec.field(default_factory=list)
+    """Those that wait, of the first 100 groups."""
+    more_fetches: int = 0
+    """How many wait for messages of other groups."""
+
+    @property
+    def since(self) -> datetime:
+        """``since_ms`` as a datetime."""
+        return datetime_of(self.since_ms)
+
+
+class AuditLine(msgspec.Struct, frozen=True):
+    """One line of the audit log: who came in, who was refused what, who changed what."""
+
+    number: int
+    timestamp: str
+    """As in the file: ISO 8601, UTC."""
+    event: str
+    """What was asked for: ``login``, ``SetTopic``, ``connection`` …"""
+    outcome: str
+    """``ok`` or ``refused``."""
+    fields: dict[str, Any]
+    """All others: peer, token, code, subject …"""
+
+
+class AuditTail(msgspec.Struct, frozen=True):
+    """Lines of the audit log, the oldest first."""
+
+    lines: list[AuditLine]
+    has_gap: bool
+    """Some may have come between the one that was asked after and these, and are only in the file (``audit_log``): the
+    broker keeps 10,000, and none from before its start."""
+
+
 class PurgeResult(msgspec.Struct, frozen=True):
     """What a purge has done, or would do."""
 
@@ -205,7 +364,7 @@ class Forecast(msgspec.Struct, frozen=True):
     messages: int | None = None
     """Messages whose time comes. None: the broker is older, does not tell them apart, and estimates ``timers``."""
     leases: int | None = None
-    """Deliveries whose lease ends if nobody acks or extends it, and waits for redelivery that end."""
+    """Deliveries whose lease ends unless it is acked or extended, and waits for redelivery that end."""
 
     @property
     def until(self) -> datetime:

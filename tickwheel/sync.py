@@ -15,37 +15,33 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from tickwheel._blocking import Loop
 from tickwheel.client import client as _client
-from tickwheel.client.admin.groups import MessageInfo
 from tickwheel.client.admin.prepared import CHECKS_GROUP, decided
 from tickwheel.client.admin.transactions import Transaction as AsyncTransaction
 from tickwheel.client.admin.transactions import TransactionResult
 from tickwheel.client.checks import known
 from tickwheel.client.columns import Body, Headers, check_name
 from tickwheel.client.consumer.acks import AckFlight, AckQueue
+from tickwheel.client.consumer.fetching import FetchOptions
+from tickwheel.client.consumer.giving_back import give_back
 from tickwheel.client.consumer.holding import DEFAULT_MAX_HOLD_S
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
-from tickwheel.client.consumer.subscription import (
-    Start,
-    SubscribeOptions,
-    ephemeral_ms,
-    max_hold_s,
-    start_of_group,
-)
+from tickwheel.client.consumer.subscription import Start, SubscribeOptions
 from tickwheel.client.consumer.subscription import Subscription as AsyncSubscription
 from tickwheel.client.options import ClientOptions
-from tickwheel.client.results import CancelResult, ReceiptResult, RescheduleResult
+from tickwheel.client.results import ReceiptResult
 from tickwheel.client.times import Delay, Moment
+from tickwheel.client.url import Urls
 from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
-from tickwheel.protocol.limits import PREPARED_SUFFIX
+from tickwheel.protocol.limits import MAX_FETCH_BYTES, PREPARED_SUFFIX
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -70,10 +66,17 @@ class Message(BaseMessage):
             outbox.add(self.id, self.epoch)
 
     def nack(
-        self, delay: Delay | None = None, error: str = "", *, delay_ms: int | None = None
+        self,
+        delay: Delay | None = None,
+        error: str = "",
+        *,
+        delay_ms: int | None = None,
+        give_up: bool = False,
+        uncounted: bool = False,
     ) -> ReceiptResult:
         """See ``tickwheel.Message.nack``."""
-        return self._batch.outbox.call(AckQueue.nack, (self.id,), (self.epoch,), delay, error, delay_ms)[0]
+        how = give_back(delay, error, delay_ms, give_up=give_up, uncounted=uncounted)
+        return self._batch.outbox.call(AckQueue.nack, (self.id,), (self.epoch,), how)[0]
 
     def extend(self, duration: Delay) -> ReceiptResult:
         """See ``tickwheel.Message.extend``."""
@@ -99,14 +102,37 @@ class Batch(BaseBatch[Message]):
             self.outbox.add_batch(self)
 
     def nack(
-        self, delay: Delay | None = None, error: str = "", *, delay_ms: int | None = None
+        self,
+        delay: Delay | None = None,
+        error: str = "",
+        *,
+        delay_ms: int | None = None,
+        give_up: bool = False,
+        uncounted: bool = False,
     ) -> list[ReceiptResult]:
         """Gives all messages of the batch back."""
-        return self.outbox.call(AckQueue.nack, self.ids, self.epochs, delay, error, delay_ms)
+        how = give_back(delay, error, delay_ms, give_up=give_up, uncounted=uncounted)
+        return self.outbox.call(AckQueue.nack, self.ids, self.epochs, how)
 
     def extend(self, duration: Delay) -> list[ReceiptResult]:
         """Keeps all messages of the batch for ``duration`` from now on."""
         return self.outbox.call(AckQueue.extend, self.ids, self.epochs, duration)
+
+
+class Fetched(Batch):
+    """See ``tickwheel.Fetched``."""
+
+    attempts: tuple[int, ...] = ()
+    """Which attempt of its message each delivery is."""
+
+    @property
+    def group_id(self) -> int:
+        """The number of the group, to which the receipts belong."""
+        return self.delivery.subscription
+
+    def give_back(self) -> list[ReceiptResult]:
+        """See ``tickwheel.Fetched.give_back``."""
+        return self.outbox.call(AckQueue.give_back, self.ids, self.epochs)
 
 
 class _AckOutbox:
@@ -263,7 +289,7 @@ class Subscription:
         return iter(self._next_message, None)
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
+        """The next message; None when none came within ``timeout`` seconds (None: wait without a limit)."""
         subscription = self._subscription
         subscription.check_open()
         if self._messages:
@@ -279,7 +305,7 @@ class Subscription:
         return self._unless_left(self.receive)
 
     def _unless_left(self, receive: Callable[[], T | None]) -> T | None:
-        """None once the subscription was left while somebody iterated."""
+        """None once the subscription was left during an iteration."""
         try:
             return receive()
         except ClientClosed:
@@ -323,7 +349,7 @@ def _blocking(
 class Client:
     """The blocking twin of ``tickwheel.Client``: same arguments, same methods, same errors."""
 
-    def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
+    def __init__(self, url: Urls | None = None, **options: Unpack[ClientOptions]) -> None:
         known(options, ClientOptions.__annotations__, "Client")
         self._client = _client.Client(url, **options)
         self._loop: Loop | None = None
@@ -332,13 +358,19 @@ class Client:
 
     @property
     def url(self) -> str:
-        """The broker's address."""
+        """The broker's address; of several nodes all, with commas between them."""
         return self._client.url
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection right now. Without one, requests wait for the next."""
         return self._client.is_connected
+
+    @property
+    def grants(self) -> list[str] | None:
+        """What the broker lets this client do, as ``tickwheel tokens grant`` has it, since it connected last.
+        None: it may do everything, or the broker is older and does not tell. Raises ClientClosed."""
+        return self._client.grants
 
     @property
     def created_topics(self) -> list[str]:
@@ -375,7 +407,7 @@ class Client:
             self._client.forget()
             return
         try:
-            for subscription in list(subscriptions):  # which nobody has left
+            for subscription in list(subscriptions):  # those that are still open
                 subscription.__exit__(None, None, None)
         finally:
             try:
@@ -409,14 +441,7 @@ class Client:
         ephemeral: Delay | None = None,
     ) -> Subscription:
         """See ``tickwheel.Client.subscribe``; used with ``with`` and ``for``."""
-        options = SubscribeOptions(
-            credit,
-            batch,
-            start_of_group(start),
-            shard,
-            max_hold_s(max_hold),
-            ephemeral_ms(ephemeral),
-        )
+        options = SubscribeOptions(credit, batch, start, shard, max_hold, ephemeral)
 
         async def make() -> AsyncSubscription[Message, Batch]:
             return self._client.subscribe_as(Batch, topic, group, options)
@@ -425,93 +450,48 @@ class Client:
         self._subscriptions.add(subscription)
         return subscription
 
-    def transaction(self) -> Transaction:
+    def fetch(
+        self,
+        topic: str,
+        group: str = "default",
+        *,
+        count: int = 1,
+        wait: Delay | None = None,
+        lease: Delay | None = None,
+        start: Start = "earliest",
+        max_bytes: int = MAX_FETCH_BYTES,
+    ) -> Fetched:
+        """See ``tickwheel.Client.fetch``."""
+        options = FetchOptions(count, wait, lease, start, max_bytes)
+        fetched: Fetched
+        fetched, attempts = self._call(self._client.fetch_as, Fetched, topic, group, options)
+        fetched.attempts = attempts
+        fetched.acks.carrier = _AckOutbox(self._running, fetched.acks)
+        return fetched
+
+    def transaction(self, *, id: str | None = None) -> Transaction:
         """See ``tickwheel.Client.transaction``; used with ``with``."""
 
         async def make() -> AsyncTransaction:
-            return self._client.transaction()
+            return self._client.transaction(id=id)
 
         return Transaction(self._running, self._call(make))
 
     def check_prepared(self, topic: str, *, credit: int = 100, batch: int = 10) -> Subscription:
-        """Prepared messages of ``topic`` that nobody decided about: decide with ``commit_prepared([message.id])`` or
+        """Prepared messages of ``topic`` without a decision: decide with ``commit_prepared([message.id])`` or
         ``rollback_prepared([message.id])``."""
         check_name(topic)
         return self.subscribe(topic + PREPARED_SUFFIX, CHECKS_GROUP, credit=credit, batch=batch, max_hold=0)
 
-    @overload
-    def cancel(self, topic: str, *, key: str, stop: bool = False) -> CancelResult: ...
-    @overload
-    def cancel(self, *, id: int, stop: bool = False) -> CancelResult: ...
-    @overload
-    def cancel(self, topic: str, *, keys: Sequence[str], stop: bool = False) -> list[CancelResult]: ...
-    @overload
-    def cancel(self, *, ids: Sequence[int], stop: bool = False) -> list[CancelResult]: ...
-    def cancel(self, *args: Any, **kwargs: Any) -> CancelResult | list[CancelResult]:
-        """See ``tickwheel.Client.cancel``."""
-        cancel: Callable[..., Awaitable[CancelResult | list[CancelResult]]] = self._client.cancel
-        return self._call(cancel, *args, **kwargs)
-
-    @overload
-    def message(self, *, id: int, max_body_bytes: int = ...) -> MessageInfo | None: ...
-    @overload
-    def message(self, topic: str, *, key: str, max_body_bytes: int = ...) -> MessageInfo | None: ...
-    def message(self, *args: Any, **kwargs: Any) -> MessageInfo | None:
-        """See ``tickwheel.Client.message``."""
-        message: Callable[..., Awaitable[MessageInfo | None]] = self._client.message
-        return self._call(message, *args, **kwargs)
-
-    @overload
-    def reschedule(
-        self,
-        topic: str,
-        *,
-        key: str,
-        deliver_at: Moment | None = None,
-        delay: Delay | None = None,
-        delay_ms: int | None = None,
-        priority: int | None = None,
-    ) -> RescheduleResult: ...
-    @overload
-    def reschedule(
-        self,
-        *,
-        id: int,
-        deliver_at: Moment | None = None,
-        delay: Delay | None = None,
-        delay_ms: int | None = None,
-        priority: int | None = None,
-    ) -> RescheduleResult: ...
-    @overload
-    def reschedule(
-        self,
-        topic: str,
-        *,
-        keys: Sequence[str],
-        deliver_at: Moment | None = None,
-        delay: Delay | None = None,
-        delay_ms: int | None = None,
-        priority: int | None = None,
-    ) -> list[RescheduleResult]: ...
-    @overload
-    def reschedule(
-        self,
-        *,
-        ids: Sequence[int],
-        deliver_at: Moment | None = None,
-        delay: Delay | None = None,
-        delay_ms: int | None = None,
-        priority: int | None = None,
-    ) -> list[RescheduleResult]: ...
-    def reschedule(self, *args: Any, **kwargs: Any) -> RescheduleResult | list[RescheduleResult]:
-        """See ``tickwheel.Client.reschedule``."""
-        reschedule: Callable[..., Awaitable[RescheduleResult | list[RescheduleResult]]] = (
-            self._client.reschedule
-        )
-        return self._call(reschedule, *args, **kwargs)
-
+    ack = _blocking(_client.Client.ack)
+    nack = _blocking(_client.Client.nack)
+    extend = _blocking(_client.Client.extend)
+    give_back = _blocking(_client.Client.give_back)
     send = _blocking(_client.Client.send)
+    send_http_task = _blocking(_client.Client.send_http_task)
     send_many = _blocking(_client.Client.send_many)
+    cancel = _blocking(_client.Client.cancel)
+    reschedule = _blocking(_client.Client.reschedule)
     redeliver = _blocking(_client.Client.redeliver)
     cancel_where = _blocking(_client.Client.cancel_where)
     reschedule_where = _blocking(_client.Client.reschedule_where)
@@ -527,6 +507,9 @@ class Client:
     create_group = _blocking(_client.Client.create_group)
     delete_group = _blocking(_client.Client.delete_group)
     seek_group = _blocking(_client.Client.seek_group)
+    message = _blocking(_client.Client.message)
+    history = _blocking(_client.Client.history)
+    events = _blocking(_client.Client.events)
     messages = _blocking(_client.Client.messages)
     browse = _blocking(_client.Client.browse)
     replay_dead = _blocking(_client.Client.replay_dead)
@@ -539,15 +522,30 @@ class Client:
     commit_prepared = _blocking(_client.Client.commit_prepared)
     rollback_prepared = _blocking(_client.Client.rollback_prepared)
     query = _blocking(_client.Client.query)
+    query_arrow = _blocking(_client.Client.query_arrow)
     create_schedule = _blocking(_client.Client.create_schedule)
     set_schedule = _blocking(_client.Client.set_schedule)
     pause_schedule = _blocking(_client.Client.pause_schedule)
     resume_schedule = _blocking(_client.Client.resume_schedule)
     schedules = _blocking(_client.Client.schedules)
     schedule = _blocking(_client.Client.schedule)
+    preview_schedule = _blocking(_client.Client.preview_schedule)
     delete_schedule = _blocking(_client.Client.delete_schedule)
     trigger_schedule = _blocking(_client.Client.trigger_schedule)
+    set_endpoint = _blocking(_client.Client.set_endpoint)
+    endpoint = _blocking(_client.Client.endpoint)
+    endpoints = _blocking(_client.Client.endpoints)
+    endpoints_since = _blocking(_client.Client.endpoints_since)
+    enable_endpoint = _blocking(_client.Client.enable_endpoint)
+    disable_endpoint = _blocking(_client.Client.disable_endpoint)
+    delete_endpoint = _blocking(_client.Client.delete_endpoint)
+    test_endpoint = _blocking(_client.Client.test_endpoint)
+    endpoint_attempts = _blocking(_client.Client.endpoint_attempts)
     stats = _blocking(_client.Client.stats)
+    figures = _blocking(_client.Client.figures)
+    clients = _blocking(_client.Client.clients)
+    disconnect = _blocking(_client.Client.disconnect)
+    audit = _blocking(_client.Client.audit)
     topics = _blocking(_client.Client.topics)
     wheel = _blocking(_client.Client.wheel)
     ping = _blocking(_client.Client.ping)
@@ -564,6 +562,7 @@ class Client:
         priority: int | None = None,
         order_key: str | None = None,
         headers: Headers | None = None,
+        check_after: Delay | None = None,
     ) -> Prepared:
         """See ``tickwheel.Client.prepare``."""
         prepared = self._call(
@@ -577,6 +576,7 @@ class Client:
             priority=priority,
             order_key=order_key,
             headers=headers,
+            check_after=check_after,
         )
         return Prepared(self, prepared.id)
 
@@ -608,6 +608,7 @@ class Transaction:
         self.send = transaction.send
         self.send_many = transaction.send_many
         self.ack = transaction.ack
+        self.ack_receipts = transaction.ack_receipts
         self.cancel = transaction.cancel
         self.reschedule = transaction.reschedule
 
@@ -632,6 +633,6 @@ class Transaction:
 def _nothing() -> None: ...
 
 
-def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> Client:
+def connect(url: Urls | None = None, **options: Unpack[ClientOptions]) -> Client:
     """An open client for code that has no block to put it in; ``client.close()`` ends it."""
     return Client(url, **options).__enter__()

@@ -71,7 +71,7 @@ def _links(messages: list[BaseMessage]) -> list[Link]:
         try:
             headers = {name: value for name, value in message.headers.items() if isinstance(value, str)}
         except RemoteProtocolError:
-            continue  # whoever handles the message is told
+            continue  # the handler gets this error when it reads the headers
         context = trace.get_current_span(propagate.extract(headers, Context())).get_span_context()
         key = context.trace_id, context.span_id
         if context.is_valid and key not in found:

@@ -19,13 +19,14 @@ from tickwheel_broker.background.steps import StepRunner
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
-from tickwheel_broker.delivery import Delivery, Subscription
-from tickwheel_broker.group_commit import GroupCommit, SyncRunner
+from tickwheel_broker.delivery import Delivery, Taker
+from tickwheel_broker.documents.endpoints import Endpoints
+from tickwheel_broker.group_commit import Committer, DiskCommitter, GroupCommit, SyncRunner
 from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.net.receive_room import ReceiveRoom
 from tickwheel_broker.security.access import Access
 from tickwheel_broker.services import Services
-from tickwheel_broker.subscriptions import Subscriptions
+from tickwheel_broker.subscriptions import Fetches, Subscriptions
 from timerlog.store import Store
 
 
@@ -41,8 +42,10 @@ class Broker:
         runner: SyncRunner,
         nursery: trio.Nursery,
         access: Access | None = None,
+        committer: Committer | None = None,
     ) -> None:
-        """`nursery` takes the dispatchers, one task a group. Without `access` everybody may do everything."""
+        """`nursery` takes the dispatchers, one task a group. Without `access` every client may do everything. Without
+        `committer` the log becomes durable by what `runner` syncs."""
         self.settings = settings
         self.store = store
         self.clock = clock
@@ -51,16 +54,17 @@ class Broker:
         self.counters = Counters()
         self.commit = GroupCommit(
             store,
-            runner,
-            on_durable=self._durable_moved,
+            committer or DiskCommitter(runner),
+            on_durable=lambda: self.services.durable_moved(),
             durability=settings.durability,
             sync_interval_s=settings.sync_interval_ms / 1_000,
             is_about_to_deliver=lambda: self.services.is_about_to_move,
         )
         self.receive_room = ReceiveRoom(settings.max_receive_bytes)
         self.queries = Queries(
-            store.log, store.tables, clock, settings.max_frame_bytes, self.commit.tell, self.counters.refusal
-        )
+            store.log, store.tables, clock, settings.max_frame_bytes, self.commit.tell, store.select.heal,
+            self.counters.refusal,
+        )  # fmt: skip
         self.forecasts = Forecasts(store.look, clock)
         self.delivery = Delivery(
             store.deliver, store.groups, store.holders, clock, nursery, self._deliver, self.commit.be_patient
@@ -78,10 +82,17 @@ class Broker:
             store.adopter, clock, settings.data_dir, StepRunner(self.commit, runner), self.publish
         )
         self.readers = Readers(store.groups, clock, self.publish)
+        self.endpoints = Endpoints(
+            store.change, store.groups, store.tables, self.readers, clock, self.publish
+        )
         self.housekeeping = Housekeeping(store, clock, self.readers, self.publish)
         self.subscriptions = Subscriptions(
             store.groups, store.holders, store.deliver, store.settle, clock, self.commit, self.delivery,
             self.readers, self.lifetime, self.publish,
+        )  # fmt: skip
+        self.fetches = Fetches(
+            store.groups, store.holders, store.settle, clock, self.delivery, self.readers, self.subscriptions,
+            self.publish,
         )  # fmt: skip
 
     async def run(self) -> None:
@@ -115,12 +126,10 @@ class Broker:
         """Take no more sends and deliver nothing more: the broker is about to stop."""
         self.lifetime.is_draining = True
         self.delivery.stop()
+        self.fetches.stop_all()
 
-    def _deliver(self, subscription: Subscription, frame: bytes) -> None:
+    def _deliver(self, taker: Taker, frame: bytes) -> None:
         """Messages were given out: they leave when their leases are durable, whose ends are on the wheel now."""
-        subscription.hold(frame)
-        self.commit.when_durable(self.store.log.appended_position, subscription.let_go, frame)
+        taker.hold(frame)
+        self.commit.when_durable(self.store.log.appended_position, taker.let_go, frame)
         self.publish()
-
-    def _durable_moved(self) -> None:
-        self.services.durable_moved()

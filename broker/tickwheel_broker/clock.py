@@ -61,7 +61,7 @@ class SystemClock:
         return TimerFdAlarm() if timerfd.AVAILABLE else SleepAlarm(self)
 
     def take_step_back_ms(self) -> int:
-        """Compare with the monotonic clock, which nobody sets. Slow drift is forgotten at each call."""
+        """Compare with the monotonic clock, which cannot be set. Slow drift is forgotten at each call."""
         offset_ms = _wall_minus_monotonic_ms()
         back_ms = max(0, self._offset_ms - offset_ms)
         self._offset_ms = offset_ms
@@ -180,12 +180,18 @@ class ManualClock:
         self._wake_all()
 
     def set(self, now: datetime) -> None:
-        """Jump to `now`, forward or back, as when somebody sets the machine's clock. Raises BadTime, NaiveDatetime."""
+        """Jump to `now`, forward or back, as when the machine's clock is set. Raises BadTime, NaiveDatetime."""
         now_ms = _to_ms(now)
         with self._lock:
             self._step_back_ms += max(0, self._now_ms - now_ms)
             self._now_ms = now_ms
         self._wake_all()
+
+    def next_ms(self) -> int | None:
+        """When the next alarm goes off; now, while something that it woke is still at work. None: there is none."""
+        with self._lock:
+            times = [alarm.due_ms(self._now_ms) for alarm in self._alarms]
+        return min((due_ms for due_ms in times if due_ms is not None), default=None)
 
     def alarm(self) -> Alarm:
         """An alarm that goes off when the clock is moved far enough."""
@@ -220,6 +226,12 @@ class _ManualAlarm:
         self._bell = Bell()
         self._token = trio.lowlevel.current_trio_token()
         self._is_open = True
+        self._is_asleep = False
+        self._due_ms: int | None = None
+
+    def due_ms(self, now_ms: int) -> int | None:
+        """When its sleeper wakes up; now if it is awake."""
+        return self._due_ms if self._is_asleep else now_ms
 
     async def sleep_until(self, due_ms: int | None) -> None:
         """See `Alarm`. May return before `due_ms` when the clock was moved: the caller asks for the time
@@ -228,7 +240,11 @@ class _ManualAlarm:
         if due_ms is not None and due_ms <= self._clock.now_ms():
             await trio.lowlevel.checkpoint()
             return
-        await self._bell.wait()
+        self._due_ms, self._is_asleep = due_ms, True
+        try:
+            await self._bell.wait()
+        finally:
+            self._is_asleep = False
 
     def ring(self) -> None:
         """See `Alarm`."""

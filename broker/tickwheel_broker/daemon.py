@@ -9,28 +9,30 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import resource
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import trio
 
-from tickwheel.protocol.errors import TickwheelError
+from tickwheel.protocol.errors import ConfigError, TickwheelError
 from tickwheel_broker import logs
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.broker import Broker
+from tickwheel_broker.children.web import WebProcess, open_web
 from tickwheel_broker.clock import Clock, SystemClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.connections.server import Server
-from tickwheel_broker.errors import LogNotWritten, from_store
+from tickwheel_broker.errors import LogNotWritten, first_error, from_store
 from tickwheel_broker.exit_codes import ExitCode, exit_code_for
 from tickwheel_broker.group_commit import SyncFailed, SyncThread
 from tickwheel_broker.monitoring.http_listener import Watching, open_watching
 from tickwheel_broker.monitoring.systemd import ServiceManager
-from tickwheel_broker.monitoring.watched import Watched
+from tickwheel_broker.monitoring.watched import Sight, Watched
 from tickwheel_broker.net.listeners import Listener, open_listeners
+from tickwheel_broker.net.open_files import allow_many
 from tickwheel_broker.net.tls import Certificates, certificates_of
 from tickwheel_broker.security.access import Access, open_access
 from tickwheel_broker.wiring import connection_parts, watched_parts
@@ -38,6 +40,8 @@ from tickwheel_native import memory
 from timerlog.errors import DirectoryGone, StoreError, TooManyOpenFiles
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
+
+T = TypeVar("T")
 
 _log = logs.get_logger("daemon")
 
@@ -52,6 +56,7 @@ class Running:
         certificates: Certificates | None = None,
         access: Access | None = None,
         watching: Watching | None = None,
+        web: WebProcess | None = None,
     ) -> None:
         self.urls = urls
         self.settings = settings
@@ -59,9 +64,10 @@ class Running:
         self.access = access
         self.tokens_changed = Bell()
         self.watching = watching
+        self.web = web
         self.broker: Broker | None = None
-        self.watched: Watched | None = None
-        """Both once it serves."""
+        """Once it serves."""
+        self.sight = Sight(settings)
         self._stop = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
 
@@ -72,10 +78,17 @@ class Running:
         except trio.RunFinishedError:
             return
 
+    def call(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Run a coroutine function in the broker's loop, and return its result; in any thread but the broker's. Raises
+        trio.RunFinishedError."""
+        return trio.from_thread.run(work, *arguments, trio_token=self._token)
+
     def reload(self) -> None:
         """Load certificates and tokens anew, as SIGHUP does; what is bad is logged, and the old ones stay."""
         if self.certificates is not None:
             self.certificates.reload()
+        if self.web is not None:
+            self.web.reload()
         if self.access is not None:
             self.access.audit.reopen()
             if self.access.reload():
@@ -87,20 +100,38 @@ class Running:
 
 
 Ready = Callable[[Running], None]
+
+
+class Serving(Protocol):
+    """How to serve: as a broker of its own, or as a node of a cluster."""
+
+    async def __call__(
+        self, settings: Settings, *, clock: Clock | None = None, ready: Ready | None = None
+    ) -> None:
+        """See `serve`."""
+
+
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
-def run(settings: Settings, *, clock: Clock | None = None, ready: Ready | None = None) -> ExitCode:
+def run(
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    ready: Ready | None = None,
+    serving: Serving | None = None,
+) -> ExitCode:
     """Serve in the main thread until SIGTERM or SIGINT. Errors are logged in one line, with advice; no
-    traceback.
+    traceback. `serving`: else it is `serve`.
     """
     _fill_standard_streams()
     logs.configure(settings)
-    _allow_open_files()
+    if not allow_many():
+        _log.warning("the number of open files stays limited")
     _tell_of_bus_errors(settings)
     stopped_early = _note_signals()
     try:
-        trio.run(_serve_with_signals, settings, clock, ready, stopped_early)
+        trio.run(_serve_with_signals, settings, clock, ready, stopped_early, serving or serve)
     except TickwheelError as error:
         _log.error("stopped", code=error.code, reason=error.message, advice=error.advice)
         return exit_code_for(error.code)
@@ -120,13 +151,22 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     Raises TickwheelError: what cannot be started (locked, read_only, damaged, address_in_use, …) or
     `log_failed`.
     """
+    if settings.cluster:
+        raise ConfigError(
+            "cluster is set: a broker inside a program is no node of a cluster. Start its nodes with "
+            "`tickwheel serve --cluster URL --node N`, and give clients their addresses"
+        )
     clock = clock or SystemClock()
     certificates = certificates_of(settings)
     access = open_access(
         settings, clock, verifies_clients=certificates is not None and certificates.verifies_clients
     )
-    with closing(access.audit), closing(await open_watching(settings, certificates)) as watching:
-        await _serve_watched(settings, clock, ready, certificates, access, watching)
+    with (
+        closing(access.audit),
+        closing(await open_watching(settings, certificates)) as watching,
+        closing(await open_web(settings)) as web,
+    ):
+        await _serve_watched(settings, clock, ready, certificates, access, watching, web)
     _log.info("stopped")
 
 
@@ -137,6 +177,7 @@ async def _serve_watched(
     certificates: Certificates | None,
     access: Access,
     watching: Watching,
+    web: WebProcess,
 ) -> None:
     # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
     listeners = await open_listeners(settings, certificates) if _listens_first(settings) else None
@@ -151,19 +192,24 @@ async def _serve_watched(
         try:
             if listeners is None:
                 listeners = await open_listeners(settings, certificates)
-            running = Running(_urls(listeners), settings, certificates, access, watching)
+            urls = [one.url for one in listeners]
+            running = Running(urls, settings, certificates, access, watching, web)
             await _serve_store(store, clock, listeners, ready, running)
         except* (SyncFailed, StoreError, OSError) as group:
-            raise _explain(store, _first(group)) from group
+            raise explain(first_error(group), store.check_directory) from group
         is_clean = True
     except BaseExceptionGroup as group:
-        raise _first(group) from group
+        raise first_error(group) from group
     finally:
         store.close(clean=is_clean)
 
 
 async def _serve_with_signals(
-    settings: Settings, clock: Clock | None, ready: Ready | None, stopped_early: list[int]
+    settings: Settings,
+    clock: Clock | None,
+    ready: Ready | None,
+    stopped_early: list[int],
+    serving: Serving,
 ) -> None:
     """Signals are caught from the very start: one that comes before the broker is up stops it once it is."""
     manager = ServiceManager()
@@ -178,24 +224,13 @@ async def _serve_with_signals(
                     _spare_collector()
                     if ready is not None:
                         ready(running)
-                    assert running.watched is not None, "it serves"
                     manager.tell(READY=1)
-                    nursery.start_soon(manager.attend, running.watched)
+                    nursery.start_soon(manager.attend, running.sight)
 
-                await serve(settings, clock=clock, ready=on_ready)
+                await serving(settings, clock=clock, ready=on_ready)
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise _first(group) from group
-
-
-def _allow_open_files() -> None:
-    """As many as the system allows: each segment of the log is one, and each connection. The usual limit is there for
-    programs that would search through all possible ones."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):
-        _log.warning("the number of open files stays limited", limit=soft)
+        raise first_error(group) from group
 
 
 def _spare_collector() -> None:
@@ -299,27 +334,33 @@ def _listens_first(settings: Settings) -> bool:
     return False
 
 
-def _urls(listeners: list[Listener]) -> list[str]:
-    return [listener.url for listener in listeners]
-
-
 async def _serve_store(
     store: Store, clock: Clock, listeners: list[Listener], ready: Ready | None, running: Running
 ) -> None:
     with SyncThread() as sync_thread:
         async with trio.open_nursery() as nursery:
             broker = Broker(running.settings, store, clock, sync_thread, nursery, running.access)
+            if running.web is not None:
+                nursery.start_soon(running.web.run, running.urls, running.wait_stopped)
             await serve_broker(broker, listeners, ready, running, nursery)
             nursery.cancel_scope.cancel()
 
 
 async def serve_broker(
-    broker: Broker, listeners: list[Listener], ready: Ready | None, running: Running, nursery: trio.Nursery
+    broker: Broker,
+    listeners: list[Listener],
+    ready: Ready | None,
+    running: Running,
+    nursery: trio.Nursery,
+    guard: Callable[[Server], Awaitable[None]] | None = None,
 ) -> None:
-    """Serve on these listeners until `running.stop`, then stop in order. `nursery` takes the tasks."""
+    """Serve on these listeners until `running.stop`, then stop in order. `nursery` takes the tasks. `guard` runs
+    beside it."""
     watched = watched_parts(broker)
-    running.broker, running.watched = broker, watched
+    running.broker, running.sight.watched = broker, watched
     server = Server(connection_parts(broker), nursery)
+    if guard is not None:
+        nursery.start_soon(guard, server)
     engine, accepting, engine_ended = trio.CancelScope(), trio.CancelScope(), trio.Event()
     nursery.start_soon(_run_engine, broker, watched, engine, engine_ended)
     nursery.start_soon(_accept_all, server, listeners, accepting)
@@ -328,10 +369,10 @@ async def serve_broker(
     nursery.start_soon(_check_logins, server, running)
     nursery.start_soon(watched.vitals.run)
     if running.watching is not None:
-        nursery.start_soon(running.watching.run, watched, broker.access)
+        nursery.start_soon(running.watching.run, running.sight, broker.access)
     if broker.settings.durability != "always":
         _log.warning("sends are confirmed before they are on the disk", durability=broker.settings.durability)
-    _log.info("started", urls=" ".join(running.urls), **_http_urls(running), **_recovered(broker))
+    _log.info("started", urls=" ".join(running.urls), **http_urls(running), **_recovered(broker))
     if ready is not None:
         ready(running)
     await running.wait_stopped()
@@ -343,9 +384,10 @@ async def serve_broker(
     await server.flush()
 
 
-def _http_urls(running: Running) -> dict[str, object]:
-    urls = running.watching.urls if running.watching is not None else []
-    return {"http": " ".join(urls)} if urls else {}
+def http_urls(running: Running) -> dict[str, object]:
+    """Where it is watched, and its HTTP API, for the log; nothing of what there is not."""
+    found = {"http": running.watching, "web": running.web}
+    return {name: " ".join(one.urls) for name, one in found.items() if one is not None and one.urls}
 
 
 def _recovered(broker: Broker) -> dict[str, object]:
@@ -390,17 +432,11 @@ async def _drain(broker: Broker, server: Server) -> None:
     _log.info("drained", leases_given_back=released)
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _explain(store: Store, error: BaseException) -> TickwheelError:
+def explain(error: BaseException, check_directory: Callable[[], None]) -> TickwheelError:
+    """The typed error of what has ended a broker."""
     with suppress(OSError):
         try:
-            store.check_directory()
+            check_directory()
         except DirectoryGone as gone:
             error = gone  # whatever failed because of it
     if isinstance(error, StoreError):

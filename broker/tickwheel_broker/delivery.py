@@ -1,6 +1,6 @@
 """Delivery: one dispatcher task for each group that has subscribers.
 
-A dispatcher goes round its subscriptions. Whoever has free credit, and is not behind with reading, gets one
+A dispatcher goes round its subscriptions. One that has free credit, and is not behind with reading, gets one
 complete DELIVER frame in each round; the engine leases the messages in the same call. A subscriber that is
 slow or has no credit is passed over: it delays neither the others nor the producers. Leases that end come
 back by way of the wheel.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import trio
@@ -20,62 +21,46 @@ from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import advice_for
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.rate import RateLimiter
+from timerlog.engine.deliver import AsAnswer
 from timerlog.engine.deliver import Deliver as Leases
 from timerlog.engine.groups import Groups, Holders
-from timerlog.errors import DiskFull
+from timerlog.errors import BeingHealed, DiskFull
 
 FRAME_TARGET_BYTES = 1 << 20
 """A DELIVER frame is filled up to about this size; one message alone may be larger."""
 
 _RETRY_S = 0.5
+_HEAL_S = 0.1
+"""So long a group waits until a record is looked at again that is being had from other nodes."""
+
 _COUNT_AT = 20
+_TURNS_AT_ONCE = 8
+"""So often a request looks for messages in one turn of the loop, when many are passed over."""
+_IDLE_LIMITERS = 1_000
 
 _log = logs.get_logger("delivery")
 
 
+@dataclass(kw_only=True, slots=True, eq=False)
 class Subscription:
     """One subscription of one connection."""
 
-    __slots__ = (
-        "_held",
-        "batch",
-        "credit",
-        "group_id",
-        "group_ids",
-        "holder",
-        "is_leaving",
-        "is_started",
-        "lease_told_ms",
-        "number",
-        "outgoing",
-    )
-
-    def __init__(
-        self,
-        *,
-        number: int,
-        group_id: int,
-        group_ids: Sequence[int],
-        holder: int,
-        credit: int,
-        batch: int,
-        outgoing: Outgoing,
-    ) -> None:
-        """`number` is the connection's name for it, `holder` the engine's, `credit` and `batch` count messages.
-        `group_ids` are those that deliver: that of each shard, or `group_id` alone.
-        """
-        self.number = number
-        self.group_id = group_id
-        self.group_ids = group_ids
-        self.holder = holder
-        self.credit = credit
-        self.batch = batch
-        self.outgoing = outgoing
-        self.is_started = False
-        self.is_leaving = False
-        self.lease_told_ms = 0
-        """Which `ack_wait` the client counts with; 0: it is not told of another one."""
-        self._held: deque[bytes] = deque()
+    number: int
+    """The connection's name for it."""
+    group_id: int
+    group_ids: Sequence[int]
+    """Those that deliver: that of each shard, or `group_id` alone."""
+    holder: int
+    """The engine's name for it."""
+    credit: int
+    batch: int
+    """Both count messages."""
+    outgoing: Outgoing
+    is_started: bool = field(default=False, init=False)
+    is_leaving: bool = field(default=False, init=False)
+    lease_told_ms: int = field(default=0, init=False)
+    """Which `ack_wait` the client counts with; 0: it is not told of another one."""
+    _held: deque[bytes] = field(default_factory=deque, init=False)
 
     def hold(self, frame: bytes) -> None:
         """A DELIVER frame waits for its leases to be durable."""
@@ -95,35 +80,108 @@ class Subscription:
             self.outgoing.withdraw(frame)
             yield frame
 
+    def room(self, holders: Holders) -> int:
+        """How many messages it can take now."""
+        return min(self.credit - holders.outstanding(self.holder), self.batch)
 
-Deliver = Callable[[Subscription, bytes], None]
+    def fetch(self, leases: Leases, group_id: int, room: int, now_ms: int) -> bytes | None:
+        """What there is for it: see `Leases.fetch`."""
+        return leases.fetch(group_id, self.holder, self.number, room, FRAME_TARGET_BYTES, now_ms)
 
 
+@dataclass(kw_only=True, slots=True, eq=False)
+class Fetching:
+    """One request for messages. It is given one frame, which is its answer; the leases are nobody's, so that they stay
+    when the connection ends."""
+
+    group_id: int
+    group_ids: Sequence[int]
+    """As of a subscription."""
+    asked: AsAnswer
+    count: int
+    max_bytes: int
+    outgoing: Outgoing
+    unwritten: deque[Fetching]
+    """Of the connection: those that have an answer of which it is not known that it left. In the order of answers."""
+    holder: int = field(default=0, init=False)
+    """While it waits: the engine's name for it, under which nothing is leased."""
+    since_ms: int = field(default=0, init=False)
+    """When it began to wait."""
+    is_started: bool = field(default=False, init=False)
+    is_answered: bool = field(default=False, init=False)
+    over: trio.Event = field(default_factory=trio.Event, init=False)
+    """It waits no longer."""
+    _held: bytes | None = field(default=None, init=False)
+    _leaves_at: int | None = field(default=None, init=False)
+    _receipts: tuple[bytes, bytes] = field(default=(b"", b""), init=False)
+
+    def room(self, holders: Holders) -> int:
+        """How many messages it can take now."""
+        return 0 if self.over.is_set() else self.count
+
+    def fetch(self, leases: Leases, group_id: int, room: int, now_ms: int) -> bytes | None:
+        """What there is for it: see `Leases.fetch`."""
+        return leases.fetch(group_id, 0, self.group_id, room, self.max_bytes, now_ms, self.asked)
+
+    def hold(self, frame: bytes) -> None:
+        """Its answer waits for its leases to be durable."""
+        count = int.from_bytes(frame[_COUNT_AT : _COUNT_AT + 4], "little")
+        ids_at, epochs_at = _COUNT_AT + 4, _COUNT_AT + 4 + 24 * count
+        self._receipts = frame[ids_at : ids_at + 8 * count], frame[epochs_at : epochs_at + 4 * count]
+        self._held, self.is_answered = frame, True
+        while self.unwritten and self.unwritten[0].has_left:
+            self.unwritten.popleft()
+        self.unwritten.append(self)
+        self.outgoing.hold(frame)
+        self.over.set()
+
+    def let_go(self, frame: bytes) -> None:
+        """They are: send it, unless it was taken back meanwhile."""
+        if self._held is frame:
+            self._held = None
+            self.outgoing.let_go(frame)
+            self._leaves_at = self.outgoing.put_bytes
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the operating system has the whole answer: more is not known here."""
+        return self._leaves_at is not None and self.outgoing.written_bytes >= self._leaves_at
+
+    def take_back(self) -> tuple[list[int], list[int]]:
+        """The connection is gone: ids and epochs of what surely never arrived."""
+        if self._held is not None:
+            self.outgoing.withdraw(self._held)
+            self._held = None
+        elif self.has_left:
+            return [], []
+        ids, epochs = self._receipts
+        return list(memoryview(ids).cast("Q")), list(memoryview(epochs).cast("I"))
+
+
+Taker = Subscription | Fetching
+"""What messages are handed out to."""
+
+Deliver = Callable[[Taker, bytes], None]
+
+
+@dataclass(slots=True, eq=False)
 class Dispatcher:
     """Hands the ready messages of one group to its subscriptions, round robin."""
 
-    def __init__(
-        self,
-        leases: Leases,
-        holders: Holders,
-        clock: Clock,
-        group_id: int,
-        deliver: Deliver,
-        limiter: Callable[[float], RateLimiter],
-    ) -> None:
-        """`leases` gives messages out to `holders`; `deliver` takes each frame; `limiter` gives the bucket, for the
-        rate that holds now, which this group shares with its other shards."""
-        self._leases = leases
-        self._holders = holders
-        self._clock = clock
-        self._group_id = group_id
-        self._deliver = deliver
-        self._limiter = limiter
-        self._rotation: deque[Subscription] = deque()
-        self._bell = Bell()
-        self._pause_over = Bell()
-        self._is_stopped = False
-        self._pause_s = 0.0
+    _leases: Leases
+    """Give messages out."""
+    _holders: Holders
+    _clock: Clock
+    _group_id: int
+    _deliver: Deliver
+    """Takes each frame."""
+    _limiter: Callable[[float], RateLimiter]
+    """Gives the bucket, for the rate that holds now, which this group shares with its other shards."""
+    _rotation: deque[Taker] = field(default_factory=deque, init=False)
+    _bell: Bell = field(default_factory=Bell, init=False)
+    _pause_over: Bell = field(default_factory=Bell, init=False)
+    _is_stopped: bool = field(default=False, init=False)
+    _pause_s: float = field(default=0.0, init=False)
 
     @property
     def subscribers(self) -> int:
@@ -139,14 +197,17 @@ class Dispatcher:
         self._bell.ring()
         self._pause_over.ring()
 
-    def add(self, subscription: Subscription) -> None:
-        """A subscription joins; it is the next to be served."""
-        self._rotation.appendleft(subscription)
+    def add(self, taker: Taker) -> None:
+        """A subscription joins; it is the next to be served. A request comes after all others: each is a new one."""
+        if isinstance(taker, Subscription):
+            self._rotation.appendleft(taker)
+        else:
+            self._rotation.append(taker)
         self._bell.ring()
 
-    def remove(self, subscription: Subscription) -> None:
-        """A subscription leaves."""
-        self._rotation.remove(subscription)
+    def remove(self, taker: Taker) -> None:
+        """One leaves."""
+        self._rotation.remove(taker)
         self._bell.ring()
         if not self._rotation:
             self._pause_over.ring()
@@ -177,15 +238,15 @@ class Dispatcher:
         limiter = self._limiter(limits.rate) if limits.rate else None
         handed_out = False
         for _ in range(len(self._rotation)):
-            subscription = self._rotation[0]
-            room = min(self._room(subscription), limits.batch_size, limits.cache_room)
+            taker = self._rotation[0]
+            room = min(self._room(taker), limits.batch_size, limits.cache_room)
             if limiter is not None and room > 0:
                 room = min(room, limiter.allowed(trio.current_time()))
                 if room == 0:
                     self._pause_s = limiter.wait_s()
                     break
             if room > 0:
-                frame = self._fetch(subscription, room)
+                frame = self._fetch(taker, room)
                 if frame is None:
                     # Not this one's fault: it stays first, so that single messages go round as well.
                     break
@@ -195,61 +256,48 @@ class Dispatcher:
                     limits.cache_room -= count
                     if limiter is not None:
                         limiter.spend(count)
-                    self._deliver(subscription, frame)
+                    self._deliver(taker, frame)
             self._rotation.rotate(-1)
         return handed_out
 
-    def _room(self, subscription: Subscription) -> int:
-        """How many messages a subscription can take now."""
-        if subscription.outgoing.is_full:
-            subscription.outgoing.when_low(self.wake)
+    def _room(self, taker: Taker) -> int:
+        """How many messages one can take now."""
+        if taker.outgoing.is_full:
+            taker.outgoing.when_low(self.wake)
             return 0
-        return min(subscription.credit - self._holders.outstanding(subscription.holder), subscription.batch)
+        return taker.room(self._holders)
 
-    def _fetch(self, subscription: Subscription, room: int) -> bytes | None:
+    def _fetch(self, taker: Taker, room: int) -> bytes | None:
         try:
-            return self._leases.fetch(
-                self._group_id,
-                subscription.holder,
-                subscription.number,
-                room,
-                FRAME_TARGET_BYTES,
-                self._clock.now_ms(),
-            )
+            return taker.fetch(self._leases, self._group_id, room, self._clock.now_ms())
         except DiskFull as error:
             _log.error("cannot deliver: the disk is full", group_id=self._group_id, advice=advice_for(error))
             self._pause_s = _RETRY_S
-            return None
+        except BeingHealed as error:
+            _log.warning("cannot deliver: a record is damaged", group_id=self._group_id, reason=str(error))
+            self._pause_s = _HEAL_S
+        return None
 
 
+@dataclass(slots=True, eq=False)
 class Delivery:
     """All dispatchers. Each starts with the first subscription of its group and ends after the last."""
 
-    def __init__(
-        self,
-        leases: Leases,
-        groups: Groups,
-        holders: Holders,
-        clock: Clock,
-        nursery: trio.Nursery,
-        deliver: Deliver,
-        on_wake: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`deliver` sends a DELIVER frame to a subscription as soon as its leases are durable; `on_wake` is called when
-        a dispatcher may be about to lease something."""
-        self._on_wake = on_wake
-        self._leases = leases
-        self._groups = groups
-        self._holders = holders
-        self._clock = clock
-        self._nursery = nursery
-        self._deliver = deliver
-        self._dispatchers: dict[int, Dispatcher] = {}
-        self._limiters: dict[tuple[int, str], RateLimiter] = {}
-        self._rate_owners: dict[int, tuple[int, str]] = {}
-        self._by_holder: dict[int, Subscription] = {}
-        self._is_stopped = False
-        self.subscribers = 0
+    _leases: Leases
+    _groups: Groups
+    _holders: Holders
+    _clock: Clock
+    _nursery: trio.Nursery
+    _deliver: Deliver
+    """Sends what was given to a subscription or a request as soon as its leases are durable."""
+    _on_wake: Callable[[], None] = lambda: None
+    """Called when a dispatcher may be about to lease something."""
+    _dispatchers: dict[int, Dispatcher] = field(default_factory=dict, init=False)
+    _limiters: dict[tuple[int, str], RateLimiter] = field(default_factory=dict, init=False)
+    _rate_owners: dict[int, tuple[int, str]] = field(default_factory=dict, init=False)
+    _by_holder: dict[int, Subscription] = field(default_factory=dict, init=False)
+    _is_stopped: bool = field(default=False, init=False)
+    subscribers: int = field(default=0, init=False)
 
     def subscribers_of(self, group_id: int) -> int:
         """How many subscriptions a group has."""
@@ -265,73 +313,94 @@ class Delivery:
         """The subscription that holds messages under this number."""
         return self._by_holder.get(holder)
 
-    def add(self, subscription: Subscription) -> None:
-        """Start delivering to a subscription."""
-        subscription.is_started = True
+    def add(self, taker: Taker) -> None:
+        """Start delivering to a subscription, or to a request that waits."""
+        taker.is_started = True
         self.subscribers += 1
-        self._by_holder[subscription.holder] = subscription
-        for group_id in subscription.group_ids:
-            self._add_to(group_id, subscription)
+        if isinstance(taker, Subscription):
+            self._by_holder[taker.holder] = taker
+        for group_id in taker.group_ids:
+            self._add_to(group_id, taker)
 
-    def _add_to(self, group_id: int, subscription: Subscription) -> None:
+    def _add_to(self, group_id: int, taker: Taker) -> None:
         dispatcher = self._dispatchers.get(group_id)
         if dispatcher is not None:
-            dispatcher.add(subscription)
+            dispatcher.add(taker)
             return
-        owner = self._rate_owners[group_id] = self._leases.rate_owner(group_id)
-        limiter = partial(self._limiter, *owner)
-        dispatcher = Dispatcher(self._leases, self._holders, self._clock, group_id, self._deliver, limiter)
-        dispatcher.add(subscription)
+        dispatcher = self._new_dispatcher(group_id)
+        self._rate_owners[group_id] = self._leases.rate_owner(group_id)
+        dispatcher.add(taker)
         self._dispatchers[group_id] = dispatcher
         if not self._is_stopped:
             self._nursery.start_soon(dispatcher.run, name=f"group-{group_id}")
+
+    def _new_dispatcher(self, group_id: int) -> Dispatcher:
+        limiter = partial(self._limiter, *self._leases.rate_owner(group_id))
+        return Dispatcher(self._leases, self._holders, self._clock, group_id, self._deliver, limiter)
+
+    def offer(self, fetching: Fetching) -> None:
+        """Give a request what is ready in groups that have nobody who would be given it before."""
+        for group_id in fetching.group_ids:
+            if group_id in self._dispatchers or self._is_stopped:
+                continue
+            dispatcher = self._new_dispatcher(group_id)
+            dispatcher.add(fetching)
+            for _ in range(_TURNS_AT_ONCE):
+                if not dispatcher.turn() or fetching.is_answered:
+                    break
+            if fetching.is_answered:
+                return
 
     def _limiter(self, topic_id: int, group: str, rate: float) -> RateLimiter:
         now_s = trio.current_time()
         limiter = self._limiters.get((topic_id, group))
         if limiter is None:
+            self._forget_idle_limiters()
             limiter = self._limiters[topic_id, group] = RateLimiter(rate, now_s)
         limiter.set_rate(rate, now_s)
         return limiter
 
-    def remove(self, subscription: Subscription) -> None:
-        """Stop delivering to a subscription, if it ever began; what it holds is the caller's business."""
-        if not subscription.is_started:
+    def remove(self, taker: Taker) -> None:
+        """Stop delivering to a subscription or a request, if it ever began; what it holds is the caller's business."""
+        if not taker.is_started:
             return
-        subscription.is_started = False
+        taker.is_started = False
         self.subscribers -= 1
-        self._by_holder.pop(subscription.holder, None)
-        for group_id in subscription.group_ids:
+        self._by_holder.pop(taker.holder, None)
+        for group_id in taker.group_ids:
             dispatcher = self._dispatchers[group_id]
-            dispatcher.remove(subscription)
+            dispatcher.remove(taker)
             if not dispatcher.subscribers:
                 del self._dispatchers[group_id]
-                self._forget_rate(group_id)
+                owner = self._rate_owners.pop(group_id)
+                if isinstance(taker, Subscription):
+                    self._forget_rate(owner)
 
-    def _forget_rate(self, group_id: int) -> None:
-        """The next bucket begins empty, so that to leave and to come back brings nobody more than the rate."""
-        owner = self._rate_owners.pop(group_id)
+    def _forget_rate(self, owner: tuple[int, str]) -> None:
+        """The next bucket begins empty, so that a subscriber that leaves and comes back gets no more than the rate.
+        That of requests stays: each of them would find it empty."""
         if owner not in self._rate_owners.values():
             self._limiters.pop(owner, None)
 
-    def wake(self, group_ids: Iterable[int]) -> None:
-        """These groups have new work."""
-        for group_id in group_ids:
-            self.wake_group(group_id)
+    def _forget_idle_limiters(self) -> None:
+        if len(self._limiters) - len(self._rate_owners) >= _IDLE_LIMITERS:
+            owners = set(self._rate_owners.values())
+            self._limiters = {owner: one for owner, one in self._limiters.items() if owner in owners}
 
-    def wake_group(self, group_id: int) -> None:
-        """This group has new work or new credit."""
-        for part in self._groups.parts_of(group_id):
-            dispatcher = self._dispatchers.get(part)
-            if dispatcher is not None:
-                self._on_wake()
-                dispatcher.wake()
+    def wake(self, group_ids: Iterable[int]) -> None:
+        """These groups have new work or new credit."""
+        for group_id in group_ids:
+            for part in self._groups.parts_of(group_id):
+                dispatcher = self._dispatchers.get(part)
+                if dispatcher is not None:
+                    self._on_wake()
+                    dispatcher.wake()
 
     def wake_holder(self, holder: int) -> None:
         """A subscription has new credit, perhaps in several groups."""
         subscription = self._by_holder.get(holder)
-        for group_id in subscription.group_ids if subscription is not None else ():
-            self.wake_group(group_id)
+        if subscription is not None:
+            self.wake(subscription.group_ids)
 
     def wake_all(self) -> None:
         """Settings have changed."""

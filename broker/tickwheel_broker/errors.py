@@ -37,6 +37,14 @@ class LogNotWritten(TickwheelError):
     advice = "Check the disk, then start again: everything that was acknowledged is on it."
 
 
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What is inside of groups of groups."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 def from_store(error: StoreError) -> TickwheelError:
     """The typed error, for clients and callers, of one that the storage engine raised."""
     cls = error_class(error.code)
@@ -46,6 +54,15 @@ def from_store(error: StoreError) -> TickwheelError:
     if isinstance(error, LogFailed):
         typed = LogNotWritten(str(error) or None)
     return typed
+
+
+def refusal_of(error: StoreError | TickwheelError) -> TickwheelError:
+    """What a client is told of a request that failed. Raises the error again if it ends the broker."""
+    if isinstance(error, TickwheelError):
+        return error
+    if ends_the_broker(error):
+        raise error
+    return from_store(error)
 
 
 def advice_for(error: StoreError) -> str:

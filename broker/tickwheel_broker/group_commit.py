@@ -1,7 +1,7 @@
 """Group commit: many replies, deliveries and answers wait for one fdatasync.
 
 While one sync is on the disk, new sends and acks gather; the next sync covers them all. So the number of
-syncs adapts itself to the disk and the load, and nobody tunes it. A failed sync is final: it is reported,
+syncs adapts itself to the disk and the load without a setting. A failed sync is final: it is reported,
 everything stops, and nothing is ever tried again, because the kernel may have thrown the unwritten pages
 away.
 """
@@ -20,33 +20,20 @@ import outcome
 import trio
 
 from tickwheel_broker.bell import Bell
-from timerlog.commitlog.log import CommitLog, SyncTicket
+from timerlog.commitlog.durability import SyncTicket
+from timerlog.commitlog.log import CommitLog
 from timerlog.tables.lateness import Histogram
 
 LAZY_SYNC_S = 0.01
-"""Ticks and the like, which nobody waits for, are synced this late at most; until then they share a sync with others.
+"""Ticks and the like, for which no reply waits, are synced this late at most; until then they share a sync with others.
 """
 
 SHARED_SYNC_S = 0.001
 """Acks whose sync would keep a delivery waiting share its sync; they wait for it so long at most."""
 
 SYNC_SECONDS = (
-    0.0001,
-    0.0002,
-    0.0005,
-    0.001,
-    0.002,
-    0.005,
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    1.0,
-    2.0,
-    5.0,
-    10.0,
+    *(0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
+    *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
 )
 COMMIT_REPLIES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 
@@ -132,18 +119,62 @@ class InPlace:
         work()
 
 
+class Committer(Protocol):
+    """Where a group commit becomes durable: on this machine's disk, or on several machines."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what is durable may be told at once; otherwise `settle` comes first."""
+
+    async def commit(self, ticket: SyncTicket) -> float:
+        """Return once the ticket is durable: how many seconds that took. Raises SyncFailed."""
+
+    async def settle(self) -> None:
+        """Return once no commit is under way any more, also none that was cancelled, and what is durable may be told.
+        Raises SyncFailed."""
+
+
+class DiskCommitter:
+    """Durable is what the disk has."""
+
+    is_current = True
+
+    def __init__(self, runner: SyncRunner) -> None:
+        self._runner = runner
+
+    async def commit(self, ticket: SyncTicket) -> float:
+        """See `Committer`."""
+        took_s = 0.0
+
+        def sync() -> None:
+            """Timed where it runs: what it takes to come there is not the disk's."""
+            nonlocal took_s
+            began_s = time.perf_counter()
+            ticket.run()
+            took_s = time.perf_counter() - began_s
+
+        try:
+            await self._runner.run(sync)
+        except OSError as error:
+            raise SyncFailed(f"the disk did not take the log: {error.strerror or error}") from error
+        return took_s
+
+    async def settle(self) -> None:
+        """See `Committer`: a sync runs to its end, also when it is cancelled."""
+
+
 class SyncFigures:
     """What the group commit counts for who watches it."""
 
     def __init__(self) -> None:
         self.seconds = Histogram(SYNC_SECONDS)
-        """How long each fdatasync took."""
+        """How long each took."""
         self.replies = Histogram(COMMIT_REPLIES)
         """How many replies each sync released."""
         self.released = 0
         """How many replies went out after they had waited."""
         self.began_s: float | None = None
-        """Since when, in trio's time, a sync is on its way to the disk."""
+        """Since when, in trio's time, one is under way."""
 
 
 class GroupCommit:
@@ -152,7 +183,7 @@ class GroupCommit:
     def __init__(
         self,
         store: Syncing,
-        runner: SyncRunner,
+        committer: Committer,
         on_durable: Callable[[], None],
         *,
         durability: Durability = "always",
@@ -167,7 +198,7 @@ class GroupCommit:
         synced yet (at most `sync_interval_s`, or whatever the system had not written).
         """
         self._store = store
-        self._runner = runner
+        self._committer = committer
         self._durability = durability
         self._sync_interval_s = sync_interval_s
         self._handed_over = 0
@@ -181,17 +212,20 @@ class GroupCommit:
         self._is_hurried = False
 
     def mark_dirty(self) -> None:
-        """Something was staged that nobody waits for: ticks."""
+        """Something was staged for which no reply waits: ticks."""
         self._dirty.ring()
 
     def be_patient(self) -> None:
-        """Somebody was woken who will append something in this turn of the loop: it shares the next sync."""
+        """A task was woken that will append something in this turn of the loop: it shares the next sync."""
         self._has_patience = True
 
     def when_durable(self, position: int, sink: Sink, reply: bytes, *, is_hurried: bool = True) -> None:
         """Call `sink(reply)` once the log is durable up to `position`; at once if it is already. What is not
         `is_hurried` lets a delivery go first, up to `SHARED_SYNC_S`, and shares its sync."""
-        if position <= max(self._store.log.durable_position, self._handed_over):
+        if (
+            position <= max(self._store.log.durable_position, self._handed_over)
+            and self._committer.is_current
+        ):
             sink(reply)
             return
         waiting = self._waiting
@@ -224,7 +258,7 @@ class GroupCommit:
             await self.sync_once()
 
     async def run(self) -> None:
-        """Sync for ever. Raises SyncFailed when the disk does."""
+        """Sync until cancelled. Raises SyncFailed when the disk fails."""
         if self._durability == "always":
             await self._sync_before_replying()
             return
@@ -271,22 +305,15 @@ class GroupCommit:
         ticket = store.begin_sync()
         if ticket is None:
             # Nothing that matters was appended: what little lies behind the durable position needs no sync.
-            self._release(store.log.appended_position)
+            position = store.log.appended_position  # what comes meanwhile is for the next one
+            await self._committer.settle()
+            self._release(position)
             return
         self.figures.began_s = trio.current_time()
-        try:
-            await self._runner.run(lambda: self._time(ticket.run))
-        except OSError as error:
-            raise SyncFailed(f"the disk did not take the log: {error.strerror or error}") from error
+        self.figures.seconds.observe(await self._committer.commit(ticket))
         self.figures.began_s = None
         self.figures.replies.observe(self._release(store.finish_sync(ticket)))
         self._on_durable()
-
-    def _time(self, work: Callable[[], None]) -> None:
-        """Runs where `work` is to run: what it takes to come there is not the disk's."""
-        began_s = time.perf_counter()
-        work()
-        self.figures.seconds.observe(time.perf_counter() - began_s)
 
     def _release(self, durable_position: int) -> int:
         """How many replies went out."""

@@ -45,9 +45,9 @@ def _is_for_people(settings: Settings, stream: TextIO | None) -> bool:
     return settings.log_format == "console" or (settings.log_format == "auto" and is_terminal)
 
 
-def configure(settings: Settings, stream: TextIO | None = sys.stderr) -> None:
-    """Write the broker's events to `stream`: readable lines on a terminal, JSON otherwise, or as the
-    settings say.
+def configure(settings: Settings, stream: TextIO | None = sys.stderr, name: str = _ROOT) -> None:
+    """Write the broker's events, or those of loggers below another name, to `stream`: readable lines on a terminal,
+    JSON otherwise, or as the settings say.
     """
     # Without standard error, nothing is told.
     handler = logging.StreamHandler(stream) if stream is not None else logging.NullHandler()
@@ -66,7 +66,7 @@ def configure(settings: Settings, stream: TextIO | None = sys.stderr) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
-    root = logging.getLogger(_ROOT)
+    root = logging.getLogger(name)
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
     root.propagate = False

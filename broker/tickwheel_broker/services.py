@@ -30,7 +30,6 @@ from timerlog.services.dequeue_get_message import DequeueGetMessage
 from timerlog.services.dequeue_put_message import DequeuePutMessage
 from timerlog.services.enqueue_get import EnqueueGet
 from timerlog.services.enqueue_put import EnqueuePut
-from timerlog.tables.lateness import Lateness
 from timerlog.wheel.wheel import TimerWheel
 
 T = TypeVar("T")
@@ -117,7 +116,7 @@ class Services:
         self.pending = Queue[DueBatch]()
         self.due = Queue[DueBatch]()
         self.ready = Queue[ReadyBatch]()
-        self.lateness_ms = Lateness()
+        self.lateness_ms = engine.look.lateness_of_topics()
         """How late messages reached their topics."""
         self.damaged = 0
         """Messages that were set aside because their record no longer matches its checksum."""
@@ -141,7 +140,7 @@ class Services:
         self._durable_moved.ring()
 
     def timers_changed(self) -> None:
-        """Something was put on the wheel: whoever waits for the next event is woken if that comes earlier now."""
+        """Something was put on the wheel: the task that waits for the next event is woken if that comes earlier now."""
         next_ms = self._engine.dequeue_get.next_wakeup_ms()
         if next_ms is not None and (self._wakes_at_ms is None or next_ms < self._wakes_at_ms):
             self._alarm.ring()

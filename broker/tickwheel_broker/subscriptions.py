@@ -4,6 +4,7 @@ leaves."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import trio
 
@@ -14,7 +15,7 @@ from tickwheel.protocol.messages import decode_deliver
 from tickwheel_broker import logs
 from tickwheel_broker.background.readers import Readers
 from tickwheel_broker.clock import Clock
-from tickwheel_broker.delivery import Delivery, Subscription
+from tickwheel_broker.delivery import Delivery, Fetching, Subscription, Taker
 from tickwheel_broker.errors import advice_for
 from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.lifetime import Lifetime
@@ -22,7 +23,7 @@ from tickwheel_broker.net.outgoing import Outgoing
 from timerlog.engine.deliver import Deliver
 from timerlog.engine.groups import Groups, Holders
 from timerlog.engine.settle import Settle
-from timerlog.errors import DiskFull
+from timerlog.errors import DiskFull, UnknownGroup
 
 RELEASE_STEP = 1_024
 """As many messages are given back at once; each may become a dead letter."""
@@ -30,35 +31,23 @@ RELEASE_STEP = 1_024
 _log = logs.get_logger("core")
 
 
+@dataclass(slots=True, eq=False)
 class Subscriptions:
     """The subscriptions of all connections, from SUBSCRIBE to their end."""
 
-    def __init__(
-        self,
-        groups: Groups,
-        holders: Holders,
-        leases: Deliver,
-        settle: Settle,
-        clock: Clock,
-        commit: GroupCommit,
-        delivery: Delivery,
-        readers: Readers,
-        lifetime: Lifetime,
-        publish: Callable[[], None],
-    ) -> None:
-        """`publish` tells of what the engine has changed."""
-        self._groups = groups
-        self._holders = holders
-        self._leases = leases
-        self._settle = settle
-        self._clock = clock
-        self._commit = commit
-        self._delivery = delivery
-        self._readers = readers
-        self._lifetime = lifetime
-        self._publish = publish
-        self.held = 0
-        """How many there are, also those that are not delivered to yet."""
+    _groups: Groups
+    _holders: Holders
+    _leases: Deliver
+    _settle: Settle
+    _clock: Clock
+    _commit: GroupCommit
+    _delivery: Delivery
+    _readers: Readers
+    _lifetime: Lifetime
+    _publish: Callable[[], None]
+    """Tells of what the engine has changed."""
+    held: int = field(default=0, init=False)
+    """How many there are, also those that are not delivered to yet."""
 
     def begin(
         self, *, number: int, group_id: int, credit: int, batch: int, outgoing: Outgoing
@@ -93,7 +82,7 @@ class Subscriptions:
 
     def give_back(self, subscription: Subscription) -> int:
         """End a subscription and give its messages to others at once; how many there were. When the broker is
-        stopping, that they were delivered is no attempt: it is not for the subscriber's sake."""
+        stopping, that they were delivered is no attempt: the subscriber is not to blame."""
         self._forget(subscription)
         is_attempt = not self._lifetime.is_draining
         released = self._take_back(subscription)
@@ -187,9 +176,73 @@ class Subscriptions:
         self.held -= 1
 
 
-def _tell_of_kept(subscription: Subscription, error: DiskFull) -> None:
+@dataclass(slots=True, eq=False)
+class Fetches:
+    """The requests for messages of all connections, from FETCH to their end. While one waits it counts as a
+    subscription."""
+
+    _groups: Groups
+    _holders: Holders
+    _settle: Settle
+    _clock: Clock
+    _delivery: Delivery
+    _readers: Readers
+    _subscriptions: Subscriptions
+    _publish: Callable[[], None]
+    """Tells of what the engine has changed."""
+    _waiting: dict[Fetching, None] = field(default_factory=dict, init=False)
+
+    def offer(self, fetching: Fetching) -> None:
+        """Give it what is ready and nobody else waits for."""
+        self._groups.read_once(fetching.group_id, self._clock.now_ms())
+        self._delivery.offer(fetching)
+
+    def begin_to_wait(self, fetching: Fetching) -> None:
+        """Give it what gets ready, when it is its turn, until `stop`. Raises TooManySubscriptions."""
+        fetching.holder = self._holders.acquire(fetching.group_id)
+        fetching.since_ms = self._clock.now_ms()
+        self._waiting[fetching] = None
+        self._subscriptions.held += 1
+        self._readers.joined(fetching.group_id)
+        self._delivery.add(fetching)
+
+    def is_waiting(self, group_id: int) -> bool:
+        """Whether a request waits for messages of a group."""
+        return any(fetching.group_id == group_id for fetching in self._waiting)
+
+    def stop(self, fetching: Fetching) -> None:
+        """It waits no longer; what it was given meanwhile is its own."""
+        fetching.over.set()
+        if fetching not in self._waiting:
+            return
+        del self._waiting[fetching]
+        self._subscriptions.held -= 1
+        self._delivery.remove(fetching)
+        self._readers.left(fetching.group_id)
+        self._holders.drop(fetching.holder)
+
+    def stop_all(self) -> None:
+        """Nothing more is handed out: all that wait are answered without messages."""
+        for fetching in list(self._waiting):
+            self.stop(fetching)
+
+    def lose(self, fetching: Fetching) -> None:
+        """The connection is gone: what surely never arrived goes to others at once. The rest stays leased."""
+        ids, epochs = fetching.take_back()
+        if not ids:
+            return
+        try:
+            self._settle.give_back(fetching.group_id, ids, epochs, self._clock.now_ms())
+        except UnknownGroup:
+            return  # it was deleted meanwhile
+        except DiskFull as error:
+            _tell_of_kept(fetching, error)
+        self._publish()
+
+
+def _tell_of_kept(taker: Taker, error: DiskFull) -> None:
     _log.error(
         "messages of a subscriber that left stay leased: the disk is full",
-        group_id=subscription.group_id,
+        group_id=taker.group_id,
         advice=advice_for(error),
     )

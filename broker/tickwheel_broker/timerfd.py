@@ -1,7 +1,7 @@
 """Linux timers as file descriptors, through libc: the `os` module has them only from Python 3.13 on.
 
 Why not `trio.sleep`: its timers end in `epoll_wait`, which counts whole milliseconds, so they are up to 1
-ms late. A timerfd on CLOCK_REALTIME fires within some ten microseconds, and tells when somebody sets the
+ms late. A timerfd on CLOCK_REALTIME fires within some ten microseconds, and tells when someone sets the
 clock.
 """
 

@@ -11,25 +11,25 @@ import click
 
 
 @dataclass(frozen=True)
-class CommandEntry:
-    """Where a command is, and the line about it in the list of commands."""
+class Entry:
+    """Where a command is (`module:attribute` of this package), and the line about it in the list of commands."""
 
-    module: str
-    attribute: str
+    where: str
     summary: str
     section: str
 
     def load(self) -> click.Command:
         """Import the command's module and return the command."""
-        command = getattr(import_module(self.module), self.attribute)
+        module, _, attribute = self.where.partition(":")
+        command = getattr(import_module(f"tickwheel_cli.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are a table of `CommandEntry`; the help lists them by section, unimported."""
+    """A group whose commands are a table of `Entry`; the help lists them by section, unimported."""
 
-    def __init__(self, *args: Any, entries: Mapping[str, CommandEntry], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, entries: Mapping[str, Entry], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.entries = entries
 

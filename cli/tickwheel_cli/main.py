@@ -8,118 +8,67 @@ from typing import Any
 
 import click
 
-from tickwheel_cli.lazy import CommandEntry, LazyGroup
+from tickwheel_cli.lazy import Entry, LazyGroup
 from tickwheel_cli.shared.session import json_option, place_options, security_options
 
 _MESSAGES, _LOOKING, _RUNNING = "Messages", "Looking inside", "Running it"
 
 COMMANDS = {
-    "send": CommandEntry(
-        "tickwheel_cli.messages.send", "send", "Send a message, for now or for a time.", _MESSAGES
+    "send": Entry("messages.send:send", "Send a message, for now or for a time.", _MESSAGES),
+    "receive": Entry("messages.receive:receive", "Print a topic's messages as they become due.", _MESSAGES),
+    "fetch": Entry("messages.fetch:fetch", "Take messages that are due, once.", _MESSAGES),
+    "ack": Entry("messages.settle:ack", "Acknowledge what was fetched.", _MESSAGES),
+    "nack": Entry("messages.settle:nack", "Give back what was fetched, to be delivered again.", _MESSAGES),
+    "extend": Entry("messages.settle:extend", "Keep what was fetched for longer.", _MESSAGES),
+    "cancel": Entry("messages.change:cancel", "Cancel messages that are not delivered yet.", _MESSAGES),
+    "reschedule": Entry(
+        "messages.change:reschedule", "Give messages that are not delivered yet a new time.", _MESSAGES
     ),
-    "receive": CommandEntry(
-        "tickwheel_cli.messages.receive", "receive", "Print a topic's messages as they become due.", _MESSAGES
+    "redeliver": Entry(
+        "messages.change:redeliver", "Deliver messages again that were delivered before.", _MESSAGES
     ),
-    "cancel": CommandEntry(
-        "tickwheel_cli.messages.change", "cancel", "Cancel messages that are not delivered yet.", _MESSAGES
+    "transaction": Entry(
+        "messages.transaction:transaction", "Send, cancel, reschedule: all or nothing.", _MESSAGES
     ),
-    "reschedule": CommandEntry(
-        "tickwheel_cli.messages.change",
-        "reschedule",
-        "Give messages that are not delivered yet a new time.",
-        _MESSAGES,
+    "prepared": Entry(
+        "messages.transaction:prepared", "Messages that wait for commit or rollback.", _MESSAGES
     ),
-    "redeliver": CommandEntry(
-        "tickwheel_cli.messages.change",
-        "redeliver",
-        "Deliver messages again that were delivered before.",
-        _MESSAGES,
+    "dead": Entry("messages.dead:dead", "List, replay or drop dead letters.", _MESSAGES),
+    "schedules": Entry("messages.schedules:schedules", "Messages that are sent again and again.", _MESSAGES),
+    "endpoints": Entry("messages.endpoints:endpoints", "URLs that a topic's messages go to.", _MESSAGES),
+    "topics": Entry("looking.topics:topics", "List, create, change, delete topics.", _LOOKING),
+    "groups": Entry("looking.groups:groups", "List, create, move, delete groups.", _LOOKING),
+    "show": Entry("looking.show:show", "Show one message, by id or key.", _LOOKING),
+    "history": Entry("looking.history:history", "Show what has happened to a message.", _LOOKING),
+    "events": Entry("looking.events:events", "Print what happens at the broker.", _LOOKING),
+    "query": Entry("looking.query:query", "Ask with SQL what is in the topics.", _LOOKING),
+    "browse": Entry("messages.dead:browse", "Look at messages without taking them.", _LOOKING),
+    "pipeline": Entry("pipeline.group:pipeline", "Bulk work on the messages with Spark.", _LOOKING),
+    "outbox": Entry("outbox.group:outbox", "Messages inside your own SQL database.", _MESSAGES),
+    "stats": Entry("looking.stats:stats", "Show what the broker holds and does.", _LOOKING),
+    "top": Entry("looking.top:top", "Watch in a terminal how the broker goes.", _LOOKING),
+    "figures": Entry("looking.figures:figures", "Show counters and histograms of the broker.", _LOOKING),
+    "clients": Entry("looking.clients:clients", "List who is connected; close connections.", _LOOKING),
+    "audit": Entry("looking.audit:audit", "Show the audit log: log-ins, refusals, changes.", _LOOKING),
+    "wheel": Entry("looking.wheel:wheel", "Draw what is due when.", _LOOKING),
+    "inspect": Entry("looking.inspect:inspect", "Verify a data directory that no broker has open.", _LOOKING),
+    "backup": Entry("running.backup:backup", "Copy a data directory while its broker serves.", _RUNNING),
+    "repair": Entry("running.repair:repair", "Save what can be saved of a damaged data directory.", _RUNNING),
+    "restore": Entry("running.backup:restore", "Make a data directory of a backup.", _RUNNING),
+    "serve": Entry("running.serve:serve", "Run the broker.", _RUNNING),
+    "web": Entry("running.web:web", "Serve HTTP for a broker.", _RUNNING),
+    "push": Entry("running.push:push", "Send messages to the URLs of endpoints.", _RUNNING),
+    "cluster": Entry("running.cluster:cluster", "A log that several machines have.", _RUNNING),
+    "tokens": Entry("running.tokens:tokens", "Who may log in, and do what.", _RUNNING),
+    "purge": Entry("running.purge:purge", "Give the space of messages that are done back.", _RUNNING),
+    "demo": Entry("demo.command:demo", "Replay a day of real departures.", _RUNNING),
+    "config": Entry("running.config:config", "Check or show the configuration.", _RUNNING),
+    "simulate": Entry(
+        "running.simulate:simulate", "Run the broker in simulated time, with faults.", _RUNNING
     ),
-    "transaction": CommandEntry(
-        "tickwheel_cli.messages.transaction",
-        "transaction",
-        "Send, cancel, reschedule: all or nothing.",
-        _MESSAGES,
-    ),
-    "prepared": CommandEntry(
-        "tickwheel_cli.messages.transaction",
-        "prepared",
-        "Messages that wait for commit or rollback.",
-        _MESSAGES,
-    ),
-    "dead": CommandEntry(
-        "tickwheel_cli.messages.dead", "dead", "List, replay or drop dead letters.", _MESSAGES
-    ),
-    "schedules": CommandEntry(
-        "tickwheel_cli.messages.schedules", "schedules", "Messages that are sent again and again.", _MESSAGES
-    ),
-    "topics": CommandEntry(
-        "tickwheel_cli.looking.topics", "topics", "List, create, change, delete topics.", _LOOKING
-    ),
-    "groups": CommandEntry(
-        "tickwheel_cli.looking.groups", "groups", "List, create, move, delete groups.", _LOOKING
-    ),
-    "show": CommandEntry("tickwheel_cli.looking.show", "show", "Show one message, by id or key.", _LOOKING),
-    "query": CommandEntry(
-        "tickwheel_cli.looking.query", "query", "Ask with SQL what is in the topics.", _LOOKING
-    ),
-    "browse": CommandEntry(
-        "tickwheel_cli.messages.dead", "browse", "Look at messages without taking them.", _LOOKING
-    ),
-    "pipeline": CommandEntry(
-        "tickwheel_cli.pipeline.group", "pipeline", "Bulk work on the messages with Spark.", _LOOKING
-    ),
-    "outbox": CommandEntry(
-        "tickwheel_cli.outbox.group", "outbox", "Messages inside your own SQL database.", _MESSAGES
-    ),
-    "stats": CommandEntry(
-        "tickwheel_cli.looking.stats", "stats", "Show what the broker holds and does.", _LOOKING
-    ),
-    "wheel": CommandEntry("tickwheel_cli.looking.wheel", "wheel", "Draw what is due when.", _LOOKING),
-    "inspect": CommandEntry(
-        "tickwheel_cli.looking.inspect",
-        "inspect",
-        "Verify a data directory that no broker has open.",
-        _LOOKING,
-    ),
-    "backup": CommandEntry(
-        "tickwheel_cli.running.backup", "backup", "Copy a data directory while its broker serves.", _RUNNING
-    ),
-    "repair": CommandEntry(
-        "tickwheel_cli.running.repair",
-        "repair",
-        "Save what can be saved of a damaged data directory.",
-        _RUNNING,
-    ),
-    "restore": CommandEntry(
-        "tickwheel_cli.running.backup", "restore", "Make a data directory of a backup.", _RUNNING
-    ),
-    "serve": CommandEntry("tickwheel_cli.running.serve", "serve", "Run the broker.", _RUNNING),
-    "tokens": CommandEntry(
-        "tickwheel_cli.running.tokens", "tokens", "Who may log in, and do what.", _RUNNING
-    ),
-    "purge": CommandEntry(
-        "tickwheel_cli.running.purge", "purge", "Give the space of messages that are done back.", _RUNNING
-    ),
-    "demo": CommandEntry("tickwheel_cli.demo.command", "demo", "Replay a day of real departures.", _RUNNING),
-    "config": CommandEntry(
-        "tickwheel_cli.running.config", "config", "Check or show the configuration.", _RUNNING
-    ),
-    "simulate": CommandEntry(
-        "tickwheel_cli.running.simulate",
-        "simulate",
-        "Run the broker in simulated time, with faults.",
-        _RUNNING,
-    ),
-    "bench": CommandEntry(
-        "tickwheel_cli.running.bench", "bench", "Measure speed and lateness here.", _RUNNING
-    ),
-    "completion": CommandEntry(
-        "tickwheel_cli.running.completion", "completion", "Print the completion script of a shell.", _RUNNING
-    ),
-    "help": CommandEntry(
-        "tickwheel_cli.running.help", "help_command", "Explain a command or a subject.", _RUNNING
-    ),
+    "bench": Entry("running.bench:bench", "Measure speed and lateness here.", _RUNNING),
+    "completion": Entry("running.completion:completion", "Print the completion script of a shell.", _RUNNING),
+    "help": Entry("running.help:help_command", "Explain a command or a subject.", _RUNNING),
 }
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from random import random
+from random import SystemRandom
 
 _MAX_EXPONENT = 32
+chance = SystemRandom()
+"""The system's randomness: a program that seeds its own has its sequence for itself, and programs that were forked, or
+seeded alike, do not come back together."""
 
 
 @dataclass(slots=True)
@@ -18,7 +21,7 @@ class Backoff:
 
     first_s: float = 0.05
     max_s: float = 5.0
-    jitter: Callable[[], float] = random
+    jitter: Callable[[], float] = chance.random
     attempts: int = field(default=0, init=False)
 
     def next_s(self) -> float:

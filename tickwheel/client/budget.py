@@ -21,7 +21,7 @@ class Budget:
         self._waiting: deque[tuple[int, anyio.Event]] = deque()
 
     def try_take(self, amount: int) -> bool:
-        """Takes without waiting, if it fits and nobody waits already."""
+        """Takes without waiting, if it fits and no other task waits."""
         if self._waiting or not self._fits(amount):
             return False
         self.taken += amount

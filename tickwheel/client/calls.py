@@ -14,7 +14,7 @@ import msgspec
 from tickwheel.client.results import Item, SendResults, check_send_ok
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.requests import FRAME_TYPE_OF_REQUEST, decode_request, encode_body
-from tickwheel.protocol.errors import BadArgument, BadRequest, TickwheelError
+from tickwheel.protocol.errors import BadArgument, BadRequest, SendUncertain, TickwheelError
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.identity import IDENTIFIED, RequestIdentity
 from tickwheel.protocol.machine import AnswerBody
@@ -76,7 +76,7 @@ class Identities:
         return self._last_number
 
     def end(self, number: int) -> None:
-        """Nobody waits for the answer any more."""
+        """The answer is not waited for any more."""
         self._unanswered.pop(number, None)
 
     def of(self, number: int, since: int | None) -> RequestIdentity:
@@ -117,21 +117,30 @@ class Call:
         self.bound = False
         """It means nothing on another connection: it ends with the one that it was made for."""
         self.abandoned = False
-        """Nobody waits for the answer any more."""
+        """The answer is not waited for any more."""
         self.number = 0
         """In its identity; 0: it has none."""
         self.since = 0
         """Where the broker's log was at the latest when it was written first; 0: it is not known."""
 
     @property
+    def has_identity(self) -> bool:
+        """Whether it changes something, and is made again on the next connection if need be."""
+        return self.frame_type in IDENTIFIED and not self.bound
+
+    @property
     def is_uncertain(self) -> bool:
         """Whether it changes something, and may have been carried out: it was written at least once."""
-        return self.frame_type in IDENTIFIED and (self.written or self.repeated)
+        return self.has_identity and (self.written or self.repeated)
 
     @property
     def repeatable(self) -> bool:
         """Whether it does no harm to carry the request out twice."""
         return True
+
+    def lost(self) -> TickwheelError:
+        """Why it fails when its connection broke before the answer, and it is not repeatable."""
+        return SendUncertain()
 
     def payload(self, link: Link) -> bytes | None:
         """What to write now. None: not yet; the call has put itself where it will be found in time."""
@@ -313,7 +322,7 @@ class SendFlight(SendCall):
         return index
 
     def give_up(self, index: int) -> None:
-        """Nobody waits for this message any more: it is left out, if the frame was not made yet."""
+        """This message is not waited for any more: it is left out, if the frame was not made yet."""
         self._given_up.add(index)
         self.abandoned = len(self._given_up) == len(self._bodies)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import math
 import operator
 from collections.abc import Iterable, Mapping, Set
@@ -113,6 +114,15 @@ def text(value: object, name: str, advice: str = "Use a text.") -> str:
         raise BadArgument(f"{name} is {shown(value)}.", advice=advice)
     encoded(value, name)
     return value
+
+
+def network_address(value: object, name: str) -> str:
+    """An IP address, or ``unknown``. Raises BadArgument."""
+    found = text(value, name)
+    try:
+        return found if found == "unknown" else str(ipaddress.ip_address(found))
+    except ValueError:
+        raise BadArgument(f"{name} is {shown(value)}.", advice="Use an IP address, or unknown.") from None
 
 
 def flag(value: object, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec import UNSET
 
 from tickwheel.client import forks as _forks
 from tickwheel.client.admin.changes import Changes
 from tickwheel.client.admin.dropping import DropRequests
+from tickwheel.client.admin.endpoints import TASKS_TOPIC, EndpointRequests, task_headers
 from tickwheel.client.admin.groups import GroupRequests
+from tickwheel.client.admin.history import HistoryRequests
+from tickwheel.client.admin.operations import OperationRequests
 from tickwheel.client.admin.pipeline import BulkRequests
 from tickwheel.client.admin.prepared import CheckRequests
 from tickwheel.client.admin.query import QueryRequests
@@ -25,13 +29,12 @@ from tickwheel.client.admin.topics import TopicRequests
 from tickwheel.client.admin.transactions import TransactionRequests
 from tickwheel.client.backoff import Backoff
 from tickwheel.client.calls import BulkSend
-from tickwheel.client.checks import flag, known, seconds, text, whole
-from tickwheel.client.columns import Batch as ColumnBatch
+from tickwheel.client.checks import flag, known, network_address, seconds, text, whole
 from tickwheel.client.columns import (
     Body,
     Headers,
     KeyMaker,
-    body_bytes,
+    SendBatch,
     check_name,
     check_priority,
     checked_bodies,
@@ -41,23 +44,27 @@ from tickwheel.client.columns import (
     encode_one_order_key,
     level_delay,
 )
+from tickwheel.client.consumer.fetching import FetchRequests
 from tickwheel.client.consumer.holding import DEFAULT_MAX_HOLD_S
 from tickwheel.client.consumer.message import BaseBatch, Batch, Message
 from tickwheel.client.consumer.subscription import (
     Start,
     SubscribeOptions,
     Subscription,
-    ephemeral_ms,
-    max_hold_s,
-    start_of_group,
 )
 from tickwheel.client.options import ClientOptions
 from tickwheel.client.results import SendResult, SendResults
 from tickwheel.client.security import dial as default_dial
 from tickwheel.client.security import security_of
-from tickwheel.client.session import Dial, Session
+from tickwheel.client.session import (
+    CLUSTER_BACKOFF_MAX_S,
+    CLUSTER_KEEPALIVE_S,
+    KEEPALIVE_S,
+    Dial,
+    Session,
+)
 from tickwheel.client.times import Delay, Delays, Milliseconds, Moment, Moments, one_time
-from tickwheel.client.url import default_url, parse_url
+from tickwheel.client.url import Nodes, Urls, default_url, parse_urls, shown_urls
 from tickwheel.protocol.bodies.requests import Ping
 from tickwheel.protocol.errors import ClientClosed, TickwheelError
 
@@ -76,10 +83,14 @@ class Client(
     TransactionRequests,
     CheckRequests,
     ScheduleRequests,
+    EndpointRequests,
     QueryRequests,
     BulkRequests,
     DropRequests,
     GroupRequests,
+    HistoryRequests,
+    OperationRequests,
+    FetchRequests,
 ):
     """A connection to a broker that renews itself. One client serves any number of tasks of one event loop::
 
@@ -87,10 +98,13 @@ class Client(
             await client.send("reminders", b"tea is ready", delay=timedelta(minutes=4))
 
     ``url``: ``tickwheel://host:port``, ``tickwheels://host:port`` (TLS) or ``tickwheel+unix:///path``; default:
-    ``TICKWHEEL_URL``, else this machine.
+    ``TICKWHEEL_URL``, else this machine. Of a cluster, all nodes: ``tickwheel://a:7411,b:7411,c:7411``, or a list of
+    URLs; the client finds the one that serves, and goes on at the next one when that changes.
     ``name``: for the broker's log. ``timeout``: seconds that a request may take, reconnects included.
-    ``connect_timeout``: seconds to keep trying until the first connection stands.
-    ``keepalive``: seconds of silence after which a connection is taken for dead.
+    ``connect_timeout``: seconds to keep trying until the first connection stands; of several nodes, each may be silent
+    for its part of them before the next one is tried.
+    ``keepalive``: seconds of silence after which a connection is taken for dead; by default 30, and 5 where there are
+    several nodes, of which another one may serve.
     ``max_pending_bytes``: what may wait to be written or answered; above it, sends wait.
     ``auto_key``: ``send`` gives each message without key a unique one. That is what makes its retry safe:
     when the connection breaks before the broker confirmed, the message goes again, and the broker knows it
@@ -99,17 +113,20 @@ class Client(
     for a broker that wants certificates of clients. ``token``, or ``token_file`` that has nothing but it: the log-in.
     A token goes to other machines with TLS only, unless ``plain_token``. What is not given comes from
     ``TICKWHEEL_CA``, ``TICKWHEEL_CERTIFICATE``, ``TICKWHEEL_KEY``, ``TICKWHEEL_TOKEN`` and ``TICKWHEEL_TOKEN_FILE``.
+    ``peer``: for proxies, the IP address of whom this connection is for, or ``unknown``: log-ins and the audit log go
+    by it, and a token is needed where the proxy itself needs none. The broker believes it of its own user on its Unix
+    socket, else it ignores it; brokers from before that refuse it.
     ``tracing``: True, or a TracerProvider: what is sent carries its trace; see ``tickwheel.tracing``.
     """
 
     def __init__(
         self,
-        url: str | None = None,
+        url: Urls | None = None,
         *,
         name: str | None = None,
         timeout: float = 30.0,
         connect_timeout: float = 5.0,
-        keepalive: float = 30.0,
+        keepalive: float | None = None,
         max_pending_bytes: int = 64 * 1024 * 1024,
         auto_key: bool = True,
         ca_file: str | os.PathLike[str] | None = None,
@@ -118,10 +135,11 @@ class Client(
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
         plain_token: bool = False,
+        peer: str = "",
         tracing: bool | TracerProvider = False,
         dial: Dial | None = None,
     ) -> None:
-        self._address = parse_url(url or default_url())
+        self._addresses = parse_urls(default_url() if url is None or url == "" else url)
         self._security = security_of(
             ca_file=ca_file,
             certificate=certificate,
@@ -130,10 +148,14 @@ class Client(
             token_file=token_file,
             plain_token=flag(plain_token, "plain_token"),
         )
-        self._security.check(self._address)
+        for address in self._addresses:
+            self._security.check(address)
         self._name = text(name, "name") if name else f"python/{socket.gethostname()}/{os.getpid()}"
+        self._peer = network_address(peer, "peer") if peer else ""
         self._timeout_s = seconds(timeout, "timeout")
         self._connect_timeout_s = seconds(connect_timeout, "connect_timeout")
+        if keepalive is None:
+            keepalive = KEEPALIVE_S if len(self._addresses) == 1 else CLUSTER_KEEPALIVE_S
         self._keepalive_s = seconds(keepalive, "keepalive")
         self._max_pending_bytes = whole(max_pending_bytes, "max_pending_bytes", 1, 1 << 62)
         self._auto_key = flag(auto_key, "auto_key")
@@ -145,19 +167,26 @@ class Client(
         self._shields: list[anyio.CancelScope] = []
 
     def _make_producing(self, tracing: bool | TracerProvider) -> Producing:
-        from tickwheel.client.tracing import Producing  # OpenTelemetry, only for who asks for it
+        from tickwheel.client.tracing import Producing  # OpenTelemetry is imported only for traces
 
-        return Producing(self._address, self._name, None if isinstance(tracing, bool) else tracing)
+        return Producing(self._addresses, self._name, None if isinstance(tracing, bool) else tracing)
 
     @property
     def url(self) -> str:
-        """The broker's address."""
-        return str(self._address)
+        """The broker's address; of several nodes all, with commas between them."""
+        return shown_urls(self._addresses)
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection right now. Without one, requests wait for the next."""
         return self._running is not None and self._running.is_connected
+
+    @property
+    def grants(self) -> list[str] | None:
+        """What the broker lets this client do, as ``tickwheel tokens grant`` has it, since it connected last.
+        None: it may do everything, or the broker is older and does not tell. Raises ClientClosed."""
+        found = self._session.limits.grants
+        return None if found is UNSET else list(found)
 
     @property
     def created_topics(self) -> list[str]:
@@ -169,22 +198,23 @@ class Client(
     async def __aenter__(self) -> Client:
         if self._running is not None:
             return self
+        nodes = Nodes(self._addresses, self._connect_timeout_s, self._security.check)
         session = Session(
-            self._address,
+            nodes,
             name=self._name,
             timeout_s=self._timeout_s,
             keepalive_s=self._keepalive_s,
             max_pending_bytes=self._max_pending_bytes,
-            backoff=Backoff(),
+            backoff=Backoff(max_s=CLUSTER_BACKOFF_MAX_S) if nodes.are_several else Backoff(),
             dial=self._dial,
             token=self._security.current_token,
+            peer=self._peer,
         )
         group = anyio.create_task_group()
         await group.__aenter__()
         self._group, self._running = group, session
-        self._keys = (
-            KeyMaker()
-        )  # here, not before: one client may be entered in several children of this process
+        # Here, not before: one client may be entered in several children of this process.
+        self._keys = KeyMaker()
         group.start_soon(self._behind_shield, session.run)
         group.start_soon(self._behind_shield, session.watch)
         try:
@@ -272,47 +302,67 @@ class Client(
         which they reached the topic; their priority does not count.
         Sends from several tasks share frames: for many messages at once use tasks, or better ``send_many``.
         """
-        if self._producing is not None:
-            check_name(topic)
-            body = body_bytes(body)
-            with self._producing.sending(topic, size_bytes=len(body)) as sending:
-                result = await self._untraced().send(
-                    topic,
-                    body,
-                    key=key,
-                    deliver_at=deliver_at,
-                    delay=delay,
-                    delay_ms=delay_ms,
-                    delay_level=delay_level,
-                    priority=priority,
-                    order_key=order_key,
-                    headers=sending.headers(headers),
-                )
-                sending.stored(result)
-                return result
-        session = self._session
-        limits = session.limits
-        if type(topic) is not str or not session.knows_topic(topic):
-            check_name(topic)
-        if delay_level is not None:
-            delay_ms = level_delay(delay_level, limits, deliver_at, delay, delay_ms)
-        auto_key = key is None and self._auto_key
-        time_ms, relative = one_time(deliver_at, delay, delay_ms)
-        flight, index = await session.send_single(
+        with self._span(topic, body=body) as sending:
+            session = self._session
+            limits = session.limits
+            if type(topic) is not str or not session.knows_topic(topic):
+                check_name(topic)
+            if delay_level is not None:
+                delay_ms = level_delay(delay_level, limits, deliver_at, delay, delay_ms)
+            if sending is not None:
+                headers = sending.headers(headers)
+            auto_key = key is None and self._auto_key
+            time_ms, relative = one_time(deliver_at, delay, delay_ms)
+            flight, index = await session.send_single(
+                topic,
+                encode_one_body(body, limits),
+                (self._keys.one() if auto_key else b"") if key is None else encode_one_key(key, limits),
+                b"" if headers is None else encode_one_headers(headers, limits),
+                b"" if order_key is None else encode_one_order_key(order_key, limits),
+                time_ms,
+                None if priority is None else check_priority(priority),
+                relative=relative,
+                auto_key=auto_key,
+            )
+            item = flight.result(index)
+            if isinstance(item, TickwheelError):
+                raise item
+            if sending is not None:
+                sending.stored(item)
+            return item
+
+    async def send_http_task(
+        self,
+        url: str,
+        body: Body = b"",
+        *,
+        method: str = "POST",
+        headers: Mapping[str, str] | None = None,
+        topic: str = TASKS_TOPIC,
+        key: str | None = None,
+        deliver_at: Moment | None = None,
+        delay: Delay | None = None,
+        delay_ms: int | None = None,
+        priority: int | None = None,
+    ) -> SendResult:
+        """Has one request made to a URL, now or at its time, by ``tickwheel push``; otherwise as ``send``.
+
+        The endpoint of ``topic`` that carries out tasks has to allow the URL (``allow_urls``). ``headers``: of the
+        request, such as ``{"Content-Type": "application/json"}``. Raises UrlNotAllowed, BadArgument.
+        """
+        check_name(topic)
+        of_task = task_headers(url, method=method, headers=headers)
+        await self._check_task(topic, url)
+        return await self.send(
             topic,
-            encode_one_body(body, limits),
-            (self._keys.one() if auto_key else b"") if key is None else encode_one_key(key, limits),
-            b"" if headers is None else encode_one_headers(headers, limits),
-            b"" if order_key is None else encode_one_order_key(order_key, limits),
-            time_ms,
-            None if priority is None else check_priority(priority),
-            relative=relative,
-            auto_key=auto_key,
+            body,
+            key=key,
+            deliver_at=deliver_at,
+            delay=delay,
+            delay_ms=delay_ms,
+            priority=priority,
+            headers=of_task,
         )
-        item = flight.result(index)
-        if isinstance(item, TickwheelError):
-            raise item
-        return item
 
     async def send_many(
         self,
@@ -346,54 +396,32 @@ class Client(
         pay.
         """
         auto_key = flag(auto_key, "auto_key")
-        if self._producing is not None:
-            check_name(topic)
-            times = {
-                "deliver_at": deliver_at,
-                "delay": delay,
-                "delay_ms": delay_ms,
-                "delay_level": delay_level,
-            }
-            options = {"keys": keys, "priority": priority, "order_keys": order_keys, "auto_key": auto_key}
-            return await self._send_many_traced(
-                self._producing, topic, checked_bodies(bodies), headers, **times, **options
-            )
-        session = self._session
         check_name(topic)
-        if delay_level is not None:
-            delay_ms = level_delay(delay_level, session.limits, deliver_at, delay, delay_ms)
-        batch = ColumnBatch(
-            bodies,
-            keys=keys,
-            deliver_at=deliver_at,
-            delay=delay,
-            delay_ms=delay_ms,
-            priority=priority,
-            headers=headers,
-            order_keys=order_keys,
-            key_maker=self._keys if auto_key else None,
-            limits=session.limits,
-        )
-        calls = await self._send_parts(session, topic, batch, auto_key=auto_key and keys is None)
-        return _results_of(batch, calls)
-
-    async def _send_many_traced(
-        self,
-        producing: Producing,
-        topic: str,
-        bodies: Sequence[Body],
-        headers: Headers | Sequence[Headers | None] | None,
-        **options: Any,
-    ) -> SendResults:
-        with producing.sending(topic, count=len(bodies)) as sending:
-            results = await self._untraced().send_many(
-                topic, bodies, headers=sending.headers(headers), **options
+        checked = checked_bodies(bodies)
+        with self._span(topic, count=len(checked)) as sending:
+            session = self._session
+            if delay_level is not None:
+                delay_ms = level_delay(delay_level, session.limits, deliver_at, delay, delay_ms)
+            batch = SendBatch(
+                checked,
+                keys=keys,
+                deliver_at=deliver_at,
+                delay=delay,
+                delay_ms=delay_ms,
+                priority=priority,
+                headers=headers if sending is None else sending.headers(headers),
+                order_keys=order_keys,
+                limits=session.limits,
+                key_maker=self._keys if auto_key else None,
             )
-            sending.stored_all(results)
+            calls = await self._send_parts(session, topic, batch, auto_key=auto_key and keys is None)
+            results = _results_of(batch, calls)
+            if sending is not None:
+                sending.stored_all(results)
             return results
 
     async def _send_parts(
-        self, session: Session, topic: str, batch: ColumnBatch, *, auto_key: bool
+        self, session: Session, topic: str, batch: SendBatch, *, auto_key: bool
     ) -> list[BulkSend]:
         calls: list[BulkSend] = []
         try:
@@ -441,14 +469,7 @@ class Client(
         Messages that wait here or are being handled are kept from other subscribers for up to ``max_hold`` (a
         timedelta, or seconds; 0: only as long as the lease that they come with), however slow a handler is.
         """
-        options = SubscribeOptions(
-            credit,
-            batch,
-            start_of_group(start),
-            shard,
-            max_hold_s(max_hold),
-            ephemeral_ms(ephemeral),
-        )
+        options = SubscribeOptions(credit, batch, start, shard, max_hold, ephemeral)
         return self.subscribe_as(Batch, topic, group, options)
 
     def subscribe_as(
@@ -466,7 +487,7 @@ class Client(
         return anyio.current_time() - asked
 
 
-def _results_of(batch: ColumnBatch, calls: Sequence[BulkSend]) -> SendResults:
+def _results_of(batch: SendBatch, calls: Sequence[BulkSend]) -> SendResults:
     """Raises the error of a request that failed as a whole."""
     failed = [call.error for call in calls if call.error is not None]
     if failed and len(failed) == len(calls):
@@ -482,7 +503,7 @@ def _results_of(batch: ColumnBatch, calls: Sequence[BulkSend]) -> SendResults:
     return results
 
 
-async def connect(url: str | None = None, **options: Unpack[ClientOptions]) -> Client:
+async def connect(url: Urls | None = None, **options: Unpack[ClientOptions]) -> Client:
     """An open client for code that has no block to put it in; ``await client.close()`` in the same task
     ends it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
 from operator import add
@@ -26,7 +26,13 @@ from tickwheel.protocol.errors import (
 )
 from tickwheel.protocol.frames import HEADER_BYTES
 from tickwheel.protocol.limits import MAX_PRIORITY, is_valid_name
-from tickwheel.protocol.messages import SEND_COLUMN_BYTES_MAX, SEND_HEAD_BYTES, TOPIC_PRIORITY, SendColumns
+from tickwheel.protocol.messages import (
+    SEND_COLUMN_BYTES_MAX,
+    SEND_HEAD_BYTES,
+    TOPIC_PRIORITY,
+    SendColumns,
+    encode_send,
+)
 
 Body: TypeAlias = bytes | bytearray | memoryview
 Headers: TypeAlias = Mapping[str, Any]
@@ -82,7 +88,7 @@ def encode_one_key(key: str, limits: HelloOk) -> bytes:
         )
     in_utf8 = encoded(key, "key")
     if len(in_utf8) > limits.max_key_bytes:
-        raise KeyTooLong(f"The key has {len(in_utf8):,} bytes; {limits.max_key_bytes:,} are allowed.")
+        raise _beyond(KeyTooLong, "The key has", len(in_utf8), limits.max_key_bytes)
     return in_utf8
 
 
@@ -94,10 +100,12 @@ def encode_one_order_key(key: str, limits: HelloOk) -> bytes:
         )
     in_utf8 = encoded(key, "order_key")
     if len(in_utf8) > limits.max_key_bytes:
-        raise OrderKeyTooLong(
-            f"The ordering key has {len(in_utf8):,} bytes; {limits.max_key_bytes:,} are allowed."
-        )
+        raise _beyond(OrderKeyTooLong, "The ordering key has", len(in_utf8), limits.max_key_bytes)
     return in_utf8
+
+
+def _beyond(error: type[TickwheelError], what: str, size_bytes: int, limit_bytes: int) -> TickwheelError:
+    return error(f"{what} {size_bytes:,} bytes; {limit_bytes:,} are allowed.")
 
 
 def level_delay(delay_level: int, limits: HelloOk, *others: Any) -> int:
@@ -116,9 +124,7 @@ def encode_one_headers(headers: Headers, limits: HelloOk) -> bytes:
     """Raises HeadersTooLarge; BadArgument for what MessagePack cannot express."""
     encoded = _encode_headers(headers)
     if len(encoded) > limits.max_headers_bytes:
-        raise HeadersTooLarge(
-            f"The headers have {len(encoded):,} bytes; {limits.max_headers_bytes:,} are allowed."
-        )
+        raise _beyond(HeadersTooLarge, "The headers have", len(encoded), limits.max_headers_bytes)
     return encoded
 
 
@@ -171,32 +177,32 @@ class Part:
     indexes: Sequence[int]
 
 
-class Batch:
+class SendBatch:
     """A checked batch: what can be sent, as parts that each fit a frame, and what was refused."""
 
     def __init__(
         self,
-        bodies: Iterable[Body],
+        bodies: list[bytes],
         *,
         keys: Sequence[str | None] | None,
         deliver_at: Moments | None,
         delay: Delays | None,
-        delay_ms: Milliseconds | None = None,
+        delay_ms: Milliseconds | None,
         priority: int | Sequence[int] | None,
         headers: Headers | Sequence[Headers | None] | None,
-        order_keys: Sequence[str | None] | str | None = None,
-        key_maker: KeyMaker | None,
+        order_keys: Sequence[str | None] | str | None,
         limits: HelloOk,
+        key_maker: KeyMaker | None = None,
     ) -> None:
+        """``bodies``: as ``checked_bodies`` gives them. ``key_maker``: gives keys to messages without one."""
         self._limits = limits
-        encoded_bodies = checked_bodies(bodies)
-        self.count = len(encoded_bodies)
+        self.count = len(bodies)
         times = many_times(deliver_at, delay, delay_ms, self.count)
         encoded_keys = None if keys is None else _encode_keys(keys, self.count)
         if key_maker is not None:
             encoded_keys = key_maker.fill(encoded_keys or [b""] * self.count)
         self._columns = SendColumns(
-            bodies=encoded_bodies,
+            bodies=bodies,
             deliver_at_ms=times.time_ms,
             relative=times.relative,
             priority=_encode_priority(priority, self.count),
@@ -217,20 +223,23 @@ class Batch:
         """
         columns, limits = self._columns, self._limits
         refused: dict[int, TickwheelError] = {}
-        for index, size in _too_large(columns.headers or (), limits.max_headers_bytes):
-            refused[index] = HeadersTooLarge(
-                f"The headers have {size:,} bytes; {limits.max_headers_bytes:,} are allowed."
-            )
-        for index, size in _too_large(columns.keys or (), limits.max_key_bytes):
-            refused[index] = KeyTooLong(f"The key has {size:,} bytes; {limits.max_key_bytes:,} are allowed.")
-        for index, size in _too_large(columns.order_keys or (), limits.max_key_bytes):
-            refused[index] = OrderKeyTooLong(
-                f"The ordering key has {size:,} bytes; {limits.max_key_bytes:,} are allowed."
-            )
+        for error, what, column, limit in (
+            (HeadersTooLarge, "The headers have", columns.headers, limits.max_headers_bytes),
+            (KeyTooLong, "The key has", columns.keys, limits.max_key_bytes),
+            (OrderKeyTooLong, "The ordering key has", columns.order_keys, limits.max_key_bytes),
+        ):
+            for index, size in _too_large(column or (), limit):
+                refused[index] = _beyond(error, what, size, limit)
         refused.update(bad_times)
         for index, size in _too_large(columns.bodies, limits.max_body_bytes):
             refused[index] = body_too_large(size, limits)
         return refused
+
+    def payloads(self) -> list[bytes]:
+        """All frames, for a topic that is named later. Raises the error of the first message that was refused."""
+        for refused in self.refused.values():
+            raise refused
+        return [encode_send(0, part.columns) for part in self.parts()]
 
     def parts(self) -> Iterator[Part]:
         """The frames, in order. They are cut one at a time: a huge batch is never encoded as a whole."""
@@ -273,30 +282,31 @@ def _message_bytes(columns: SendColumns) -> Iterable[int]:
 
 
 def _slice(columns: SendColumns, start: int, stop: int) -> SendColumns:
-    times, priority = columns.deliver_at_ms, columns.priority
-    return SendColumns(
-        bodies=columns.bodies[start:stop],
-        deliver_at_ms=times[8 * start : 8 * stop] if isinstance(times, bytes) else times,
-        relative=columns.relative,
-        priority=priority[start:stop] if isinstance(priority, bytes) else priority,
-        keys=None if columns.keys is None else columns.keys[start:stop],
-        headers=None if columns.headers is None else columns.headers[start:stop],
-        order_keys=None if columns.order_keys is None else columns.order_keys[start:stop],
-    )
+    return _part_of(columns, lambda column: column[start:stop], lambda times: times[8 * start : 8 * stop])
 
 
 def _select(columns: SendColumns, indexes: Sequence[int]) -> SendColumns:
+    return _part_of(
+        columns,
+        lambda column: [column[i] for i in indexes],
+        lambda times: b"".join(times[8 * i : 8 * i + 8] for i in indexes),
+    )
+
+
+def _part_of(
+    columns: SendColumns,
+    take: Callable[[Sequence[Any]], Sequence[Any]],
+    take_times: Callable[[bytes], bytes],
+) -> SendColumns:
     times, priority = columns.deliver_at_ms, columns.priority
     return SendColumns(
-        bodies=[columns.bodies[i] for i in indexes],
-        deliver_at_ms=b"".join(times[8 * i : 8 * i + 8] for i in indexes)
-        if isinstance(times, bytes)
-        else times,
+        bodies=take(columns.bodies),
+        deliver_at_ms=take_times(times) if isinstance(times, bytes) else times,
         relative=columns.relative,
-        priority=bytes(priority[i] for i in indexes) if isinstance(priority, bytes) else priority,
-        keys=None if columns.keys is None else [columns.keys[i] for i in indexes],
-        headers=None if columns.headers is None else [columns.headers[i] for i in indexes],
-        order_keys=None if columns.order_keys is None else [columns.order_keys[i] for i in indexes],
+        priority=bytes(take(priority)) if isinstance(priority, bytes) else priority,
+        keys=None if columns.keys is None else take(columns.keys),
+        headers=None if columns.headers is None else take(columns.headers),
+        order_keys=None if columns.order_keys is None else take(columns.order_keys),
     )
 
 

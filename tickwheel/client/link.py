@@ -71,6 +71,8 @@ class Link:
     def __init__(self, line: Line, created_topics: list[str], opened_at: float) -> None:
         self.machine = ClientMachine()
         self.pending: dict[int, Call] = {}
+        self.refused: dict[int, Call] = {}
+        """What the server did not take because it stops or does not serve: it goes again, in its old order."""
         self.subscriptions: dict[int, Receiver] = {}
         self.ready = False
         """The handshake is done."""
@@ -80,6 +82,8 @@ class Link:
         """The server is stopping: nothing new is written here, only answers are awaited."""
         self.broken: BaseException | None = None
         """Why the connection ended."""
+        self.is_silent = False
+        """It ended because the server said nothing."""
         self.opened_at = opened_at
         self.heard_at = opened_at
         """When bytes last arrived (loop time)."""

@@ -17,7 +17,7 @@ class ClientOptions(TypedDict, total=False):
     name: str | None
     timeout: float
     connect_timeout: float
-    keepalive: float
+    keepalive: float | None
     max_pending_bytes: int
     auto_key: bool
     ca_file: str | os.PathLike[str] | None
@@ -26,6 +26,7 @@ class ClientOptions(TypedDict, total=False):
     token: str | None
     token_file: str | os.PathLike[str] | None
     plain_token: bool
+    peer: str
     tracing: bool | TracerProvider
     dial: Dial | None
 
@@ -78,5 +79,25 @@ class BrokerSettings(TypedDict, total=False):
     http_host: str
     http_port: int
     metrics_topics: int
+    web: bool
+    web_host: str
+    web_port: int
+    web_unix_socket: str | os.PathLike[str]
+    web_max_connections: int
+    web_max_polls: int
+    web_max_streams: int
+    web_max_request_bytes: int | str
+    web_max_header_bytes: int | str
+    web_request_timeout: str
+    web_cors_origins: str
+    web_forwarded_from: str
+    web_hosts: str
+    web_read_only: bool
+    web_hide_bodies: bool
+    web_hide_headers: str
+    web_lateness_threshold: str
+    web_trusted_header: str
+    web_trusted_from: str
+    web_trusted_users: str | os.PathLike[str]
     log_level: Literal["debug", "info", "warning", "error"]
     log_format: Literal["auto", "console", "json"]

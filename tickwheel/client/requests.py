@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import msgspec
 
 from tickwheel.client.checks import many_ids, many_keys, one_id, one_key
-from tickwheel.client.columns import check_name
+from tickwheel.client.columns import Body, body_bytes, check_name, check_priority
 from tickwheel.client.session import Session
 from tickwheel.client.times import Delay, Moment, one_time
 from tickwheel.protocol.bodies.base import Answer, Request
-from tickwheel.protocol.errors import BadArgument, BadFrame
+from tickwheel.protocol.errors import BadArgument, BadFrame, BadTime
 from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
 
 if TYPE_CHECKING:
-    from tickwheel.client.tracing import Producing
+    from tickwheel.client.tracing import Producing, Sending
 
 A = TypeVar("A", bound=Answer)
 R = TypeVar("R", bound=StrEnum)
 S = TypeVar("S")
-Q = TypeVar("Q", bound="Requests")
+
+
+class NewTime(TypedDict, total=False):
+    """What a reschedule changes, as in ``Client.reschedule``."""
+
+    deliver_at: Moment | None
+    delay: Delay | None
+    delay_ms: int | None
+    priority: int | None
 
 
 class Requests:
     """Makes requests on the session of an open client."""
 
     _producing: Producing | None = None
-    """Makes spans of what is sent; None: nobody asked for traces."""
+    """Makes spans of what is sent; None: there are no traces."""
 
-    def _untraced(self: Q) -> Q:
-        """The same client, which makes no spans: to do inside a span what it is for."""
-        twin = copy.copy(self)
-        twin._producing = None
-        return twin
+    def _span(
+        self, topic: str, operation: str = "send", *, body: Body | None = None, count: int | None = None
+    ) -> AbstractContextManager[Sending | None]:
+        """A span around one send of a ``body``, or of ``count`` messages; None when there are no traces. Raises
+        BadTopicName, BadArgument."""
+        if self._producing is None:
+            return nullcontext()
+        check_name(topic)
+        size_bytes = None if body is None else len(body_bytes(body))
+        return self._producing.sending(topic, operation, count=count, size_bytes=size_bytes)
 
     @property
     def _session(self) -> Session:
@@ -75,11 +88,12 @@ def targets(
     if topic is not None:
         check_name(topic)
         by_name = [one_key(key)] if key is not None else many_keys(keys)
-        return [{"topic": topic, "keys": chunk} for chunk in _chunks(by_name)]
-    return [{"ids": chunk} for chunk in _chunks([one_id(id)] if id is not None else many_ids(ids))]
+        return [{"topic": topic, "keys": chunk} for chunk in chunks(by_name)]
+    return [{"ids": chunk} for chunk in chunks([one_id(id)] if id is not None else many_ids(ids))]
 
 
-def _chunks(values: Sequence[Any]) -> list[Sequence[Any]]:
+def chunks(values: list[S]) -> list[list[S]]:
+    """The parts that fit into one request each."""
     return [values[i : i + MAX_IDS_A_REQUEST] for i in range(0, len(values), MAX_IDS_A_REQUEST)]
 
 
@@ -104,3 +118,15 @@ def when(deliver_at: Moment | None, delay: Delay | None, delay_ms: int | None) -
         return {}
     time_ms, relative = one_time(deliver_at, delay, delay_ms)
     return {"delay_ms" if relative else "deliver_at_ms": time_ms}
+
+
+def time_or_priority(
+    deliver_at: Moment | None, delay: Delay | None, delay_ms: int | None, priority: int | None
+) -> dict[str, Any]:
+    """The fields of a reschedule. Raises BadTime, also when there is nothing to change."""
+    change = when(deliver_at, delay, delay_ms)
+    if priority is not None:
+        change["priority"] = check_priority(priority)
+    if not change:
+        raise BadTime("No new time was given.", advice="Give deliver_at or delay, or a priority.")
+    return change

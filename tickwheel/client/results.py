@@ -70,12 +70,15 @@ class RedeliverResult(StrEnum):
 
 
 class ReceiptResult(StrEnum):
-    """What became of a nack or an extension."""
+    """What became of an ack, a nack, an extension, or what was given back."""
 
+    ACKED = "acked"
     NACKED = "nacked"
     DEAD = "dead"
-    """It was the last attempt: the message is a dead letter now."""
+    """It was the last attempt, or given up: the message is a dead letter now."""
     EXTENDED = "extended"
+    RETURNED = "returned"
+    """It was given back as not looked at."""
     LEASE_ENDED = "lease_ended"
     ALREADY_ACKED = "already_acked"
     STALE_RECEIPT = "stale_receipt"

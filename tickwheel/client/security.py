@@ -180,5 +180,5 @@ def explain_tls(error: BaseException, address: Address) -> TlsFailed | None:
 
 
 def _refuse_password() -> str:
-    """OpenSSL would ask on the terminal, where nobody may be."""
+    """Without this OpenSSL would ask on the terminal, and wait for an answer."""
     raise ValueError("the key is encrypted with a password")

@@ -1,5 +1,7 @@
 """The engine of the client: one connection at a time, requests that survive it, and two loops that serve it.
 
+Of several nodes one serves. They are tried in turn until one does; after a round in vain there is a back-off.
+
 A request is submitted to the *outbox*; the writer takes as many as make a good write, turns them into
 frames and enters them as *pending* of the connection (the Link); the reader finishes them with their
 answers. When the connection breaks, pending requests that may be repeated go back to the front of the
@@ -25,8 +27,9 @@ from tickwheel.client.budget import Budget
 from tickwheel.client.calls import Call, FlightKey, Identities, RequestCall, SendCall, SendFlight
 from tickwheel.client.link import Link, Receiver
 from tickwheel.client.security import explain_tls
-from tickwheel.client.url import Address
+from tickwheel.client.url import Address, Nodes, shown_urls
 from tickwheel.protocol.bodies.base import Request
+from tickwheel.protocol.bodies.fetching import EndFetch
 from tickwheel.protocol.bodies.requests import HelloOk, Ping
 from tickwheel.protocol.errors import (
     ClientClosed,
@@ -35,15 +38,15 @@ from tickwheel.protocol.errors import (
     FrameTooLarge,
     InternalError,
     NotConnected,
+    NotOwner,
     RequestTimeout,
     RequestUncertain,
-    SendUncertain,
     ShuttingDown,
     TickwheelError,
     UnknownTopic,
 )
 from tickwheel.protocol.frames import HEADER_BYTES
-from tickwheel.protocol.identity import IDENTIFIED, IDENTITY_BYTES, RequestIdentity
+from tickwheel.protocol.identity import IDENTITY_BYTES, RequestIdentity
 from tickwheel.protocol.machine import (
     AnswerBody,
     Answered,
@@ -62,7 +65,11 @@ Dial: TypeAlias = Callable[[Address], Awaitable[ByteStream]]
 
 WRITE_BYTES = 256 * 1024
 READ_BYTES = 256 * 1024
-HANDSHAKE_TIMEOUT_S = 10.0
+CLUSTER_BACKOFF_MAX_S = 0.5
+"""The longest wait between two rounds where there are several nodes: one of them takes over within seconds."""
+KEEPALIVE_S = 30.0
+CLUSTER_KEEPALIVE_S = 5.0
+"""The same where there are several nodes: one that is silent is replaced about as soon."""
 _LINK_ERRORS = (
     OSError,
     anyio.BrokenResourceError,
@@ -83,12 +90,12 @@ class Session:
     """See the module.
 
     ``timeout_s`` bounds each request, ``keepalive_s`` how long a silent connection is trusted. ``token`` is asked at
-    each connection.
+    each connection; ``peer``: see ``Client``.
     """
 
     def __init__(
         self,
-        address: Address,
+        nodes: Nodes,
         *,
         name: str,
         timeout_s: float,
@@ -97,8 +104,9 @@ class Session:
         backoff: Backoff,
         dial: Dial,
         token: Callable[[], str] = str,
+        peer: str = "",
     ) -> None:
-        self.address = address
+        self.nodes = nodes
         self.timeout_s = timeout_s
         self.subscriptions: dict[Receiver, None] = {}
         self.holdings: dict[Renewing, None] = {}
@@ -111,17 +119,22 @@ class Session:
         self._backoff = backoff
         self._dial = dial
         self._token = token
+        self._peer = peer
         self._budget = Budget(max_pending_bytes)
         self._outbox: deque[Call] = deque()
         self._live: dict[Call, None] = {}
         self._leaving: set[Call] = set()
-        """Requests that give something back to the broker, and that nobody waits for: ``drain`` does."""
+        """Requests that give something back to the broker; only ``drain`` waits for them."""
         self._flights: dict[FlightKey, SendFlight] = {}
         self._wake = anyio.Event()
         self._drained = anyio.Event()
         self._connected = anyio.Event()
         self._limits: HelloOk | None = None
-        self._last_error: BaseException | None = None
+        self._reasons: dict[Address, BaseException | None] = {}
+        """Why there is no connection, for each node that was tried since there was one."""
+        self._refused_for_good: TickwheelError | None = None
+        self._may_change = False
+        """Both of this round: what a node has said that will not talk to this client, and whether another may yet."""
         self._terminal: TickwheelError | None = None
         self._identities = Identities()
         self._renewal_due = anyio.Event()
@@ -184,7 +197,7 @@ class Session:
         index)``."""
         size_bytes = len(body) + len(key) + len(headers) + len(order_key)
         if not self._budget.try_take(size_bytes):
-            await self._wait_for_budget(size_bytes)
+            await self._budget.take_within(self.timeout_s, size_bytes)
         flight_key = FlightKey(topic, relative, bool(key), bool(order_key), priority is not None)
         flight = self._flights.get(flight_key)
         if flight is None or not flight.has_room(size_bytes):
@@ -212,7 +225,7 @@ class Session:
     async def enqueue(self, call: Call) -> None:
         """Submits a call when the budget allows it."""
         if not self._budget.try_take(call.cost_bytes):
-            await self._wait_for_budget(call.cost_bytes)
+            await self._budget.take_within(self.timeout_s, call.cost_bytes)
         self.submit(call, paid=True)
 
     async def wait(self, call: Call) -> None:
@@ -226,7 +239,7 @@ class Session:
             raise call.error.copy()
 
     def abandon(self, call: Call) -> None:
-        """Nobody waits for this call any more."""
+        """The caller does not wait for this call any more."""
         call.abandoned = True
         self._settle_if_abandoned(call)
 
@@ -248,6 +261,14 @@ class Session:
         self.submit(call)
         return call
 
+    def end_fetch(self, call: Call) -> None:
+        """A FETCH is not waited for any more: what it is answered nevertheless it gives back."""
+        call.abandoned = True
+        pending = {} if self.link is None or self._terminal is not None else self.link.pending
+        for correlation in [number for number, one in pending.items() if one is call]:
+            self.see_off(call)
+            self.see_off(self.submit_bound(EndFetch(correlation=correlation)))
+
     def see_off(self, call: Call) -> None:
         """The client is not closed before this call has ended, or its connection."""
         if call in self._live:
@@ -268,9 +289,6 @@ class Session:
         """A subscription is over: what still comes for it is dropped."""
         if self.link is not None:
             self.link.subscriptions.pop(number, None)
-
-    async def _wait_for_budget(self, amount: int) -> None:
-        await self._budget.take_within(self.timeout_s, amount)
 
     # The life of a call --------------------------------------------------------------------------
 
@@ -312,15 +330,24 @@ class Session:
         if self._terminal is not None:
             raise self._terminal.copy()
         if self._limits is None:
-            reason = f": {self._last_error}" if self._last_error is not None else " in time"
-            raise NotConnected(f"There is no connection to {self.address}{reason}.")
+            raise NotConnected(
+                f"There is no connection to {shown_urls(self.nodes.addresses)}{self._reason()}."
+            )
+
+    def _reason(self) -> str:
+        reasons = {address: error for address, error in self._reasons.items() if error is not None}
+        if not reasons:
+            return " in time"
+        if len(reasons) == len(self.nodes.addresses) == 1:
+            return f": {next(iter(reasons.values()))}"
+        return ": " + "; ".join(f"{address}: {error}" for address, error in reasons.items())
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keeps a connection up until it is cancelled. It never raises: the calls do."""
         task_status.started()
         try:
             while self._terminal is None:
-                await self._connect_and_serve()
+                await self._go_round()
                 if self._terminal is None:
                     await anyio.sleep(self._backoff.next_s())
         except Exception as error:
@@ -371,42 +398,75 @@ class Session:
 
     # One connection ------------------------------------------------------------------------------
 
-    async def _connect_and_serve(self) -> None:
+    async def _go_round(self) -> None:
+        """Tries the nodes in turn, until one has served or all have been tried."""
+        self._refused_for_good, self._may_change = None, False
+        self.nodes.begin_round(anyio.current_time())
+        while self._terminal is None and (address := self.nodes.next()) is not None:
+            if await self._connect_and_serve(address):
+                return
+        if self._refused_for_good is not None and not self._may_change:
+            self.close(self._refused_for_good)
+
+    async def _connect_and_serve(self, address: Address) -> bool:
+        """Whether the node served."""
+        patience_s, began_at = self.nodes.patience_s, anyio.current_time()
         try:
-            with anyio.fail_after(HANDSHAKE_TIMEOUT_S):
-                stream = await self._dial(self.address)
+            with anyio.fail_after(patience_s):
+                stream = await self._dial(address)
         except (OSError, TickwheelError) as error:
-            self._last_error = error
-            logger.debug("no connection to %s: %s", self.address, error)
-            if isinstance(error, TickwheelError) and not error.retryable and self._limits is None:
-                self.close(error)
-            return
+            logger.debug("no connection to %s: %s", address, error)
+            self._not_served(error, is_silent=isinstance(error, TimeoutError))
+            return False
         link = Link(self, self.created_topics, anyio.current_time())
+        if self.nodes.are_several:
+            patience_s -= link.opened_at - began_at
         try:
             link.stream = stream
             async with stream:
-                await self._serve(link, stream)
+                await self._serve(link, stream, patience_s)
         except _LINK_ERRORS as error:
             link.break_with(error)
         finally:
             self._lost(link)
+        return link.ready
 
-    async def _serve(self, link: Link, stream: ByteStream) -> None:
+    def _not_served(self, error: BaseException | None, *, is_silent: bool) -> None:
+        """The current node has no connection for us, or the one that there was ended."""
+        nodes, now = self.nodes, anyio.current_time()
+        self._reasons[nodes.current] = error
+        if is_silent:
+            nodes.fell_silent(now)
+        else:
+            nodes.failed()
+        if isinstance(error, NotOwner):
+            self._backoff.max_s = min(self._backoff.max_s, CLUSTER_BACKOFF_MAX_S)
+            nodes.refer(error.url, now)
+        if not isinstance(error, TickwheelError) or isinstance(error, NotConnected):
+            return
+        if error.retryable:
+            self._may_change = True
+        # Who lost its right does not get it back by trying again.
+        elif self._limits is None or isinstance(error, ConnectionDenied):
+            self._refused_for_good = self._refused_for_good or error
+
+    async def _serve(self, link: Link, stream: ByteStream, patience_s: float) -> None:
         async with anyio.create_task_group() as group:
             link.scope = group.cancel_scope
-            link.scope.deadline = anyio.current_time() + HANDSHAKE_TIMEOUT_S
+            link.scope.deadline = anyio.current_time() + patience_s
 
             async def guarded(loop: Callable[[Link, ByteStream], Awaitable[None]]) -> None:
                 try:
                     await loop(link, stream)
                 except _LINK_ERRORS as error:
-                    link.break_with(explain_tls(error, self.address) or error)
+                    link.break_with(explain_tls(error, self.nodes.current) or error)
                     group.cancel_scope.cancel()  # the other loop may be waiting for something that never comes
 
             group.start_soon(guarded, self._read)
             group.start_soon(guarded, self._write)
             group.start_soon(guarded, self._renew)
-        if not link.ready:
+        if not link.ready and link.broken is None:
+            link.is_silent = True
             link.break_with(NotConnected("The broker did not answer the handshake in time."))
 
     async def _read(self, link: Link, stream: ByteStream) -> None:
@@ -418,7 +478,7 @@ class Session:
         raise NotConnected("The broker is stopping.")
 
     async def _write(self, link: Link, stream: ByteStream) -> None:
-        await stream.send(link.machine.hello(self._name, self._token()))
+        await stream.send(link.machine.hello(self._name, self._token(), self._peer))
         while True:
             frames = self._take(link)
             if frames:
@@ -469,7 +529,7 @@ class Session:
             return None
         assert self._limits is not None
         max_frame_bytes = self._limits.max_frame_bytes
-        size = len(payload) + HEADER_BYTES + (IDENTITY_BYTES if call.frame_type in IDENTIFIED else 0)
+        size = len(payload) + HEADER_BYTES + (IDENTITY_BYTES if call.has_identity else 0)
         if size > max_frame_bytes:
             self.fail(
                 call, FrameTooLarge(f"The request has {size:,} bytes; {max_frame_bytes:,} are allowed.")
@@ -483,7 +543,7 @@ class Session:
 
     def _identity(self, call: Call) -> RequestIdentity | None:
         """The identity of a request that changes something. It keeps its number when it is repeated."""
-        if call.frame_type not in IDENTIFIED:
+        if not call.has_identity:
             return None
         assert self._limits is not None
         position = self._limits.log_position
@@ -497,27 +557,25 @@ class Session:
         return self._identities.of(call.number, call.since)
 
     def _handle(self, link: Link, event: ClientEvent) -> None:
-        if isinstance(event, Delivered):
-            subscription = link.subscriptions.get(event.delivery.subscription)
-            if subscription is not None:
-                subscription.delivered(event.delivery)
-        elif isinstance(event, Revoked):
-            subscription = link.subscriptions.get(event.revoke.subscription)
-            if subscription is not None:
-                subscription.revoked(event.revoke.ids, event.revoke.epochs)
-        elif isinstance(event, LeaseTold):
-            subscription = link.subscriptions.get(event.lease.subscription)
-            if subscription is not None:
-                subscription.lease_told(event.lease.ack_wait_ms)
-        elif isinstance(event, Answered):
-            self._answered(link, event)
-        elif isinstance(event, Refused):
-            self._refused(link, event)
-        elif isinstance(event, Connected):
-            self._established(link, event.hello)
-        elif isinstance(event, GoingAway):
-            logger.info("broker %s goes away: %s", self.address, event.reason)
-            link.draining = True
+        match event:
+            case Delivered(delivery):
+                if (subscription := link.subscriptions.get(delivery.subscription)) is not None:
+                    subscription.delivered(delivery)
+            case Answered():
+                self._answered(link, event)
+            case Refused():
+                self._refused(link, event)
+            case Revoked(revoke):
+                if (subscription := link.subscriptions.get(revoke.subscription)) is not None:
+                    subscription.revoked(revoke.ids, revoke.epochs)
+            case LeaseTold(lease):
+                if (subscription := link.subscriptions.get(lease.subscription)) is not None:
+                    subscription.lease_told(lease.ack_wait_ms)
+            case Connected(hello):
+                self._established(link, hello)
+            case GoingAway(reason):
+                logger.info("broker %s goes away: %s", self.nodes.current, reason)
+                link.draining = True
 
     def _answered(self, link: Link, event: Answered) -> None:
         call = link.pending[event.correlation]
@@ -529,11 +587,13 @@ class Session:
         if not link.ready or event.correlation == 0:
             raise event.error
         call = link.pending.pop(event.correlation)
-        if isinstance(event.error, ShuttingDown):
+        if isinstance(event.error, ShuttingDown | NotOwner):
             # Nothing was accepted, so even a message without key can safely go again, to the next connection.
             link.draining = True
+            if isinstance(event.error, NotOwner):
+                link.break_with(event.error)
             call.written = False
-            self._outbox.appendleft(call)
+            link.refused[event.correlation] = call
             return
         if isinstance(event.error, UnknownTopic) and isinstance(call, SendCall):
             link.forget_topic(call.topic)
@@ -546,7 +606,8 @@ class Session:
         self.link = link
         self._limits = hello
         link.scope.deadline = math.inf
-        self._last_error = None
+        self.nodes.serves()
+        self._reasons.clear()
         for subscription in self.subscriptions:
             call = subscription.resubscribe_call()
             self.submit(call)
@@ -558,28 +619,33 @@ class Session:
         """Sorts the open requests after a connection ended: what may be repeated goes again, in its old
         order."""
         error = link.broken
-        self._last_error = error
         self.link = None
         if anyio.current_time() - link.opened_at > self._backoff.max_s:
             self._backoff.reset()
         if self._terminal is not None:
             return
-        # Who lost its right does not get it back by trying again.
-        is_final = self._limits is None or isinstance(error, ConnectionDenied)
-        if link.refused_for_good and is_final and isinstance(error, TickwheelError):
+        if not link.ready:
+            logger.debug("%s does not serve: %s", self.nodes.current, error)
+            self._not_served(error, is_silent=link.is_silent)
+        elif link.refused_for_good and isinstance(error, ConnectionDenied):
             self.close(error)
             return
-        logger.info("connection to %s lost: %s", self.address, error)
+        else:
+            logger.info("connection to %s lost: %s", self.nodes.current, error)
+            if link.is_silent or link.draining or isinstance(error, NotOwner):
+                self._not_served(error, is_silent=link.is_silent)
         for subscription in {**self.subscriptions, **dict.fromkeys(link.subscriptions.values())}:
-            subscription.connection_lost(given_back=link.draining)
+            subscription.connection_lost(given_back=link.draining and not isinstance(error, NotOwner))
         self._drained.set()
-        interrupted = (*link.pending.values(), *link.take_parked(), *self._outbox)
+        open_calls = link.pending | link.refused
+        written = [open_calls[correlation] for correlation in sorted(open_calls)]
+        interrupted = (*written, *link.take_parked(), *self._outbox)
         self._outbox.clear()
         for call in interrupted:
             if call.bound or call.abandoned:
                 self.fail(call, NotConnected("The connection broke."))
             elif call.written and not call.repeatable:
-                self.fail(call, SendUncertain())
+                self.fail(call, call.lost())
             else:
                 call.repeated = call.repeated or call.written
                 call.written = False
@@ -604,6 +670,7 @@ class Session:
     def _check_alive(self, link: Link, now: float) -> None:
         silent_s = now - link.heard_at
         if silent_s > self._keepalive_s:
+            link.is_silent = True
             link.break_with(NotConnected(f"The broker was silent for {silent_s:.0f} s."))
             link.scope.cancel()
         elif silent_s > self._keepalive_s / 2 and now - link.pinged_at > self._keepalive_s / 2:

@@ -53,10 +53,12 @@ class Sending:
 class Producing:
     """Makes the spans of one client."""
 
-    def __init__(self, address: Address, client_name: str, provider: TracerProvider | None = None) -> None:
+    def __init__(
+        self, addresses: Sequence[Address], client_name: str, provider: TracerProvider | None = None
+    ) -> None:
         """Without a provider the global one is asked, when a span is made."""
         self._provider = provider
-        self._attributes = {"messaging.client.id": client_name, **_server(address)}
+        self._attributes = {"messaging.client.id": client_name, **_server(addresses)}
 
     @contextmanager
     def sending(
@@ -115,7 +117,11 @@ def of_operation(kind: str, name: str, topic: str) -> dict[str, Any]:
     }
 
 
-def _server(address: Address) -> dict[str, Any]:
+def _server(addresses: Sequence[Address]) -> dict[str, Any]:
+    """Of several nodes none: which one serves may change at any time."""
+    if len(addresses) > 1:
+        return {}
+    address = addresses[0]
     if isinstance(address, TcpAddress):
         return {"server.address": address.host, "server.port": address.port}
     return {"server.address": address.path}

@@ -1,7 +1,7 @@
 """Making tables: several processes that start together make the same ones, and take turns.
 
-"If not exists" is not enough. PostgreSQL's own catalogue refuses the second of two who make a name at once, and MariaDB
-commits a table before its indexes are there, so that a second process would make them too.
+"If not exists" is not enough. PostgreSQL's own catalogue refuses the second of two transactions that make a name at
+once, and MariaDB commits a table before its indexes are there, so that a second process would make them too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -17,7 +17,16 @@ from sqlalchemy.engine import Connection
 from tickwheel.outbox.database import BUSY_TIMEOUT_S, Kind
 
 ONE_AT_A_TIME: Final = "pg_advisory_xact_lock(hashtext('tickwheel_notify'))"
-"""SQL of PostgreSQL: who defines tables, functions and triggers waits for others who do."""
+"""SQL of PostgreSQL: transactions that define tables, functions and triggers take turns."""
+
+
+def family(kind: sa.types.TypeEngine[Any]) -> str:
+    """What columns of a type hold: bytes, integers, text, or the type's name. SQLite shows what was declared."""
+    if isinstance(kind, sa.types._Binary):
+        return "bytes"
+    if isinstance(kind, sa.Integer):
+        return "integers"
+    return "text" if isinstance(kind, sa.String) else str(kind)
 
 
 @contextmanager

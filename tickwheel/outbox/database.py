@@ -6,20 +6,21 @@ asynchronous layer needs asyncio. Time is the database's clock, so that all proc
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
 
 from tickwheel.client import forks as _forks
+from tickwheel.client.backoff import Backoff, chance
 from tickwheel.outbox.errors import (
+    AWAY,
     BadDatabase,
     DatabaseBusy,
     DatabaseUnavailable,
@@ -54,7 +55,7 @@ T = TypeVar("T")
 Kind = Literal["sqlite", "postgresql", "mariadb"]
 
 _PACKAGES: Final = {"psycopg": "psycopg[binary]", "pymysql": "PyMySQL", "MySQLdb": "mysqlclient"}
-_KINDS: Final[dict[str, Kind]] = {
+KINDS: Final[dict[str, Kind]] = {
     "sqlite": "sqlite",
     "postgresql": "postgresql",
     "mysql": "mariadb",
@@ -85,7 +86,7 @@ class Database:
 
     def __init__(self, engine: Engine, *, owned: bool) -> None:
         self.engine = engine
-        self.kind: Kind = _KINDS[engine.dialect.name]
+        self.kind: Kind = KINDS[engine.dialect.name]
         self.returning = bool(engine.dialect.update_returning)
         self.skip_locked = self.kind != "sqlite"
         self._owned = owned
@@ -151,8 +152,8 @@ class Database:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Our own threads take turns at SQLite's one write lock: waiting for it inside of SQLite means to sleep and to
-        try again, and who has slept longest sleeps longest. A courtesy only: SQLite decides who writes."""
+        """Our own threads take turns at SQLite's one write lock: inside SQLite a waiting connection sleeps and
+        tries again, at growing intervals. This only makes the wait shorter: SQLite decides which one writes."""
         has_turn = self._writer.acquire(timeout=_TURN_S)
         try:
             yield
@@ -180,7 +181,7 @@ class Database:
             except DatabaseBusy:
                 if attempt == ATTEMPTS - 1 or time.monotonic() >= deadline_s:
                     raise
-                time.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * (0.5 + random.random()))
+                time.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * (0.5 + chance.random()))
         raise AssertionError("unreachable")
 
     async def call(
@@ -200,6 +201,30 @@ class Database:
     ) -> T:
         """``run`` in a worker thread."""
         return await self.call(self.run, work, keep=keep)
+
+    async def call_until_done(self, work: Callable[..., T], *arguments: Any) -> T:
+        """``call``, again and again while the database is away or busy."""
+        backoff = Backoff(max_s=2.0)
+        while True:
+            try:
+                return await self.call(work, *arguments)
+            except AWAY:
+                await anyio.sleep(backoff.next_s())
+
+    def own_connection(self) -> Any:
+        """A connection of the driver's, which the caller closes: no pool has it. Raises DatabaseUnavailable."""
+        driver: Any = self.engine.dialect.dbapi
+        try:
+            pooled = self.engine.raw_connection()
+        except (
+            DBAPIError,
+            PoolTimeout,
+            driver.Error,
+        ) as error:  # a pool does not translate what the driver raises
+            raise DatabaseUnavailable(f"{self.name}: {error}") from error
+        connection = pooled.driver_connection
+        pooled.detach()
+        return connection
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -227,7 +252,7 @@ class Database:
         return self.now_ns() if is_ours else now_ns(self.kind)
 
     def ask_clock(self, connection: Connection) -> int:
-        """``now_ns`` as the database says it now; it is compared with ours by the way."""
+        """``now_ns`` as the database says it now; the difference to ours is kept."""
         if self.kind != "sqlite":
             asked_ns = time.time_ns()
             theirs_ns = int(connection.execute(sa.select(now_ns(self.kind))).scalar_one())
@@ -241,6 +266,25 @@ class Database:
                 connection.execute(sa.select(sa.literal(1)))  # a first connection is slow to make
                 self.ask_clock(connection)
         return self._offset_ns
+
+
+class InDatabase:
+    """What works in a database that it was given, or that it opened itself and closes again."""
+
+    def __init__(self, where: str | URL | Engine | Database) -> None:
+        self.database = open_database(where)
+        self._owns_database = not isinstance(where, Database)
+
+    def close(self) -> None:
+        """Closes the connections, unless they are an engine's or a Database's of the caller."""
+        if self._owns_database:
+            self.database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @contextmanager
@@ -289,7 +333,7 @@ def open_database(where: str | URL | Engine | Database) -> Database:
     engine = where if isinstance(where, Engine) else _engine(where)
     if engine.dialect.is_async:
         raise _no_sync_engine(f"The driver {engine.dialect.driver} is")
-    if engine.dialect.name not in _KINDS:
+    if engine.dialect.name not in KINDS:
         raise BadDatabase(f"{engine.dialect.name} is no database that the outbox knows.")
     database = Database(engine, owned=owned)
     if database.kind == "sqlite" and database.path is None:
@@ -315,7 +359,7 @@ def _engine(where: str | URL) -> Engine:
         elif url.drivername in ("mysql", "mariadb"):
             url = url.set(drivername=f"{url.drivername}+pymysql")
         backend = url.get_backend_name()
-        if backend not in _KINDS:
+        if backend not in KINDS:
             raise BadDatabase(f"{backend} is no database that the outbox knows.")
         if url.get_dialect().is_async:
             raise _no_sync_engine(f"The driver of {url.drivername} is")
@@ -349,7 +393,7 @@ def _driver_missing(url: URL, error: ImportError) -> OutboxError:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    """Readers do not stop the writer (WAL), who is waited for; and a commit is on the disk when it returns."""
+    """Readers do not block the writer (WAL), a locked database is waited for, and a commit is on the disk."""
     for pragma in (f"busy_timeout={BUSY_TIMEOUT_S * 1000}", "journal_mode=WAL", "synchronous=FULL"):
         connection.execute(f"PRAGMA {pragma}").close()
 
@@ -359,7 +403,7 @@ def _read_committed(connection: Connection) -> Connection:
 
 
 def _begin_immediate(connection: Connection) -> None:
-    """Takes SQLite's write lock. Waits in steps of a millisecond, where SQLite's own steps grow to 100 ms: a herd of
+    """Takes SQLite's write lock. Waits in steps of a millisecond, where SQLite's own steps grow to 100 ms: many
     short transactions of other processes would keep us waiting for half a second."""
     timeout_ms = int(connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one())
     deadline_s = time.monotonic() + timeout_ms / 1000
@@ -372,7 +416,7 @@ def _begin_immediate(connection: Connection) -> None:
             except DBAPIError as error:
                 if not is_busy(error) or time.monotonic() >= deadline_s:
                     raise
-            time.sleep(_LOCK_PAUSE_S * (0.5 + random.random()))
+            time.sleep(_LOCK_PAUSE_S * (0.5 + chance.random()))
     finally:
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {timeout_ms}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Final
 
 from tickwheel.protocol.errors import TickwheelError
 
@@ -51,6 +52,10 @@ class DatabaseBusy(OutboxError):
     retryable = True
 
 
+AWAY: Final = (DatabaseUnavailable, DatabaseBusy)
+"""What can be waited out."""
+
+
 class BadTable(OutboxError):
     """A table is not what the outbox needs; nothing was changed."""
 
@@ -73,17 +78,19 @@ class NotInTransaction(OutboxError):
 
 
 class AlreadyInTransaction(OutboxError):
-    """The connection is in a transaction, which somebody else has to commit."""
+    """The connection is in a transaction, which the code that began it has to commit."""
 
     code = "already_in_transaction"
     advice = "Pass a connection on which nothing was executed; or use inbox.mark, commit, and then ack the message."
 
 
 class LeaseLost(OutboxError):
-    """A message, or a range of keys, is not held any more: somebody else took it over, or it is done."""
+    """A message, or a range of keys, is not held any more: another consumer or worker took it over, or it is done."""
 
     code = "lease_lost"
-    advice = "Roll back: whoever has it now does the work. Make the lease longer, or extend it, if this is frequent."
+    advice = (
+        "Roll back: the new holder does the work. Make the lease longer, or extend it, if this is frequent."
+    )
 
     ids: Sequence[Hashable]
     """What was lost."""

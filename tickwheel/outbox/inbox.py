@@ -1,7 +1,7 @@
 """The inbox: what a message does in the user's database counts once, however often the message is delivered.
 
 The mark that a message was processed is a row, and it is committed together with the effect. The message is acked only
-after that. Whoever gets it again finds the mark.
+after that. A later delivery finds the mark.
 
 >>> async with inbox.process(message, connection) as first:
 ...     if first:
@@ -30,8 +30,8 @@ from tickwheel.client.consumer.message import Message
 from tickwheel.client.times import duration_ms
 from tickwheel.outbox.creation import one_at_a_time
 from tickwheel.outbox.database import (
+    KINDS,
     Database,
-    Kind,
     commits_each_statement,
     is_busy,
     is_missing_table,
@@ -58,12 +58,6 @@ _PURGED_AT_ONCE: Final = 1_000
 _OLDEST_NS: Final = 200 * 365 * 86_400 * 10**9
 _DUPLICATE_MARIADB: Final = 1062
 _PAUSES_S: Final = (0.005, 0.02, 0.05, 0.1, 0.2)
-_KINDS: Final[dict[str, Kind]] = {
-    "sqlite": "sqlite",
-    "postgresql": "postgresql",
-    "mysql": "mariadb",
-    "mariadb": "mariadb",
-}
 
 
 class Inbox:
@@ -216,7 +210,7 @@ class Inbox:
         self, connection: Connection, message: Message | sync.Message, group: str | None, origin: _Origin
     ) -> tuple[sa.RootTransaction, bool]:
         """A transaction that begins with the mark, and whether that was not there. Nothing else is in it yet, so it can
-        begin again when others were in its way: of several who wait for one mark, MariaDB may let one deadlock."""
+        begin again when others were in its way: of several that wait for one mark, MariaDB may let one deadlock."""
         for pause_s in (*_PAUSES_S, None):
             transaction = connection.begin()
             try:
@@ -239,7 +233,7 @@ class Inbox:
         check_name(group, "group")
         if commits_each_statement(connection):  # the mark would stay when the effect is rolled back
             raise NotInTransaction("The connection commits each statement by itself.")
-        kind = _KINDS[connection.dialect.name]
+        kind = KINDS[connection.dialect.name]
         name = f"{origin.log_id}/{message.id}"
         if self._by == "key" and message.key is not None:
             name = f"key {message.key}"
@@ -291,8 +285,8 @@ _Run: TypeAlias = Callable[..., Any]
 
 
 def _runner(connection: Connection | AsyncConnection) -> _Run:
-    """How a function of a connection is called without stopping the event loop. A cancellation waits for its end: who
-    rolls back meanwhile would use the connection in two threads at once."""
+    """How a function of a connection is called without stopping the event loop. A cancellation waits for its end: a
+    rollback meanwhile would use the connection in two threads at once."""
     if not isinstance(connection, sa.Connection):
         return connection.run_sync
 
@@ -306,7 +300,7 @@ def _check_arguments(message: object, cls: type, connection: object) -> None:
     if not isinstance(message, cls):
         raise BadArgument(
             f"{shown(message)} is no {cls.__module__.removesuffix('._message')}.{cls.__name__}.",
-            advice="Pass the message that a subscription gave; process and mark have sisters that end in _sync.",
+            advice="Pass the message that a subscription gave; those of tickwheel.sync go to process_sync, mark_sync.",
         )
     if not isinstance(connection, sa.Connection) and not hasattr(connection, "run_sync"):
         raise BadArgument(

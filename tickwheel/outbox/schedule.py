@@ -1,7 +1,7 @@
-"""When somebody has to look at a table again: due times on a timer wheel in memory.
+"""When a table has to be looked at again: due times on a timer wheel in memory.
 
 The engine's own wheel: adding a time and finding the next one cost the same with one entry or a million, so that every
-commit may add its own. What is on it is a hint and never the truth: who wakes up asks the table.
+commit may add its own. What is on it is a hint and never the truth: a task that it wakes asks the table.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class DueTimes:
         self._last_ms = -1
 
     def add(self, due_ns: int) -> None:
-        """Puts a time on the wheel; fractions of a millisecond are rounded up, so that nobody looks too early."""
+        """Puts a time on the wheel; fractions of a millisecond are rounded up, so that no look comes too early."""
         due_ms = min(-(-due_ns // _NS_A_MS), _LATEST_MS)
         if due_ms == self._last_ms:
-            return  # a herd in one millisecond needs one entry
+            return  # many times in one millisecond need one entry
         self._last_ms = due_ms
         one = np.ones(1, np.uint32)
         self._wheel.link(np.array([due_ms], np.int64), np.ones(1, np.uint64), one, one)

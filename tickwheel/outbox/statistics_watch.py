@@ -1,7 +1,7 @@
 """Noticing commits on MariaDB and MySQL, which have nothing that can be waited for.
 
 The server counts the statements of all its clients, and tells the count without executing one (COM_STATISTICS, which
-`mysqladmin status` uses and which is not itself counted). While the count stands still, nobody has committed anything,
+`mysqladmin status` uses and which is not itself counted). While the count stands still, nothing was committed,
 and the table need not be asked. On a server that is never still, it is asked as often as this watch looks.
 """
 
@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tickwheel.client.backoff import Backoff
 from tickwheel.outbox.errors import DatabaseUnavailable
@@ -103,7 +101,7 @@ class StatisticsWatch:
                 except DatabaseUnavailable:
                     await anyio.sleep(backoff.next_s())
         finally:
-            # Somebody who looks may be reading the count in a thread, which no cancellation ends.
+            # A `look` may be reading the count in a thread, which a cancellation does not end.
             with anyio.CancelScope(shield=True):
                 async with self._lock:
                     self._close()
@@ -111,7 +109,7 @@ class StatisticsWatch:
     @asynccontextmanager
     async def look(self) -> AsyncIterator[Look]:
         """See ``tickwheel.outbox.watch.Watch``. The count is read before and after: what our own statements add is
-        known from looks in which nobody else did anything, so that it can be told from what others do."""
+        known from looks during which no other client executed anything, so that it can be told from the others'."""
         look = Look()
         async with self._counted() as counts:
             yield look
@@ -126,7 +124,7 @@ class StatisticsWatch:
 
     @asynccontextmanager
     async def aside(self, what: str) -> AsyncIterator[None]:
-        """See ``tickwheel.outbox.watch.Watch``. If nobody did anything before or beside, nothing new can be there."""
+        """See ``tickwheel.outbox.watch.Watch``. Without statements of other clients, nothing new can be there."""
         async with self._counted() as counts:
             yield
         before, after = counts
@@ -157,7 +155,7 @@ class StatisticsWatch:
 
         try:
             if self._connection is None:
-                self._connection = self._connect()
+                self._connection = self._database.own_connection()
             self._connection._execute_command(COMMAND.COM_STATISTICS, b"")
             found = _QUESTIONS.search(self._connection._read_packet().get_all_data())
         except (MySQLError, OSError) as error:
@@ -166,21 +164,6 @@ class StatisticsWatch:
         assert found is not None
         return int(found[1])
 
-    def _connect(self) -> Any:
-        from pymysql import MySQLError
-
-        try:
-            pooled = self._database.engine.raw_connection()
-        except (
-            DBAPIError,
-            MySQLError,
-            PoolTimeout,
-        ) as error:  # a pool does not translate what the driver raises
-            raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
-        connection = pooled.driver_connection
-        pooled.detach()
-        return connection
-
     def _close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -188,5 +171,5 @@ class StatisticsWatch:
 
 
 def _lower(known: int | None, cost: int) -> int:
-    """Others may have a part in a cost, so it counts when it was seen twice, and the lowest is ours alone."""
+    """Statements of other clients may be part of a cost: the lowest one is that of ours alone."""
     return cost if known is None else min(known, cost)

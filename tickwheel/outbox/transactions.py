@@ -73,7 +73,7 @@ def joined(where: AnyTransaction, database: Database) -> Iterator[Connection]:
 def _connection_of(where: object) -> Connection:
     if isinstance(where, Connection):
         return where
-    orm = sys.modules.get("sqlalchemy.orm")  # who has a Session has imported it
+    orm = sys.modules.get("sqlalchemy.orm")  # a Session exists only after its import
     if orm is not None and isinstance(where, orm.scoped_session):
         where = where()
     if orm is not None and isinstance(where, orm.Session):

@@ -11,14 +11,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 import anyio
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.engine import Connection
 
 from tickwheel.client.backoff import Backoff
 from tickwheel.outbox.creation import ONE_AT_A_TIME
@@ -40,24 +39,15 @@ class Watch(Protocol):
     async def run(self, ring: Ring) -> None:
         """Rings until it is cancelled; also after a connection was lost and made again."""
 
-    def look(self) -> AbstractAsyncContextManager[Look]:
-        """To be entered around statements that look for messages, so that they are not taken for a change."""
-
-    def aside(self, what: str) -> AbstractAsyncContextManager[None]:
-        """The same for other statements of ours that bring no message. ``what``: those of one name are alike."""
-
-
-class _QuietWatch:
-    """Where reading rings nothing."""
-
     @asynccontextmanager
     async def look(self) -> AsyncIterator[Look]:
-        """See Watch."""
+        """To be entered around statements that look for messages, so that they are not taken for a change. There is
+        nothing to do where reading rings nothing."""
         yield Look()
 
     @asynccontextmanager
     async def aside(self, what: str) -> AsyncIterator[None]:
-        """See Watch."""
+        """The same for other statements of ours that bring no message. ``what``: those of one name are alike."""
         yield
 
 
@@ -74,7 +64,7 @@ def watch_table(database: Database, table: str) -> Watch:
     return StatisticsWatch(database)
 
 
-class PollWatch(_QuietWatch):
+class PollWatch(Watch):
     """For drivers that cannot wait for anything: rings a few times a second."""
 
     async def run(self, ring: Ring) -> None:
@@ -117,13 +107,13 @@ end $$
 """
 
 QUIET: Final = "set_config('tickwheel.quiet', 'on', true)"
-"""SQL of PostgreSQL: changes of this transaction notify nobody."""
+"""SQL of PostgreSQL: changes of this transaction send no notification."""
 
 
 def notify_statements(table: sa.Table, due_column: str | None = None, *, updates: bool = True) -> list[str]:
     """What makes PostgreSQL notify ``channel_of(table.name)`` when rows were inserted (or updated).
 
-    ``due_column``: epoch nanoseconds; the earliest is the notification's text, and rows without one notify nobody.
+    ``due_column``: epoch nanoseconds; the earliest is the notification's text, and rows without one send none.
     """
     quoted = ".".join(_quoted(one) for one in (table.schema, table.name) if one is not None)
     arguments = ", ".join(_literal(one) for one in (channel_of(table.name), due_column) if one is not None)
@@ -137,6 +127,34 @@ def notify_statements(table: sa.Table, due_column: str | None = None, *, updates
     return statements
 
 
+def add_triggers(
+    connection: Connection, table: sa.Table, due_column: str | None = None, *, updates: bool = True
+) -> None:
+    """Executes ``notify_statements``."""
+    for statement in notify_statements(table, due_column, updates=updates):
+        connection.exec_driver_sql(statement.replace("%", "%%"))  # it is no format of the driver's
+
+
+class Bell:
+    """Wakes a task when a commit is noticed; what rings while it works wakes it at once."""
+
+    def __init__(self) -> None:
+        self._rung = anyio.Event()
+
+    def ring(self, _due_ns: int | None = None) -> None:
+        """See ``Ring``. When messages are due does not matter to these tasks."""
+        self._rung.set()
+
+    def clear(self) -> None:
+        """Forgets what has rung."""
+        self._rung = anyio.Event()
+
+    async def wait(self, longest_s: float) -> None:
+        """Until it rings."""
+        with anyio.move_on_after(longest_s):
+            await self._rung.wait()
+
+
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
@@ -145,7 +163,7 @@ def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-class NotifyWatch(_QuietWatch):
+class NotifyWatch(Watch):
     """Listens to a channel on a connection of its own, which is renewed when it breaks."""
 
     def __init__(self, database: Database, channel: str) -> None:
@@ -163,7 +181,7 @@ class NotifyWatch(_QuietWatch):
                 continue
             try:
                 backoff.reset()
-                ring(None)  # what was committed before anybody listened
+                ring(None)  # for what was committed before this listened
                 await self._pass_on(connection, ring)
             finally:
                 with anyio.CancelScope(shield=True):
@@ -172,16 +190,12 @@ class NotifyWatch(_QuietWatch):
     def _listen(self) -> Any:
         from psycopg import Error
 
-        connection: Any = None
+        connection = self._database.own_connection()
         try:
-            pooled = self._database.engine.raw_connection()
-            connection = pooled.driver_connection
-            pooled.detach()
             connection.autocommit = True
             connection.execute(f"listen {_quoted(self._channel)}")
-        except (Error, DBAPIError, PoolTimeout) as error:
-            if connection is not None:  # the pool did not know yet that the server had ended it
-                connection.close()
+        except Error as error:  # the pool did not know yet that the server had ended it
+            connection.close()
             raise DatabaseUnavailable(f"{self._database.name}: {error}") from error
         return connection
 
@@ -193,7 +207,7 @@ class NotifyWatch(_QuietWatch):
             try:
                 await anyio.wait_readable(connection.fileno())
                 for one in connection.notifies(timeout=0):
-                    # Whoever may connect may notify: what is no time of ours still is a reason to look.
+                    # Any client may notify: a text that is no time is still a reason to look.
                     ring(int(one.payload) if one.payload.isdecimal() else None)
             except (OperationalError, OSError):
                 return
@@ -202,7 +216,7 @@ class NotifyWatch(_QuietWatch):
 # -- SQLite --
 
 
-class FileWatch(_QuietWatch):
+class FileWatch(Watch):
     """Looks at the files of an SQLite database: every commit writes to one of them."""
 
     def __init__(self, path: Path) -> None:

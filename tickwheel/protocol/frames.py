@@ -30,7 +30,7 @@ _CHECKED_HEADER: Final = struct.Struct("<BBHI")
 
 
 class FrameType(IntEnum):
-    """The types of version 1; an answer's name is that of its request and ``_OK``."""
+    """The types of version 1. An answer has the name of its request and ``_OK``; PING alone is answered by PONG."""
 
     HELLO = 1
     HELLO_OK = 2
@@ -119,50 +119,39 @@ class FrameType(IntEnum):
     SEEK_GROUP_OK = 107
     GET_MESSAGES = 108
     GET_MESSAGES_OK = 109
+    FETCH = 110
+    FETCH_OK = 111
+    END_FETCH = 112
+    END_FETCH_OK = 113
+    HISTORY = 114
+    HISTORY_OK = 115
+    EVENTS = 116
+    EVENTS_OK = 117
+    FIGURES = 120
+    FIGURES_OK = 121
+    CLIENTS = 122
+    CLIENTS_OK = 123
+    DISCONNECT = 124
+    DISCONNECT_OK = 125
+    AUDIT = 126
+    AUDIT_OK = 127
+    ENDPOINTS = 140
+    ENDPOINTS_OK = 141
+    SET_ENDPOINT = 142
+    SET_ENDPOINT_OK = 143
+    DELETE_ENDPOINT = 144
+    DELETE_ENDPOINT_OK = 145
+    ENABLE_ENDPOINT = 146
+    ENABLE_ENDPOINT_OK = 147
+    TEST_ENDPOINT = 148
+    TEST_ENDPOINT_OK = 149
+    ATTEMPTS = 150
+    ATTEMPTS_OK = 151
 
 
 ANSWER_OF: Final[dict[FrameType, FrameType]] = {
-    FrameType.HELLO: FrameType.HELLO_OK,
     FrameType.PING: FrameType.PONG,
-    FrameType.OPEN_TOPIC: FrameType.OPEN_TOPIC_OK,
-    FrameType.SEND: FrameType.SEND_OK,
-    FrameType.SUBSCRIBE: FrameType.SUBSCRIBE_OK,
-    FrameType.ACK: FrameType.ACK_OK,
-    FrameType.UNSUBSCRIBE: FrameType.UNSUBSCRIBE_OK,
-    FrameType.CANCEL: FrameType.CANCEL_OK,
-    FrameType.RESCHEDULE: FrameType.RESCHEDULE_OK,
-    FrameType.STATS: FrameType.STATS_OK,
-    FrameType.TOPICS: FrameType.TOPICS_OK,
-    FrameType.WHEEL: FrameType.WHEEL_OK,
-    FrameType.SCHEDULES: FrameType.SCHEDULES_OK,
-    FrameType.SET_SCHEDULE: FrameType.SET_SCHEDULE_OK,
-    FrameType.DELETE_SCHEDULE: FrameType.DELETE_SCHEDULE_OK,
-    FrameType.TRIGGER_SCHEDULE: FrameType.TRIGGER_SCHEDULE_OK,
-    FrameType.QUERY: FrameType.QUERY_OK,
-    FrameType.NACK: FrameType.NACK_OK,
-    FrameType.REDELIVER: FrameType.REDELIVER_OK,
-    FrameType.TRANSACTION: FrameType.TRANSACTION_OK,
-    FrameType.CHANGE: FrameType.CHANGE_OK,
-    FrameType.SET_TOPIC: FrameType.SET_TOPIC_OK,
-    FrameType.GET_TOPIC: FrameType.GET_TOPIC_OK,
-    FrameType.DELETE_TOPIC: FrameType.DELETE_TOPIC_OK,
-    FrameType.PURGE: FrameType.PURGE_OK,
-    FrameType.REPLAY_DEAD: FrameType.REPLAY_DEAD_OK,
-    FrameType.DECIDE: FrameType.DECIDE_OK,
-    FrameType.PREPARE: FrameType.PREPARE_OK,
-    FrameType.DROP: FrameType.DROP_OK,
-    FrameType.EXTEND: FrameType.EXTEND_OK,
-    FrameType.RETURN: FrameType.RETURN_OK,
-    FrameType.CREDIT: FrameType.CREDIT_OK,
-    FrameType.PLAN_JOB: FrameType.PLAN_JOB_OK,
-    FrameType.RESERVE_IDS: FrameType.RESERVE_IDS_OK,
-    FrameType.ADOPT_JOB: FrameType.ADOPT_JOB_OK,
-    FrameType.BROWSE: FrameType.BROWSE_OK,
-    FrameType.GROUPS: FrameType.GROUPS_OK,
-    FrameType.CREATE_GROUP: FrameType.CREATE_GROUP_OK,
-    FrameType.DELETE_GROUP: FrameType.DELETE_GROUP_OK,
-    FrameType.SEEK_GROUP: FrameType.SEEK_GROUP_OK,
-    FrameType.GET_MESSAGES: FrameType.GET_MESSAGES_OK,
+    **{FrameType[one.name.removesuffix("_OK")]: one for one in FrameType if one.name.endswith("_OK")},
 }
 """The type that answers each request (or ERROR does)."""
 

@@ -25,6 +25,7 @@ IDENTIFIED: Final[frozenset[FrameType]] = frozenset(
         FrameType.REDELIVER,
         FrameType.CHANGE,
         FrameType.NACK,
+        FrameType.RETURN,
         FrameType.TRANSACTION,
         FrameType.PREPARE,
         FrameType.DECIDE,
@@ -34,6 +35,10 @@ IDENTIFIED: Final[frozenset[FrameType]] = frozenset(
         FrameType.SET_SCHEDULE,
         FrameType.DELETE_SCHEDULE,
         FrameType.TRIGGER_SCHEDULE,
+        FrameType.SET_ENDPOINT,
+        FrameType.DELETE_ENDPOINT,
+        FrameType.ENABLE_ENDPOINT,
+        FrameType.TEST_ENDPOINT,
         FrameType.PURGE,
         FrameType.DROP,
         FrameType.RESERVE_IDS,
@@ -46,8 +51,8 @@ IDENTIFIED: Final[frozenset[FrameType]] = frozenset(
 
 - SEND is known again by its keys, and ends in SendUncertain without; ACK by the epochs: the client takes
   ``already_acked`` for an ack that counted;
-- OPEN_TOPIC and SUBSCRIBE open what is there already; SUBSCRIBE, UNSUBSCRIBE, CREDIT and RETURN end with their
-  connection;
+- OPEN_TOPIC and SUBSCRIBE open what is there already; SUBSCRIBE, UNSUBSCRIBE, CREDIT and RETURN of a subscription,
+  which has no identity either, end with their connection;
 - EXTEND moves the end of leases that it moved before, and is fenced by epochs, too;
 - PLAN_JOB and ADOPT_JOB name their job, which is taken in once;
 - the rest only look.

@@ -34,11 +34,24 @@ MAX_IDS_A_REQUEST: Final = 100_000
 MAX_HORIZONS: Final = 64
 """The most horizons in one WHEEL."""
 
+MAX_FETCH_BYTES: Final = 1024 * 1024
+"""An answer to FETCH is filled up to about this size; one message alone may be larger."""
+
+MAX_FETCH_WAIT_MS: Final = 600_000
+"""The longest time that one FETCH waits for messages."""
+
+MAX_TOKEN_CHARS: Final = 256
 MAX_SQL_CHARACTERS: Final = 100_000
 MAX_QUERY_ROWS: Final = 1_000_000
 MAX_QUERY_PARAMETERS: Final = 1_000
 DEFAULT_QUERY_ROWS: Final = 10_000
 MAX_QUERY_TIMEOUT_MS: Final = 3_600_000
+
+MAX_HISTORY_EVENTS: Final = 10_000
+"""The most events that one HISTORY, or one EVENTS, tells."""
+
+MAX_ATTEMPTS: Final = 1_000
+"""The most attempts that one ATTEMPTS tells."""
 
 MAX_HANDSHAKE_BYTES: Final = 65_536
 """No frame before the end of the handshake is larger than this, so that a stranger cannot make us buffer
@@ -49,6 +62,7 @@ NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 DEAD_SUFFIX: Final = ".dead"
 PREPARED_SUFFIX: Final = ".prepared"
+TESTS_SUFFIX: Final = ".push-tests"
 MAX_TOPIC_NAME_CHARS: Final = 128 - len(DEAD_SUFFIX)
 """A new topic's name leaves room for that of its dead letters' topic, unless it is one."""
 

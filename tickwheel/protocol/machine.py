@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -63,18 +63,20 @@ from tickwheel.protocol.messages import (
     AckColumns,
     AckOk,
     Delivery,
+    FetchOk,
     SendColumns,
     SendOk,
     decode_ack,
     decode_ack_ok,
     decode_deliver,
+    decode_fetch_ok,
     decode_send,
     decode_send_ok,
 )
 
 # What the client hears ----------------------------------------------------------------------------
 
-AnswerBody: TypeAlias = Answer | SendOk | AckOk | bytes
+AnswerBody: TypeAlias = Answer | SendOk | AckOk | FetchOk | bytes
 """The body of an answer. That of STATS, TOPICS and WHEEL stays bytes: only who asked knows its Struct."""
 
 
@@ -131,6 +133,8 @@ class LeaseTold:
 
 ClientEvent: TypeAlias = Connected | Answered | Refused | Delivered | GoingAway | Revoked | LeaseTold
 
+Event = TypeVar("Event")
+
 
 def _msgpack(cls: type[Answer]) -> Callable[[bytes], AnswerBody]:
     decoder = msgspec.msgpack.Decoder(cls)
@@ -148,21 +152,12 @@ def _pong(payload: bytes) -> Pong:
 
 
 _DECODE_ANSWER: Final[dict[FrameType, Callable[[bytes], AnswerBody]]] = {
+    **dict.fromkeys(ANSWER_OF.values(), _raw),
+    **{frame_type: _msgpack(cls) for frame_type, cls in ANSWER_CLASSES.items()},
     FrameType.PONG: _pong,
     FrameType.SEND_OK: decode_send_ok,
     FrameType.ACK_OK: decode_ack_ok,
-    FrameType.STATS_OK: _raw,
-    FrameType.TOPICS_OK: _raw,
-    FrameType.WHEEL_OK: _raw,
-    FrameType.SET_TOPIC_OK: _raw,
-    FrameType.GET_TOPIC_OK: _raw,
-    FrameType.BROWSE_OK: _raw,
-    FrameType.GROUPS_OK: _raw,
-    FrameType.GET_MESSAGES_OK: _raw,
-    FrameType.QUERY_OK: _raw,
-    FrameType.SCHEDULES_OK: _raw,
-    FrameType.SET_SCHEDULE_OK: _raw,
-    **{frame_type: _msgpack(cls) for frame_type, cls in ANSWER_CLASSES.items()},
+    FrameType.FETCH_OK: decode_fetch_ok,
 }
 _HELLO_OK: Final = msgspec.msgpack.Decoder(HelloOk)
 _REVOKE: Final = msgspec.msgpack.Decoder(Revoke)
@@ -170,21 +165,36 @@ _LEASE: Final = msgspec.msgpack.Decoder(LeaseTime)
 _GOAWAY: Final = msgspec.msgpack.Decoder(GoAway)
 
 
-class _Machine:
+class _Machine(Generic[Event]):
     """What both ends share: the buffer, and the refusal to go on after an error."""
 
     def __init__(self, max_frame_bytes: int, known_flags: int = 0) -> None:
         self._reader = FrameReader(max_frame_bytes, known_flags)
         self._error: RemoteProtocolError | None = None
 
-    def _frames(self) -> Iterator[Frame]:
+    def receive_data(self, data: Buffer) -> Iterator[Event]:
+        """Feeds received bytes.
+
+        The iterator must be used up; it raises RemoteProtocolError where the stream breaks.
+        """
+        self._reader.feed(data)
+        return self._events()
+
+    def _events(self) -> Iterator[Event]:
         if self._error is not None:
             raise self._error
-        while (frame := self._reader.next_frame()) is not None:
-            yield frame
+        try:
+            while (frame := self._reader.next_frame()) is not None:
+                yield self._event(frame)
+        except RemoteProtocolError as error:
+            self._error = error
+            raise
+
+    def _event(self, frame: Frame) -> Event:
+        raise NotImplementedError
 
 
-class ClientMachine(_Machine):
+class ClientMachine(_Machine[ClientEvent]):
     """The client's end of one connection."""
 
     def __init__(self) -> None:
@@ -198,9 +208,9 @@ class ClientMachine(_Machine):
         """Requests that were made and not answered."""
         return len(self._expected)
 
-    def hello(self, client: str, token: str = "") -> bytes:
-        """The first bytes to send. ``client`` is a name for the broker's log."""
-        return self.request(FrameType.HELLO, encode_body(hello(client, token)))[1]
+    def hello(self, client: str, token: str = "", peer: str = "") -> bytes:
+        """The first bytes to send. ``client`` is a name for the broker's log; ``peer``: for whom a proxy speaks."""
+        return self.request(FrameType.HELLO, encode_body(hello(client, token, peer)))[1]
 
     def request(
         self, frame_type: FrameType, payload: Buffer, identity: RequestIdentity | None = None
@@ -220,22 +230,6 @@ class ClientMachine(_Machine):
             if correlation not in self._expected:
                 self._last_correlation = correlation
                 return correlation
-
-    def receive_data(self, data: Buffer) -> Iterator[ClientEvent]:
-        """Feeds received bytes.
-
-        The iterator must be used up; it raises RemoteProtocolError where the stream breaks.
-        """
-        self._reader.feed(data)
-        return self._events()
-
-    def _events(self) -> Iterator[ClientEvent]:
-        try:
-            for frame in self._frames():
-                yield self._event(frame)
-        except RemoteProtocolError as error:
-            self._error = error
-            raise
 
     def _event(self, frame: Frame) -> ClientEvent:
         if not self._connected:
@@ -328,7 +322,7 @@ class NotUnderstood:
 ServerEvent: TypeAlias = Requested | SendRequested | AckRequested | NotUnderstood
 
 
-class ServerMachine(_Machine):
+class ServerMachine(_Machine[ServerEvent]):
     """The server's end of one connection.
 
     A server that cuts frames itself (in C, say) uses ``frame_received`` alone; the handshake is then still
@@ -340,21 +334,8 @@ class ServerMachine(_Machine):
         self._max_frame_bytes = max_frame_bytes
         self._greeted = False
 
-    def receive_data(self, data: Buffer) -> Iterator[ServerEvent]:
-        """Feeds received bytes.
-
-        The iterator must be used up; it raises RemoteProtocolError where the stream breaks.
-        """
-        self._reader.feed(data)
-        return self._events()
-
-    def _events(self) -> Iterator[ServerEvent]:
-        try:
-            for frame in self._frames():
-                yield self.frame_received(frame.type, frame.correlation, frame.payload, frame.flags)
-        except RemoteProtocolError as error:
-            self._error = error
-            raise
+    def _event(self, frame: Frame) -> ServerEvent:
+        return self.frame_received(frame.type, frame.correlation, frame.payload, frame.flags)
 
     def frame_received(
         self, frame_type: int, correlation: int, payload: Buffer, flags: int = 0

@@ -240,10 +240,6 @@ class AckOk:
     exceptions: tuple[ItemException, ...] = ()
 
 
-def _pack_exceptions(exceptions: Iterable[ItemException]) -> list[bytes]:
-    return [_EXCEPTION.pack(*exception) for exception in exceptions]
-
-
 def _unpack_exceptions(payload: bytes, count: int, offset: int) -> tuple[ItemException, ...]:
     if len(payload) != offset + count * _EXCEPTION.size:
         raise BadFrame("The length of an answer does not fit the number of its exceptions.")
@@ -253,24 +249,12 @@ def _unpack_exceptions(payload: bytes, count: int, offset: int) -> tuple[ItemExc
     return exceptions
 
 
-def encode_send_ok(answer: SendOk) -> bytes:
-    """The payload of SEND_OK."""
-    head = _SEND_OK_HEAD.pack(answer.first_id, answer.stored, len(answer.exceptions))
-    return b"".join((head, *_pack_exceptions(answer.exceptions)))
-
-
 def decode_send_ok(payload: bytes) -> SendOk:
     """Reads SEND_OK. Raises BadFrame."""
     if len(payload) < _SEND_OK_HEAD.size:
         raise BadFrame("A SEND_OK is shorter than its head.")
     first_id, stored, count = _SEND_OK_HEAD.unpack_from(payload)
     return SendOk(first_id, stored, _unpack_exceptions(payload, count, _SEND_OK_HEAD.size))
-
-
-def encode_ack_ok(answer: AckOk) -> bytes:
-    """The payload of ACK_OK."""
-    head = _ACK_OK_HEAD.pack(answer.acked, len(answer.exceptions))
-    return b"".join((head, *_pack_exceptions(answer.exceptions)))
 
 
 def decode_ack_ok(payload: bytes) -> AckOk:
@@ -286,7 +270,7 @@ def decode_ack_ok(payload: bytes) -> AckOk:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A batch that was delivered. Columns that nobody asks for are never unpacked.
+    """A batch that was delivered. A column is unpacked when it is asked for.
 
     ``payload`` is the whole DELIVER payload; the four columns of sizes (bytes) are unpacked, because
     checking the frame needs them.
@@ -362,40 +346,40 @@ def decode_deliver(payload: bytes) -> Delivery:
     return Delivery(subscription, count, payload, body_bytes, key_bytes, headers_bytes, order_bytes)
 
 
-class DeliverItem(NamedTuple):
-    """One message of a DELIVER that is to be encoded."""
-
-    id: int
-    deliver_at_ms: int
-    created_ms: int
-    epoch: int
-    priority: int
-    key: bytes
-    headers: bytes
-    body: bytes
-    order_key: bytes = b""
+# FETCH_OK -----------------------------------------------------------------------------------------
 
 
-def encode_deliver(subscription: int, items: Sequence[DeliverItem]) -> bytes:
-    """The payload of DELIVER."""
-    ids, deliver_at_ms, created_ms, epochs, priorities, keys, headers, bodies, orders = zip(
-        *items, strict=True
-    )
-    parts = [
-        _TWO_U32.pack(subscription, len(items)),
-        pack_column("Q", ids),
-        pack_column("q", deliver_at_ms),
-        pack_column("q", created_ms),
-        pack_column("I", epochs),
-        pack_column("I", map(len, bodies)),
-        pack_column("H", map(len, keys)),
-        pack_column("H", map(len, headers)),
-        pack_column("H", map(len, orders)),
-        bytes(priorities),
-    ]
-    for item in items:
-        parts += (item.key, item.headers, item.order_key, item.body)
-    return b"".join(parts)
+@dataclass(frozen=True, slots=True)
+class FetchOk:
+    """The answer to FETCH: perhaps no messages. In the delivery's head stands the group in place of a subscription."""
+
+    delivery: Delivery
+    attempts: tuple[int, ...]
+    """Which attempt of its message each delivery is, up to 65,535."""
+
+    @property
+    def group_id(self) -> int:
+        """What acks of it name."""
+        return self.delivery.subscription
+
+
+def decode_fetch_ok(payload: bytes) -> FetchOk:
+    """Reads FETCH_OK. Raises BadFrame."""
+    if len(payload) == _TWO_U32.size and not payload[4:].strip(b"\0"):
+        (group_id, _) = _TWO_U32.unpack(payload)
+        return FetchOk(Delivery(group_id, 0, payload, (), (), (), ()), ())
+    if len(payload) < _TWO_U32.size:
+        raise BadFrame("A FETCH_OK is shorter than its head.")
+    attempts_at = len(payload) - 2 * _TWO_U32.unpack_from(payload)[1]
+    if attempts_at < _TWO_U32.size:
+        raise BadFrame("The columns of a FETCH_OK do not fit its length.")
+    delivery = decode_deliver(payload[:attempts_at])
+    return FetchOk(delivery, _unpack_column("H", delivery.count, payload, attempts_at))
+
+
+def encode_no_messages(group_id: int) -> bytes:
+    """The payload of a FETCH_OK without messages."""
+    return _TWO_U32.pack(group_id, 0)
 
 
 # ACK ----------------------------------------------------------------------------------------------

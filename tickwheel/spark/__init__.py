@@ -85,21 +85,24 @@ def make_report(
     spark: SparkSession,
     directories: Sequence[str | Path] | str | Path,
     out: str | Path,
+    *,
+    progress: Callable[[str], None] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Reports on the deliveries of data directories: writes ``index.html``, ``summary.json`` and
     ``tables/*.parquet`` to ``out``, which is new, empty or an earlier report, and returns the summary. Options:
-    ``since`` and ``until`` (aware datetimes), ``by``, ``tenant``, ``top``, ``committed``;
-    docs/how-to/spark-report.md explains them.
+    ``since`` and ``until`` (aware datetimes), ``by``, ``tenant``, ``top``, ``committed``, ``target_p99`` (a timedelta),
+    ``compare`` (an earlier report); docs/how-to/spark-report.md explains them. ``progress``: called with a line about
+    each step.
 
-    Raises ``SourceError``, and what ``tickwheel.spark.report.options`` defines: ``ReportError``, ``OutputRefused``,
-    ``PlottingMissing``."""
+    Raises ``SourceError``, and what ``tickwheel.spark.report.errors`` defines: ``ReportError``, ``OutputRefused``,
+    ``EarlierRefused``, ``PlottingMissing``."""
     from pathlib import Path
 
     from tickwheel.spark.report import make
     from tickwheel.spark.report.options import report_options
 
-    return make.make_report(spark, report_options(directories, **options), Path(out))
+    return make.make_report(spark, report_options(directories, **options), Path(out), progress)
 
 
 def session(**options: Any) -> SparkSession:

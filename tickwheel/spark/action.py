@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 if TYPE_CHECKING:
@@ -20,11 +21,13 @@ class Attempt:
     number: int
 
 
-Work: TypeAlias = Callable[[Iterable[Any], Attempt], Iterator[bytes]]
+S = TypeVar("S", bound=msgspec.Struct)
 
 
-def run_action(frame: DataFrame, work: Work) -> list[bytes]:
-    """What ``work`` yields for the batches of each partition, in no order, and only of the attempts that won: a task
+def run_action(
+    frame: DataFrame, work: Callable[[Iterable[Any], Attempt], Iterable[S]], answer: type[S]
+) -> list[S]:
+    """What ``work`` gives for the batches of each partition, in no order, and only of the attempts that won: a task
     that fails is run again. It is one action: another one would do everything twice. Raises ``PySparkException``."""
 
     def task(batches: Iterable[Any]) -> Iterator[Any]:
@@ -32,7 +35,9 @@ def run_action(frame: DataFrame, work: Work) -> list[bytes]:
 
         context = TaskContext.get()
         assert context is not None, "only a task of Spark runs this"
-        for answer in work(batches, Attempt(context.partitionId(), context.taskAttemptId())):
-            yield pa.RecordBatch.from_arrays([pa.array([answer], pa.binary())], names=["answer"])
+        for one in work(batches, Attempt(context.partitionId(), context.taskAttemptId())):
+            packed = pa.array([msgspec.msgpack.encode(one)], pa.binary())
+            yield pa.RecordBatch.from_arrays([packed], names=["answer"])
 
-    return [bytes(row.answer) for row in frame.mapInArrow(task, "answer binary").collect()]
+    rows = frame.mapInArrow(task, "answer binary").collect()
+    return [msgspec.msgpack.decode(bytes(row.answer), type=answer) for row in rows]

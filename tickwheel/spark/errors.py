@@ -66,14 +66,14 @@ class ScheduleFailed(SparkError):
     """A job of bulk scheduling failed; nothing of it was scheduled."""
 
     code = "schedule_failed"
-    advice = "Mend what the message names, and run the job again."
+    advice = "Correct what the message names, and run the job again."
 
 
 class SparkFailed(SparkError):
     """Something outside of our own code went wrong in Spark."""
 
     code = "spark_failed"
-    advice = "Mend what the message names, and run it again: what was done is not done twice."
+    advice = "Correct what the message names, and run it again: what was done is not done twice."
 
 
 class StagingError(SparkError):
@@ -97,7 +97,7 @@ class RowsRefused(SparkError):
     """More rows of a job cannot be scheduled than may fail; nothing of it was scheduled."""
 
     code = "too_many_rejects"
-    advice = "Mend or leave out those rows, or allow more of them with max_rejects (--max-rejects)."
+    advice = "Correct or leave out those rows, or allow more of them with max_rejects (--max-rejects)."
 
     result: ScheduleResult
     """The counts, and some of the rows."""

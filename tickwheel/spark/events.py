@@ -7,6 +7,7 @@ number, not by where its directory lies, so a directory may be moved between two
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -70,15 +71,16 @@ def starting_offset(options: ReadOptions, found: list[Offline]) -> Offset:
     offset = {}
     for directory, one in zip(options.directories, found, strict=True):
         position = starting.get(directory, starting.get("", one.first_position))
-        offset[log_key(one)] = _position(one, position, fail_on_data_loss=options.fail_on_data_loss)
+        offset[log_key(one)] = _position(one, position, options)
     return offset
 
 
-def _position(one: Offline, position: int, *, fail_on_data_loss: bool) -> int:
+def _position(one: Offline, position: int, options: ReadOptions) -> int:
+    """A position of a log that can still be read. Raises ``PositionLost``."""
     try:
         one.check_position(position)
     except PositionGone as error:
-        if fail_on_data_loss or position > one.first_position:
+        if options.fail_on_data_loss or position > one.first_position:
             raise PositionLost(f"{str(error).capitalize()}.") from None
         return one.first_position
     return position
@@ -95,9 +97,7 @@ def current_offset(
     offset, left = {}, limit_rows
     for one in found:
         key = log_key(one)
-        first = _position(
-            one, start.get(key, one.first_position), fail_on_data_loss=options.fail_on_data_loss
-        )
+        first = _position(one, start.get(key, one.first_position), options)
         end = one.end_position if target is None else max(first, target.get(key, first))
         if left is None:
             offset[key] = end
@@ -119,19 +119,12 @@ def _check_logs(options: ReadOptions, found: list[Offline], start: Offset) -> No
 
 def _limited(one: Offline, first: int, end: int, wanted: frozenset[int], limit_rows: int) -> tuple[int, int]:
     """A position behind at most ``limit_rows`` events, and how many these are, if that is all; else the limit."""
-    log = _log_of(one)
-    try:
+    description = one.description
+    with closing(LogView(Path(description.directory, "commitlog"), description.segment_bytes)) as log:
         stop = position_after_rows(log, first, end, wanted, limit_rows)
         if stop < end:
             return stop, limit_rows
         return end, sum(len(part) for part in read_events(log, first, end, wanted))
-    finally:
-        log.close()
-
-
-def _log_of(one: Offline) -> LogView:
-    description = one.description
-    return LogView(Path(description.directory, "commitlog"), description.segment_bytes)
 
 
 def split_events(found: list[Offline], start: Offset, end: Offset, options: ReadOptions) -> list[EventsPart]:
@@ -140,10 +133,8 @@ def split_events(found: list[Offline], start: Offset, end: Offset, options: Read
     _check_logs(options, found, start)
     for number, one in enumerate(found):
         key = log_key(one)
-        first = _position(
-            one, start.get(key, one.first_position), fail_on_data_loss=options.fail_on_data_loss
-        )
-        last = _position(one, end.get(key, first), fail_on_data_loss=options.fail_on_data_loss)
+        first = _position(one, start.get(key, one.first_position), options)
+        last = _position(one, end.get(key, first), options)
         parts += [EventsPart(number, *piece) for piece in one.parts(first, max(first, last))]
     return parts
 
@@ -165,13 +156,10 @@ def read_event_batches(
     wanted: frozenset[int],
 ) -> Iterator[Any]:
     """Record batches of the ``columns``, in their order. Raises ``DamagedLog`` when the part cannot be read whole."""
-    snapshot = Snapshot(offline.description)
-    try:
+    with closing(Snapshot(offline.description)) as snapshot:
         scan = _EventScan(snapshot, columns, predicates)
         for events in read_events(snapshot.log, part.start, part.end, wanted):
             yield from scan.batch(events)
-    finally:
-        snapshot.close()
 
 
 class _EventScan:

@@ -114,7 +114,7 @@ def _writable_folders() -> Iterator[Path]:
 
 
 def _make_look_alike(home: Path, target: Path) -> None:
-    """Made aside and renamed, so that nobody sees half of it; who comes second takes what is there."""
+    """Made beside its place and renamed, so that it is seen whole or not at all; the first of two processes wins."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as aside:
         made = Path(aside, "java")

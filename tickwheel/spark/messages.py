@@ -8,6 +8,7 @@ message's row, by what its groups did with it, by what lies in the log.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -79,11 +80,8 @@ def read_messages(
     offline: Offline, part: MessagesPart, columns: list[str], predicates: list[Predicate]
 ) -> Iterator[Any]:
     """Record batches of the ``columns``, in their order. Raises ``StoreError``."""
-    snapshot = Snapshot(offline.description)
-    try:
+    with closing(Snapshot(offline.description)) as snapshot:
         yield from _Scan(snapshot, columns, predicates).batches(range(part.first_id, part.end_id))
-    finally:
-        snapshot.close()
 
 
 class _Scan:

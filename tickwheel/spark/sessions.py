@@ -155,7 +155,7 @@ def settings(*, show_progress: bool, quiet: bool, java_version: int) -> dict[str
 
 
 def quiet_options(java_version: int) -> str:
-    """Options of Java with which neither Spark nor Java itself says what nobody can act on."""
+    """Options of Java that silence warnings of Spark and of Java about which a user can do nothing."""
     options = f"-Dlog4j2.configurationFile={_QUIET.as_uri()}"
     if java_version >= _WARNS_OF_SPARK:
         options += " --sun-misc-unsafe-memory-access=allow --enable-native-access=ALL-UNNAMED"

@@ -10,6 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -33,24 +34,17 @@ _JOB_NAME: Final = re.compile(r"[0-9a-f]{32}")
 _log = logs.get_logger("adopting")
 
 
+@dataclass(slots=True, eq=False)
 class BulkJobs:
     """Takes jobs in, one after the other."""
 
-    def __init__(
-        self,
-        adopter: Adopter,
-        clock: Clock,
-        data_dir: str,
-        steps: StepRunner,
-        publish: Callable[[], None],
-    ) -> None:
-        """`publish` tells of what the engine has changed."""
-        self._adopter = adopter
-        self._clock = clock
-        self._data_dir = data_dir
-        self._steps = steps
-        self._publish = publish
-        self._jobs = Jobs[str, Job]()
+    _adopter: Adopter
+    _clock: Clock
+    _data_dir: str
+    _steps: StepRunner
+    _publish: Callable[[], None]
+    """Tells of what the engine has changed."""
+    _jobs: Jobs[str, Job] = field(default_factory=Jobs, init=False)
 
     async def run(self) -> None:
         """Take jobs in until cancelled. Raises SyncFailed when the disk fails."""

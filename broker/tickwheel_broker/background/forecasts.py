@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from timerlog.engine.look import Look
 
 COST_FACTOR: Final = 20
-"""For who watches, a count is good for so many times as long as it took: a twentieth of a processor at most."""
+"""A count for monitoring is used again for so many times as long as it took: a twentieth of a processor at most."""
 CHEAP_S: Final = 0.02
 """A count that is cheaper than this is made anew each time."""
 
@@ -45,6 +45,7 @@ class Forecasts:
 
     async def _count(self, horizons_ms: Sequence[int] | None) -> tuple[dict[str, Any], float]:
         """Also the seconds of processor time that it took."""
+        await trio.lowlevel.checkpoint_if_cancelled()  # it may have waited for its turn meanwhile
         cost_s, more = -time.thread_time(), True
         picture = self._look.wheel_picture(self._clock.now_ms(), horizons_ms)
         while more:

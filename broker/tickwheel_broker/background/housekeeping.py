@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import trio
@@ -36,21 +37,19 @@ class Directory(Protocol):
         """Checkpoints, and disk space that is held."""
 
 
+@dataclass(slots=True, eq=False)
 class Housekeeping:
     """One round a second."""
 
-    def __init__(
-        self, directory: Directory, clock: Clock, readers: Readers, publish: Callable[[], None]
-    ) -> None:
-        """`publish` tells of what the engine has changed."""
-        self._directory = directory
-        self._clock = clock
-        self._readers = readers
-        self._publish = publish
-        self.clock_set_back = 0
-        """How often the wall clock was."""
-        self.rounds = 0
-        """How often all of it was done."""
+    _directory: Directory
+    _clock: Clock
+    _readers: Readers
+    _publish: Callable[[], None]
+    """Tells of what the engine has changed."""
+    clock_set_back: int = field(default=0, init=False)
+    """How often the wall clock was."""
+    rounds: int = field(default=0, init=False)
+    """How often all of it was done."""
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -6,6 +6,7 @@ keep most of the processor; when the disk is nearly full it only lets others hav
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -33,21 +34,19 @@ NEARLY_FULL: Final = 4
 _log = logs.get_logger("purge")
 
 
+@dataclass(slots=True, eq=False)
 class Purging:
     """Runs the purge of a broker's store."""
 
-    def __init__(
-        self, purger: Purger, clock: Clock, services: Services, settings: Settings, steps: StepRunner
-    ) -> None:
-        """`services`: unless the disk is nearly full, the purge waits like producers while these are behind."""
-        self._purger = purger
-        self._clock = clock
-        self._services = services
-        self._settings = settings
-        self._steps = steps
-        self._runs = Jobs[int, Job]()
-        self._last_run = 0
-        self._begun: dict[tuple[int, int], int] = {}
+    _purger: Purger
+    _clock: Clock
+    _services: Services
+    """Unless the disk is nearly full, the purge waits like producers while these are behind."""
+    _settings: Settings
+    _steps: StepRunner
+    _runs: Jobs[int, Job] = field(default_factory=Jobs, init=False)
+    _last_run: int = field(default=0, init=False)
+    _begun: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
 
     async def run(self) -> None:
         """Purge until cancelled. Raises SyncFailed when the disk fails."""

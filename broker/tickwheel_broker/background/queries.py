@@ -1,7 +1,9 @@
-"""Queries: each runs in a process of its own, so that neither the event loop nor the GIL of the broker works for it.
+"""Queries, histories of messages, and what happens: each runs in a process of its own, so that neither the event loop
+nor the GIL of the broker works for it.
 
 The process (``timerlog.query``) reads the data directory's files itself and writes the whole answering frame; here it
-is only started, waited for, killed when its time is over or the client has left, and passed on.
+is only started, waited for, killed when its time is over or the client has left, and passed on. Of messages that it
+found damaged it gives the numbers, for a cluster to heal them.
 """
 
 from __future__ import annotations
@@ -12,19 +14,25 @@ from collections.abc import Callable
 from functools import partial
 
 import msgspec
+import numpy as np
 import trio
 
-from tickwheel.protocol.bodies.requests import Query
+from tickwheel.protocol.bodies.endpoints import GetAttempts
+from tickwheel.protocol.bodies.groups import GetHistory
+from tickwheel.protocol.bodies.operations import GetEvents
+from tickwheel.protocol.bodies.requests import FRAME_TYPE_OF_REQUEST, Query
 from tickwheel.protocol.errors import QueryFailed, QueryTimeout, TickwheelError, TooManyQueries
-from tickwheel.protocol.frames import HEADER_BYTES, FrameType
+from tickwheel.protocol.frames import ANSWER_OF, HEADER_BYTES, FrameType
 from tickwheel_broker import logs
 from tickwheel_broker.clock import Clock
-from tickwheel_broker.errors import ends_the_broker, error_frame, from_store
+from tickwheel_broker.errors import error_frame, refusal_of
 from tickwheel_broker.net.outgoing import Outgoing
 from timerlog.commitlog.log import CommitLog
 from timerlog.errors import StoreError
-from timerlog.query.worker import Job
+from timerlog.layout import UInt64Array
+from timerlog.query.worker import Follow, Job, Life, Sql, Tried
 from timerlog.readers.snapshot import describe
+from timerlog.readers.tail import Place
 from timerlog.tables.tables import Tables
 
 MAX_AT_ONCE = 2
@@ -42,47 +50,73 @@ class Queries:
         clock: Clock,
         max_frame_bytes: int,
         tell: Callable[[Outgoing, bytes], None],
+        heal: Callable[[UInt64Array], None],
         refusal: Callable[[int, TickwheelError], bytes] = error_frame,
     ) -> None:
-        """`tell` sends an answer as soon as what it may have seen until now is durable; `refusal` counts an error and
-        makes its frame, by correlation."""
-        self._tell = tell
-        self._count_refusal = refusal
+        """`tell` sends an answer as soon as what it may have seen until now is durable; `heal` gets messages that a
+        query found damaged; `refusal` counts an error and makes its frame, by correlation."""
+        self._tell, self._heal = tell, heal
+        self._refusal = refusal
         self._log, self._tables, self._clock = log, tables, clock
         self._max_bytes = max_frame_bytes - HEADER_BYTES
         self._turns = trio.CapacityLimiter(MAX_AT_ONCE)
 
-    async def answer(self, outgoing: Outgoing, correlation: int, request: Query) -> None:
-        """Answer one query, with its result or an error. Raises only what must end the broker."""
+    @property
+    def end(self) -> int:
+        """Up to where events are told: what lies before it stays, whatever happens."""
+        return self._log.durable_position
+
+    async def answer(
+        self,
+        outgoing: Outgoing,
+        correlation: int,
+        request: Query | GetHistory | GetEvents | GetAttempts,
+        tried: Tried | None = None,
+    ) -> None:
+        """Answer one query, with the result or an error; or tell the history of the message with an id, what has
+        happened since a place, or what was `tried` of an endpoint. Raises only what must end the broker."""
         try:
-            frame = await self._run(correlation, request)
-        except StoreError as error:
-            if ends_the_broker(error):
-                raise
-            frame = self._refusal(correlation, from_store(error))
-        except TickwheelError as error:
-            frame = self._refusal(correlation, error)
+            frame = await self._run(correlation, request, tried)
+        except (StoreError, TickwheelError) as error:
+            refusal = refusal_of(error)
+            _log.info("query refused", code=refusal.code, reason=refusal.message)
+            frame = self._refusal(correlation, refusal)
         self._tell(outgoing, frame)
 
-    async def _run(self, correlation: int, request: Query) -> bytes:
+    async def _run(
+        self, correlation: int, request: Query | GetHistory | GetEvents | GetAttempts, tried: Tried | None
+    ) -> bytes:
         """Its turn comes within its time, or never."""
         if self._turns.statistics().tasks_waiting >= MAX_WAITING:
             raise TooManyQueries
         with trio.move_on_after(request.timeout_ms / 1_000):
             async with self._turns:
-                return await self._run_process(self._job(correlation, request))
+                return await self._run_process(self._job(correlation, request, tried))
         raise QueryTimeout(f"The query was not done after {request.timeout_ms / 1_000:g} s.")
 
-    def _job(self, correlation: int, request: Query) -> Job:
+    def _job(
+        self, correlation: int, request: Query | GetHistory | GetEvents | GetAttempts, tried: Tried | None
+    ) -> Job:
+        description = describe(self._log, self._tables, self._clock.now_ms())
+        work: Sql | Life | Follow | Tried
+        if isinstance(request, Query):
+            work = Sql(request.sql, request.limit, request.parameters, request.stream)
+        elif isinstance(request, GetHistory):
+            assert request.id is not None
+            work = Life(request.id, self._log.appended_position, request.limit)
+        elif isinstance(request, GetAttempts):
+            assert tried is not None
+            work = tried
+        else:
+            assert not isinstance(request.start, str)
+            work = Follow(Place(*request.start), self.end, request.limit)
         return Job(
-            description=describe(self._log, self._tables, self._clock.now_ms()),
-            sql=request.sql,
-            parameters=request.parameters,
-            limit=request.limit,
+            description=description,
+            work=work,
             max_bytes=self._max_bytes,
             timeout_s=-(-request.timeout_ms // 1_000),
             correlation=correlation,
-            answer_type=FrameType.QUERY_OK,
+            answer_type=ANSWER_OF[FRAME_TYPE_OF_REQUEST[type(request)]],
             error_type=FrameType.ERROR,
         )
 
@@ -111,11 +145,10 @@ class Queries:
                 output=done.stderr[-2_000:].decode(errors="replace"),
             )
             raise QueryFailed(f"The process of the query ended with {done.returncode} and no answer.")
-        return bytes(done.stdout)
-
-    def _refusal(self, correlation: int, error: TickwheelError) -> bytes:
-        _log.info("query refused", code=error.code, reason=error.message)
-        return self._count_refusal(correlation, error)
+        end = HEADER_BYTES + int.from_bytes(done.stdout[:4], "little")
+        if len(done.stdout) > end:
+            self._heal(np.frombuffer(done.stdout, "<u8", offset=end))
+        return bytes(done.stdout[:end])
 
 
 async def _kill(process: trio.Process) -> None:

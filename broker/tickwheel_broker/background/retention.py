@@ -1,4 +1,4 @@
-"""Retention: messages that nobody acks are kept for as long as their topic says (by default without end), then they
+"""Retention: messages that are not acked are kept for as long as their topic says (by default without end), then they
 end.
 
 They end as `expired`: no group is given them again, and purging takes them like any message that is done. Age counts
@@ -8,6 +8,7 @@ from the time a message was due.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import trio
 
@@ -27,19 +28,17 @@ _STEP = 4_096
 _log = logs.get_logger("retention")
 
 
+@dataclass(slots=True, eq=False)
 class Retention:
     """Ends what is too old, in all topics."""
 
-    def __init__(
-        self, change: Change, select: Select, tables: Tables, clock: Clock, publish: Callable[[], None]
-    ) -> None:
-        """`publish` tells of what the engine has changed."""
-        self._change = change
-        self._select = select
-        self._tables = tables
-        self._clock = clock
-        self._publish = publish
-        self._topics_changed = Bell()
+    _change: Change
+    _select: Select
+    _tables: Tables
+    _clock: Clock
+    _publish: Callable[[], None]
+    """Tells of what the engine has changed."""
+    _topics_changed: Bell = field(default_factory=Bell, init=False)
 
     def topics_changed(self) -> None:
         """Topics may have another retention: look soon."""

@@ -11,10 +11,13 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from itertools import islice, takewhile
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import TZPATH, ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from cronsim import CronSim, CronSimError
@@ -37,13 +40,32 @@ looked for."""
 MOST_IN_WINDOW: Final = 1_000
 STEP: Final = 500
 """Slots between two breaks: some milliseconds of work."""
+FEW: Final = 100
+"""The same where a request asks."""
+SPAN_MS: Final = 5 * 366 * 86_400_000
+"""Time that is looked through between two breaks, where slots are rare; those of 29 February on a Monday are 28 years
+apart, and each of them takes some milliseconds."""
 
 WRONG_CLOCK_MS: Final = 86_400_000
 """Slots that lie further ahead than this cannot be done with: the clock was wrong when they were."""
 
+MOST_LOOKED_AT: Final = 2_000
+"""Local times of a cron expression, when those are looked for that are skipped."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS: Final = 366 * 86_400_000
 _FIRST_SPAN_MS: Final = 60_000
+
+
+def zone_rules() -> str:
+    """Which version of the time zones' rules this machine has, as `2025b`; empty: it does not say. Zones are read from
+    the system where it has them, and from the package otherwise."""
+    for folder in TZPATH:
+        with suppress(OSError, UnicodeDecodeError), (Path(folder) / "tzdata.zi").open() as file:
+            return file.readline().removeprefix("# version ").strip()
+        if (Path(folder) / "UTC").exists():
+            return ""
+    return str(import_module("tzdata").IANA_VERSION)
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -188,6 +210,68 @@ def _cron_slots(schedule: Schedule, after_ms: int) -> Iterator[int]:
 def upcoming(schedule: Schedule, now_ms: int, count: int) -> list[int]:
     """The next slots, whatever happened before. Raises BadSchedule."""
     return list(islice(slots(schedule, now_ms), count))
+
+
+def upcoming_in_steps(schedule: Schedule, now_ms: int, count: int) -> Iterator[int | None]:
+    """The same, one by one, and None wherever something else may come first: many slots take long, and so do rare
+    ones. Raises BadSchedule."""
+    begin_ms, found = now_ms, 0
+    for slot_ms in islice(slots(schedule, now_ms), count):
+        yield slot_ms
+        found += 1
+        if found == FEW or slot_ms - begin_ms >= SPAN_MS:
+            yield None
+            begin_ms, found = slot_ms, 0
+
+
+def repeated(schedule: Schedule, slot_ms: int) -> str:
+    """Of a slot whose local time comes twice, because clocks were put back: `first` or `second`; empty: it does not."""
+    try:
+        local = _moment(slot_ms).astimezone(_zone(schedule.tz))
+    except OverflowError:
+        return ""  # the year 10000
+    if local.replace(fold=0).utcoffset() == local.replace(fold=1).utcoffset():
+        return ""
+    return "second" if local.fold else "first"
+
+
+def skipped_in_steps(schedule: Schedule, after_ms: int, until_ms: int) -> Iterator[datetime | None]:
+    """The local times of a cron expression that there are not, because clocks were put forward; the first of them, if
+    they are many. None wherever something else may come first."""
+    if not schedule.cron:
+        return
+    zone = _zone(schedule.tz)
+    try:
+        begin, end = (_moment(ms).astimezone(zone).replace(tzinfo=None) for ms in (after_ms, until_ms))
+    except OverflowError:
+        return  # the year 10000
+    looked_at = 0
+    for local in islice(_local_times(schedule.cron, begin), MOST_LOOKED_AT):
+        if local > end:
+            return
+        if not _exists(local, zone):
+            yield local
+        looked_at += 1
+        if looked_at == FEW or local - begin >= timedelta(milliseconds=SPAN_MS):
+            yield None
+            begin, looked_at = local, 0
+
+
+def _local_times(cron: str, after: datetime) -> Iterator[datetime]:
+    """Of a cron expression, whatever clocks do."""
+    try:
+        yield from CronSim(cron, after)
+    except OverflowError:
+        return  # the year 10000
+
+
+def _exists(local: datetime, zone: ZoneInfo) -> bool:
+    there = local.replace(tzinfo=zone).astimezone(UTC).astimezone(zone)
+    return there.replace(tzinfo=None) == local
+
+
+def _moment(time_ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=time_ms)
 
 
 def handover_ms(schedule: Schedule, slot_ms: int) -> int:

@@ -17,7 +17,7 @@ from tickwheel.protocol.bodies.requests import encode_map
 from tickwheel.protocol.errors import BadSchedule, TickwheelError, UnknownSchedule
 from tickwheel.protocol.messages import TOPIC_PRIORITY, SendColumns, encode_send
 from tickwheel_broker import logs
-from tickwheel_broker.background import schedule_slots as schedule_plan
+from tickwheel_broker.background import schedule_slots
 from tickwheel_broker.background.schedule_slots import Decision, Schedule
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import ends_the_broker
@@ -31,7 +31,6 @@ from timerlog.errors import DiskFull, StoreError
 from timerlog.tables.tables import Tables
 
 PREFIX: Final = "schedule/"
-MOST: Final = 10_000
 HEADER: Final = "tickwheel-schedule"
 _RETRY_MS: Final = 1_000
 _SENDS_A_STEP: Final = 50
@@ -122,12 +121,12 @@ class Schedules:
         and sent again as it is now. Raises BadSchedule, DiskFull, TransactionTooLarge."""
         now_ms = self._clock.now_ms()
         known = self._settled(known, now_ms)
-        schedule = schedule_plan.merged(known, fields)
+        schedule = schedule_slots.merged(known, fields)
         stops = schedule.paused and not known.paused
         called_back = self._called_back(known, now_ms, in_window=stops)
         reached_ms = min(known.last_slot_ms, now_ms)
-        if schedule_plan.has_other_rhythm(known, schedule):
-            reached_ms = now_ms  # the slots of the new rhythm before now were nobody's
+        if schedule_slots.has_other_rhythm(known, schedule):
+            reached_ms = now_ms  # the new rhythm begins now: its earlier slots are not sent
         lost = sum(slot_ms <= now_ms for slot_ms in called_back)
         schedule = msgspec.structs.replace(schedule, last_slot_ms=reached_ms, skipped=schedule.skipped + lost)
         self._commit(schedule, cancel=list(called_back.values()), is_answer=True)
@@ -147,7 +146,7 @@ class Schedules:
         StoreError."""
         now_ms = self._clock.now_ms()
         schedule = self.get(name)
-        key = schedule_plan.trigger_key(schedule, token or f"{now_ms}-{self._tables.next_id}")
+        key = schedule_slots.trigger_key(schedule, token or f"{now_ms}-{self._tables.next_id}")
         sent = self._find(schedule, key)
         if sent:
             return sent
@@ -182,7 +181,7 @@ class Schedules:
     def _settled(self, schedule: Schedule, now_ms: int) -> Schedule:
         """A schedule when it has sent what is due. Raises DiskFull."""
         try:
-            wake_ms = schedule_plan.wake_ms(schedule)
+            wake_ms = schedule_slots.wake_ms(schedule)
             if wake_ms is not None and wake_ms <= now_ms:
                 for _ in self._steps(schedule, now_ms):
                     pass
@@ -195,7 +194,7 @@ class Schedules:
     def _steps(self, schedule: Schedule, now_ms: int) -> Iterator[None]:
         """Sends what is due of a schedule. Others may be served at each step; if the schedule was changed or deleted
         then, this ends. Raises BadSchedule, StoreError."""
-        for decision in schedule_plan.decide(schedule, now_ms):
+        for decision in schedule_slots.decide(schedule, now_ms):
             if decision is not None:
                 yield from self._carry_out(schedule, decision, now_ms)
                 return
@@ -226,13 +225,13 @@ class Schedules:
             reached = msgspec.structs.replace(reached, skipped=schedule.skipped + 1)
             self._commit(reached)
             return reached
-        key = schedule_plan.key_of(schedule, slot_ms)
+        key = schedule_slots.key_of(schedule, slot_ms)
         sent_before = self._find(schedule, key)
         if sent_before:
             reached = msgspec.structs.replace(reached, last_id=sent_before)
             self._commit(reached)
             return reached
-        send = self.judged(schedule, slot_ms, schedule_plan.due_ms(schedule, slot_ms), key)
+        send = self.judged(schedule, slot_ms, schedule_slots.due_ms(schedule, slot_ms), key)
         next_id = self._tables.next_id
         reached = msgspec.structs.replace(reached, last_id=next_id, sent=schedule.sent + 1)
         self._commit(reached, send=send)
@@ -249,10 +248,10 @@ class Schedules:
         if schedule.paused:
             return {}
         try:
-            slots = schedule_plan.waiting(schedule, now_ms, in_window=in_window)
+            slots = schedule_slots.waiting(schedule, now_ms, in_window=in_window)
         except BadSchedule:  # its time zone is gone: nothing can be said of its slots
             return {schedule.last_slot_ms: schedule.last_id} if schedule.last_slot_ms > now_ms else {}
-        keys = [schedule_plan.key_of(schedule, slot_ms) for slot_ms in slots]
+        keys = [schedule_slots.key_of(schedule, slot_ms) for slot_ms in slots]
         ids = self._select.find(schedule.topic, keys)
         return {slot_ms: found for slot_ms, found in zip(slots, ids, strict=True) if found}
 
@@ -286,7 +285,7 @@ class Schedules:
     def _plan_all(self, now_ms: int) -> None:
         """At the start, and when the clock was set back."""
         for schedule in list(self.schedules.values()):
-            ahead = schedule_plan.after_wrong_clock(schedule, now_ms)
+            ahead = schedule_slots.after_wrong_clock(schedule, now_ms)
             if ahead is not schedule:
                 _log.warning("a schedule was ahead of the clock", schedule=schedule.name)
                 self.schedules[schedule.name] = ahead
@@ -294,7 +293,7 @@ class Schedules:
 
     def _plan(self, schedule: Schedule, now_ms: int) -> None:
         try:
-            self._wakes[schedule.name] = schedule_plan.wake_ms(schedule)
+            self._wakes[schedule.name] = schedule_slots.wake_ms(schedule)
         except BadSchedule as error:
             self._wait(schedule.name, error, now_ms)
 

@@ -14,7 +14,7 @@ from tickwheel_broker.errors import advice_for
 from tickwheel_broker.group_commit import GroupCommit, InPlace, SyncFailed, SyncRunner
 from timerlog.background import InThread, Join, WaitDurable, WriteBack
 from timerlog.errors import DiskFull
-from timerlog.purge.purger import DropTicket, FreeTicket
+from timerlog.purge.drop import DropTicket, FreeTicket
 
 FULL_S: Final = 1.0
 """After so long it is tried again whether there is room on the disk."""

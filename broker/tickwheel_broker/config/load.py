@@ -7,6 +7,7 @@ variable or flag that it came from.
 import difflib
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,14 +18,15 @@ import msgspec
 from tickwheel.protocol.errors import ConfigError
 from tickwheel.protocol.frames import HEADER_BYTES
 from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_KEY_BYTES
-from tickwheel_broker.config.settings import FIELDS, SettingField, Settings
-from tickwheel_broker.config.units import (
+from tickwheel.protocol.units import (
     delay_levels_ms,
     format_duration,
     format_size,
     parse_duration_ms,
     parse_size_bytes,
 )
+from tickwheel_broker.config.cluster_url import parse_cluster_url
+from tickwheel_broker.config.settings import FIELDS, SettingField, Settings
 
 ENVIRONMENT_PREFIX = "TICKWHEEL_"
 _TYPING_MISTAKE = 0.75
@@ -37,6 +39,8 @@ when a service is called `tickwheel` (TICKWHEEL_SERVICE_HOST, TICKWHEEL_PORT, â€
 _OF_CLIENTS = frozenset({"url", "token", "token_file", "plain_token", "ca", "certificate", "key"})
 
 MAX_UNIX_PATH_BYTES = 100
+WEB_SOCKET = "web.sock"
+_ORIGIN = re.compile(r"https?://(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?")
 _SWITCH_TEXTS = {
     "1": True,
     "true": True,
@@ -133,6 +137,10 @@ class _Reading:
     def result(self) -> Loaded:
         """Raises ConfigError with all problems; whether values fit together is asked when each is fine by itself."""
         settings = Settings(**self._values)  # type: ignore[arg-type]
+        if settings.web and not settings.unix_socket:
+            path = os.path.join(settings.data_dir, WEB_SOCKET)
+            settings = msgspec.structs.replace(settings, unix_socket=path)
+            self._origins["unix_socket"] = f"{WEB_SOCKET} in data_dir, for web"
         problems = self._problems or list(_conflicts(settings, self._origins))
         if problems:
             raise ConfigError("\n".join(problems))
@@ -157,11 +165,15 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     for name in ("tls_key", "tls_client_ca"):
         if getattr(settings, name) and not settings.tls_certificate:
             yield f"{name} is set ({origins[name]}), but not tls_certificate: without one there is no TLS"
-    if len(os.fsencode(settings.unix_socket)) > MAX_UNIX_PATH_BYTES:
-        yield (
-            f"unix_socket ({origins['unix_socket']}) is longer than {MAX_UNIX_PATH_BYTES} bytes: "
-            "the system cannot bind such a path"
-        )
+    yield from _cluster_conflicts(settings, origins)
+    for name in ("unix_socket", "web_unix_socket"):
+        if len(os.fsencode(getattr(settings, name))) > MAX_UNIX_PATH_BYTES:
+            yield (
+                f"{name} ({origins[name]}) is longer than {MAX_UNIX_PATH_BYTES} bytes: "
+                "the system cannot bind such a path"
+            )
+    yield from _web_conflicts(settings, origins)
+    yield from _push_conflicts(settings, origins)
     try:
         delay_levels_ms(settings.delay_levels)
     except ValueError as error:
@@ -189,11 +201,91 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
         )
 
 
+def _web_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    if settings.web and not settings.web_host and not settings.web_unix_socket:
+        yield (
+            f"web_host ({origins['web_host']}) and web_unix_socket ({origins['web_unix_socket']}) are empty: "
+            "nothing to listen on"
+        )
+    for origin in settings.web_cors_origins.split():
+        if _ORIGIN.fullmatch(origin) is None:
+            yield (
+                f"web_cors_origins ({origins['web_cors_origins']}): {origin!r} is no origin; write it like "
+                "https://shop.example or http://localhost:5173, without a path; there is no *"
+            )
+    trusted = [f"web_trusted_{name}" for name in ("header", "from", "users")]
+    if len({bool(getattr(settings, name)) for name in trusted}) > 1:
+        yield (
+            "some of "
+            + ", ".join(f"{name} ({origins[name]})" for name in trusted)
+            + " are given, and some are not: give the header, of whom it is believed, and the file with the tokens"
+        )
+    for name in ("web_forwarded_from", "web_trusted_from"):
+        for network in getattr(settings, name).split():
+            try:
+                network == "unix" or ipaddress.ip_network(network)
+            except ValueError:
+                yield (
+                    f"{name} ({origins[name]}): {network!r} is no address, no network such as 10.0.0.0/8, and not unix"
+                )
+
+
+def _push_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    for network in settings.push_allow_network.split():
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            yield f"push_allow_network ({origins['push_allow_network']}): {error}"
+    for port in settings.push_port.split():
+        if not _is_port(port):
+            yield f"push_port ({origins['push_port']}): {port!r} is no port from 1 to 65535"
+    if not settings.push_port.split():
+        yield f"push_port ({origins['push_port']}) is empty: nothing could be called"
+    try:
+        place_of(settings.push_metrics or "localhost:0")
+    except ValueError as error:
+        yield f"push_metrics ({origins['push_metrics']}): {error}"
+
+
+def place_of(text: str) -> tuple[str, int]:
+    """Host and port; 0: any. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port == "0" or _is_port(port)):
+        raise ValueError(f"{text!r} is no place to listen at; write it like 127.0.0.1:7414")
+    return host, int(port)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 5 and 1 <= int(text) <= 65_535
+
+
+def _cluster_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    if not settings.cluster:
+        for name in ("node", "advertised_url", "kafka_config"):
+            if getattr(settings, name):
+                yield f"{name} is set ({origins[name]}), but not cluster: a broker of its own is no node"
+        return
+    try:
+        parse_cluster_url(settings.cluster)
+    except ValueError as error:
+        yield f"cluster ({origins['cluster']}): {error}"
+    if not settings.node:
+        yield f"cluster is set ({origins['cluster']}), but not node: give each node a number of its own, from 1"
+    if settings.durability != "always":
+        yield (
+            f"durability is {settings.durability!r} ({origins['durability']}), and in a cluster it is always 'always': "
+            "what is confirmed is on several machines"
+        )
+
+
 def exposed_host(settings: Settings) -> str:
-    """The setting by which other machines may reach the broker, `listen_host` or `http_host`; empty: they may not."""
+    """The setting by which other machines may reach the broker, such as `listen_host`; empty: they may not."""
     if settings.listen_tcp and not _is_loopback(settings.listen_host):
         return "listen_host"
-    return "http_host" if settings.http_listen and not _is_loopback(settings.http_host) else ""
+    if settings.http_listen and not _is_loopback(settings.http_host):
+        return "http_host"
+    return "web_host" if settings.web and settings.web_host and not _is_loopback(settings.web_host) else ""
 
 
 def _is_loopback(host: str) -> bool:

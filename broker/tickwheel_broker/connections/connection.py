@@ -8,12 +8,14 @@ holds more than a bounded number of bytes, and a client that does not read is no
 from __future__ import annotations
 
 import ssl
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import trio
+from msgspec import UNSET, UnsetType
 
-from tickwheel.protocol.bodies.base import Answer, Request
+from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.requests import GoAway, Hello, HelloOk, encode_body
 from tickwheel.protocol.errors import (
     BadCrc,
@@ -35,40 +37,41 @@ from tickwheel.protocol.frames import HEADER_BYTES, FrameType, encode_frame
 from tickwheel.protocol.identity import RequestIdentity
 from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES, MAX_HEADERS_BYTES, MAX_KEY_BYTES, PROTOCOL_VERSION
 from tickwheel.protocol.machine import NotUnderstood, Requested, ServerMachine
+from tickwheel.protocol.units import delay_levels_ms
 from tickwheel_broker import logs
-from tickwheel_broker.background.schedules import Schedules
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
-from tickwheel_broker.config.units import delay_levels_ms
 from tickwheel_broker.counters import Counters
-from tickwheel_broker.delivery import Delivery, Subscription
-from tickwheel_broker.errors import ends_the_broker, from_store
+from tickwheel_broker.delivery import Fetching, Subscription, Taker
+from tickwheel_broker.errors import ends_the_broker, refusal_of
 from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.net.inbox import Inbox
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.net.receive_room import ReceiveRoom
 from tickwheel_broker.net.transport import Transport
-from tickwheel_broker.requests.answers import Answers
+from tickwheel_broker.requests.caller import Work
+from tickwheel_broker.requests.operations import Clients
 from tickwheel_broker.requests.table import Requests
-from tickwheel_broker.security.access import Access
+from tickwheel_broker.security.access import Access, Peer, real_peer
 from tickwheel_broker.security.grants import NOBODY, Identity
 from tickwheel_broker.security.rights import CONSUME, Rights
 from tickwheel_broker.services import Services
-from tickwheel_broker.subscriptions import Subscriptions
+from tickwheel_broker.subscriptions import Fetches, Subscriptions
 from tickwheel_native import crc32c
 from timerlog.commitlog.log import CommitLog
 from timerlog.engine.deliver import Deliver
 from timerlog.engine.produce import Ingested, Produce, Stop
 from timerlog.errors import StoreError
 from timerlog.tables.answers import MAX_ANSWERS, Answering
-from timerlog.tables.tables import Tables
 
 _TYPE_OFFSET = 8
 MAX_SLOW_REQUESTS = 16
 """So many requests of one connection may be at work beside each other; until one ends, it is not read from."""
 
+_MAX_NAME = 100
+_MAX_GRANTS_CHARS = 8_192
 _LINGER_S = 1.0
 _LINGER_BYTES = 64 << 20
 
@@ -83,30 +86,34 @@ class Parts:
     produce: Produce
     deliver: Deliver
     log: CommitLog
-    tables: Tables
     clock: Clock
     lifetime: Lifetime
     commit: GroupCommit
     services: Services
-    delivery: Delivery
     publish: Callable[[], None]
     subscriptions: Subscriptions
-    schedules: Schedules
+    fetches: Fetches
     counters: Counters
     access: Access
+    rights_of: Callable[[Identity], Rights]
     receive_room: ReceiveRoom
     requests: Requests
-    answers: Answers
+    clients: Clients
 
 
 class Connection:
     """The server's end of one connection."""
 
     def __init__(self, parts: Parts, transport: Transport, number: int) -> None:
-        """`number` identifies the connection in the log."""
+        """`number` identifies the connection in the log, and to who asks for clients."""
         self._parts = parts
+        self.number = number
+        self.name = ""
+        self.since_ms = 0
         self.outgoing = Outgoing(transport, parts.settings.write_high_water_bytes)
         self.subscriptions: dict[int, Subscription] = {}
+        self.fetches: dict[int, Fetching] = {}
+        self.unwritten: deque[Fetching] = deque()
         self.opened_s = trio.current_time()
         self.listening_since_s: float | None = None
         self.frame_since_s: float | None = None
@@ -116,6 +123,7 @@ class Connection:
         self.rights: Rights | None = None
         self.answerings: dict[int, Answering] = {}
         self._transport = transport
+        self._peer: Peer = transport
         self._inbox = Inbox(MAX_HANDSHAKE_BYTES)
         self._machine = ServerMachine(parts.settings.max_frame_bytes)
         self._last_subscription = 0
@@ -127,6 +135,11 @@ class Connection:
         self._slow_requests = 0
         self._slow_ended = Bell()
         self._log = _log.bind(connection=number, peer=transport.peer)
+
+    @property
+    def peer(self) -> str:
+        """See `requests.operations.Client`."""
+        return self._peer.peer
 
     # -- life -----------------------------------------------------------------------------------------------
 
@@ -143,13 +156,13 @@ class Connection:
             error = group.exceptions[0]
             self._log.debug("connection lost", reason=str(error))
             if not self.is_greeted and isinstance(error.__cause__, ssl.SSLError):
-                self._parts.access.audit.refused("tls", peer=self._transport.peer, reason=str(error))
+                self._parts.access.audit.refused("tls", peer=self.peer, reason=str(error))
         finally:
             self._leave()
 
     def end(self, error: TickwheelError) -> None:
-        """The other side has missed a deadline: tell it, then close. Who does not read cannot be told, nor can who is
-        still in the TLS handshake."""
+        """The other side has missed a deadline: tell it, then close. One that does not read cannot be told, nor
+        can one that is still in the TLS handshake."""
         if isinstance(error, SendTimeout) or not self._transport.is_established:
             self._log.warning("connection closed", code=error.code, reason=error.message, advice=error.advice)
             self.drop(error)
@@ -174,44 +187,45 @@ class Connection:
         try:
             identity = self._parts.access.renewed(self.identity)
         except ConnectionDenied as error:
-            self._dismiss(error)
+            self.dismiss(error)
             return
         if identity is not self.identity:
             self._become(identity)
             if not self._may_keep_subscriptions():
-                self._dismiss(GrantsChanged())
+                self.dismiss(GrantsChanged())
 
     def _may_keep_subscriptions(self) -> bool:
         rights = self.rights
+        takers: list[Taker] = [*self.subscriptions.values(), *self.fetches.values()]
         return rights is None or all(
-            rights.identity.may(CONSUME, rights.topic_of_group(subscription.group_id))
-            for subscription in self.subscriptions.values()
+            rights.identity.may(CONSUME, rights.topic_of_group(taker.group_id)) for taker in takers
         )
 
     def tell_of(self, request: Request) -> None:
         """See `requests.caller.Caller`."""
-        what = (
-            getattr(request, "topic", None) or getattr(request, "name", None) or getattr(request, "job", "")
-        )
+        named = (getattr(request, name, None) for name in ("topic", "name", "job", "id"))
+        what = str(next(filter(None, named), ""))
         group = getattr(request, "group", None)
         if isinstance(group, str):
             what = f"{what}/{group}"
+        how = {name: getattr(request, name) for name in ("enabled", "reason") if hasattr(request, name)}
         self._parts.access.audit.done(
-            type(request).__name__, peer=self._transport.peer, token=self.identity.login, subject=what
+            type(request).__name__, peer=self.peer, token=self.identity.login, subject=what, **how
         )
 
     def _become(self, identity: Identity) -> None:
         self.identity = identity
-        tables, topic_of = self._parts.tables, self._parts.schedules.topic_of
-        self.rights = Rights(tables, topic_of, identity) if identity.is_limited else None
+        self.rights = self._parts.rights_of(identity) if identity.is_limited else None
 
-    def _dismiss(self, error: TickwheelError) -> None:
+    def dismiss(self, error: TickwheelError) -> None:
         """Nothing is done any more for the other side; it is told why, and then the connection ends."""
         self._become(NOBODY)
         self._log.info("connection closed", code=error.code, reason=error.message)
         for subscription in self.subscriptions.values():
             self._parts.subscriptions.give_back(subscription)
         self.subscriptions.clear()
+        for fetching in self.fetches.values():
+            self._parts.fetches.stop(fetching)
         self.outgoing.put(self._parts.counters.refusal(0, error))
         # Without tasks the connection is just ending, and takes no more.
         if self._nursery is not None and self._nursery.child_tasks:
@@ -256,14 +270,20 @@ class Connection:
 
     def _leave(self) -> None:
         self.is_gone = True
+        self._parts.clients.left(self)
         self._transport.close()
         self._parts.receive_room.give_back(self._large_bytes)
         for subscription in self.subscriptions.values():
             self._parts.subscriptions.lose(subscription)
         self.subscriptions.clear()
+        for fetching in self.unwritten:
+            self._parts.fetches.lose(fetching)
+        self.unwritten.clear()
 
     async def _settle(self) -> None:
-        """The client has ended its side: it may still read the answers to what it asked before."""
+        """The client has ended its side: it may still read the answers to what it asked before. It is given nothing."""
+        for fetching in self.fetches.values():
+            self._parts.fetches.stop(fetching)
         await self._parts.commit.wait_durable(self._parts.log.appended_position)
         await self.outgoing.flush()
         self._log.debug("connection ended")
@@ -274,7 +294,7 @@ class Connection:
         level = self._log.warning if self.is_greeted else self._log.debug
         level("connection refused", code=error.code, reason=error.message, advice=error.advice)
         if not self.is_greeted and not isinstance(error, ConnectionDenied):
-            self._parts.access.audit.refused("connection", peer=self._transport.peer, code=error.code)
+            self._parts.access.audit.refused("connection", peer=self.peer, code=error.code)
         await self._parts.commit.wait_durable(self._parts.log.appended_position)
         self.outgoing.put(self._parts.counters.refusal(correlation, error))
         await self.outgoing.flush()
@@ -325,9 +345,13 @@ class Connection:
         assert isinstance(event.request, Hello)
         inbox.consume(len(frame))
         inbox.max_frame_bytes = self._parts.settings.max_frame_bytes
-        self._become(await self._parts.access.log_in(event.request.token, self._transport))
+        self._peer = real_peer(event.request.peer, self._transport)
+        self._log = self._log.bind(peer=self.peer)
+        self._become(await self._parts.access.log_in(event.request.token, self._peer))
         self.is_greeted = True
-        self._log.debug("connection greeted", client=event.request.client[:100])
+        self.name, self.since_ms = event.request.client[:_MAX_NAME], self._parts.clock.now_ms()
+        self._parts.clients.came(self)
+        self._log.debug("connection greeted", client=self.name)
         self.outgoing.put(encode_frame(FrameType.HELLO_OK, correlation, encode_body(self._hello_ok())))
 
     def _looks_like_hello(self) -> bool:
@@ -352,7 +376,13 @@ class Connection:
             tells_differences=True,
             log_position=parts.log.durable_position,
             holds=True,
+            grants=self._grants(),
         )
+
+    def _grants(self) -> list[str] | UnsetType:
+        """What the client is told that it may do. Of more than fits well, it learns by being refused."""
+        texts = self.identity.texts
+        return UNSET if texts is None or sum(map(len, texts)) > _MAX_GRANTS_CHARS else texts
 
     async def _listen(self) -> None:
         """Take frames until the client ends. Raises RemoteProtocolError when the stream cannot be trusted."""
@@ -418,12 +448,8 @@ class Connection:
     def _guarded(self, correlation: int, answer: Callable[[], None]) -> None:
         try:
             answer()
-        except StoreError as error:
-            if ends_the_broker(error):
-                raise
-            self._refuse(correlation, from_store(error))
-        except TickwheelError as error:
-            self._refuse(correlation, error)
+        except (StoreError, TickwheelError) as error:
+            self._refuse(correlation, refusal_of(error))
 
     def _ack(self, correlation: int, payload: memoryview) -> None:
         parts = self._parts
@@ -463,33 +489,26 @@ class Connection:
             self._slow_requests -= 1
             self._slow_ended.ring()
 
-    def answer_later(
-        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
-    ) -> None:
+    def answer_later(self, correlation: int, request: Request, work: Work) -> None:
         """See `requests.caller.Caller`."""
         self._slow_requests += 1
         self.start_soon(self._work, correlation, request, work)
 
-    async def _work(
-        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
-    ) -> None:
+    async def _work(self, correlation: int, request: Request, work: Work) -> None:
+        answers = self._parts.requests.answers
         try:
-            self._parts.answers.when_durable(self, correlation, request, await work())
-        except StoreError as error:
-            if ends_the_broker(error):
-                raise
-            self._parts.answers.remembered.forget(self, correlation, error)
-            self._refuse(correlation, from_store(error))
-        except TickwheelError as error:
-            self._parts.answers.remembered.forget(self, correlation, error)
-            self._refuse(correlation, error)
+            answers.when_durable(self, correlation, request, await work())
+        except (StoreError, TickwheelError) as error:
+            refusal = refusal_of(error)
+            answers.remembered.forget(self, correlation, refusal)
+            self._refuse(correlation, refusal)
         except Exception as error:
             if ends_the_broker(error):
                 raise
             self._log.exception("defect", error=str(error))
             self._refuse(correlation, InternalError())
         finally:
-            self._parts.answers.remembered.forget(self, correlation)
+            answers.remembered.forget(self, correlation)
             self._slow_requests -= 1
             self._slow_ended.ring()
 
@@ -498,7 +517,7 @@ class Connection:
         if error.code == Forbidden.code:
             self._parts.access.audit.refused(
                 "request",
-                peer=self._transport.peer,
+                peer=self.peer,
                 token=self.identity.login,
                 code=error.code,
                 reason=error.message,

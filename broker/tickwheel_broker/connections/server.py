@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 from collections import Counter
 
@@ -19,14 +18,12 @@ from tickwheel_broker import logs
 from tickwheel_broker.connections.connection import Connection, Parts
 from tickwheel_broker.connections.deadlines import overdue, watch_interval_s
 from tickwheel_broker.net import open_files
-from tickwheel_broker.net.listeners import Listener
+from tickwheel_broker.net.listeners import GONE_BEFORE_ACCEPT, OUT_OF_RESOURCES, Listener
 from tickwheel_broker.net.transport import Transport
 from tickwheel_broker.security.addresses import ip_network_of
 
 _log = logs.get_logger("server")
 
-_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_GONE_BEFORE_ACCEPT = {errno.ECONNABORTED, errno.EPROTO, errno.EINTR}
 _RETRY_S = 0.1
 _SILENT_S = 2.0
 """When there is no room, who has not logged in for so long makes some."""
@@ -54,6 +51,7 @@ class Server:
         self._by_address: Counter[str] = Counter()
         self._nobody_left = trio.Event()
         self._silent_until_s = -math.inf
+        self._shut_by: TickwheelError | None = None
 
     async def accept(self, listener: Listener) -> None:
         """Accept until cancelled, then close the listener."""
@@ -82,6 +80,16 @@ class Server:
         """Tokens have changed: see `Connection.check_login`."""
         for connection in list(self._connections):
             connection.check_login()
+
+    def shut(self, error: TickwheelError) -> None:
+        """Close all connections at once, and turn new ones away with this error, until `reopen`."""
+        self._shut_by = error
+        for connection in list(self._connections):
+            connection.drop(error)
+
+    def reopen(self) -> None:
+        """See `shut`."""
+        self._shut_by = None
 
     def go_away(self, reason: str) -> None:
         """Tell all clients that the broker is stopping."""
@@ -113,11 +121,11 @@ class Server:
         try:
             return await listener.accept()
         except OSError as error:
-            if error.errno in _OUT_OF_RESOURCES:
+            if error.errno in OUT_OF_RESOURCES:
                 self._tell_of_scarcity(error.strerror)
                 self._drop_silent(0.0)
                 await trio.sleep(_RETRY_S)
-            elif error.errno not in _GONE_BEFORE_ACCEPT:
+            elif error.errno not in GONE_BEFORE_ACCEPT:
                 raise
             return None
 
@@ -173,6 +181,8 @@ class Server:
     def _refusal_of(self, address: str) -> TickwheelError | None:
         """Why one more connection from an address cannot be served."""
         settings = self._parts.settings
+        if self._shut_by is not None:
+            return self._shut_by
         if len(self._connections) >= settings.max_connections:
             return TooManyConnections()
         if address and self._by_address[address] >= settings.max_connections_per_address:

@@ -12,10 +12,10 @@ import trio
 
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.errors import ServerExtraMissing
-from tickwheel_broker.monitoring.gate import Gate
-from tickwheel_broker.monitoring.watched import Watched
+from tickwheel_broker.monitoring.watched import Drain, Sight
 from tickwheel_broker.net.listeners import explain, tcp_url
 from tickwheel_broker.net.tls import Certificates
+from tickwheel_broker.security.access import Access
 
 _BACKLOG = 1_024
 _ADVICE = "Choose another http_host or http_port, or set http_listen = false."
@@ -34,12 +34,12 @@ class Watching:
         scheme = "http" if self._certificates is None else "https"
         return [tcp_url(scheme, listener.socket) for listener in self._listeners]
 
-    async def run(self, watched: Watched, gate: Gate) -> None:
-        """Serve until cancelled."""
+    async def run(self, sight: Sight, access: Access, drain: Drain | None = None) -> None:
+        """Serve until cancelled. `drain`: see `web.Pages`."""
         if self._listeners:
             from tickwheel_broker.monitoring.web import WebServer
 
-            await WebServer(watched, gate, self._context()).run(self._listeners)
+            await WebServer(sight, access, self._context(), drain).run(self._listeners)
 
     def close(self) -> None:
         """Stop listening."""

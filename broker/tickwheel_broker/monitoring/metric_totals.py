@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from timerlog.engine.groups import Groups
-from timerlog.engine.look import Look
+from tickwheel_broker.monitoring.figures import Entry, Figures
 from timerlog.tables.tables import Tables
 
 OTHER: Final = "other"
 """The label of what has none of its own."""
 
-Entry: TypeAlias = dict[str, Any]
 Labels: TypeAlias = tuple[str, ...]
 
 
@@ -73,7 +71,7 @@ class Totals:
         """The values of a family by their labels."""
         return self._sums[metric.name]
 
-    def take(self, tables: Tables, look: Look, groups: Groups, topic_id: int) -> None:
+    def take(self, tables: Tables, figures: Figures, topic_id: int) -> None:
         """Add a topic. Shards are counted with the topic that they are a part of."""
         topic = tables.topics[topic_id]
         self.table_bytes += topic.arrivals.region.disk_bytes()
@@ -81,15 +79,13 @@ class Totals:
             self.table_bytes += tables.groups[group_id].deliveries.region.disk_bytes()
         if topic.record.parent:
             return
-        entry = look.topic_entry(topic_id) | {"purged": look.purged_messages(topic_id)}
+        entry = figures.topic(topic_id)
         is_named = self._topics < self._limit
         self._topics += 1
         label = entry["name"] if is_named else OTHER
         self._add(TOPIC_METRICS, (label,), entry)
-        for group in entry["groups"]:
-            group["redelivered"] = sum(
-                groups.redelivered[part] for part in groups.parts_of(group["group_id"])
-            )
+        for group_id in topic.groups.values():
+            group = figures.group(group_id)
             is_named_group = is_named and self._groups < self._limit
             self._groups += 1
             self._add(GROUP_METRICS, (label, group["name"] if is_named_group else OTHER), group)

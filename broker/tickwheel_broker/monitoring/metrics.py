@@ -8,8 +8,7 @@ disk or the kernel is asked in another thread.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import trio
@@ -22,25 +21,19 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
+from tickwheel_broker.cluster.node import Role
+from tickwheel_broker.cluster.standing import Standing
+from tickwheel_broker.monitoring.figures import Distribution, Figure
 from tickwheel_broker.monitoring.metric_totals import GROUP_METRICS, OTHER, TOPIC_METRICS, Totals
 from tickwheel_broker.monitoring.vitals import Disk, look_at_disk
-from tickwheel_broker.monitoring.watched import Watched
-from tickwheel_broker.services import CHANNEL_BATCHES, Queue
-from timerlog.tables.lateness import Histogram
+from tickwheel_broker.monitoring.watched import Sight, Watched
 
 _TOPICS_AT_ONCE: Final = 20
 """So many topics, with their groups, are added up before others have their turn."""
 
 _SAMPLES_AT_ONCE: Final = 100
 """So many lines are written before others have theirs."""
-
-_WATCHED_REFUSALS: Final = (
-    *("disk_full", "too_many_connections", "too_many_connections_from_address"),
-    *("login_required", "bad_token", "token_revoked", "token_expired", "too_many_attempts"),
-)
-"""These are 0 before the first one: of a series that begins with 1, Prometheus sees no increase."""
 
 _MS_PER_S: Final = 1_000
 _EOF: Final = b"# EOF\n"
@@ -51,11 +44,9 @@ __all__ = ["OTHER", "Metrics"]
 class Metrics:
     """Writes what Prometheus scrapes. One scrape at a time; others wait."""
 
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
-        self._figures = _Figures(watched)
-        self.registry = CollectorRegistry()
-        self.registry.register(self._figures)
+    def __init__(self, sight: Sight) -> None:
+        self._sight = sight
+        self._figures: _Figures | None = None
         self._process = ProcessCollector(registry=None)
         self._turn = trio.Lock()
 
@@ -63,22 +54,41 @@ class Metrics:
         """(the text, its content type), in the form that the Accept header prefers."""
         encode, content_type = choose_encoder(accept)
         async with self._turn:
-            process, self._figures.disk = await trio.to_thread.run_sync(self._ask_the_system)
-            await self._figures.add_up()
-            parts = []
-            for family in chain(process, self.registry.collect()):
-                for piece in _pieces(family, encode):
-                    parts.append(piece)
-                    await trio.lowlevel.checkpoint()
+            process, disk = await trio.to_thread.run_sync(self._ask_the_system)
+            parts = await _encoded(process, encode)
+            with self._sight.look() as watched:
+                figures = self._figures_of(watched)
+                if figures is not None:
+                    figures.disk = disk
+                    await figures.add_up()
+                    parts += await _encoded(figures.collect(), encode)
+            parts += await _encoded(cluster_families(self._sight.standing), encode)
         is_open_metrics = content_type.startswith("application/openmetrics-text")
         return b"".join(parts) + (_EOF if is_open_metrics else b""), content_type
+
+    def _figures_of(self, watched: Watched | None) -> _Figures | None:
+        """Of the broker that serves: in a cluster it is another one each time that the node owns the log."""
+        if watched is None:
+            self._figures = None
+        elif self._figures is None or self._figures.watched is not watched:
+            self._figures = _Figures(watched)
+        return self._figures
 
     def _ask_the_system(self) -> tuple[list[Metric], Disk | None]:
         process = list(self._process.collect())
         try:
-            return process, look_at_disk(self._watched.settings.data_dir)
+            return process, look_at_disk(self._sight.settings.data_dir)
         except OSError:
             return process, None
+
+
+async def _encoded(families: Iterable[Metric], encode: Callable[[CollectorRegistry], bytes]) -> list[bytes]:
+    parts = []
+    for family in families:
+        for piece in _pieces(family, encode):
+            parts.append(piece)
+            await trio.lowlevel.checkpoint()
+    return parts
 
 
 def _pieces(family: Metric, encode: Callable[[CollectorRegistry], bytes]) -> Iterator[bytes]:
@@ -101,11 +111,11 @@ class _Single(CollectorRegistry):
         yield self._family
 
 
-class _Figures(Collector):
+class _Figures:
     """Reads the broker's state. `add_up` comes first; then `collect` gives one family after the other."""
 
     def __init__(self, watched: Watched) -> None:
-        self._watched = watched
+        self.watched = watched
         self._engine = watched.engine
         self._totals = Totals(0)
         self._wheel: dict[str, Any] = {"levels": [], "forecast": [], "gone": 0}
@@ -113,28 +123,25 @@ class _Figures(Collector):
 
     async def add_up(self) -> None:
         """Go through topics and groups, some at a time."""
-        watched, engine = self._watched, self._engine
+        watched, engine = self.watched, self._engine
         totals = Totals(watched.settings.metrics_topics)
         for number, topic_id in enumerate(sorted(engine.tables.topics)):
             if number % _TOPICS_AT_ONCE == _TOPICS_AT_ONCE - 1:
                 await trio.lowlevel.checkpoint()
             if topic_id in engine.tables.topics:  # else it was deleted meanwhile
-                totals.take(engine.tables, engine.look, engine.groups, topic_id)
+                totals.take(engine.tables, watched.figures, topic_id)
         self._totals = totals
         self._wheel = await watched.forecasts.recent()
 
     def collect(self) -> Iterator[Metric]:
-        """See `prometheus_client.registry.Collector`."""
+        """One family after the other."""
         yield from self._broker_families()
         yield from self._totals_families()
-        yield from self._timing_families()
         yield from self._wheel_families()
-        yield from self._queue_families()
-        yield from self._log_families()
         yield from self._disk_families()
 
     def _broker_families(self) -> Iterator[Metric]:
-        watched = self._watched
+        watched = self.watched
         info = {"version": watched.lifetime.version, "python": platform.python_version()}
         yield InfoMetricFamily("tickwheel_build", "The version of the broker, and of its Python.", info)
         yield _gauge(
@@ -150,23 +157,10 @@ class _Figures(Collector):
             "Parts of the broker that have work and do not move.",
             len(watched.vitals.hanging),
         )
-        yield _gauge("connections", "Clients that are connected.", watched.counters.connections)
-        yield _gauge("subscribers", "Subscriptions of all clients.", watched.delivery.subscribers)
-        yield _gauge("topics", "Topics, shards included.", len(self._engine.tables.topics))
-        yield _gauge("groups", "Consumer groups, those of shards included.", len(self._engine.tables.groups))
-        yield _counter(
-            "clock_set_back", "How often the wall clock was set back.", watched.housekeeping.clock_set_back
-        )
-        yield _counter(
-            "messages_damaged", "Messages set aside, for their record is damaged.", watched.services.damaged
-        )
-        refusals = CounterMetricFamily(
-            "tickwheel_refusals", "What was refused to clients, by error code.", labels=["code"]
-        )
-        counts = dict.fromkeys(_WATCHED_REFUSALS, 0) | watched.counters.refusals
-        for code, count in sorted(counts.items()):
-            refusals.add_metric([code], count)
-        yield refusals
+        for figure in watched.figures.numbers():
+            yield _family(figure)
+        for spread in watched.figures.distributions():
+            yield _histogram(spread)
 
     def _totals_families(self) -> Iterator[Metric]:
         for metric in (*TOPIC_METRICS, *GROUP_METRICS):
@@ -176,45 +170,7 @@ class _Figures(Collector):
                 family.add_metric(labels, count)
             yield family
 
-    def _timing_families(self) -> Iterator[Metric]:
-        services, figures = self._watched.services, self._watched.commit.figures
-        yield _histogram(
-            "delivery_lateness_seconds",
-            "How late messages reached their topics: the time then, less the time for which they were sent.",
-            services.lateness_ms,
-            per_unit=_MS_PER_S,
-        )
-        yield _histogram(
-            "first_delivery_lateness_seconds",
-            "How late messages were handed to a subscriber of a group for the first time.",
-            self._engine.deliver.first_lateness_ms,
-            per_unit=_MS_PER_S,
-        )
-        yield _histogram("sync_seconds", "How long fdatasync of the log took.", figures.seconds)
-        yield _histogram(
-            "group_commit_replies",
-            "Answers and deliveries that one sync of the log released.",
-            figures.replies,
-        )
-        running_s = 0.0 if figures.began_s is None else trio.current_time() - figures.began_s
-        yield _gauge(
-            "sync_running_seconds", "For how long the present sync has been waiting for the disk.", running_s
-        )
-        yield _gauge(
-            "sync_waiting_replies",
-            "Answers and deliveries that wait for a sync of the log.",
-            self._watched.commit.waiting,
-        )
-
     def _wheel_families(self) -> Iterator[Metric]:
-        now_ms = self._watched.clock.now_ms()
-        backlog, late_ms = self._watched.services.overdue(now_ms)
-        yield _gauge(
-            "due_backlog",
-            "Messages, and ends of leases, that are due and not where they belong; while the wheel is behind, about.",
-            backlog,
-        )
-        yield _gauge("oldest_overdue_seconds", "By how much the oldest of them is late.", late_ms / _MS_PER_S)
         timers = GaugeMetricFamily(
             "tickwheel_wheel_timers", "Timers on each level of the wheel.", labels=["level"]
         )
@@ -245,74 +201,66 @@ class _Figures(Collector):
             self._wheel["gone"],
         )
 
-    def _queue_families(self) -> Iterator[Metric]:
-        services = self._watched.services
-        queues: dict[str, Queue[Any]] = {
-            "pending": services.pending,
-            "due": services.due,
-            "ready": services.ready,
-        }
-        batches = GaugeMetricFamily(
-            "tickwheel_queue_batches", "Batches between two of the five services, the one at work included.",
-            labels=["queue"],
-        )  # fmt: skip
-        messages = GaugeMetricFamily(
-            "tickwheel_queue_messages", "Messages, and ends of leases, in these batches.", labels=["queue"]
-        )
-        for name, queue in queues.items():
-            batches.add_metric([name], len(queue.batches))
-            messages.add_metric([name], queue.messages)
-        yield batches
-        yield messages
-        yield _gauge(
-            "queue_capacity_batches", "How many batches may wait between two services.", CHANNEL_BATCHES
-        )
-        yield _gauge(
-            "enqueue_backlog_messages",
-            "Messages accepted and not on the wheel yet.",
-            self._engine.enqueue_get.pending,
-        )
-        yield _gauge(
-            "enqueue_backlog_limit_messages",
-            "With more than so many, producers wait.",
-            self._watched.settings.max_backlog_messages,
-        )
-        yield _counter(
-            "full_disk_waits", "Steps of the services that were put off for a full disk.", services.full_disks
-        )
-
-    def _log_families(self) -> Iterator[Metric]:
-        engine, log = self._engine, self._engine.log
-        yield _gauge("log_bytes", "Disk space of the log's segments.", log.disk_bytes())
-        yield _gauge("log_segments", "Segments of the log.", len(log.segments))
-        if engine.purger.live_bytes is not None:
-            yield _gauge(
-                "log_live_bytes",
-                "What was needed of the log when the purge looked last.",
-                engine.purger.live_bytes,
-            )
-        yield _counter("log_appended_bytes", "What was ever appended to the log.", log.appended_position)
-        yield _counter("log_durable_bytes", "How far of that is surely on the disk.", log.durable_position)
-        age_s = engine.checkpoints.age_ms(self._watched.clock.now_ms()) / _MS_PER_S
-        yield _gauge(
-            "checkpoint_age_seconds", "Since when changes are in no checkpoint; 0: there are none.", age_s
-        )
-
     def _disk_families(self) -> Iterator[Metric]:
         engine = self._engine
         tables_bytes = (
             self._totals.table_bytes + engine.tables.shared_disk_bytes() + engine.wheel.disk_bytes()
         )
         yield _gauge("table_bytes", "Disk space of the tables that are derived from the log.", tables_bytes)
-        held_bytes = engine.reserve.size_bytes
-        yield _gauge("disk_reserve_bytes", "Held for what accepted messages still need.", held_bytes)
-        yield _gauge(
-            "disk_reserve_limit_bytes", "The most that is held.", self._watched.settings.disk_reserve_bytes
-        )
-        yield _gauge("disk_spare_bytes", "Held for the purge.", engine.spare.size_bytes)
         if self.disk is not None:
             yield _gauge("disk_size_bytes", "Size of the data directory's file system.", self.disk.size_bytes)
             yield _gauge("disk_free_bytes", "What is free there for the broker.", self.disk.free_bytes)
+
+
+def cluster_families(standing: Standing | None) -> Iterator[Metric]:
+    """How a node of a cluster stands; nothing for a broker of its own."""
+    if standing is None:
+        return
+    roles = GaugeMetricFamily(
+        "tickwheel_cluster_role", "1 for the role that the node has now.", labels=["cluster", "node", "role"]
+    )
+    for role in Role:
+        roles.add_metric([standing.cluster, str(standing.node), role.value], float(role is standing.role))
+    yield roles
+    yield _gauge("cluster_joined", "1 if the node may be chosen to own the log.", standing.has_joined)
+    yield _gauge("cluster_term", "The highest term that the node has read of.", standing.term)
+    if standing.records_behind is not None:
+        yield _gauge(
+            "cluster_records_behind",
+            "Records of the shared log that the replica does not have yet.",
+            standing.records_behind,
+        )
+    if standing.unconfirmed_s is not None:
+        yield _gauge(
+            "cluster_unconfirmed_seconds",
+            "Of the owner: how long ago it began the last record that is known to count.",
+            standing.unconfirmed_s,
+        )
+    if standing.clock_skew_ms is not None:
+        yield _gauge(
+            "cluster_clock_skew_seconds",
+            "How far the node's clock is ahead of the owner's; negative: behind.",
+            standing.clock_skew_ms / 1_000,
+        )
+    yield _counter("cluster_fences", "Terms that the node has begun, or tried to.", standing.fences)
+    yield _counter(
+        "cluster_append_failures",
+        "Appends of which the shared log did not say that it has them.",
+        standing.appends_failed,
+    )
+    yield _counter(
+        "cluster_records_healed",
+        "Damaged records of the replica that were fetched again from the shared log.",
+        standing.healing.healed,
+    )
+    yield _counter(
+        "cluster_records_lost", "Records that the shared log has damaged, too.", standing.healing.lost
+    )
+    yield _histogram(
+        Distribution(
+            "cluster_append_seconds", "How long appends to the shared log took.", standing.append_seconds
+        )
+    )
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:
@@ -323,12 +271,23 @@ def _counter(name: str, help_text: str, value: float) -> Metric:
     return CounterMetricFamily(f"tickwheel_{name}", help_text, float(value))
 
 
-def _histogram(name: str, help_text: str, values: Histogram, *, per_unit: int = 1) -> Metric:
-    """`per_unit`: how many of the histogram's units are one of the metric's."""
+def _family(figure: Figure) -> Metric:
+    family_type = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
+    name = f"tickwheel_{figure.name}"
+    if isinstance(figure.value, Mapping):
+        family = family_type(name, figure.help_text, labels=[figure.label])
+        for label, value in figure.value.items():
+            family.add_metric([label], value)
+        return family
+    return family_type(name, figure.help_text, float(figure.value))
+
+
+def _histogram(spread: Distribution) -> Metric:
+    values, per_unit = spread.values, spread.per_unit
     bounds = [*(bound / per_unit for bound in values.bounds), float("inf")]
     counts = values.counts.cumsum().tolist()
     buckets = [(_bound_text(bound), count) for bound, count in zip(bounds, counts, strict=True)]
-    return HistogramMetricFamily(f"tickwheel_{name}", help_text, buckets, values.sum / per_unit)
+    return HistogramMetricFamily(f"tickwheel_{spread.name}", spread.help_text, buckets, values.sum / per_unit)
 
 
 def _bound_text(bound: float) -> str:

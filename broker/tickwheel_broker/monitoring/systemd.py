@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import trio
 
-from tickwheel_broker.monitoring.watched import Watched
+from tickwheel_broker.monitoring.watched import Sight
 
 _STATUS_EVERY_S = 10.0
 _US_PER_S = 1_000_000
@@ -30,7 +30,7 @@ class ServiceManager:
 
     @property
     def is_there(self) -> bool:
-        """Whether anybody listens."""
+        """Whether there is a service manager."""
         return bool(self._address)
 
     def tell(self, **fields: str | int) -> None:
@@ -49,7 +49,7 @@ class ServiceManager:
         """Configuration is being read again; `tell(READY=1)` says that it was."""
         self.tell(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1_000)
 
-    async def attend(self, watched: Watched) -> None:
+    async def attend(self, sight: Sight) -> None:
         """Feed the watchdog twice in each of its intervals, while the event loop turns and everything else moves; say
         now and then what is going on."""
         if not self._address:
@@ -57,11 +57,11 @@ class ServiceManager:
         pause_s = _STATUS_EVERY_S if self.watchdog_s is None else min(self.watchdog_s / 2, _STATUS_EVERY_S)
         status_due_s = trio.current_time()
         while True:
-            if self.watchdog_s is not None and watched.vitals.is_alive:
+            if self.watchdog_s is not None and sight.is_alive:
                 self.tell(WATCHDOG=1)
             if trio.current_time() >= status_due_s:
                 status_due_s = trio.current_time() + _STATUS_EVERY_S
-                self.tell(STATUS=_status(watched))
+                self.tell(STATUS=_status(sight))
             await trio.sleep(pause_s)
 
 
@@ -82,7 +82,10 @@ def _watchdog_s(environment: Mapping[str, str]) -> float | None:
     return interval_us / _US_PER_S if interval_us > 0 and process == os.getpid() else None
 
 
-def _status(watched: Watched) -> str:
+def _status(sight: Sight) -> str:
+    watched, standing = sight.watched, sight.standing
+    if watched is None:
+        return "starting" if standing is None else f"{standing.role.value}, term {standing.term}"
     if watched.vitals.hanging:
         return f"hanging: {', '.join(watched.vitals.hanging)}"
     if watched.lifetime.is_draining:

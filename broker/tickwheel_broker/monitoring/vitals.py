@@ -2,13 +2,15 @@
 
 *Alive* is a broker whose event loop turns and whose parts move whatever they have to do. One that is not is ended by
 its service manager and started again. *Ready* is one that takes sends as well; a full disk makes it unready, but to
-start it again would help nobody.
+start it again would not help.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import trio
@@ -31,6 +33,9 @@ FULL_S: Final = 10.0
 """For so long after the last time that the disk had no room it counts as full."""
 
 SLOW_SYNC_S: Final = 10.0
+DISK_S: Final = 5.0
+"""For so long what was seen of the disk is said again."""
+DISK_PATIENCE_S: Final = 1.0
 _LEAST_FREE_BYTES: Final = 1 << 20
 
 
@@ -64,36 +69,53 @@ class _Part(NamedTuple):
     progress: object
 
 
+async def ask_for_disk(directory: str, turn: trio.CapacityLimiter | None = None) -> Disk | None:
+    """In a thread: a disk that does not answer must not stop the broker. Nor is that waited for: None."""
+    with trio.move_on_after(DISK_PATIENCE_S), suppress(OSError):
+        return await trio.to_thread.run_sync(look_at_disk, directory, abandon_on_cancel=True, limiter=turn)
+    return None
+
+
+class DiskSight:
+    """For those who ask often: until a disk has answered, no other thread waits for it."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._turn = trio.CapacityLimiter(1)
+        self._looked_s = -DISK_S
+        self._seen: Disk | None = None
+
+    async def look(self) -> Disk | None:
+        """As it is now, or was a few seconds ago; None: it did not answer."""
+        now_s = trio.current_time()
+        if now_s - self._looked_s >= DISK_S:
+            self._looked_s = now_s
+            self._seen = await ask_for_disk(self._directory, self._turn)
+        return self._seen
+
+
+@dataclass(slots=True, eq=False)
 class Vitals:
     """Looks at the parts of a broker once a second."""
 
-    def __init__(
-        self,
-        enqueue_get: EnqueueGet,
-        wheel: TimerWheel,
-        log: CommitLog,
-        clock: Clock,
-        services: Services,
-        commit: GroupCommit,
-        counters: Counters,
-        lifetime: Lifetime,
-        housekeeping: Housekeeping,
-    ) -> None:
-        self._enqueue_get = enqueue_get
-        self._wheel = wheel
-        self._log = log
-        self._clock = clock
-        self._services = services
-        self._commit = commit
-        self._counters = counters
-        self._lifetime = lifetime
-        self._housekeeping = housekeeping
-        self._moved: dict[str, tuple[object, float]] = {}
-        self._looked_s = trio.current_time()
-        self._full_count = self._count_full()
-        self._full_s = -FULL_S
-        self.has_ended = False
-        """Whether the engine's services have ended; for a broker that stops this is as it should be."""
+    _enqueue_get: EnqueueGet
+    _wheel: TimerWheel
+    _log: CommitLog
+    _clock: Clock
+    _services: Services
+    _commit: GroupCommit
+    _counters: Counters
+    _lifetime: Lifetime
+    _housekeeping: Housekeeping
+    _moved: dict[str, tuple[object, float]] = field(default_factory=dict, init=False)
+    _looked_s: float = field(default_factory=trio.current_time, init=False)
+    _full_count: int = field(init=False)
+    _full_s: float = field(default=-FULL_S, init=False)
+    has_ended: bool = field(default=False, init=False)
+    """Whether the engine's services have ended; for a broker that stops this is as it should be."""
+
+    def __post_init__(self) -> None:
+        self._full_count = self.count_full()
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -111,7 +133,7 @@ class Vitals:
             seen = self._moved.get(part.name)
             if was_away or not part.has_work or seen is None or seen[0] != part.progress:
                 self._moved[part.name] = part.progress, now_s
-        full_count = self._count_full()
+        full_count = self.count_full()
         if full_count != self._full_count:
             self._full_count, self._full_s = full_count, now_s
 
@@ -149,7 +171,8 @@ class Vitals:
         if is_full or (disk is not None and disk.free_bytes < _LEAST_FREE_BYTES):
             yield Reason("disk_full", "there is no room for new messages")
 
-    def _count_full(self) -> int:
+    def count_full(self) -> int:
+        """How often the disk had no room for something, which was refused or put off."""
         return self._services.full_disks + self._counters.refusals["disk_full"]
 
     def _parts(self) -> Iterator[_Part]:

@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import trio
 
 from tickwheel_broker.background.forecasts import Forecasts
-from tickwheel_broker.background.housekeeping import Housekeeping
 from tickwheel_broker.clock import Clock
+from tickwheel_broker.cluster.standing import Standing
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
-from tickwheel_broker.delivery import Delivery
-from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.lifetime import Lifetime
+from tickwheel_broker.monitoring.figures import Engine, Figures
 from tickwheel_broker.monitoring.vitals import Vitals
 from tickwheel_broker.services import Services
-from timerlog.commitlog.log import CommitLog
-from timerlog.engine.deliver import Deliver
-from timerlog.engine.groups import Groups
-from timerlog.engine.look import Look
-from timerlog.files.held_space import Reserve, Spare
-from timerlog.purge.purger import Purger
-from timerlog.recovery.checkpoint import Checkpoints
-from timerlog.services.enqueue_get import EnqueueGet
-from timerlog.tables.tables import Tables
-from timerlog.wheel.wheel import TimerWheel
 
-
-class Engine(Protocol):
-    """What of the engine has figures."""
-
-    tables: Tables
-    log: CommitLog
-    wheel: TimerWheel
-    groups: Groups
-    deliver: Deliver
-    look: Look
-    enqueue_get: EnqueueGet
-    purger: Purger
-    checkpoints: Checkpoints
-    reserve: Reserve
-    spare: Spare
+Drain = Callable[[float], Awaitable[None]]
+"""Hands over what a node of a cluster owns, and lets it stand again after so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +31,39 @@ class Watched:
     clock: Clock
     lifetime: Lifetime
     counters: Counters
-    commit: GroupCommit
+    figures: Figures
     services: Services
-    delivery: Delivery
     forecasts: Forecasts
-    housekeeping: Housekeeping
     vitals: Vitals
+
+
+@dataclass(slots=True)
+class Sight:
+    """What there is to see of a process: its broker while it serves, and in a cluster how its node stands."""
+
+    settings: Settings
+    standing: Standing | None = None
+    watched: Watched | None = None
+    _looks: set[trio.CancelScope] = field(default_factory=set)
+
+    @contextmanager
+    def look(self) -> Iterator[Watched | None]:
+        """For what looks at the broker and waits in between: it is cancelled, and left, when the broker ends. Its
+        tables are no memory of ours then."""
+        with trio.CancelScope() as scope:
+            self._looks.add(scope)
+            try:
+                yield self.watched
+            finally:
+                self._looks.discard(scope)
+
+    def hide(self) -> None:
+        """The broker ends, and the process goes on."""
+        self.watched = None
+        for scope in self._looks:
+            scope.cancel()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether everything moves that should."""
+        return self.watched is None or self.watched.vitals.is_alive

@@ -6,9 +6,8 @@ be bounded and because each TLS handshake takes the certificate of that moment; 
 
 from __future__ import annotations
 
-import errno
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,15 +25,16 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from tickwheel_broker import logs
-from tickwheel_broker.monitoring.gate import Gate
 from tickwheel_broker.monitoring.metrics import Metrics
-from tickwheel_broker.monitoring.vitals import Disk, look_at_disk
-from tickwheel_broker.monitoring.watched import Watched
+from tickwheel_broker.monitoring.vitals import Reason, ask_for_disk
+from tickwheel_broker.monitoring.watched import Drain, Sight
+from tickwheel_broker.net.listeners import GONE_BEFORE_ACCEPT
 from tickwheel_broker.net.open_files import most_of_http
+from tickwheel_broker.security.access import Access
 
 MAX_CONNECTIONS: Final = 64
 """At a time. Each costs a file and some memory; when there are so many, the oldest that asks nothing is closed for the
-next one, so that probes are answered whoever else connects."""
+next one, so that probes are answered however many others connect."""
 
 READ_TIMEOUT_S: Final = 3
 """Short: a probe that waits for a place must not take a broker for one that hangs. Probes usually give up at 5 s."""
@@ -43,10 +43,13 @@ KEEP_ALIVE_S: Final = 5.0
 """Short, because hypercorn keeps the place of a client that left for so long."""
 
 CONNECTION_S: Final = 300.0
-"""The longest life of a connection: who sends a byte now and then must not keep a place for ever."""
+"""The longest life of a connection: a client that sends a byte now and then must not keep its place."""
 
+MAX_DRAIN_S: Final = 3_600.0
+"""So long, at most, a node stays out that was drained."""
+
+_NOT_SERVING: Final = Reason("not_owner", "another node of the cluster serves, or none does yet")
 _RETRY_S: Final = 0.1
-_GONE_BEFORE_ACCEPT: Final = {errno.ECONNABORTED, errno.EPROTO, errno.EINTR}
 _JSON: Final = "application/json"
 
 _log = logs.get_logger("web")
@@ -55,55 +58,72 @@ _log = logs.get_logger("web")
 class Pages:
     """The answers."""
 
-    def __init__(self, watched: Watched, gate: Gate) -> None:
-        self._watched = watched
-        self._gate = gate
-        self._metrics = Metrics(watched)
+    def __init__(self, sight: Sight, access: Access, drain: Drain | None = None) -> None:
+        """`drain`: of a node of a cluster."""
+        self._sight = sight
+        self._access = access
+        self._drain = drain
+        self._metrics = Metrics(sight)
 
     def app(self) -> Starlette:
-        """The three pages as an ASGI application."""
+        """The three pages as an ASGI application, and what a node of a cluster can be asked to do."""
         pages: dict[str, Callable[[Request], Any]] = {
             "/livez": self._live, "/readyz": self._ready, "/metrics": self._scrape,
         }  # fmt: skip
-        return Starlette(routes=[Route(path, page) for path, page in pages.items()])
+        routes = [Route(path, page) for path, page in pages.items()]
+        if self._drain is not None:
+            routes.append(Route("/drain", self._hand_over, methods=["POST"]))
+        return Starlette(routes=routes)
 
     async def _live(self, request: Request) -> Response:
         """That there is an answer says that the event loop turns."""
-        is_alive = self._watched.vitals.is_alive
+        is_alive = self._sight.is_alive
         return PlainTextResponse("ok\n" if is_alive else "not alive\n", 200 if is_alive else 503)
 
     async def _ready(self, request: Request) -> Response:
-        reasons = self._watched.vitals.reasons(await self._look_at_disk())
+        disk = await ask_for_disk(self._sight.settings.data_dir)
+        # Only now: meanwhile the broker of a node may have ended, and its store with it.
+        watched, standing = self._sight.watched, self._sight.standing
+        reasons = [_NOT_SERVING] if watched is None else watched.vitals.reasons(disk)
         body: dict[str, Any] = {"ready": not reasons}
+        if standing is not None:
+            body |= standing.as_json()
         if await self._is_known(request):
             body["reasons"] = [reason._asdict() for reason in reasons]
         return Response(msgspec.json.encode(body) + b"\n", 503 if reasons else 200, media_type=_JSON)
 
     async def _scrape(self, request: Request) -> Response:
         if not await self._is_known(request):
-            self._watched.counters.refusals["login_required"] += 1
-            return PlainTextResponse(
-                "A token with the grant query:* or admin:* is needed.\n",
-                401,
-                {"WWW-Authenticate": 'Bearer realm="tickwheel"'},
-            )
+            if self._sight.watched is not None:
+                self._sight.watched.counters.refusals["login_required"] += 1
+            return _who_are_you("query:* or admin:*")
         text, content_type = await self._metrics.scrape(request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type, "cache-control": "no-store"})
 
-    async def _is_known(self, request: Request) -> bool:
-        peer = "unknown" if request.client is None else f"{request.client.host}:{request.client.port}"
-        return await self._gate.lets_in(request.headers.get("authorization", ""), peer)
+    async def _hand_over(self, request: Request) -> Response:
+        """POST /drain?seconds=60: the answer comes when the node owns nothing any more."""
+        if not await self._is_known(request, ("admin",)):
+            return _who_are_you("admin:*")
+        try:
+            seconds = float(request.query_params.get("seconds", "60"))
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds <= MAX_DRAIN_S:
+            return PlainTextResponse(f"seconds must be above 0 and at most {MAX_DRAIN_S:g}.\n", 400)
+        assert self._drain is not None
+        assert self._sight.standing is not None
+        await self._drain(seconds)
+        return Response(msgspec.json.encode(self._sight.standing.as_json()) + b"\n", media_type=_JSON)
 
-    async def _look_at_disk(self) -> Disk | None:
-        """In a thread: a disk that does not answer must not stop the broker. Nor is that waited for."""
-        with trio.move_on_after(1.0):
-            try:
-                return await trio.to_thread.run_sync(
-                    look_at_disk, self._watched.settings.data_dir, abandon_on_cancel=True
-                )
-            except OSError:
-                return None
-        return None
+    async def _is_known(self, request: Request, permissions: Sequence[str] = ("query", "admin")) -> bool:
+        peer = "unknown" if request.client is None else f"{request.client.host}:{request.client.port}"
+        return await self._access.lets_in(request.headers.get("authorization", ""), peer, permissions)
+
+
+def _who_are_you(grants: str) -> Response:
+    return PlainTextResponse(
+        f"A token with the grant {grants} is needed.\n", 401, {"WWW-Authenticate": 'Bearer realm="tickwheel"'}
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -122,11 +142,15 @@ class WebServer:
     """Serves the pages on its listeners."""
 
     def __init__(
-        self, watched: Watched, gate: Gate, context: Callable[[], ssl.SSLContext] | None = None
+        self,
+        sight: Sight,
+        access: Access,
+        context: Callable[[], ssl.SSLContext] | None = None,
+        drain: Drain | None = None,
     ) -> None:
         """`context` gives what a TLS handshake that begins now uses; None: no TLS."""
         self._pages: Any = Pages(
-            watched, gate
+            sight, access, drain
         ).app()  # starlette and hypercorn describe ASGI in types of their own
         answer: Any = self._answer
         self._app = wrap_app(answer, 0, "asgi")
@@ -193,7 +217,7 @@ async def _accept_one(listener: trio.SocketListener) -> trio.SocketStream:
         try:
             return await listener.accept()
         except OSError as error:
-            if error.errno not in _GONE_BEFORE_ACCEPT:
+            if error.errno not in GONE_BEFORE_ACCEPT:
                 _log.error("cannot accept HTTP connections", reason=error.strerror)
                 await trio.sleep(_RETRY_S)
 

@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import stat
+from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote
 
@@ -18,6 +19,15 @@ from tickwheel_broker.net.tls import Certificates
 from tickwheel_broker.net.transport import SocketTransport, TlsTransport, Transport
 
 _BACKLOG = 1_024
+_OWNER = 0o600
+"""Of the broker's Unix socket: a process that can open it can do everything."""
+_GROUP = 0o660
+"""Of that of the HTTP API, which asks for tokens."""
+GONE_BEFORE_ACCEPT = {errno.ECONNABORTED, errno.EPROTO, errno.EINTR}
+"""What accepting fails with when the connection has ended before."""
+
+OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+"""What accepting fails with when the system has no more of something."""
 
 
 class Listener(Protocol):
@@ -60,9 +70,21 @@ class SocketListener:
     def close(self) -> None:
         """Stop listening; a Unix socket's file is removed."""
         self.socket.close()
-        if self._path:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
+        _unlink(self._path)
+
+
+@dataclass(frozen=True)
+class WebListener:
+    """A listening socket for a process that is not ours to run."""
+
+    socket: socket.socket
+    url: str
+    path: str = ""
+
+    def close(self) -> None:
+        """Stop listening; a Unix socket's file is removed."""
+        self.socket.close()
+        _unlink(self.path)
 
 
 async def open_listeners(settings: Settings, certificates: Certificates | None = None) -> list[Listener]:
@@ -72,20 +94,38 @@ async def open_listeners(settings: Settings, certificates: Certificates | None =
     with contextlib.ExitStack() as opened:
         listeners: list[SocketListener] = []
         if settings.unix_socket:
-            listeners.append(await _open_unix(settings.unix_socket))
+            path = settings.unix_socket
+            url = _unix_url("tickwheel", path)
+            listeners.append(SocketListener(await _bind_unix(path, _OWNER), url, path=path))
             opened.callback(listeners[-1].close)
         if settings.listen_tcp:
-            listeners.extend(await _open_tcp(settings.listen_host, settings.listen_port, certificates))
+            scheme = "tickwheel" if certificates is None else "tickwheels"
+            listeners.extend(
+                await _open_tcp(settings.listen_host, settings.listen_port, scheme, certificates=certificates)
+            )
         opened.pop_all()
         return list(listeners)
 
 
-async def _open_tcp(host: str, port: int, certificates: Certificates | None) -> list[SocketListener]:
+def _plain(sock: trio.socket.SocketType) -> socket.socket:
+    found = socket.socket(fileno=sock.detach())
+    found.setblocking(False)
+    return found
+
+
+def _unlink(path: str) -> None:
+    if path:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+async def _open_tcp(
+    host: str, port: int, scheme: str, advice: str | None = None, *, certificates: Certificates | None = None
+) -> list[SocketListener]:
     try:
         opened = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
     except OSError as error:
-        raise explain(error, f"{host}:{port}") from error
-    scheme = "tickwheel" if certificates is None else "tickwheels"
+        raise explain(error, f"{host}:{port}", advice) from error
     return [
         SocketListener(each.socket, tcp_url(scheme, each.socket), certificates=certificates)
         for each in opened
@@ -98,22 +138,39 @@ def tcp_url(scheme: str, sock: trio.socket.SocketType) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _unix_url(path: str) -> str:
-    return f"tickwheel+unix://{quote(os.path.abspath(path))}"
+def _unix_url(scheme: str, path: str) -> str:
+    return f"{scheme}+unix://{quote(os.path.abspath(path))}"
 
 
-async def _open_unix(path: str) -> SocketListener:
-    """Bind with access for the owner only: whoever can open the socket can do everything."""
+async def open_web_listeners(settings: Settings) -> list[WebListener]:
+    """Those of the HTTP API. Raises AddressInUse or CannotListen; then nothing is left open."""
+    advice = "Choose another web_host, web_port or web_unix_socket."
+    with contextlib.ExitStack() as opened:
+        listeners: list[WebListener] = []
+        if settings.web_unix_socket:
+            path = settings.web_unix_socket
+            sock = await _bind_unix(path, _GROUP, advice)
+            listeners.append(WebListener(_plain(sock), _unix_url("http", path), path))
+            opened.callback(listeners[-1].close)
+        if settings.web_host:
+            scheme = "https" if settings.tls_certificate else "http"
+            for one in await _open_tcp(settings.web_host, settings.web_port, scheme, advice):
+                listeners.append(WebListener(_plain(one.socket), one.url))
+        opened.pop_all()
+        return listeners
+
+
+async def _bind_unix(path: str, mode: int, advice: str | None = None) -> trio.socket.SocketType:
     await _remove_stale(path)
     sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         await sock.bind(path)
-        os.chmod(path, 0o600)
+        os.chmod(path, mode)
         sock.listen(_BACKLOG)
     except OSError as error:
         sock.close()
-        raise explain(error, path) from error
-    return SocketListener(sock, _unix_url(path), path=path)
+        raise explain(error, path, advice) from error
+    return sock
 
 
 async def _remove_stale(path: str) -> None:

@@ -13,6 +13,17 @@ _SHARE: Final = 4
 _HTTP_SHARE: Final = 8
 
 
+def allow_many() -> bool:
+    """As many as the system allows: each segment of the log is one, and each connection. The usual limit is there for
+    programs that would search through all possible ones. False: it stays limited."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def _limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 

@@ -39,6 +39,10 @@ class Outgoing:
         self._promised = 0
         self._promised_bytes = 0
         self.queued_bytes = 0
+        self.put_bytes = 0
+        """How much was queued since the beginning, also what was dropped after the end of the connection."""
+        self.written_bytes = 0
+        """How much of that the operating system has taken."""
         self.stalled_since_s: float | None = None
 
     @property
@@ -48,6 +52,7 @@ class Outgoing:
 
     def put(self, frames: bytes) -> None:
         """Queue whole frames. After the end of the connection they are dropped."""
+        self.put_bytes += len(frames)
         if not self._is_closed:
             self._chunks.append(frames)
             self.queued_bytes += len(frames)
@@ -106,7 +111,7 @@ class Outgoing:
         await fell.wait()
 
     async def run(self) -> None:
-        """Write for ever. Raises trio.BrokenResourceError when the other side is gone."""
+        """Write until cancelled. Raises trio.BrokenResourceError when the other side is gone."""
         try:
             while True:
                 await self._bell.wait()
@@ -126,6 +131,7 @@ class Outgoing:
                 self.stalled_since_s, progress_bytes = trio.current_time(), 0
             sent_bytes = await self._transport.send_some(data)
             self.queued_bytes -= sent_bytes
+            self.written_bytes += sent_bytes
             progress_bytes += sent_bytes
             data = data[sent_bytes:] if sent_bytes == len(data) else memoryview(data)[sent_bytes:]
         self.stalled_since_s = None

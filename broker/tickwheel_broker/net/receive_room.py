@@ -1,7 +1,7 @@
 """Memory for large frames while they arrive: one amount for all connections, handed out first come, first served.
 
 Every connection has a small buffer of its own. Only what a frame needs beyond that is asked for here, so that strangers
-who each begin a large frame cannot take more memory together than the broker allows. Nobody keeps it for long: a frame
+who each begin a large frame cannot take more memory together than the broker allows. It is soon given back: a frame
 has a deadline.
 """
 

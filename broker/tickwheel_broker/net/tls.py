@@ -104,7 +104,7 @@ def _tell_of_open_key(path: str) -> None:
 
 
 def _refuse_password() -> str:
-    """OpenSSL would ask on the terminal, where nobody may be."""
+    """OpenSSL would ask for the password on the terminal, and the broker would wait."""
     raise ValueError("the key is encrypted with a password")
 
 

@@ -98,8 +98,8 @@ class SocketTransport:
 
 
 class TlsTransport(SocketTransport):
-    """A TCP socket that speaks TLS. The handshake is part of the first receive (or send), so that it holds up nobody
-    else, and ends with the connection's deadline.
+    """A TCP socket that speaks TLS. The handshake is part of the first receive (or send), so that it holds up no
+    other connection, and ends with the connection's deadline.
     """
 
     def __init__(self, sock: trio.socket.SocketType, context: ssl.SSLContext) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import trio
 
 from tickwheel.protocol.bodies.base import Answer, Request
 from tickwheel.protocol.identity import RequestIdentity
-from tickwheel_broker.delivery import Subscription
+from tickwheel_broker.delivery import Fetching, Subscription
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.security.grants import Identity
 from tickwheel_broker.security.rights import Rights
 from timerlog.tables.answers import Answering
+
+Work: TypeAlias = Callable[[], Awaitable[Answer | bytes]]
+"""What makes an answer, beside everything else."""
 
 
 class Caller(Protocol):
@@ -21,6 +25,10 @@ class Caller(Protocol):
 
     outgoing: Outgoing
     subscriptions: dict[int, Subscription]
+    fetches: dict[int, Fetching]
+    """Those that wait, by correlation."""
+    unwritten: deque[Fetching]
+    """See `Fetching`."""
     identity: Identity
     rights: Rights | None
     """What it may; None: everything."""
@@ -41,11 +49,5 @@ class Caller(Protocol):
     ) -> None:
         """Answer a request again that is at work on another connection, once it has ended there."""
 
-    def answer_later(
-        self, correlation: int, request: Request, work: Callable[[], Awaitable[Answer | bytes]]
-    ) -> None:
+    def answer_later(self, correlation: int, request: Request, work: Work) -> None:
         """Do `work` beside what comes next, then answer when it is on disk; its errors are the answer, too."""
-
-
-Handler: TypeAlias = Callable[[Caller, int, Any], None]
-"""Carries out a request, by its correlation, or refuses it: raises TickwheelError or StoreError."""

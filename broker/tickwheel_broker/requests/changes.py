@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import trio
 
-from tickwheel.protocol.bodies.base import Answer, Request
+from tickwheel.protocol.bodies.base import Answer
 from tickwheel.protocol.bodies.requests import Cancel, CancelOk, Reschedule, RescheduleOk
 from tickwheel.protocol.bodies.settling import (
     Change,
     ChangeOk,
     Extend,
     ExtendOk,
-    MessageFilter,
     Nack,
     NackOk,
     Redeliver,
     RedeliverOk,
+    Return,
+    ReturnOk,
     Transaction,
     TransactionChange,
     TransactionOk,
@@ -30,12 +32,13 @@ from tickwheel.protocol.bodies.settling import (
 from tickwheel.protocol.errors import BadFrame, TransactionRefused
 from tickwheel.protocol.messages import decode_send
 from tickwheel_broker.clock import Clock
-from tickwheel_broker.requests.answers import Answers, check_name
-from tickwheel_broker.requests.caller import Caller
-from tickwheel_broker.requests.remembered import Steps, expect
+from tickwheel_broker.requests.answers import Asked, check_name
+from tickwheel_broker.requests.caller import Work
+from tickwheel_broker.requests.messages import filter_of
+from tickwheel_broker.requests.remembered import Steps
 from timerlog.engine.change import Change as Changer
 from timerlog.engine.commit import Commit
-from timerlog.engine.select import Filter, Select
+from timerlog.engine.select import Select
 from timerlog.engine.settle import Settle
 from timerlog.engine.topics import Topics
 from timerlog.engine.transaction import Transactions
@@ -53,51 +56,38 @@ _RUNS = 65_536
 Ids: TypeAlias = Sequence[int] | UInt64Array
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ChangeRequests:
     """A few messages at once; many in steps, beside everything else."""
 
-    def __init__(
-        self,
-        change: Changer,
-        settle: Settle,
-        select: Select,
-        transactions: Transactions,
-        commit: Commit,
-        topics: Topics,
-        tables: Tables,
-        clock: Clock,
-        publish: Callable[[], None],
-        answers: Answers,
-    ) -> None:
-        self._change = change
-        self._settle = settle
-        self._select = select
-        self._transactions = transactions
-        self._commit = commit
-        self._topics = topics
-        self._tables = tables
-        self._clock = clock
-        self._publish = publish
-        self._answers = answers
+    _change: Changer
+    _settle: Settle
+    _select: Select
+    _transactions: Transactions
+    _commit: Commit
+    _topics: Topics
+    _tables: Tables
+    _clock: Clock
+    _publish: Callable[[], None]
 
-    def cancel(self, caller: Caller, correlation: int, request: Cancel) -> None:
+    def cancel(self, request: Cancel, asked: Asked) -> Answer | Work:
         """CANCEL."""
 
         def act(ids: Ids, _at_ms: int | None) -> list[str]:
             return self._change.cancel(ids, self._clock.now_ms(), stop=request.stop)
 
-        self._change_targets(caller, correlation, request, _STEP, None, act, CancelOk)
+        return self._change_targets(request, asked, _STEP, None, act, CancelOk)
 
-    def reschedule(self, caller: Caller, correlation: int, request: Reschedule) -> None:
+    def reschedule(self, request: Reschedule, asked: Asked) -> Answer | Work:
         """RESCHEDULE."""
         at_ms = _moment(request.deliver_at_ms, request.delay_ms, self._clock.now_ms())
 
         def act(ids: Ids, at_ms: int | None) -> list[str]:
             return self._change.reschedule(ids, at_ms, self._clock.now_ms(), priority=request.priority)
 
-        self._change_targets(caller, correlation, request, _STEP, at_ms, act, RescheduleOk)
+        return self._change_targets(request, asked, _STEP, at_ms, act, RescheduleOk)
 
-    def redeliver(self, caller: Caller, correlation: int, request: Redeliver) -> None:
+    def redeliver(self, request: Redeliver, asked: Asked) -> Answer | Work:
         """REDELIVER."""
         at_ms = _moment(request.deliver_at_ms, request.delay_ms, self._clock.now_ms())
 
@@ -112,25 +102,31 @@ class ChangeRequests:
                 reset_attempts=not request.keep_attempts,
             )
 
-        self._change_targets(
-            caller, correlation, request, self._step_of_redeliveries(), at_ms, act, RedeliverOk
-        )
+        return self._change_targets(request, asked, self._step_of_redeliveries(), at_ms, act, RedeliverOk)
 
     def _step_of_redeliveries(self) -> int:
         most_groups = max((len(topic.groups) for topic in self._tables.topics.values()), default=0)
         return max(1, min(_STEP, _RUNS // max(1, most_groups)))
 
-    def nack(self, caller: Caller, correlation: int, request: Nack) -> None:
+    def nack(self, request: Nack, asked: Asked) -> Answer | Work:
         """NACK."""
 
         def act(part: slice) -> list[str]:
             ids, epochs = request.ids[part], request.epochs[part]
-            now_ms = self._clock.now_ms()
-            return self._settle.nack(request.group_id, ids, epochs, request.delay_ms, request.error, now_ms)
+            return self._settle.nack(
+                request.group_id,
+                ids,
+                epochs,
+                request.delay_ms,
+                request.error,
+                self._clock.now_ms(),
+                give_up=request.give_up,
+                is_attempt=not request.uncounted,
+            )
 
-        self._in_steps(caller, correlation, request, len(request.ids), _STEP_OF_RECEIPTS, act, NackOk)
+        return self._in_steps(asked, len(request.ids), _STEP_OF_RECEIPTS, act, NackOk)
 
-    def extend(self, caller: Caller, correlation: int, request: Extend) -> None:
+    def extend(self, request: Extend, asked: Asked) -> Answer | Work:
         """EXTEND: all leases end at the same time, but for those that are to last longer anyway."""
         until_ms = self._clock.now_ms() + request.for_ms
 
@@ -140,66 +136,76 @@ class ChangeRequests:
                 request.group_id, ids, epochs, until_ms, only_longer=request.only_longer
             )
 
-        self._in_steps(
-            caller,
-            correlation,
-            request,
+        return self._in_steps(
+            asked, len(request.ids), _STEP, act, lambda results: ExtendOk(results, until_ms)
+        )
+
+    def give_back(self, request: Return, asked: Asked) -> Answer | Work:
+        """RETURN by receipts."""
+        group_id = request.group_id
+        assert group_id is not None, "the table sends the others elsewhere"
+
+        def act(part: slice) -> list[str]:
+            now_ms = self._clock.now_ms()
+            return self._settle.give_back(group_id, request.ids[part], request.epochs[part], now_ms)
+
+        return self._in_steps(
+            asked,
             len(request.ids),
             _STEP,
             act,
-            lambda results: ExtendOk(results, until_ms),
+            lambda results: ReturnOk(results.count("returned"), results),
         )
 
     def _in_steps(
         self,
-        caller: Caller,
-        correlation: int,
-        request: Request,
+        asked: Asked,
         count: int,
         step: int,
         act: Callable[[slice], list[str]],
         answer: Callable[[list[str]], Answer],
-    ) -> None:
+    ) -> Answer | Work:
         """Change a few messages at once, in the order of the stream; many in steps, beside everything else."""
         if count <= step:
-            expect(caller, correlation, answer)
+            asked.expect(answer)
             results = act(slice(0, count))
             self._publish()
-            self._answers.when_durable(caller, correlation, request, answer(results))
-            return
-        steps = self._answers.steps(caller, correlation)
+            return answer(results)
+        steps = asked.steps()
 
         async def work() -> Answer:
-            results = [result for done in steps.done for result in done]
-            async with self._answers.bulk:
-                for start in range(len(results), count, step):
-                    results += steps.take(partial(act, slice(start, start + step)))
-                    self._publish()
-                    await trio.lowlevel.checkpoint()
-            return answer(results)
+            return answer(await self._take_all(steps, count, step, act))
 
-        caller.answer_later(correlation, request, work)
+        return asked.bulk(work)
+
+    async def _take_all(
+        self, steps: Steps, count: int, step: int, act: Callable[[slice], list[str]]
+    ) -> list[str]:
+        results = [result for done in steps.done for result in done]
+        for start in range(len(results), count, step):
+            results += steps.take(partial(act, slice(start, start + step)))
+            self._publish()
+            await trio.lowlevel.checkpoint()
+        return results
 
     def _change_targets(
         self,
-        caller: Caller,
-        correlation: int,
         request: Cancel | Reschedule | Redeliver,
+        asked: Asked,
         step: int,
         at_ms: int | None,
         act: Callable[[Ids, int | None], list[str]],
         answer: Callable[[list[str]], Answer],
-    ) -> None:
+    ) -> Answer | Work:
         """The same for messages by id or key. Which messages the keys mean, and which time is meant, is said before the
         first step: none that comes later is touched."""
         count = len(request.ids if request.ids is not None else request.keys or ())
         if count <= step:
             ids = self._targets(request)
-            self._in_steps(caller, correlation, request, count, step, lambda _: act(ids, at_ms), answer)
-            return
+            return self._in_steps(asked, count, step, lambda _: act(ids, at_ms), answer)
         if request.topic is not None:
             check_name(request.topic, "topic")
-        steps = self._answers.steps(caller, correlation)
+        steps = asked.steps()
         next_id = self._tables.next_id
 
         async def make_plan() -> list[Any]:
@@ -209,17 +215,12 @@ class ChangeRequests:
             return [at_ms, ids.tobytes()]
 
         async def work() -> Answer:
-            async with self._answers.bulk:
-                planned_ms, packed = await steps.plan(make_plan)
-                ids: Ids = np.frombuffer(packed, np.uint64) if request.ids is None else request.ids
-                results = [result for done in steps.done for result in done]
-                for start in range(len(results), count, step):
-                    results += steps.take(partial(act, ids[start : start + step], planned_ms))
-                    self._publish()
-                    await trio.lowlevel.checkpoint()
+            planned_ms, packed = await steps.plan(make_plan)
+            ids: Ids = np.frombuffer(packed, np.uint64) if request.ids is None else request.ids
+            results = await self._take_all(steps, count, step, lambda part: act(ids[part], planned_ms))
             return answer(results)
 
-        caller.answer_later(correlation, request, work)
+        return asked.bulk(work)
 
     async def _resolved(self, request: Any, count: int, next_id: int) -> UInt64Array:
         """The messages that keys mean, of those that were there when the request came."""
@@ -244,21 +245,20 @@ class ChangeRequests:
 
     # -- many at once --
 
-    def change(self, caller: Caller, correlation: int, request: Change) -> None:
+    def change(self, request: Change, asked: Asked) -> Work:
         """CHANGE: in steps, beside everything else; the answer comes after the last one."""
         check_name(request.topic, "topic")
         topic_id = self._topics.record(request.topic).topic_id
-        steps, came_ms = self._answers.steps(caller, correlation), self._clock.now_ms()
+        steps, came_ms = asked.steps(), self._clock.now_ms()
         next_id = self._tables.next_id
 
         async def make_plan() -> list[int]:
             return [topic_id, next_id, came_ms]
 
         async def work() -> ChangeOk:
-            async with self._answers.bulk:
-                return await self._change_all(await steps.plan(make_plan), request, steps)
+            return await self._change_all(await steps.plan(make_plan), request, steps)
 
-        caller.answer_later(correlation, request, work)
+        return asked.bulk(work)
 
     async def _change_all(self, plan: Sequence[int], request: Change, steps: Steps) -> ChangeOk:
         """Nothing that came after the request is touched, however often it is begun again."""
@@ -270,7 +270,7 @@ class ChangeRequests:
             reached, matched = last_id, matched + count
             results.update(counts)
         left = (request.limit if request.limit is not None else 1 << 62) - matched
-        for part in self._select.matching(topic_id, _filter(request.filter), now_ms, reached):
+        for part in self._select.matching(topic_id, filter_of(request.filter), now_ms, reached):
             ids = part[: np.searchsorted(part, next_id)][: max(0, left)]
             left -= len(ids)
             matched += len(ids)
@@ -301,13 +301,12 @@ class ChangeRequests:
 
     # -- all or nothing --
 
-    def transaction(self, caller: Caller, correlation: int, request: Transaction) -> None:
+    def transaction(self, request: Transaction, asked: Asked) -> TransactionOk:
         """TRANSACTION."""
         known = self._commit.committed(request.id)
         if known is not None:
-            self._answers.when_durable(caller, correlation, request, TransactionOk(known, repeated=True))
-            return
-        expect(caller, correlation, TransactionOk)
+            return TransactionOk(known, repeated=True)
+        asked.expect(TransactionOk)
         now_ms = self._clock.now_ms()
         parts = self._transactions.begin(request.id, now_ms)
         try:
@@ -319,11 +318,17 @@ class ChangeRequests:
         finally:
             parts.close()
         self._publish()
-        self._answers.when_durable(caller, correlation, request, TransactionOk(stored))
+        return TransactionOk(stored)
 
     def _add_parts(self, parts: Any, request: Transaction, now_ms: int) -> None:
-        """Raises TransactionRefused, which names the part."""
+        """Raises TransactionRefused, which names the part. What is cancelled leaves its key to what is sent."""
         sent = acked = changed = 0
+        for item in request.changes:
+            is_cancel = item.deliver_at_ms is None and item.delay_ms is None and item.priority is None
+            key_of = partial(_key_of_change, changed, item.keys)
+            with _naming("cancel" if is_cancel else "reschedule", changed, key_of):
+                self._add_change(parts, item, now_ms)
+            changed += len(item.ids if item.ids is not None else item.keys or ())
         for payload in request.sends:
             with _naming("send", sent, partial(_key_of_send, request.sends)):
                 parts.send(payload)
@@ -332,12 +337,6 @@ class ChangeRequests:
             with _naming("ack", acked, lambda _: ""):
                 parts.ack(ack.group_id, ack.ids, ack.epochs)
             acked += len(ack.ids)
-        for item in request.changes:
-            is_cancel = item.deliver_at_ms is None and item.delay_ms is None and item.priority is None
-            key_of = partial(_key_of_change, changed, item.keys)
-            with _naming("cancel" if is_cancel else "reschedule", changed, key_of):
-                self._add_change(parts, item, now_ms)
-            changed += len(item.ids if item.ids is not None else item.keys or ())
 
     def _add_change(self, parts: Any, item: TransactionChange, now_ms: int) -> None:
         ids = self._targets(item)
@@ -353,24 +352,6 @@ class ChangeRequests:
 def _as_step(ids: UInt64Array, results: list[str]) -> list[Any]:
     """What is remembered of a step: how far it came, how many messages it had, and what became of them."""
     return [int(ids[-1]), len(ids), Counter(results)]
-
-
-def _filter(wanted: MessageFilter) -> Filter:
-    given = {
-        "due_from_ms": wanted.due_from_ms,
-        "due_until_ms": wanted.due_until_ms,
-        "created_from_ms": wanted.created_from_ms,
-        "created_until_ms": wanted.created_until_ms,
-    }
-    bounds = {name: value for name, value in given.items() if value is not None}
-    return Filter(
-        states=None if wanted.states is None else frozenset(wanted.states),
-        priority_min=wanted.priority_min,
-        priority_max=wanted.priority_max,
-        epoch_min=wanted.epoch_min,
-        group=wanted.group,
-        **bounds,
-    )
 
 
 @contextmanager

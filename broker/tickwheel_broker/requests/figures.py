@@ -1,52 +1,56 @@
-"""Requests for figures: of the broker, of its topics, of the wheel; and queries."""
+"""Requests for figures: of the broker, of its topics, of the wheel; queries, and what happens."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import trio
 
+from tickwheel.protocol.bodies.operations import GetEvents, GetFigures
 from tickwheel.protocol.bodies.requests import GetStats, GetTopics, GetWheel, Query, encode_map
+from tickwheel.protocol.errors import BadRequest
 from tickwheel_broker.background.forecasts import Forecasts
 from tickwheel_broker.background.queries import Queries
 from tickwheel_broker.clock import Clock
+from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
 from tickwheel_broker.delivery import Delivery
 from tickwheel_broker.lifetime import Lifetime
-from tickwheel_broker.requests.answers import Answers
-from tickwheel_broker.requests.caller import Caller
+from tickwheel_broker.monitoring.figures import Figures
+from tickwheel_broker.monitoring.vitals import Disk, DiskSight
+from tickwheel_broker.requests.answers import Asked
+from tickwheel_broker.requests.caller import Work
 from timerlog.engine.look import Look
 from timerlog.tables.tables import Tables
 
 _TOPICS_STEP: Final = 256
+_FIGURES_BYTES: Final = 16_384
+"""More than the broker's own figures take."""
+_ENTRY_BYTES: Final = 768
+"""More than those of a topic or a group take, without names."""
+_FIRST_FIGURES: Final = GetFigures()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class FigureRequests:
     """Whatever takes longer is done a piece at a time."""
 
-    def __init__(
-        self,
-        look: Look,
-        tables: Tables,
-        clock: Clock,
-        counters: Counters,
-        delivery: Delivery,
-        lifetime: Lifetime,
-        forecasts: Forecasts,
-        queries: Queries,
-        answers: Answers,
-    ) -> None:
-        self._look = look
-        self._tables = tables
-        self._clock = clock
-        self._counters = counters
-        self._delivery = delivery
-        self._lifetime = lifetime
-        self._forecasts = forecasts
-        self._queries = queries
-        self._answers = answers
+    _look: Look
+    _tables: Tables
+    _clock: Clock
+    _settings: Settings
+    _counters: Counters
+    _delivery: Delivery
+    _lifetime: Lifetime
+    _forecasts: Forecasts
+    _queries: Queries
+    _figures: Figures
+    _disk: DiskSight
 
-    def stats(self, caller: Caller, correlation: int, request: GetStats) -> None:
+    def stats(self, request: GetStats, asked: Asked) -> bytes:
         """STATS; what it says, `tickwheel.stats.Stats` describes."""
         figures = self._look.stats(self._clock.now_ms()) | {
             "connections": self._counters.connections,
@@ -55,24 +59,79 @@ class FigureRequests:
             "version": self._lifetime.version,
             "refusals": dict(self._counters.refusals),
         }
-        self._answers.when_durable(caller, correlation, request, encode_map(figures))
+        return encode_map(figures)
 
-    def topics(self, caller: Caller, correlation: int, request: GetTopics) -> None:
+    def figures(self, request: GetFigures, asked: Asked) -> Work:
+        """FIGURES: as many topics, and then groups, as fit into one frame."""
+        tables = self._tables
+
+        async def work() -> bytes:
+            answer: dict[str, Any] = {"now_ms": self._clock.now_ms(), "started_ms": self._lifetime.started_ms}
+            if request == _FIRST_FIGURES:
+                answer |= self._of_the_broker(await self._disk.look())
+            topics: list[dict[str, Any]] = []
+            groups: list[dict[str, Any]] = []
+            answer |= {"topics": topics, "groups": groups, "more": True}
+            room_bytes = self._settings.max_frame_bytes - _FIGURES_BYTES
+            for number, topic_id in enumerate(_after(tables.topics, request.after_topic)):
+                if topic_id in tables.topics:
+                    entry = self._figures.topic(topic_id)
+                    room_bytes -= _ENTRY_BYTES + len(entry["name"]) + len(entry["shard_of"])
+                    if room_bytes < 0:
+                        return encode_map(answer)
+                    topics.append(entry)
+                if number % _TOPICS_STEP == 0:
+                    await trio.lowlevel.checkpoint()
+            for number, group_id in enumerate(_after(tables.groups, request.after_group)):
+                group = tables.groups.get(group_id)
+                if group is not None:
+                    entry = self._figures.group(group_id) | {
+                        "topic_id": group.record.topic_id,
+                        "subscribers": self._delivery.subscribers_of(group_id),
+                    }
+                    room_bytes -= _ENTRY_BYTES + len(entry["name"])
+                    if room_bytes < 0:
+                        return encode_map(answer)
+                    groups.append(entry)
+                if number % _TOPICS_STEP == 0:
+                    await trio.lowlevel.checkpoint()
+            return encode_map(answer | {"more": False})
+
+        return asked.looking(work)
+
+    def _of_the_broker(self, disk: Disk | None) -> dict[str, Any]:
+        numbers = list(self._figures.numbers())
+        of_disk = (
+            {} if disk is None else {"disk_size_bytes": disk.size_bytes, "disk_free_bytes": disk.free_bytes}
+        )
+        return {
+            "counters": {one.name: one.value for one in numbers if one.is_counter},
+            "gauges": {one.name: one.value for one in numbers if not one.is_counter} | of_disk,
+            "histograms": {
+                one.name: {
+                    "bounds": [bound / one.per_unit for bound in one.values.bounds],
+                    "counts": one.values.counts.tolist(),
+                    "sum": one.values.sum / one.per_unit,
+                }
+                for one in self._figures.distributions()
+            },
+        }
+
+    def topics(self, request: GetTopics, asked: Asked) -> Work:
         """TOPICS: a few at a time, for there may be thousands."""
-        identity, tables = caller.identity, self._tables
+        identity, tables = asked.caller.identity, self._tables
 
         async def work() -> bytes:
             topics: list[dict[str, Any]] = []
-            async with self._answers.looking:
-                for topic_id in list(tables.topics):
-                    topic = tables.topics.get(topic_id)
-                    if topic is not None and identity.sees(topic.record.name):
-                        topics.append(self._topic(topic_id))
-                    if topic_id % _TOPICS_STEP == 0:
-                        await trio.lowlevel.checkpoint()
+            for topic_id in list(tables.topics):
+                topic = tables.topics.get(topic_id)
+                if topic is not None and identity.sees(topic.record.name):
+                    topics.append(self._topic(topic_id))
+                if topic_id % _TOPICS_STEP == 0:
+                    await trio.lowlevel.checkpoint()
             return encode_map({"topics": topics})
 
-        caller.answer_later(correlation, request, work)
+        return asked.looking(work)
 
     def _topic(self, topic_id: int) -> dict[str, Any]:
         """See `tickwheel.stats.TopicStats`."""
@@ -81,14 +140,32 @@ class FigureRequests:
             group["subscribers"] = self._delivery.subscribers_of(group["group_id"])
         return entry
 
-    def wheel(self, caller: Caller, correlation: int, request: GetWheel) -> None:
+    def wheel(self, request: GetWheel, asked: Asked) -> Work:
         """WHEEL: a piece at a time, for there may be millions of timers."""
 
         async def work() -> bytes:
             return encode_map(await self._forecasts.picture(request.horizons))
 
-        caller.answer_later(correlation, request, work)
+        return work
 
-    def query(self, caller: Caller, correlation: int, request: Query) -> None:
+    def query(self, request: Query, asked: Asked) -> None:
         """QUERY: in a process of its own."""
-        caller.start_soon(self._queries.answer, caller.outgoing, correlation, request)
+        asked.caller.start_soon(self._queries.answer, asked.caller.outgoing, asked.correlation, request)
+
+    def events(self, request: GetEvents, asked: Asked) -> bytes | None:
+        """EVENTS: in a process of its own, if there is something new."""
+        end, place = self._queries.end, request.start
+        if isinstance(place, str):
+            place = (0 if place == "earliest" else end, 0)
+        if place[0] > end or place[0] % 8:
+            raise BadRequest(f"The log has no place {place[0]}: it ends at {end}.")
+        if place[0] == end:
+            return encode_map({"events": [], "next": place, "more": False, "has_gap": False})
+        caller, request = asked.caller, msgspec.structs.replace(request, start=place)
+        caller.start_soon(self._queries.answer, caller.outgoing, asked.correlation, request)
+        return None
+
+
+def _after(numbers: Iterable[int], number: int) -> list[int]:
+    """Those above a number, in order."""
+    return sorted(one for one in numbers if one > number)

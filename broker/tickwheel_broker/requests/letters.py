@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -11,8 +12,8 @@ import trio
 
 from tickwheel.protocol.bodies.admin import ReplayDead, ReplayDeadOk
 from tickwheel_broker.clock import Clock
-from tickwheel_broker.requests.answers import Answers
-from tickwheel_broker.requests.caller import Caller
+from tickwheel_broker.requests.answers import Asked
+from tickwheel_broker.requests.caller import Work
 from tickwheel_broker.requests.remembered import Steps
 from timerlog.engine.replay_dead import ReplayDead as Replay
 from timerlog.engine.select import Filter, Select
@@ -24,37 +25,22 @@ _STEP: Final = 64
 """As many letters are replayed at once: each is a record of its own."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class LetterRequests:
     """In steps, beside everything else; the answer comes after the last one."""
 
-    def __init__(
-        self,
-        replay_dead: Replay,
-        select: Select,
-        topics: Topics,
-        clock: Clock,
-        publish: Callable[[], None],
-        answers: Answers,
-    ) -> None:
-        self._replay_dead = replay_dead
-        self._select = select
-        self._topics = topics
-        self._clock = clock
-        self._publish = publish
-        self._answers = answers
+    _replay_dead: Replay
+    _select: Select
+    _topics: Topics
+    _clock: Clock
+    _publish: Callable[[], None]
 
-    def replay(self, caller: Caller, correlation: int, request: ReplayDead) -> None:
+    def replay(self, request: ReplayDead, asked: Asked) -> ReplayDeadOk | Work:
         """REPLAY_DEAD."""
         dead_id = self._dead_topic_id(request.topic)
-        steps = self._answers.steps(caller, correlation)
-
-        async def work() -> ReplayDeadOk:
-            if dead_id is None:
-                return ReplayDeadOk({"not_found": len(request.ids)} if request.ids else {})
-            async with self._answers.bulk:
-                return await self._replay_all(dead_id, request, steps)
-
-        caller.answer_later(correlation, request, work)
+        if dead_id is None:
+            return ReplayDeadOk({"not_found": len(request.ids)} if request.ids else {})
+        return asked.bulk(partial(self._replay_all, dead_id, request, asked.steps()))
 
     def _dead_topic_id(self, topic: str) -> int | None:
         """None when the topic never had a dead letter. Raises UnknownTopic."""

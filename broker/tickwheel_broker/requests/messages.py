@@ -1,17 +1,23 @@
-"""Requests that look at messages: those of a topic one after the other, and single ones."""
+"""Requests that look at messages: those of a topic that a filter means one after the other, single ones, and what has
+happened to one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import trio
 
 from tickwheel.protocol.bodies.admin import Browse
-from tickwheel.protocol.bodies.groups import GetMessages
+from tickwheel.protocol.bodies.groups import GetHistory, GetMessages
 from tickwheel.protocol.bodies.requests import encode_map
+from tickwheel.protocol.bodies.settling import MessageFilter
+from tickwheel_broker.background.queries import Queries
 from tickwheel_broker.clock import Clock
-from tickwheel_broker.requests.answers import Answers
-from tickwheel_broker.requests.caller import Caller
+from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.requests.answers import Asked
+from tickwheel_broker.requests.caller import Work
 from timerlog.engine.select import Filter, Select
 from timerlog.engine.topics import Topics
 
@@ -20,33 +26,32 @@ _STEP: Final = 128
 
 _ROOM_LEFT_BYTES: Final = 4_096
 
+_BOUNDS: Final = tuple(f"{of}_{end}_ms" for of in ("due", "created", "done") for end in ("from", "until"))
 
+
+@dataclass(frozen=True, slots=True, eq=False)
 class MessageRequests:
     """In steps, beside everything else; as many messages as fit into one frame."""
 
-    def __init__(
-        self, topics: Topics, select: Select, clock: Clock, answers: Answers, *, max_frame_bytes: int
-    ) -> None:
-        self._topics = topics
-        self._select = select
-        self._clock = clock
-        self._answers = answers
-        self._room_bytes = max_frame_bytes - _ROOM_LEFT_BYTES
+    _topics: Topics
+    _select: Select
+    _clock: Clock
+    _settings: Settings
+    _queries: Queries
 
-    def browse(self, caller: Caller, correlation: int, request: Browse) -> None:
+    def browse(self, request: Browse, asked: Asked) -> Work:
         """BROWSE."""
         topic_id = self._topics.record(request.topic).topic_id
 
         async def work() -> bytes:
-            async with self._answers.looking:
-                return encode_map({"messages": await self._browse(topic_id, request)})
+            return encode_map({"messages": await self._browse(topic_id, request)})
 
-        caller.answer_later(correlation, request, work)
+        return asked.looking(work)
 
     async def _browse(self, topic_id: int, request: Browse) -> list[dict[str, Any]]:
-        wanted = Filter(states=None if request.states is None else frozenset(request.states))
+        wanted = filter_of(request)
         now_ms = self._clock.now_ms()
-        room_bytes = self._room_bytes
+        room_bytes = self._settings.max_frame_bytes - _ROOM_LEFT_BYTES
         found: list[dict[str, Any]] = []
         for ids in self._select.matching(topic_id, wanted, now_ms, request.after_id):
             for start in range(0, len(ids), _STEP):
@@ -59,7 +64,7 @@ class MessageRequests:
             await trio.lowlevel.checkpoint()
         return found
 
-    def get(self, caller: Caller, correlation: int, request: GetMessages) -> None:
+    def get(self, request: GetMessages, asked: Asked) -> Work:
         """GET_MESSAGES: those that are there."""
         if request.keys is not None and request.topic is not None:
             self._topics.record(request.topic)
@@ -69,22 +74,46 @@ class MessageRequests:
 
         async def work() -> bytes:
             found: list[dict[str, Any] | None] = []
-            room_bytes = self._room_bytes
-            async with self._answers.looking:
-                for place, message_id in enumerate(ids[request.skip :]):
-                    entry = self._select.message(message_id, self._clock.now_ms(), request.max_body_bytes)
-                    if entry is not None:
-                        size_bytes = 1024 + _size(entry, 256)
-                        if found and size_bytes > room_bytes:
-                            break
-                        room_bytes -= size_bytes
-                    found.append(entry)
-                    if place % _STEP == 0:
-                        await trio.lowlevel.checkpoint()
+            room_bytes = self._settings.max_frame_bytes - _ROOM_LEFT_BYTES
+            for place, message_id in enumerate(ids[request.skip :]):
+                entry = self._select.message(message_id, self._clock.now_ms(), request.max_body_bytes)
+                if entry is not None:
+                    size_bytes = 1024 + _size(entry, 256)
+                    if found and size_bytes > room_bytes:
+                        break
+                    room_bytes -= size_bytes
+                found.append(entry)
+                if place % _STEP == 0:
+                    await trio.lowlevel.checkpoint()
             return encode_map({"messages": found})
 
-        caller.answer_later(correlation, request, work)
+        return asked.looking(work)
+
+    def history(self, request: GetHistory, asked: Asked) -> bytes | None:
+        """HISTORY: in a process of its own, if there is such a message."""
+        message_id = request.id or 0
+        if request.topic is not None and request.key is not None:
+            self._topics.record(request.topic)
+            (message_id,) = self._select.find(request.topic, [request.key])
+        if self._select.topic_of(message_id) is None:
+            return encode_map({"history": None})
+        caller, request = asked.caller, msgspec.structs.replace(request, id=message_id, topic=None, key=None)
+        caller.start_soon(self._queries.answer, caller.outgoing, asked.correlation, request)
+        return None
 
 
 def _size(entry: dict[str, Any], group_bytes: int) -> int:
     return len(entry["body"]) + len(entry["headers"]) + group_bytes * len(entry["groups"])
+
+
+def filter_of(wanted: MessageFilter) -> Filter:
+    """What the engine looks for, for a request that names no message."""
+    given = {name: getattr(wanted, name) for name in _BOUNDS}
+    return Filter(
+        states=None if wanted.states is None else frozenset(wanted.states),
+        priority_min=wanted.priority_min,
+        priority_max=wanted.priority_max,
+        epoch_min=wanted.epoch_min,
+        group=wanted.group,
+        **{name: bound for name, bound in given.items() if bound is not None},
+    )

@@ -1,8 +1,9 @@
-"""Requests about prepared messages, which wait for somebody to decide whether they are sent."""
+"""Requests about prepared messages, which wait for a decision whether they are sent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -11,48 +12,42 @@ import trio
 
 from tickwheel.protocol.bodies.admin import Decide, DecideOk, Prepare, PrepareOk
 from tickwheel.protocol.bodies.requests import DECODE_ERRORS
-from tickwheel.protocol.errors import BadArgument, BadTime
-from tickwheel.protocol.limits import MAX_TIME_MS
+from tickwheel.protocol.errors import BadArgument, BadTime, TransactionRefused
+from tickwheel.protocol.limits import MAX_TIME_MS, PREPARED_SUFFIX
 from tickwheel.protocol.messages import SendColumns, decode_send, encode_send, pack_column
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
-from tickwheel_broker.requests.answers import Answers, check_name
-from tickwheel_broker.requests.caller import Caller
-from tickwheel_broker.requests.remembered import Steps, expect
+from tickwheel_broker.requests.answers import Asked, check_name
+from tickwheel_broker.requests.caller import Work
+from tickwheel_broker.requests.remembered import Steps
 from timerlog.engine.commit import Commit
 from timerlog.engine.prepared import Prepared
 from timerlog.engine.produce import Produce
+from timerlog.engine.select import Select
+from timerlog.engine.state import check_time
 from timerlog.engine.topics import Topics
+from timerlog.errors import TransactionRefused as PartRefused
 from timerlog.names import PREPARED_HEADER
 
 _STEP: Final = 128
+_KEYS_AT_ONCE: Final = 4_096
 """As many prepared messages are decided at once: each is a record of its own."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PreparedRequests:
     """Prepare, and decide."""
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        topics: Topics,
-        produce: Produce,
-        commit: Commit,
-        clock: Clock,
-        settings: Settings,
-        publish: Callable[[], None],
-        answers: Answers,
-    ) -> None:
-        self._prepared = prepared
-        self._topics = topics
-        self._produce = produce
-        self._commit = commit
-        self._clock = clock
-        self._settings = settings
-        self._publish = publish
-        self._answers = answers
+    _prepared: Prepared
+    _topics: Topics
+    _select: Select
+    _produce: Produce
+    _commit: Commit
+    _clock: Clock
+    _settings: Settings
+    _publish: Callable[[], None]
 
-    def prepare(self, caller: Caller, correlation: int, request: Prepare) -> None:
+    def prepare(self, request: Prepare, asked: Asked) -> PrepareOk:
         """PREPARE: the messages are sent to the topic of prepared ones, with their time in a header."""
         settings, now_ms = self._settings, self._clock.now_ms()
         check_name(request.topic, "topic")
@@ -65,39 +60,79 @@ class PreparedRequests:
         }
         topic_id = self._prepared.open(request.topic, checks, now_ms)
         _, columns = decode_send(request.payload)
-        prepared = _as_prepared(columns, request.topic, now_ms, settings.check_after_ms)
-        send = self._produce.judge(encode_send(topic_id, prepared), now_ms)
-        expect(caller, correlation, _prepared)
-        stored = self._commit.write(bytes(16), [send], [], now_ms, is_answer=True)
-        self._answers.when_durable(caller, correlation, request, _prepared(stored))
+        after_ms = settings.check_after_ms if request.check_after_ms is None else request.check_after_ms
+        check_time(now_ms + after_ms)
+        prepared = _as_prepared(columns, request.topic, now_ms, after_ms)
+        try:
+            send = self._produce.judge(encode_send(topic_id, prepared), now_ms)
+            asked.expect(_prepared)
+            stored = self._commit.write(bytes(16), [send], [], now_ms, is_answer=True)
+        except PartRefused as error:
+            refused = TransactionRefused(str(error))
+            refused.details = {"id": error.message_id or None, "reason": error.reason}
+            raise refused from error
+        return _prepared(stored)
 
-    def decide(self, caller: Caller, correlation: int, request: Decide) -> None:
+    def decide(self, request: Decide, asked: Asked) -> DecideOk | Work:
         """DECIDE: a few at once, in the order of the stream; many in steps, beside everything else."""
-        steps = self._answers.steps(caller, correlation)
-        decided = list(steps.done)
-        if len(request.ids) <= _STEP:
-            self._decide(request, steps, decided)
-            self._answers.when_durable(caller, correlation, request, _all_decided(decided))
-            return
+        steps = asked.steps()
+        if request.ids is not None and len(request.ids) <= _STEP:
+            decided = list(steps.done)
+            self._decide(request.ids, steps, decided, commit=request.commit)
+            return _all_decided(decided)
+        if request.topic is not None:
+            check_name(request.topic, "topic")
 
         async def work() -> DecideOk:
-            async with self._answers.bulk:
-                while len(decided) < len(request.ids):
-                    self._decide(request, steps, decided)
-                    await trio.lowlevel.checkpoint()
+            # Which messages the keys mean is said before the first step: none that comes later is touched.
+            if request.ids is not None:
+                ids, made = request.ids, None
+            else:
+                ids, made = await steps.plan(partial(self._named, request))
+            decided = list(steps.done)
+            while len(decided) < len(ids):
+                self._decide(ids, steps, decided, commit=request.commit, made=made)
+                await trio.lowlevel.checkpoint()
             return _all_decided(decided)
 
-        caller.answer_later(correlation, request, work)
+        return asked.bulk(work)
 
-    def _decide(self, request: Decide, steps: Steps, decided: list[tuple[str, int]]) -> None:
+    async def _named(self, request: Decide) -> list[list[int]]:
+        """The prepared messages that keys mean, and the messages of their topic that have these keys: a decided one has
+        its key no more."""
+        assert request.topic is not None, "the request's own check leaves ids, or topic and keys"
+        assert request.keys is not None, "the request's own check leaves ids, or topic and keys"
+        found: list[int] = []
+        made: list[int] = []
+        for start in range(0, len(request.keys), _KEYS_AT_ONCE):
+            part = request.keys[start : start + _KEYS_AT_ONCE]
+            found += self._select.find(request.topic + PREPARED_SUFFIX, part)
+            made += self._select.find(request.topic, part)
+            await trio.lowlevel.checkpoint()
+        return [found, made]
+
+    def _decide(
+        self,
+        ids: Sequence[int],
+        steps: Steps,
+        decided: list[tuple[str, int]],
+        *,
+        commit: bool,
+        made: Sequence[int] | None = None,
+    ) -> None:
         now_ms = self._clock.now_ms()
-        for message_id in request.ids[len(decided) : len(decided) + _STEP]:
+        for index in range(len(decided), min(len(decided) + _STEP, len(ids))):
+            if made is not None and made[index] and not ids[index]:
+                decided.append(steps.take(partial(_already_committed, made[index])))
+                continue
             decided.append(
-                steps.take(
-                    partial(self._prepared.decide_one, message_id, commit=request.commit, now_ms=now_ms)
-                )
+                steps.take(partial(self._prepared.decide_one, ids[index], commit=commit, now_ms=now_ms))
             )
         self._publish()
+
+
+def _already_committed(message_id: int) -> tuple[str, int]:
+    return "already_committed", message_id
 
 
 def _prepared(stored: list[tuple[int, int]]) -> PrepareOk:

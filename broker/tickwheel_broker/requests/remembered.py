@@ -1,8 +1,8 @@
 """Requests with an identity: one that is repeated gets the answer that it got, and is not carried out again.
 
-`tickwheel.protocol.identity` says which requests have one. A handler that says by `expect` what the results of the
-store look like as an answer has it written together with the change; of any other, the answer is written when it is
-given.
+`tickwheel.protocol.identity` says which requests have one. A handler that says by `Asked.expect` what the results
+of the store look like as an answer has it written together with the change; of any other, the answer is written when it
+is given.
 """
 
 from __future__ import annotations
@@ -14,41 +14,20 @@ from typing import Any
 
 import trio
 
-from tickwheel.protocol.bodies.base import Answer, Request
-from tickwheel.protocol.bodies.requests import FRAME_TYPE_OF_REQUEST, encode_body, encode_error
+from tickwheel.protocol.bodies.base import Request
+from tickwheel.protocol.bodies.requests import FRAME_TYPE_OF_REQUEST, encode_error
 from tickwheel.protocol.errors import BadRequest, RequestUncertain, TickwheelError
 from tickwheel.protocol.frames import ANSWER_OF, FrameType, encode_frame
 from tickwheel.protocol.identity import RequestIdentity
-from tickwheel_broker.errors import ends_the_broker, from_store
+from tickwheel_broker.errors import ends_the_broker, refusal_of
 from tickwheel_broker.group_commit import GroupCommit
-from tickwheel_broker.requests.caller import Caller, Handler
+from tickwheel_broker.requests.caller import Caller
 from timerlog.commitlog.log import CommitLog
 from timerlog.engine.state import LogWriter
 from timerlog.errors import DiskFull, StoreError
 from timerlog.tables.answers import Answer as Known
 from timerlog.tables.answers import Answering, RequestName
 from timerlog.tables.tables import Tables
-
-
-class AtWork:
-    """The requests with an identity that are being carried out."""
-
-    def __init__(self) -> None:
-        self._ends: dict[tuple[int, int], trio.Event] = {}
-
-    def end_of(self, identity: RequestIdentity) -> trio.Event | None:
-        """What is set when this request is answered or given up; None: it is not at work."""
-        return self._ends.get((identity.session, identity.number))
-
-    def begin(self, answering: Answering) -> None:
-        """It is carried out beside what comes next."""
-        self._ends[answering.name[:2]] = trio.Event()
-
-    def end(self, answering: Answering) -> None:
-        """It is answered, or its connection is gone."""
-        ended = self._ends.pop(answering.name[:2], None)
-        if ended is not None:
-            ended.set()
 
 
 class Remembered:
@@ -59,7 +38,9 @@ class Remembered:
         self._log = log
         self._writer = writer
         self._commit = commit
-        self._at_work = AtWork()
+        self._at_work: dict[tuple[int, int], trio.Event] = {}
+        """By session and number, the requests that are carried out beside what comes next. The event is set when one is
+        answered, or its connection is gone."""
 
     def carry_out(
         self,
@@ -67,10 +48,10 @@ class Remembered:
         correlation: int,
         request: Request,
         identity: RequestIdentity,
-        handle: Handler,
+        act: Callable[[], None],
     ) -> bool:
-        """Answers a request as it was answered before, or lets `handle` carry it out, or go on where it was
-        interrupted; whether it did the latter. Raises RequestUncertain, and what `handle` raises."""
+        """Answers a request as it was answered before, or lets `act` carry it out, or go on where it was interrupted;
+        whether it did the latter. Raises RequestUncertain, and what `act` raises."""
         answer_type = ANSWER_OF[FRAME_TYPE_OF_REQUEST[type(request)]]
         known = self._answers.find(identity.session, identity.number)
         if known is not None and known.frame_type not in (answer_type, FrameType.ERROR):
@@ -79,13 +60,13 @@ class Remembered:
             frame = encode_frame(known.frame_type, correlation, known.payload)
             self._commit.when_durable(self._log.appended_position, caller.outgoing.promise(), frame)
             return False
-        running = self._at_work.end_of(identity)
-        if running is not None:
-            caller.answer_after(running, correlation, request, identity)
+        ended = self._at_work.get((identity.session, identity.number))
+        if ended is not None:
+            caller.answer_after(ended, correlation, request, identity)
             return False
         if known is None:
             self._check_undone(identity)
-        self._begin(caller, correlation, request, _answering(identity, answer_type, known), handle)
+        self._begin(caller, correlation, _answering(identity, answer_type, known), act)
         return True
 
     def forget(
@@ -96,11 +77,13 @@ class Remembered:
         if answering is None:
             return
         if error is not None and not ends_the_broker(error):
-            typed = from_store(error) if isinstance(error, StoreError) else error
-            if not typed.retryable:
+            refusal = refusal_of(error)
+            if not refusal.retryable:
                 answering.frame_type = FrameType.ERROR
-                self.remember(answering, encode_error(typed))
-        self._at_work.end(answering)
+                self.remember(answering, encode_error(refusal))
+        ended = self._at_work.pop(answering.name[:2], None)
+        if ended is not None:
+            ended.set()
 
     def remember(self, answering: Answering, payload: bytes) -> None:
         """Writes the whole answer, unless it is written. On a full disk a change has no room either, and what changed
@@ -108,9 +91,9 @@ class Remembered:
         with suppress(DiskFull):
             self._writer.remember(answering, payload)
 
-    def steps(self, caller: Caller, correlation: int) -> Steps:
+    def steps(self, answering: Answering | None) -> Steps:
         """For a request that is carried out in steps."""
-        return Steps(self._writer, caller.answerings.get(correlation))
+        return Steps(self._writer, answering)
 
     def _check_undone(self, identity: RequestIdentity) -> None:
         answers, since = self._answers, identity.since
@@ -123,13 +106,11 @@ class Remembered:
                 "The broker does not remember any more whether it carried this request out before."
             )
 
-    def _begin(
-        self, caller: Caller, correlation: int, request: Request, answering: Answering, handle: Handler
-    ) -> None:
+    def _begin(self, caller: Caller, correlation: int, answering: Answering, act: Callable[[], None]) -> None:
         caller.answerings[correlation] = answering
         try:
             with self._writer.remembering(answering):
-                handle(caller, correlation, request)
+                act()
         except (StoreError, TickwheelError) as error:
             self.forget(caller, correlation, error)
             raise
@@ -137,25 +118,12 @@ class Remembered:
             caller.answerings.pop(correlation, None)
             raise
         if correlation in caller.answerings:
-            self._at_work.begin(answering)
+            self._at_work[answering.name[:2]] = trio.Event()
 
 
 def _answering(identity: RequestIdentity, answer_type: FrameType, known: Known | None) -> Answering:
     name = RequestName(identity.session, identity.number, identity.unanswered_from)
     return Answering(name, answer_type, known)
-
-
-def expect(caller: Caller, correlation: int, encode: Callable[[Any], Answer | bytes]) -> None:
-    """Says what the next results of the store look like as the whole answer."""
-    answering = caller.answerings.get(correlation)
-    if answering is None:
-        return
-
-    def payload_of(result: Any) -> bytes:
-        body = encode(result)
-        return body if isinstance(body, bytes) else encode_body(body)
-
-    answering.expect(payload_of)
 
 
 class Steps:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
 import trio
 
-from tickwheel.protocol.bodies.admin import Drop, DropOk, Purge, PurgeOk
+from tickwheel.protocol.bodies.admin import Drop, DropOk, Purge
 from tickwheel_broker.background.purge import Purging
-from tickwheel_broker.requests.answers import Answers
-from tickwheel_broker.requests.caller import Caller
+from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.requests.answers import Asked
+from tickwheel_broker.requests.caller import Work
 from tickwheel_broker.requests.remembered import Steps
 from timerlog.commitlog.log import CommitLog
 from timerlog.engine.change import Change, Dropped
@@ -22,49 +24,28 @@ from timerlog.layout import UInt64Array
 _STEP: Final = 8_192
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class SpaceRequests:
     """Some messages at a time, beside everything else; purging frees the space of those that were dropped."""
 
-    def __init__(
-        self,
-        change: Change,
-        log: CommitLog,
-        data_dir: str,
-        purging: Purging,
-        publish: Callable[[], None],
-        answers: Answers,
-    ) -> None:
-        self._change = change
-        self._log = log
-        self._data_dir = data_dir
-        self._purging = purging
-        self._publish = publish
-        self._answers = answers
+    _change: Change
+    _log: CommitLog
+    _settings: Settings
+    _purging: Purging
+    _publish: Callable[[], None]
 
-    def purge(self, caller: Caller, correlation: int, request: Purge) -> None:
+    def purge(self, request: Purge, asked: Asked) -> Work:
         """PURGE: starts a run, or waits for one."""
-        answering = caller.answerings.get(correlation)
-        name = None if answering is None else answering.name[:2]
+        name = None if asked.answering is None else asked.answering.name[:2]
         run = request.run or self._purging.begin(dry_run=request.dry_run, name=name)
+        return partial(self._purging.wait, run, request.wait_ms)
 
-        async def work() -> PurgeOk:
-            return await self._purging.wait(run, request.wait_ms)
-
-        caller.answer_later(correlation, request, work)
-
-    def drop(self, caller: Caller, correlation: int, request: Drop) -> None:
+    def drop(self, request: Drop, asked: Asked) -> Work:
         """DROP."""
         if request.runs:
             self._change.check_log(int(request.log_id, 16))
-
-        directory = os.path.realpath(self._data_dir)
-        steps = self._answers.steps(caller, correlation)
-
-        async def work() -> DropOk:
-            async with self._answers.bulk:
-                return await self._drop(request, directory, steps)
-
-        caller.answer_later(correlation, request, work)
+        directory = os.path.realpath(self._settings.data_dir)
+        return asked.bulk(partial(self._drop, request, directory, asked.steps()))
 
     async def _drop(self, request: Drop, directory: str, steps: Steps) -> DropOk:
         ids = _ids(request.runs)

@@ -1,7 +1,13 @@
-"""Requests about the subscriptions of the connection that asks: begin, change, return what was not looked at, end."""
+"""Requests about the subscriptions of the connection that asks: begin, change, return what was not looked at, end; and
+about messages that are asked for once, without one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import trio
+
+from tickwheel.protocol.bodies.fetching import EndFetch, EndFetchOk, Fetch
 from tickwheel.protocol.bodies.requests import (
     SetCredit,
     SetCreditOk,
@@ -12,55 +18,50 @@ from tickwheel.protocol.bodies.requests import (
     encode_body,
 )
 from tickwheel.protocol.bodies.settling import Return, ReturnOk
-from tickwheel.protocol.errors import BadRequest, CreditTooLarge, TooManySubscriptions, UnknownShard
+from tickwheel.protocol.errors import (
+    BadRequest,
+    CreditTooLarge,
+    ShuttingDown,
+    TooManySubscriptions,
+    UnknownShard,
+)
+from tickwheel.protocol.messages import encode_no_messages
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
-from tickwheel_broker.delivery import Delivery, Subscription
+from tickwheel_broker.delivery import Delivery, Fetching, Subscription
 from tickwheel_broker.group_commit import GroupCommit
-from tickwheel_broker.requests.answers import Answers, check_name, frame_of
-from tickwheel_broker.requests.caller import Caller
-from tickwheel_broker.requests.topics import open_topic
-from tickwheel_broker.subscriptions import RELEASE_STEP, Subscriptions
+from tickwheel_broker.lifetime import Lifetime
+from tickwheel_broker.requests.answers import Asked, check_name, frame_of
+from tickwheel_broker.requests.caller import Caller, Work
+from tickwheel_broker.requests.topics import open_group, open_topic
+from tickwheel_broker.subscriptions import RELEASE_STEP, Fetches, Subscriptions
 from timerlog.commitlog.log import CommitLog
+from timerlog.engine.deliver import AsAnswer
 from timerlog.engine.groups import Groups
 from timerlog.engine.look import Look
+from timerlog.engine.state import check_time
 from timerlog.engine.topics import Topics
-from timerlog.errors import UnknownGroup
 from timerlog.tables.tables import Tables
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class SubscriptionRequests:
     """A subscription ends with its connection; requests of other ones do not reach it."""
 
-    def __init__(
-        self,
-        topics: Topics,
-        groups: Groups,
-        look: Look,
-        tables: Tables,
-        log: CommitLog,
-        clock: Clock,
-        settings: Settings,
-        commit: GroupCommit,
-        delivery: Delivery,
-        subscriptions: Subscriptions,
-        answers: Answers,
-    ) -> None:
-        self._topics = topics
-        self._groups = groups
-        self._look = look
-        self._tables = tables
-        self._log = log
-        self._clock = clock
-        self._settings = settings
-        self._commit = commit
-        self._delivery = delivery
-        self._subscriptions = subscriptions
-        self._answers = answers
+    _topics: Topics
+    _groups: Groups
+    _look: Look
+    _tables: Tables
+    _log: CommitLog
+    _clock: Clock
+    _settings: Settings
+    _commit: GroupCommit
+    _delivery: Delivery
+    _subscriptions: Subscriptions
 
-    def subscribe(self, caller: Caller, correlation: int, request: Subscribe) -> None:
+    def subscribe(self, request: Subscribe, asked: Asked) -> None:
         """SUBSCRIBE."""
-        tables = self._tables
+        tables, caller = self._tables, asked.caller
         check_name(request.group, "group")
         self._check_credit(request)
         if self._subscriptions.held >= self._settings.max_subscriptions:
@@ -88,7 +89,7 @@ class SubscriptionRequests:
                 caller.outgoing.put(reply)
                 self._subscriptions.start(subscription)
 
-        frame = frame_of(correlation, Subscribe, encode_body(body))
+        frame = frame_of(asked.correlation, Subscribe, encode_body(body))
         self._commit.when_durable(self._log.appended_position, start, frame)
 
     def _shard(self, request: Subscribe, topic_id: int) -> int:
@@ -105,28 +106,23 @@ class SubscriptionRequests:
         return shard_id
 
     def _open_group(self, topic_id: int, request: Subscribe) -> int:
-        try:
-            return self._groups.open(
-                topic_id,
-                request.group,
-                self._clock.now_ms(),
-                request.start,
-                create=self._settings.auto_create_groups,
-                ephemeral_ms=request.ephemeral_ms,
-            )
-        except UnknownGroup as error:
-            error.advice = (
-                "Create it first (`tickwheel groups create`), or set auto_create_groups = true on the broker."
-            )
-            raise
+        return open_group(
+            self._groups,
+            self._settings,
+            topic_id,
+            request.group,
+            self._clock.now_ms(),
+            request.start,
+            ephemeral_ms=request.ephemeral_ms,
+        )
 
-    def set_credit(self, caller: Caller, correlation: int, request: SetCredit) -> None:
+    def set_credit(self, request: SetCredit, asked: Asked) -> SetCreditOk:
         """CREDIT."""
-        subscription = _own(caller, request.subscription)
+        subscription = _own(asked.caller, request.subscription)
         self._check_credit(request)
         subscription.credit = request.credit
         self._delivery.wake_holder(subscription.holder)
-        self._answers.when_durable(caller, correlation, request, SetCreditOk(request.credit))
+        return SetCreditOk(request.credit)
 
     def _check_credit(self, request: Subscribe | SetCredit) -> None:
         if request.credit > self._settings.max_credit:
@@ -134,26 +130,98 @@ class SubscriptionRequests:
                 f"A credit of {request.credit:,} is more than max_credit, {self._settings.max_credit:,}."
             )
 
-    def give_back(self, caller: Caller, correlation: int, request: Return) -> None:
-        """RETURN."""
-        subscription = _own(caller, request.subscription)
+    def give_back(self, request: Return, asked: Asked) -> ReturnOk:
+        """RETURN of a subscription."""
+        assert request.subscription is not None, "the table sends the others elsewhere"
+        subscription = _own(asked.caller, request.subscription)
         returned = self._subscriptions.return_unseen(subscription, request.ids, request.epochs)
-        self._answers.when_durable(caller, correlation, request, ReturnOk(returned))
+        return ReturnOk(returned)
 
-    def unsubscribe(self, caller: Caller, correlation: int, request: Unsubscribe) -> None:
+    def unsubscribe(self, request: Unsubscribe, asked: Asked) -> UnsubscribeOk | Work:
         """UNSUBSCRIBE: with many messages in steps, beside everything else."""
-        subscription = _own(caller, request.subscription)
-        del caller.subscriptions[request.subscription]
+        subscription = _own(asked.caller, request.subscription)
+        del asked.caller.subscriptions[request.subscription]
         if self._subscriptions.outstanding(subscription) <= RELEASE_STEP:
-            released = self._subscriptions.give_back(subscription)
-            self._answers.when_durable(caller, correlation, request, UnsubscribeOk(released))
-            return
+            return UnsubscribeOk(self._subscriptions.give_back(subscription))
         give_back = self._subscriptions.give_back_in_steps(subscription)
 
         async def work() -> UnsubscribeOk:
             return UnsubscribeOk(await give_back())
 
-        caller.answer_later(correlation, request, work)
+        return work
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FetchRequests:
+    """One that waits ends with its connection; requests of other ones do not reach it."""
+
+    _topics: Topics
+    _groups: Groups
+    _clock: Clock
+    _settings: Settings
+    _commit: GroupCommit
+    _lifetime: Lifetime
+    _subscriptions: Subscriptions
+    _fetches: Fetches
+
+    def fetch(self, request: Fetch, asked: Asked) -> bytes | None:
+        """FETCH: at once what is ready, else it waits beside everything else. What it is given is the answer."""
+        now_ms, caller = self._clock.now_ms(), asked.caller
+        check_name(request.group, "group")
+        if request.count > self._settings.max_credit:
+            raise CreditTooLarge(
+                f"{request.count:,} messages are more than max_credit, {self._settings.max_credit:,}."
+            )
+        if request.lease_ms is not None:
+            check_time(now_ms + request.lease_ms)
+        if asked.correlation in caller.fetches:
+            raise BadRequest(f"Another FETCH waits under the correlation {asked.correlation}.")
+        if self._lifetime.is_draining:
+            raise ShuttingDown
+        topic_id = open_topic(self._topics, self._settings, request.topic, now_ms, create=True)
+        group_id = open_group(self._groups, self._settings, topic_id, request.group, now_ms, request.start)
+        if not request.count:
+            return encode_no_messages(group_id)
+        fetching = Fetching(
+            group_id=group_id,
+            group_ids=self._groups.parts_of(group_id),
+            asked=AsAnswer(asked.correlation, request.lease_ms),
+            count=request.count,
+            max_bytes=request.max_bytes,
+            outgoing=caller.outgoing,
+            unwritten=caller.unwritten,
+        )
+        self._fetches.offer(fetching)
+        if fetching.is_answered:
+            return None
+        if not request.wait_ms:
+            return encode_no_messages(group_id)
+        if self._subscriptions.held >= self._settings.max_subscriptions:
+            raise TooManySubscriptions
+        self._fetches.begin_to_wait(fetching)
+        caller.fetches[asked.correlation] = fetching
+        caller.start_soon(self._wait, fetching, caller, request.wait_ms / 1_000)
+        return None
+
+    async def _wait(self, fetching: Fetching, caller: Caller, wait_s: float) -> None:
+        correlation = fetching.asked.correlation
+        try:
+            with trio.move_on_after(wait_s):
+                await fetching.over.wait()
+        finally:
+            self._fetches.stop(fetching)
+            del caller.fetches[correlation]
+        if not fetching.is_answered:
+            payload = encode_no_messages(fetching.group_id)
+            self._commit.tell(caller.outgoing, frame_of(correlation, Fetch, payload))
+
+    def end(self, request: EndFetch, asked: Asked) -> EndFetchOk:
+        """END_FETCH."""
+        fetching = asked.caller.fetches.get(request.correlation)
+        if fetching is None or fetching.over.is_set():
+            return EndFetchOk(ended=False)
+        self._fetches.stop(fetching)
+        return EndFetchOk(ended=True)
 
 
 def _own(caller: Caller, number: int) -> Subscription:

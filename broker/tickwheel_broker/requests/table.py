@@ -21,9 +21,26 @@ from tickwheel.protocol.bodies.admin import (
     ReplayDead,
     SetTopic,
 )
-from tickwheel.protocol.bodies.base import Request
+from tickwheel.protocol.bodies.base import Answer, Request
 from tickwheel.protocol.bodies.bulk import AdoptJob, PlanJob, ReserveIds
-from tickwheel.protocol.bodies.groups import CreateGroup, DeleteGroup, GetGroups, GetMessages, SeekGroup
+from tickwheel.protocol.bodies.endpoints import (
+    DeleteEndpoint,
+    EnableEndpoint,
+    GetAttempts,
+    GetEndpoints,
+    SetEndpoint,
+    TestEndpoint,
+)
+from tickwheel.protocol.bodies.fetching import EndFetch, Fetch
+from tickwheel.protocol.bodies.groups import (
+    CreateGroup,
+    DeleteGroup,
+    GetGroups,
+    GetHistory,
+    GetMessages,
+    SeekGroup,
+)
+from tickwheel.protocol.bodies.operations import Disconnect, GetAudit, GetClients, GetEvents, GetFigures
 from tickwheel.protocol.bodies.requests import (
     Cancel,
     GetStats,
@@ -42,18 +59,23 @@ from tickwheel.protocol.bodies.settling import Change, Extend, Nack, Redeliver, 
 from tickwheel.protocol.errors import Forbidden
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.identity import RequestIdentity
+from tickwheel_broker.broker import Broker
+from tickwheel_broker.monitoring.figures import Figures
+from tickwheel_broker.monitoring.vitals import DiskSight
+from tickwheel_broker.requests.answers import Answers, Asked, Handler
 from tickwheel_broker.requests.bulk import BulkRequests
-from tickwheel_broker.requests.caller import Caller, Handler
+from tickwheel_broker.requests.caller import Caller, Work
 from tickwheel_broker.requests.changes import ChangeRequests
+from tickwheel_broker.requests.documents.endpoints import EndpointRequests
+from tickwheel_broker.requests.documents.schedules import ScheduleRequests
 from tickwheel_broker.requests.figures import FigureRequests
 from tickwheel_broker.requests.groups import GroupRequests
 from tickwheel_broker.requests.letters import LetterRequests
 from tickwheel_broker.requests.messages import MessageRequests
+from tickwheel_broker.requests.operations import Clients, OperationRequests
 from tickwheel_broker.requests.prepared import PreparedRequests
-from tickwheel_broker.requests.remembered import Remembered
-from tickwheel_broker.requests.schedules import ScheduleRequests
 from tickwheel_broker.requests.space import SpaceRequests
-from tickwheel_broker.requests.subscriptions import SubscriptionRequests
+from tickwheel_broker.requests.subscriptions import FetchRequests, SubscriptionRequests
 from tickwheel_broker.requests.topics import TopicRequests
 from tickwheel_broker.security import rights as may
 from tickwheel_broker.security.rights import ADMIN, CONSUME, PUBLISH, QUERY, Judge, Rights
@@ -75,11 +97,11 @@ Table = Mapping[type[Request], Rule]
 
 
 class Requests:
-    """Answers the requests of all connections."""
+    """Carries out the requests of all connections."""
 
-    def __init__(self, table: Table, remembered: Remembered) -> None:
+    def __init__(self, table: Table, answers: Answers) -> None:
         self.table = table
-        self._remembered = remembered
+        self.answers = answers
 
     def answer(
         self, caller: Caller, correlation: int, request: Request, identity: RequestIdentity | None = None
@@ -88,15 +110,23 @@ class Requests:
         if caller.rights is not None:
             request = self.admit(caller.rights, request)
         rule = self.table[type(request)]
+
+        def act() -> None:
+            answer = rule.handle(request, Asked(caller, correlation, self.answers))
+            if isinstance(answer, Answer | bytes):
+                self.answers.when_durable(caller, correlation, request, answer)
+            elif answer is not None:
+                caller.answer_later(correlation, request, answer)
+
         if identity is None:
-            rule.handle(caller, correlation, request)
-        elif not self._remembered.carry_out(caller, correlation, request, identity, rule.handle):
+            act()
+        elif not self.answers.remembered.carry_out(caller, correlation, request, identity, act):
             return
         if rule.is_audited:
             caller.tell_of(request)
 
     def admit(self, rights: Rights, request: R) -> R:
-        """The request, as far as it is allowed. Raises Forbidden, UnknownSchedule."""
+        """The request, as far as it is allowed. Raises Forbidden, UnknownSchedule, UnknownEndpoint."""
         rule = self.table.get(type(request))
         if rule is None:
             raise Forbidden(f"{type(request).__name__} is allowed to nobody.")
@@ -107,62 +137,136 @@ class Requests:
         return replaced
 
 
-def table_of(
-    *,
-    topics: TopicRequests,
-    subscriptions: SubscriptionRequests,
-    changes: ChangeRequests,
-    messages: MessageRequests,
-    letters: LetterRequests,
-    prepared: PreparedRequests,
-    groups: GroupRequests,
-    schedules: ScheduleRequests,
-    figures: FigureRequests,
-    space: SpaceRequests,
-    bulk: BulkRequests,
-) -> Table:
+class _Handlers:
+    """Each is given what it uses."""
+
+    def __init__(self, broker: Broker, figures: Figures, clients: Clients) -> None:
+        store, clock, settings, publish = broker.store, broker.clock, broker.settings, broker.publish
+        delivery, subscribed = broker.delivery, broker.subscriptions
+        self.topics = TopicRequests(
+            store.topics, store.holders, store.look, store.tables, clock, settings, delivery, subscribed,
+            broker.schedules, broker.endpoints, broker.retention, publish,
+        )  # fmt: skip
+        self.subscriptions = SubscriptionRequests(
+            store.topics, store.groups, store.look, store.tables, store.log, clock, settings, broker.commit,
+            delivery, subscribed,
+        )  # fmt: skip
+        self.fetches = FetchRequests(
+            store.topics,
+            store.groups,
+            clock,
+            settings,
+            broker.commit,
+            broker.lifetime,
+            subscribed,
+            broker.fetches,
+        )
+        self.changes = ChangeRequests(
+            store.change, store.settle, store.select, store.transactions, store.commit, store.topics,
+            store.tables, clock, publish,
+        )  # fmt: skip
+        self.messages = MessageRequests(store.topics, store.select, clock, settings, broker.queries)
+        self.letters = LetterRequests(store.replay_dead, store.select, store.topics, clock, publish)
+        self.prepared = PreparedRequests(
+            store.prepared, store.topics, store.select, store.produce, store.commit, clock, settings, publish
+        )
+        self.groups = GroupRequests(
+            store.groups,
+            store.topics,
+            store.tables,
+            clock,
+            broker.readers,
+            broker.endpoints,
+            delivery,
+            publish,
+            settings,
+        )
+        self.schedules = ScheduleRequests(
+            store.topics, store.tables, store.log, store.settings, clock, settings, broker.schedules
+        )
+        self.endpoints = EndpointRequests(
+            store.topics,
+            store.groups,
+            store.produce,
+            store.tables,
+            clock,
+            settings,
+            broker.endpoints,
+            broker.queries,
+        )
+        self.figures = FigureRequests(
+            store.look, store.tables, clock, settings, broker.counters, delivery, broker.lifetime,
+            broker.forecasts, broker.queries, figures, DiskSight(settings.data_dir),
+        )  # fmt: skip
+        self.space = SpaceRequests(store.change, store.log, settings, broker.purging, publish)
+        self.operations = OperationRequests(clients, subscribed, store.tables, settings, broker.access.audit)
+        self.bulk = BulkRequests(store.bulk, store.commit, store.tables, clock, settings, broker.bulk_jobs)
+
+    def give_back(self, request: Return, asked: Asked) -> Answer | Work:
+        """RETURN: of a subscription, or by receipts."""
+        if request.group_id is None:
+            return self.subscriptions.give_back(request, asked)
+        return self.changes.give_back(request, asked)
+
+
+def table_of(broker: Broker, figures: Figures, clients: Clients) -> Table:
     """Each request once."""
+    by = _Handlers(broker, figures, clients)
     return {
         Ping: Rule(_ping, may.free),
-        OpenTopic: Rule(topics.open, may.of_topic(PUBLISH)),
-        SetTopic: Rule(topics.set, may.of_topic(ADMIN), is_audited=True),
-        GetTopic: Rule(topics.get, may.visible_topic),
-        DeleteTopic: Rule(topics.delete, may.of_topic(ADMIN), is_audited=True),
-        Subscribe: Rule(subscriptions.subscribe, may.of_topic(CONSUME)),
-        Unsubscribe: Rule(subscriptions.unsubscribe, may.free),  # of this connection
-        Return: Rule(subscriptions.give_back, may.free),
-        SetCredit: Rule(subscriptions.set_credit, may.free),  # within max_credit
-        Cancel: Rule(changes.cancel, may.of_targets(PUBLISH)),
-        Reschedule: Rule(changes.reschedule, may.of_targets(PUBLISH)),
-        Redeliver: Rule(changes.redeliver, may.of_targets(CONSUME)),
-        Nack: Rule(changes.nack, may.of_group),
-        Extend: Rule(changes.extend, may.of_group),
-        Change: Rule(changes.change, may.of_change),
-        Transaction: Rule(changes.transaction, may.of_transaction),
-        Browse: Rule(messages.browse, may.of_topic(QUERY)),
-        GetMessages: Rule(messages.get, may.of_targets(QUERY)),
-        ReplayDead: Rule(letters.replay, may.of_topic(CONSUME), is_audited=True),
-        Prepare: Rule(prepared.prepare, may.of_topic(PUBLISH)),
-        Decide: Rule(prepared.decide, may.of_decisions),
-        GetGroups: Rule(groups.show, may.visible_groups),
-        CreateGroup: Rule(groups.create, may.of_topic(CONSUME)),
-        SeekGroup: Rule(groups.seek, may.of_topic(CONSUME), is_audited=True),
-        DeleteGroup: Rule(groups.delete, may.of_topic(ADMIN), is_audited=True),
-        GetSchedules: Rule(schedules.show, may.visible_schedules),
-        SetSchedule: Rule(schedules.set, may.new_schedule, is_audited=True),
-        DeleteSchedule: Rule(schedules.delete, may.of_schedule, is_audited=True),
-        TriggerSchedule: Rule(schedules.trigger, may.of_schedule),
-        GetStats: Rule(figures.stats, may.everywhere(QUERY)),
-        GetTopics: Rule(figures.topics, may.free),  # shows those that it may know of
-        GetWheel: Rule(figures.wheel, may.everywhere(QUERY)),
-        Query: Rule(figures.query, may.everywhere(QUERY)),
-        Purge: Rule(space.purge, may.everywhere(ADMIN), is_audited=True),
-        Drop: Rule(space.drop, may.everywhere(ADMIN), is_audited=True),
-        PlanJob: Rule(bulk.plan, may.everywhere(PUBLISH)),
-        ReserveIds: Rule(bulk.reserve_ids, may.everywhere(PUBLISH)),
-        AdoptJob: Rule(bulk.adopt, may.everywhere(PUBLISH), is_audited=True),
+        OpenTopic: Rule(by.topics.open, may.of_topic(PUBLISH)),
+        SetTopic: Rule(by.topics.set, may.of_topic(ADMIN), is_audited=True),
+        GetTopic: Rule(by.topics.get, may.visible_topic),
+        DeleteTopic: Rule(by.topics.delete, may.of_topic(ADMIN), is_audited=True),
+        Subscribe: Rule(by.subscriptions.subscribe, may.of_topic(CONSUME)),
+        Unsubscribe: Rule(by.subscriptions.unsubscribe, may.free),  # of this connection
+        Fetch: Rule(by.fetches.fetch, may.of_topic(CONSUME)),
+        EndFetch: Rule(by.fetches.end, may.free),
+        Return: Rule(by.give_back, may.of_return),
+        SetCredit: Rule(by.subscriptions.set_credit, may.free),  # within max_credit
+        Cancel: Rule(by.changes.cancel, may.of_targets(PUBLISH)),
+        Reschedule: Rule(by.changes.reschedule, may.of_targets(PUBLISH)),
+        Redeliver: Rule(by.changes.redeliver, may.of_targets(CONSUME)),
+        Nack: Rule(by.changes.nack, may.of_group),
+        Extend: Rule(by.changes.extend, may.of_group),
+        Change: Rule(by.changes.change, may.of_change),
+        Transaction: Rule(by.changes.transaction, may.of_transaction),
+        Browse: Rule(by.messages.browse, may.of_topic(QUERY)),
+        GetMessages: Rule(by.messages.get, may.of_targets(QUERY)),
+        GetHistory: Rule(by.messages.history, may.of_message(QUERY)),
+        ReplayDead: Rule(by.letters.replay, may.of_topic(CONSUME), is_audited=True),
+        Prepare: Rule(by.prepared.prepare, may.of_topic(PUBLISH)),
+        Decide: Rule(by.prepared.decide, may.of_targets(PUBLISH)),
+        GetGroups: Rule(by.groups.show, may.visible_groups),
+        CreateGroup: Rule(by.groups.create, may.of_topic(CONSUME)),
+        SeekGroup: Rule(by.groups.seek, may.of_topic(CONSUME), is_audited=True),
+        DeleteGroup: Rule(by.groups.delete, may.of_topic(ADMIN), is_audited=True),
+        GetSchedules: Rule(by.schedules.show, may.visible_schedules),
+        SetSchedule: Rule(by.schedules.set, may.new_schedule, is_audited=True),
+        DeleteSchedule: Rule(by.schedules.delete, may.of_schedule, is_audited=True),
+        TriggerSchedule: Rule(by.schedules.trigger, may.of_schedule),
+        GetEndpoints: Rule(by.endpoints.show, may.visible_endpoints),
+        SetEndpoint: Rule(by.endpoints.set, may.new_endpoint, is_audited=True),
+        EnableEndpoint: Rule(by.endpoints.enable, may.of_switch, is_audited=True),
+        DeleteEndpoint: Rule(by.endpoints.delete, may.of_endpoint, is_audited=True),
+        TestEndpoint: Rule(by.endpoints.test, may.of_endpoint, is_audited=True),
+        GetAttempts: Rule(by.endpoints.attempts, may.of_endpoint),
+        GetStats: Rule(by.figures.stats, may.everywhere(QUERY)),
+        GetFigures: Rule(by.figures.figures, may.everywhere(QUERY)),
+        GetClients: Rule(by.operations.clients, may.everywhere(ADMIN)),
+        Disconnect: Rule(by.operations.disconnect, may.everywhere(ADMIN), is_audited=True),
+        GetAudit: Rule(by.operations.audit, may.everywhere(ADMIN)),
+        GetTopics: Rule(by.figures.topics, may.free),  # shows those that it may know of
+        GetWheel: Rule(by.figures.wheel, may.everywhere(QUERY)),
+        GetEvents: Rule(by.figures.events, may.everywhere(QUERY)),
+        Query: Rule(by.figures.query, may.everywhere(QUERY)),
+        Purge: Rule(by.space.purge, may.everywhere(ADMIN), is_audited=True),
+        Drop: Rule(by.space.drop, may.everywhere(ADMIN), is_audited=True),
+        PlanJob: Rule(by.bulk.plan, may.everywhere(PUBLISH)),
+        ReserveIds: Rule(by.bulk.reserve_ids, may.everywhere(PUBLISH)),
+        AdoptJob: Rule(by.bulk.adopt, may.everywhere(PUBLISH), is_audited=True),
     }
 
 
-def _ping(caller: Caller, correlation: int, request: Ping) -> None:
-    caller.outgoing.put(encode_frame(FrameType.PONG, correlation))
+def _ping(request: Ping, asked: Asked) -> None:
+    asked.caller.outgoing.put(encode_frame(FrameType.PONG, asked.correlation))

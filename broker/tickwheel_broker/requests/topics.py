@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tickwheel.protocol.bodies.admin import DeleteTopic, DeleteTopicOk, GetTopic, SetTopic
@@ -13,56 +14,42 @@ from tickwheel_broker.background.schedules import Schedules
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.delivery import Delivery
-from tickwheel_broker.requests.answers import Answers, check_name
-from tickwheel_broker.requests.caller import Caller
-from tickwheel_broker.requests.remembered import expect
+from tickwheel_broker.documents.endpoints import Endpoints
+from tickwheel_broker.requests.answers import Asked, check_name
 from tickwheel_broker.subscriptions import Subscriptions
 from timerlog.commitlog.records import TopicRecord
-from timerlog.engine.groups import Holders
+from timerlog.engine.groups import Groups, Holders, Start
 from timerlog.engine.look import Look
 from timerlog.engine.topics import Topics
+from timerlog.errors import UnknownGroup
 from timerlog.tables.tables import Tables
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TopicRequests:
     """What a topic is, and whether it is there."""
 
-    def __init__(
-        self,
-        topics: Topics,
-        holders: Holders,
-        look: Look,
-        tables: Tables,
-        clock: Clock,
-        settings: Settings,
-        delivery: Delivery,
-        subscriptions: Subscriptions,
-        schedules: Schedules,
-        retention: Retention,
-        publish: Callable[[], None],
-        answers: Answers,
-    ) -> None:
-        self._topics = topics
-        self._holders = holders
-        self._look = look
-        self._tables = tables
-        self._clock = clock
-        self._settings = settings
-        self._delivery = delivery
-        self._subscriptions = subscriptions
-        self._schedules = schedules
-        self._retention = retention
-        self._publish = publish
-        self._answers = answers
+    _topics: Topics
+    _holders: Holders
+    _look: Look
+    _tables: Tables
+    _clock: Clock
+    _settings: Settings
+    _delivery: Delivery
+    _subscriptions: Subscriptions
+    _schedules: Schedules
+    _endpoints: Endpoints
+    _retention: Retention
+    _publish: Callable[[], None]
 
-    def open(self, caller: Caller, correlation: int, request: OpenTopic) -> None:
+    def open(self, request: OpenTopic, asked: Asked) -> OpenTopicOk:
         """OPEN_TOPIC."""
         created = request.topic not in self._tables.topic_ids
         now_ms = self._clock.now_ms()
         topic_id = open_topic(self._topics, self._settings, request.topic, now_ms, create=request.create)
-        self._answers.when_durable(caller, correlation, request, OpenTopicOk(topic_id, created))
+        return OpenTopicOk(topic_id, created)
 
-    def set(self, caller: Caller, correlation: int, request: SetTopic) -> None:
+    def set(self, request: SetTopic, asked: Asked) -> bytes:
         """SET_TOPIC."""
         now_ms = self._clock.now_ms()
         check_name(request.topic, "topic")
@@ -71,7 +58,7 @@ class TopicRequests:
                 raise BadArgument(
                     "A new topic has nothing to unset, pause or resume.", advice="Create it first."
                 )
-            expect(caller, correlation, self._described)
+            asked.expect(self._described)
             self._topics.create(request.topic, request.settings, request.shards, now_ms)
         else:
             if request.shards:
@@ -79,17 +66,17 @@ class TopicRequests:
                     "The number of shards cannot be changed.",
                     advice="Create another topic with it and let producers change over.",
                 )
-            expect(caller, correlation, self._described)
+            asked.expect(self._described)
             self._topics.set(request.topic, request.settings, request.unset, request.paused, now_ms)
             self._subscriptions.tell_of_leases(self._delivery.subscriptions)
             self._publish()
             self._delivery.wake_all()
         self._retention.topics_changed()
-        self._answers.when_durable(caller, correlation, request, self._description(request.topic))
+        return self._description(request.topic)
 
-    def get(self, caller: Caller, correlation: int, request: GetTopic) -> None:
+    def get(self, request: GetTopic, asked: Asked) -> bytes:
         """GET_TOPIC."""
-        self._answers.when_durable(caller, correlation, request, self._description(request.topic))
+        return self._description(request.topic)
 
     def _described(self, record: TopicRecord) -> bytes:
         return encode_map(self._look.describe(record))
@@ -98,7 +85,7 @@ class TopicRequests:
         description: dict[str, Any] = self._look.describe_topic(name)
         return encode_map(description)
 
-    def delete(self, caller: Caller, correlation: int, request: DeleteTopic) -> None:
+    def delete(self, request: DeleteTopic, asked: Asked) -> DeleteTopicOk:
         """DELETE_TOPIC."""
         # Also subscribers that are not started yet, because their SUBSCRIBE_OK waits for the disk.
         subscribers = self._holders.count(self._look.groups_of(request.topic))
@@ -110,10 +97,16 @@ class TopicRequests:
                 f"{request.topic!r} gets messages of {len(schedules)} schedules, such as {schedules[0]!r}.",
                 advice="Delete these schedules first, or give them another topic; pausing them is not enough.",
             )
+        endpoints = self._endpoints.of_topic(request.topic)
+        if endpoints:
+            raise TopicInUse(
+                f"The messages of {request.topic!r} go to {len(endpoints)} endpoints, such as {endpoints[0]!r}.",
+                advice="Delete these endpoints first; disabling them is not enough.",
+            )
         messages = int(self._look.describe_topic(request.topic)["messages"])
-        expect(caller, correlation, lambda _: DeleteTopicOk(messages))
+        asked.expect(lambda _: DeleteTopicOk(messages))
         self._topics.delete(request.topic)
-        self._answers.when_durable(caller, correlation, request, DeleteTopicOk(messages))
+        return DeleteTopicOk(messages)
 
 
 def open_topic(topics: Topics, settings: Settings, name: str, now_ms: int, *, create: bool) -> int:
@@ -121,3 +114,25 @@ def open_topic(topics: Topics, settings: Settings, name: str, now_ms: int, *, cr
     UnknownTopic."""
     check_name(name, "topic")
     return topics.open(name, now_ms, create=create and settings.auto_create_topics)
+
+
+def open_group(
+    groups: Groups,
+    settings: Settings,
+    topic_id: int,
+    name: str,
+    now_ms: int,
+    start: Start,
+    *,
+    ephemeral_ms: int = 0,
+) -> int:
+    """The number of a topic's group; a new one is made if the settings let it. Raises UnknownGroup."""
+    try:
+        return groups.open(
+            topic_id, name, now_ms, start, create=settings.auto_create_groups, ephemeral_ms=ephemeral_ms
+        )
+    except UnknownGroup as error:
+        error.advice = (
+            "Create it first (`tickwheel groups create`), or set auto_create_groups = true on the broker."
+        )
+        raise

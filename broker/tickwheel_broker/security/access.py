@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -17,13 +18,14 @@ from tickwheel.protocol.errors import (
     LoginRequired,
     TokensUnusable,
 )
+from tickwheel.protocol.grants import parse_grants
 from tickwheel_broker import logs
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.load import exposed_host
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.security import tokens
 from tickwheel_broker.security.audit import Audit
-from tickwheel_broker.security.grants import ANYONE, NOBODY, OWNER, Identity, parse_grants
+from tickwheel_broker.security.grants import ANYONE, NOBODY, OWNER, Identity
 from tickwheel_broker.security.logins import Logins
 from tickwheel_broker.security.tokens import FILE_NAME, Token
 
@@ -36,11 +38,26 @@ _log = logs.get_logger("access")
 class Peer(Protocol):
     """What is asked of the transport of a connection."""
 
-    peer: str
+    @property
+    def peer(self) -> str:
+        """Who is at the other end."""
 
     @property
     def is_owner(self) -> bool:
         """Whether the other side is a process of the user who owns the broker, or of root."""
+
+
+@dataclass(frozen=True)
+class Proxied:
+    """Whom a proxy speaks for: a stranger, whatever the proxy is."""
+
+    peer: str
+    is_owner: bool = False
+
+
+def real_peer(named: str, peer: Peer) -> Peer:
+    """Who is at the other end. Of the owner, who may do all anyway, it is believed that it speaks for another one."""
+    return Proxied(f"{named}:0") if named and peer.is_owner else peer
 
 
 class Access:
@@ -83,8 +100,12 @@ class Access:
         self.audit.done("login", peer=peer.peer, token=identity.login, token_name=identity.name)
         return identity
 
-    async def lets_in(self, authorization: str, peer: str) -> bool:
-        """See `monitoring.gate.Gate`: a token is given as `Bearer twk_…`. That it was wrong is audited."""
+    async def lets_in(
+        self, authorization: str, peer: str, permissions: Sequence[str] = ("query", "admin")
+    ) -> bool:
+        """Whether who sent this Authorization header (empty: there was none) has one of these permissions for all
+        topics; those that it has by default let read metrics, and why a broker is not ready. A token is given as
+        `Bearer twk_…`; that it was wrong is audited."""
         self._look()
         if self.is_open:
             return True
@@ -97,7 +118,7 @@ class Access:
         except ConnectionDenied as error:
             self.audit.refused("metrics", peer=peer, code=error.code)
             return False
-        return identity.may_everywhere("query") or identity.may_everywhere("admin")
+        return any(identity.may_everywhere(permission) for permission in permissions)
 
     def renewed(self, identity: Identity) -> Identity:
         """Who a connection is by now: the same object if nothing has changed. Raises ConnectionDenied."""
@@ -130,7 +151,7 @@ class Access:
         return True
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Notice changes of the file, and tokens that expire, for ever; then `changed` is called."""
+        """Until cancelled: call `changed` when the file has changed, or a token has expired."""
         while True:
             next_ms = self._next_end_ms()
             await trio.sleep(WATCH_S)

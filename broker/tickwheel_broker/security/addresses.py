@@ -1,4 +1,4 @@
-"""Whom a connection is held against: limits are for whoever can have an address, not for each address they can have."""
+"""Which address a connection counts for: limits hold for a site, not for each address that the site can use."""
 
 from __future__ import annotations
 

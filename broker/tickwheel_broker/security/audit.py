@@ -1,12 +1,16 @@
 """The audit log: who came in, who was refused what, who changed what. One JSON line each, without secrets and bodies.
 
 Lines of refusals are limited, so that a stranger cannot fill the disk with them; what is left out is counted and told.
+The last lines are kept in memory as well, for administrators who ask for them.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+import time
+from collections import deque
+from itertools import islice, takewhile
+from typing import Any, Final, NamedTuple
 
 import structlog
 import trio
@@ -18,6 +22,7 @@ REFUSED_PER_S: Final = 20.0
 REFUSED_AT_ONCE: Final = 200
 DONE_PER_S: Final = 200.0
 DONE_AT_ONCE: Final = 2_000
+KEPT_LINES: Final = 10_000
 _MAX_FIELD_CHARS: Final = 200
 
 _log = logs.get_logger("audit")
@@ -41,6 +46,14 @@ class _Bucket:
         return True
 
 
+class Tail(NamedTuple):
+    """Lines, each with its number, the oldest first."""
+
+    lines: list[tuple[int, bytes]]
+    has_gap: bool
+    """There may have been lines before these that are not kept any more."""
+
+
 class Audit:
     """Writes to a file of its own, or without one to the broker's log, as `tickwheel.broker.audit`."""
 
@@ -52,6 +65,8 @@ class Audit:
         self._done = _Bucket(DONE_PER_S, DONE_AT_ONCE)
         self.suppressed = 0
         """Lines that were left out since the last one that was written."""
+        self._kept: deque[tuple[int, bytes]] = deque(maxlen=KEPT_LINES)
+        self._last_number = self._last_gone = _now_us()
         self._render = structlog.processors.JSONRenderer()
         self._stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
         if path:
@@ -64,12 +79,26 @@ class Audit:
                 ) from error
 
     def done(self, action: str, **fields: Any) -> None:
-        """Somebody did what they may."""
+        """Something was allowed, and done."""
         self._record(self._done, action, "ok", fields)
 
     def refused(self, action: str, **fields: Any) -> None:
-        """Somebody was refused."""
+        """Something was refused."""
         self._record(self._refused, action, "refused", fields)
+
+    def tail(self, after: int | None, limit: int, room_bytes: int) -> Tail:
+        """At most so many lines that came after the one with a number, or (None) the last ones. The numbers are
+        microseconds since 1970: they ascend also when the broker starts anew, or another node takes over."""
+        if after is None:
+            found = list(islice(reversed(self._kept), limit))[::-1]
+            while found and sum(len(line) for _, line in found) > room_bytes:
+                del found[0]
+            return Tail(found, has_gap=False)
+        newer = list(takewhile(lambda kept: kept[0] > after, reversed(self._kept)))[::-1]
+        found = newer[:limit]
+        while len(found) > 1 and sum(len(line) for _, line in found) > room_bytes:
+            del found[len(found) // 2 :]
+        return Tail(found, has_gap=after < self._last_gone)
 
     def reopen(self) -> None:
         """Go on in a new file if the old one was moved away; if that fails, in the old one."""
@@ -109,14 +138,28 @@ class Audit:
         if self.suppressed:
             event["suppressed"] = self.suppressed
             self.suppressed = 0
+        rendered = self._render(None, "", self._stamp(None, "", {**event}))
+        line = rendered.encode() if isinstance(rendered, str) else rendered
+        self._keep(line)
         if self._descriptor < 0:
             _log.info(str(event.pop("event")), **event)
             return
-        line = self._render(None, "", self._stamp(None, "", event))
         try:
-            os.write(self._descriptor, line.encode() + b"\n" if isinstance(line, str) else line + b"\n")
+            os.write(self._descriptor, line + b"\n")
         except OSError as error:
-            _log.error("the audit log cannot be written", path=self._path, reason=error.strerror, line=line)
+            _log.error(
+                "the audit log cannot be written", path=self._path, reason=error.strerror, line=rendered
+            )
+
+    def _keep(self, line: bytes) -> None:
+        if len(self._kept) == KEPT_LINES:
+            self._last_gone = self._kept[0][0]
+        self._last_number = max(self._last_number + 1, _now_us())
+        self._kept.append((self._last_number, line))
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
 
 
 def _open(path: str) -> int:

@@ -1,113 +1,22 @@
-"""Who may do what: permissions for topics by pattern, and the identity that a connection has."""
+"""The identity that a connection has, and what that allows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from typing import Final
 
-from tickwheel.protocol.limits import DEAD_SUFFIX, PREPARED_SUFFIX
-
-PERMISSIONS: Final = ("publish", "consume", "query", "admin")
-EVERY: Final = "*"
-"""The pattern that means all topics, also those to come, and what belongs to no topic."""
-
-_ALL: Final = "all"
-_DERIVED: Final = (DEAD_SUFFIX, PREPARED_SUFFIX)
-_MAX_PATTERN_CHARS: Final = 256
-_MAX_REMEMBERED: Final = 10_000
+from tickwheel.protocol.grants import Grant, Granted
 
 
-class Grant(NamedTuple):
-    """One permission for the topics that a pattern means."""
-
-    permission: str
-    pattern: str
-
-    def __str__(self) -> str:
-        return f"{self.permission}:{self.pattern}"
-
-
-def parse_grant(text: str) -> list[Grant]:
-    """`consume:orders.*`, or `all:orders` for every permission. Raises ValueError with what is wrong.
-
-    >>> parse_grant("consume:orders.*")
-    [Grant(permission='consume', pattern='orders.*')]
-    """
-    permission, colon, pattern = text.partition(":")
-    if not colon or not pattern or len(pattern) > _MAX_PATTERN_CHARS:
-        raise ValueError(f"{text!r} is no grant; write it like consume:orders.* or publish:mails")
-    if permission == _ALL:
-        return [Grant(each, pattern) for each in PERMISSIONS]
-    if permission not in PERMISSIONS:
-        raise ValueError(f"{permission!r} is no permission; there are {', '.join(PERMISSIONS)} and all")
-    return [Grant(permission, pattern)]
-
-
-def parse_grants(texts: Iterable[str]) -> frozenset[Grant]:
-    """All of them together. Raises ValueError."""
-    return frozenset(grant for text in texts for grant in parse_grant(text))
-
-
-def base_topic(topic: str) -> str:
-    """The topic to which a shard, dead letters or prepared messages belong.
-
-    >>> base_topic("orders.dead"), base_topic("orders/-80"), base_topic("orders.prepared.dead"), base_topic("orders")
-    ('orders', 'orders', 'orders', 'orders')
-    """
-    topic = topic.partition("/")[0]
-    while topic.endswith(_DERIVED):
-        topic = topic.rpartition(".")[0]
-    return topic
-
-
-class Identity:
+class Identity(Granted):
     """Who a connection is, and what that allows. `grants` None: everything."""
 
     def __init__(self, login: str, name: str, grants: frozenset[Grant] | None, proof: str = "") -> None:
         """`login` is the token's id, or says how else it came in; `name` is for people; `proof` says which of the
         token's hashes counted."""
+        super().__init__(grants)
         self.login = login
         self.name = name
         self.proof = proof
-        self.grants = grants
-        self._known: dict[tuple[str, str], bool] = {}
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether there is anything that it may not do."""
-        return self.grants is not None
-
-    def may(self, permission: str, topic: str) -> bool:
-        """Whether a topic may be used like this. A topic's shards count as the topic; and for all but publishing, its
-        dead letters and prepared messages, too."""
-        if self.grants is None:
-            return True
-        known = self._known.get((permission, topic))
-        if known is None:
-            if len(self._known) >= _MAX_REMEMBERED:
-                self._known.clear()
-            known = self._known[permission, topic] = self._judge(permission, topic)
-        return known
-
-    def may_everywhere(self, permission: str) -> bool:
-        """Whether the permission is granted for all topics."""
-        return self.grants is None or Grant(permission, EVERY) in self.grants
-
-    def sees(self, topic: str) -> bool:
-        """Whether it may know of a topic: any permission will do."""
-        return any(self.may(permission, topic) for permission in PERMISSIONS)
-
-    def _judge(self, permission: str, topic: str) -> bool:
-        assert self.grants is not None, "asked only of limited ones"
-        names = {topic.partition("/")[0]}
-        if permission != "publish":
-            names.add(base_topic(topic))
-        return any(
-            grant.permission == permission and fnmatchcase(name, grant.pattern)
-            for grant in self.grants
-            for name in names
-        )
 
 
 NOBODY: Final = Identity("none", "nobody", frozenset())

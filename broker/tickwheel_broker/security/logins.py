@@ -46,13 +46,15 @@ class Logins:
 
     async def judge(self, text: str, known: dict[str, Token], address: str) -> tuple[str, str]:
         """Which token `text` is, and which of its hashes it has. Raises BadToken, TooManyAttempts."""
+        digest = hmac.digest(self._key, text.encode(), hashlib.sha256)
         parsed = tokens.parse(text)
         if parsed is None:
-            # Nothing is learned from it, so nobody has to wait; but somebody who tries is counted.
-            self.attempts.begin(address)
+            # It tells nothing about tokens, so the answer need not wait; but it counts as an attempt, once.
+            if digest not in self._bad:
+                self.attempts.begin(address)
+                _remember(self._bad, digest, None)
             raise BadToken("The token does not have the form of one: twk_…_….")
         token = known.get(parsed[0])
-        digest = hmac.digest(self._key, text.encode(), hashlib.sha256)
         proof = "" if token is None else self._known_proof(token, digest)
         return parsed[0], proof or await self._verify(token, parsed[1], digest, address)
 
@@ -84,7 +86,7 @@ class Logins:
 
     async def _verify(self, token: Token | None, secret: str, digest: bytes, address: str) -> str:
         if digest in self._bad:
-            raise BadToken  # the same again: who guesses learns nothing by it, and a stale client locks nobody out
+            raise BadToken  # the same again: it tells a guesser nothing, and a stale client locks no other one out
         if self._turns.statistics().tasks_waiting >= MAX_WAITING:
             raise TooManyAttempts("Too many are logging in at this moment.")
         attempt = self.attempts.begin(address)
@@ -115,7 +117,7 @@ class Attempts:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def begin(self, address: str) -> float:
-        """Somebody tries. Raises TooManyAttempts."""
+        """A log-in begins. Raises TooManyAttempts."""
         now_s = trio.current_time()
         network = network_of(address)
         failures = self._failures.get(network)

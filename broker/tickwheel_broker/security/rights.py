@@ -12,18 +12,28 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import numpy as np
 
-from tickwheel.protocol.bodies.admin import Decide, GetTopic
+from tickwheel.protocol.bodies.admin import GetTopic
 from tickwheel.protocol.bodies.base import Request
-from tickwheel.protocol.bodies.groups import GetGroups
+from tickwheel.protocol.bodies.endpoints import (
+    DeleteEndpoint,
+    EnableEndpoint,
+    Endpoint,
+    GetAttempts,
+    GetEndpoints,
+    SetEndpoint,
+    TestEndpoint,
+)
+from tickwheel.protocol.bodies.groups import GetGroups, GetHistory
 from tickwheel.protocol.bodies.schedules import DeleteSchedule, GetSchedules, SetSchedule, TriggerSchedule
-from tickwheel.protocol.bodies.settling import Change, Extend, Nack, Transaction, TransactionChange
-from tickwheel.protocol.errors import Forbidden, UnknownSchedule
-from tickwheel.protocol.limits import PREPARED_SUFFIX
-from tickwheel_broker.security.grants import Identity, base_topic
+from tickwheel.protocol.bodies.settling import Change, Extend, Nack, Return, Transaction, TransactionChange
+from tickwheel.protocol.errors import Forbidden, UnknownEndpoint, UnknownSchedule
+from tickwheel.protocol.grants import base_topic
+from tickwheel.protocol.limits import DEAD_SUFFIX, PREPARED_SUFFIX
+from tickwheel_broker.security.grants import Identity
 from timerlog.engine.produce import SendRights
 from timerlog.tables.tables import Tables
 
-PUBLISH, CONSUME, QUERY, ADMIN = "publish", "consume", "query", "admin"
+PUBLISH, CONSUME, QUERY, ADMIN, PUSH = "publish", "consume", "query", "admin", "push"
 _OF_CHANGE: Final = {"cancel": PUBLISH, "reschedule": PUBLISH, "redeliver": CONSUME}
 
 
@@ -31,11 +41,17 @@ class Rights:
     """What one identity may do at a broker. Each method raises Forbidden."""
 
     def __init__(
-        self, tables: Tables, topic_of_schedule: Callable[[str], str | None], identity: Identity
+        self,
+        tables: Tables,
+        topic_of_schedule: Callable[[str], str | None],
+        endpoint_of: Callable[[str], Endpoint | None],
+        identity: Identity,
     ) -> None:
-        """`topic_of_schedule` says to which topic a schedule sends; None: there is no such schedule."""
+        """`topic_of_schedule` says to which topic a schedule sends, `endpoint_of` what an endpoint is; None: there is
+        no such schedule or endpoint."""
         self._tables = tables
         self._topic_of_schedule = topic_of_schedule
+        self._endpoint_of = endpoint_of
         self.identity = identity
         self.sending = SendRights(self._tables.native.topics_capacity, self.may_send)
         self._groups: dict[int, int] = {}  # of groups that it may consume: their topics
@@ -98,11 +114,12 @@ class Rights:
         group = self._tables.groups.get(group_id)
         return "" if group is None else self.topic_name(group.record.topic_id)
 
+    def need_for_changes(self, permission: str, topic: str) -> None:
+        """The same for what is done to messages of a topic."""
+        self.need(*_of_owner(permission, topic))
+
     def _may_change(self, permission: str, topic_id: int) -> bool:
-        """Messages that wait to be committed belong to who may publish to the topic that they are for."""
-        name = self.topic_name(topic_id)
-        prepared = permission == PUBLISH and name.endswith(PREPARED_SUFFIX)
-        return self.identity.may(permission, base_topic(name) if prepared else name)
+        return self.identity.may(*_of_owner(permission, self.topic_name(topic_id)))
 
     def need_of_schedule(self, name: str) -> None:
         """To publish to the topic of a schedule. One that it may not know of is one that is not there."""
@@ -119,6 +136,17 @@ class Rights:
         """Whether there is such a schedule, also one that it may not know of."""
         return self._topic_of_schedule(name) is not None
 
+    def endpoint(self, name: str) -> Endpoint:
+        """An endpoint that it may know of. Raises UnknownEndpoint."""
+        endpoint = self._endpoint_of(name)
+        if endpoint is None or not self.identity.sees(endpoint.topic):
+            raise UnknownEndpoint(f"There is no endpoint {name!r}.")
+        return endpoint
+
+    def has_endpoint(self, name: str) -> bool:
+        """Whether there is such an endpoint, also one that it may not know of."""
+        return self._endpoint_of(name) is not None
+
     @property
     def _who(self) -> str:
         return f"Token {self.identity.name!r} ({self.identity.login})"
@@ -131,8 +159,22 @@ class Rights:
         )
 
 
+def _of_owner(permission: str, topic: str) -> tuple[str, str]:
+    """To whom what is done to messages of a topic is up: a permission, and of which topic.
+
+    Those that wait to be committed belong to who may publish to the topic that they are for. Dead letters belong to who
+    consumes: who may give them back to their groups may drop them as well.
+    """
+    if permission == PUBLISH and topic.endswith(PREPARED_SUFFIX):
+        return PUBLISH, base_topic(topic)
+    if permission == PUBLISH and topic.endswith(DEAD_SUFFIX):
+        return CONSUME, topic
+    return permission, topic
+
+
 Judge: TypeAlias = Callable[[Rights, Any], Request | None]
-"""Lets a request pass, or raises Forbidden, UnknownSchedule. What is returned takes its place, if anything is."""
+"""Lets a request pass, or raises Forbidden, UnknownSchedule, UnknownEndpoint. What is returned takes its place, if
+anything is."""
 
 
 def free(rights: Rights, request: Request) -> None:
@@ -150,15 +192,28 @@ def everywhere(permission: str) -> Judge:
 
 
 def of_targets(permission: str) -> Judge:
-    """The permission for messages by id, or by topic and key."""
+    """The permission for messages by id, or by topic and key; prepared ones are of the topic that they are for."""
     return lambda rights, request: _allowed_targets(rights, permission, request)
+
+
+def of_message(permission: str) -> Judge:
+    """The same for one message."""
+    return lambda rights, request: _allowed_message(rights, permission, request)
+
+
+def _allowed_message(rights: Rights, permission: str, request: GetHistory) -> GetHistory | None:
+    if request.id is not None:
+        return msgspec.structs.replace(request, id=rights.allowed(permission, [request.id])[0])
+    assert request.topic is not None
+    rights.need(permission, request.topic)
+    return None
 
 
 def _allowed_targets(rights: Rights, permission: str, request: Any) -> Any:
     """What is left of something that has ids; None: it names a topic, and may stay as it is."""
     if request.ids is not None:
         return msgspec.structs.replace(request, ids=rights.allowed(permission, request.ids))
-    rights.need(permission, request.topic)
+    rights.need_for_changes(permission, request.topic)
     return None
 
 
@@ -179,9 +234,15 @@ def of_group(rights: Rights, request: Nack | Extend) -> None:
     rights.need_of_group(request.group_id)
 
 
+def of_return(rights: Rights, request: Return) -> None:
+    """To consume in the group; a subscription is the connection's own."""
+    if request.group_id is not None:
+        rights.need_of_group(request.group_id)
+
+
 def of_change(rights: Rights, request: Change) -> None:
     """What it takes depends on what is to be done."""
-    rights.need(_OF_CHANGE[request.action], request.topic)
+    rights.need_for_changes(_OF_CHANGE[request.action], request.topic)
 
 
 def of_transaction(rights: Rights, request: Transaction) -> Transaction:
@@ -198,11 +259,6 @@ def _allowed_changes(rights: Rights, changes: list[TransactionChange]) -> Iterat
     for change in changes:
         replaced = _allowed_targets(rights, PUBLISH, change)
         yield change if replaced is None else replaced
-
-
-def of_decisions(rights: Rights, request: Decide) -> Decide:
-    """To publish to the topics that the messages are for."""
-    return msgspec.structs.replace(request, ids=rights.allowed(PUBLISH, request.ids))
 
 
 def visible_schedules(rights: Rights, request: GetSchedules) -> None:
@@ -223,3 +279,35 @@ def new_schedule(rights: Rights, request: SetSchedule) -> None:
 def of_schedule(rights: Rights, request: DeleteSchedule | TriggerSchedule) -> None:
     """To publish to the schedule's topic."""
     rights.need_of_schedule(request.name)
+
+
+def may_see_secrets(identity: Identity, endpoint: Endpoint) -> bool:
+    """Whether it is shown whole."""
+    return identity.may(ADMIN, endpoint.topic) or identity.may(PUSH, endpoint.topic)
+
+
+def visible_endpoints(rights: Rights, request: GetEndpoints) -> None:
+    """The list leaves out what it may not know of."""
+    if request.name is not None:
+        rights.endpoint(request.name)
+
+
+def new_endpoint(rights: Rights, request: SetEndpoint) -> None:
+    """To administer the topic that it has, and the one that it is to have."""
+    if rights.has_endpoint(request.name):
+        rights.need(ADMIN, rights.endpoint(request.name).topic)
+    topic = request.fields.get("topic")
+    if isinstance(topic, str):
+        rights.need(ADMIN, topic)
+
+
+def of_endpoint(rights: Rights, request: DeleteEndpoint | TestEndpoint | GetAttempts) -> None:
+    """To administer the endpoint's topic."""
+    rights.need(ADMIN, rights.endpoint(request.name).topic)
+
+
+def of_switch(rights: Rights, request: EnableEndpoint) -> None:
+    """To administer the endpoint's topic; who carries its messages to it may disable it, too."""
+    topic = rights.endpoint(request.name).topic
+    if request.enabled or not rights.identity.may(PUSH, topic):
+        rights.need(ADMIN, topic)

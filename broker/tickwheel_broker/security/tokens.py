@@ -1,7 +1,7 @@
-"""Tokens: their file, and what is done to it. Whoever knows a token may what its grants say.
+"""Tokens: their file, and what is done to it. A client that shows a token may do what its grants say.
 
-The file holds hashes (argon2id) alone, so reading it lets nobody in. It is written as a whole, to the side, synced and
-then renamed: a reader sees the old one or the new one. Commands that change it take turns by a lock.
+The file holds hashes (argon2id) alone: reading it is not enough to log in. It is written as a whole, to the side,
+synced and then renamed: a reader sees the old one or the new one. Commands that change it take turns by a lock.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tickwheel.protocol.errors import TokensUnusable, UnknownToken
+from tickwheel.protocol.grants import parse_grants
 from tickwheel_broker.errors import ServerExtraMissing
-from tickwheel_broker.security.grants import parse_grants
 
 if TYPE_CHECKING:
     from argon2 import PasswordHasher

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,15 +14,18 @@ import click
 
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_cli.shared.failures import CommandError, CommandFailed
+from tickwheel_cli.shared.options import DURATION
 from tickwheel_cli.shared.output import print_json, stdout_console
 from tickwheel_cli.shared.session import current_session, json_option
 
 if TYPE_CHECKING:
+    from tickwheel._embedded import EmbeddedBroker
     from tickwheel_cli.demo.ledger import Summary
     from tickwheel_cli.demo.story import Plan
     from tickwheel_cli.demo.view import DayBoard, View
 
 _DAY_SPEED = 4_320.0  # a day in 20 s
+_WATCHED_DAY_SPEED = 720.0  # a day in 2 min: a browser must be opened first
 _YEAR_SPEED = 700_800.0  # a year in 45 s
 _GIL_SWITCH_S = 0.000_5
 
@@ -37,7 +40,9 @@ _GIL_SWITCH_S = 0.000_5
 )
 @click.option("--year", is_flag=True, help="All 336,776 departures of 2013 instead of one day.")
 @click.option(
-    "--speed", type=click.FloatRange(1, 10_000_000), help="[default: 4320, a day in 20 s; 700800 with --year]"
+    "--speed",
+    type=click.FloatRange(1, 10_000_000),
+    help="[default: 4320, a day in 20 s, with --web 720, in 2 min; 700800 with --year]",
 )
 @click.option(
     "--data",
@@ -45,14 +50,36 @@ _GIL_SWITCH_S = 0.000_5
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the broker's files in this empty directory.",
 )
+@click.option(
+    "--web", is_flag=True, help="Show it in the dashboard as it happens. Needs pip install 'tickwheel[web]'."
+)
+@click.option(
+    "--web-port",
+    type=click.IntRange(0, 65_535),
+    help="Where the dashboard is; 0: any free one.  [default: 7413]",
+)
+@click.option(
+    "--stay",
+    type=DURATION,
+    help="How long the dashboard stays after the replay.  [default: until Ctrl-C; 1m without a terminal]",
+)
 @json_option
-def demo(day: datetime | None, year: bool, speed: float | None, directory: Path | None) -> None:
+def demo(
+    day: datetime | None,
+    year: bool,
+    speed: float | None,
+    directory: Path | None,
+    web: bool,
+    web_port: int | None,
+    stay: timedelta | None,
+) -> None:
     """Replay a day of real departures from New York, and audit every delivery.
 
     \b
     tickwheel demo
     tickwheel demo --date 2013-12-24 --speed 8640
     tickwheel demo --year
+    tickwheel demo --web
 
     A broker inside this process gets the timetable of the day. An hour before each planned time it becomes
     known that a flight is early, late or cancelled, and its message is rescheduled or cancelled. Two groups
@@ -63,24 +90,52 @@ def demo(day: datetime | None, year: bool, speed: float | None, directory: Path 
     """
     if day is not None and year:
         raise click.UsageError("--date and --year exclude each other")
+    if not web and (web_port is not None or stay is not None):
+        raise click.UsageError("--web-port and --stay say something of the dashboard: add --web")
+    from tickwheel_cli.demo.dashboard import stay as stay_there
+    from tickwheel_cli.demo.dashboard import tell_how_to_watch, tell_link
     from tickwheel_cli.demo.flights import read_flights
     from tickwheel_cli.demo.story import plan_day, plan_year
 
     date = (day or datetime(2013, 7, 4)).date()
     plan = plan_year(read_flights()) if year else plan_day(read_flights(date))
     what = "Departures of 2013" if year else f"Departures of {date:%-d %B %Y}"
-    chosen_speed = speed or (_YEAR_SPEED if year else _DAY_SPEED)
+    chosen_speed = speed or (_YEAR_SPEED if year else _WATCHED_DAY_SPEED if web else _DAY_SPEED)
     topic = "departures.2013" if year else f"departures.{date}"
-    with _directory(directory) as data:
-        summary = _run(plan, data, topic, what, chosen_speed, by_month=year)
-    if current_session().json:
-        print_json(summary.to_json())
-    else:
-        from tickwheel_cli.demo.view import summary_view
-
-        stdout_console().print(summary_view(summary))
+    with _directory(directory) as data, _broker(data, web=web, web_port=web_port) as broker:
+        if web:
+            tell_link(broker.web_urls[0])
+        summary = _run(plan, broker.url, topic, what, chosen_speed, by_month=year)
+        _print(summary)
+        if web:
+            stay_there(broker.web_urls[0], None if stay is None else stay.total_seconds())
+    if not web:
+        tell_how_to_watch(directory or current_session().data, _same_again(day, year=year))
     if not summary.passed:
         raise CommandFailed(ExitCode.FAILED)
+
+
+def _same_again(day: datetime | None, *, year: bool) -> list[str]:
+    """The options that choose the same departures."""
+    return ["--year"] if year else [] if day is None else [f"--date={day:%Y-%m-%d}"]
+
+
+def _print(summary: Summary) -> None:
+    if current_session().json:
+        print_json(summary.to_json())
+        return
+    from tickwheel_cli.demo.view import summary_view
+
+    stdout_console().print(summary_view(summary))
+
+
+def _broker(data: Path, *, web: bool, web_port: int | None) -> EmbeddedBroker:
+    import tickwheel
+    from tickwheel_cli.demo.dashboard import PORT
+
+    port = PORT if web_port is None else web_port
+    # That the broker ends is no news for who has ended it.
+    return tickwheel.embedded(data, web=web, web_port=port, log_level="warning")
 
 
 @contextmanager
@@ -100,7 +155,7 @@ def _directory(wanted: Path | None) -> Iterator[Path]:
     yield wanted
 
 
-def _run(plan: Plan, data: Path, topic: str, what: str, speed: float, *, by_month: bool) -> Summary:
+def _run(plan: Plan, url: str, topic: str, what: str, speed: float, *, by_month: bool) -> Summary:
     import anyio
 
     import tickwheel
@@ -109,26 +164,25 @@ def _run(plan: Plan, data: Path, topic: str, what: str, speed: float, *, by_mont
     sys.setswitchinterval(_GIL_SWITCH_S)
     view, board = _view(plan, speed, by_month=by_month)
 
-    async def main(url: str) -> Summary:
+    async def main() -> Summary:
         from tickwheel_cli.demo.replay import Replay
 
         async with tickwheel.Client(url, token="") as client:
             replay = Replay(client, topic, plan, speed, view, board)
             return await replay.run(what)
 
-    with tickwheel.embedded(data) as broker:
-        return anyio.run(main, broker.url, backend="trio")
+    return anyio.run(main, backend="trio")
 
 
 def _view(plan: Plan, speed: float, *, by_month: bool) -> tuple[View, DayBoard | None]:
     """The display that fits where the output goes, and the board that it shows, if it shows one."""
     from tickwheel_cli.demo.flights import read_airports
     from tickwheel_cli.demo.story import months
-    from tickwheel_cli.demo.view import DayBoard, LiveDay, LiveYear, PlainView, SilentView
+    from tickwheel_cli.demo.view import DayBoard, LiveDay, LiveYear, PlainView, View
 
     console = stdout_console()
     if current_session().json:
-        return SilentView(), None
+        return View(), None
     if not console.is_terminal:
         return PlainView(console, plan.start_ms, by_month=by_month), None
     if by_month:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from tickwheel.protocol.readable import format_bytes
 from tickwheel_cli.demo.flights import Flight
 from tickwheel_cli.demo.ledger import GroupBook, Ledger, Summary
 from tickwheel_cli.demo.story import clock, local_time
 from tickwheel_cli.shared.bars import bar
-from tickwheel_cli.shared.sizes import format_bytes
 
 _MINUTE_MS = 60_000
 _CANCELLED_SHOWN_MS = 90 * _MINUTE_MS
@@ -162,10 +161,9 @@ def lateness_text(book: GroupBook) -> str:
 
 def group_table(ledger: Ledger) -> Table:
     """A row for each group: delivered of expected, and lateness."""
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold cyan")
-    table.add_column(justify="right")
-    table.add_column(style="dim")
+    table = Table.grid(
+        Column(style="bold cyan"), Column(justify="right"), Column(style="dim"), padding=(0, 2, 0, 0)
+    )
     for name, book in ledger.books.items():
         table.add_row(
             name, f"{book.count:,} of {ledger.expected():,} delivered", f"late {lateness_text(book)}"
@@ -181,8 +179,8 @@ def scheduled_line(done: int, total: int, seconds: float) -> str:
     return f"scheduled {done:,} of {total:,} departures, {done / seconds:,.0f}/s, each safe on disk"
 
 
-class View(Protocol):
-    """What the replay tells its display. `now_ms` is the time in the story."""
+class View:
+    """What the replay tells its display. `now_ms` is the time in the story. This one shows nothing: for `--json`."""
 
     def begin(self) -> None:
         """The replay starts."""
@@ -200,26 +198,7 @@ class View(Protocol):
         """The replay is over."""
 
 
-class SilentView:
-    """Shows nothing: for `--json`."""
-
-    def begin(self) -> None:
-        """Nothing to do."""
-
-    def scheduled(self, done: int, total: int, seconds: float) -> None:
-        """Nothing to do."""
-
-    def departed(self, indexes: NDArray[np.int64]) -> None:
-        """Nothing to do."""
-
-    def refresh(self, now_ms: int, ledger: Ledger) -> None:
-        """Nothing to do."""
-
-    def end(self) -> None:
-        """Nothing to do."""
-
-
-class LiveView:
+class LiveView(View):
     """Common to the live displays: a region of the terminal that is drawn again and again."""
 
     def __init__(self, console: Console) -> None:
@@ -262,9 +241,7 @@ class LiveDay(LiveView):
     def picture(self, now_ms: int, ledger: Ledger) -> RenderableType:
         """Clock, next departures, latest departures, figures."""
         now = local_time(now_ms)
-        title = Table.grid(expand=True)
-        title.add_column()
-        title.add_column(justify="right")
+        title = Table.grid("", Column(justify="right"), expand=True)
         title.add_row(
             Text(f"Departures from New York, {now:%A %-d %B %Y}", "bold"),
             Text(f"{now:%H:%M} {now.tzname()}  {self._speed:,.0f}x", "bold yellow"),
@@ -300,10 +277,8 @@ class LiveYear(LiveView):
     def picture(self, now_ms: int, ledger: Ledger) -> RenderableType:
         """Clock, bars, figures."""
         now = local_time(now_ms)
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column(style="bold")
-        table.add_column(width=self._width)
-        table.add_column(justify="right")
+        columns = (Column(style="bold"), Column(width=self._width), Column(justify="right"))
+        table = Table.grid(*columns, padding=(0, 2, 0, 0))
         totals = np.bincount(self._months[~ledger.cancelled], minlength=12)
         for month in range(12):
             done, total = int(self._departed[month]), int(totals[month])
@@ -324,8 +299,8 @@ class LiveYear(LiveView):
         )
 
 
-class PlainView:
-    """One line for each stretch of the story that is over: hours of a day, months of a year."""
+class PlainView(View):
+    """One line for each stretch of the story that is over, hours of a day or months of a year."""
 
     def __init__(self, console: Console, start_ms: int, *, by_month: bool) -> None:
         """`start_ms` is where the story begins."""
@@ -335,9 +310,6 @@ class PlainView:
         self._counted = 0
         self._ledger: Ledger | None = None
 
-    def begin(self) -> None:
-        """Nothing to prepare."""
-
     def _label_at(self, story_ms: int) -> str:
         return local_time(story_ms).strftime(self._format)
 
@@ -345,9 +317,6 @@ class PlainView:
         """One line when all is scheduled."""
         if done == total:
             self._console.print(scheduled_line(done, total, seconds))
-
-    def departed(self, indexes: NDArray[np.int64]) -> None:
-        """Nothing to do: the lines count what is in the ledger."""
 
     def refresh(self, now_ms: int, ledger: Ledger) -> None:
         """Print the line of a stretch when it is over."""
@@ -387,10 +356,7 @@ def summary_view(summary: Summary) -> RenderableType:
 
 
 def _given(summary: Summary) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column(style="dim")
+    table = Table.grid("", Column(justify="right"), Column(style="dim"), padding=(0, 2, 0, 0))
     table.add_row(
         "scheduled",
         f"{summary.scheduled:,}",

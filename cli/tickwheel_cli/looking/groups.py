@@ -7,29 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tickwheel_cli.shared.options import confirm, parsed_by
-from tickwheel_cli.shared.output import counted, print_json
+from tickwheel.protocol.readable import format_duration
+from tickwheel_cli.shared.options import DURATION, START, confirm
+from tickwheel_cli.shared.output import counted, print_result
 from tickwheel_cli.shared.session import current_session, shared_options
-from tickwheel_cli.shared.tables import print_table
-from tickwheel_cli.shared.times import format_duration, format_moment, parse_duration, parse_moment
+from tickwheel_cli.shared.tables import left, print_found, right
+from tickwheel_cli.shared.times import format_moment
 
 if TYPE_CHECKING:
-    from tickwheel.stats import GroupInfo
+    from tickwheel.stats import GroupInfo, GroupStats
 
-_COLUMNS = (
-    ("topic", "left"),
-    ("group", "left"),
-    ("backlog", "right"),
-    ("leased", "right"),
-    ("delivered", "right"),
-    ("acked", "right"),
-    ("dead", "right"),
-    ("subscribers", "right"),
-    ("last read", "left"),
-    ("id", "right"),
-)
+FIGURES = ("backlog", "leased", "delivered", "acked", "dead", "subscribers")
+_COLUMNS = (*left("topic", "group"), *right(*FIGURES), *left("last read"), *right("id"))
 _OPTIONAL = ("id", "delivered", "dead", "leased")
-_WHERE = parsed_by(lambda text: text if text in ("earliest", "latest") else parse_moment(text))
 
 
 @click.group(invoke_without_command=True)
@@ -67,16 +57,16 @@ def show(topic: str, name: str) -> None:
     """Show one group."""
     with current_session().client() as client:
         found = client.group(topic, name)
-    if current_session().json:
-        print_json(found)
-        return
-    click.echo(f"{found.name} of {found.topic}, group {found.group_id}")
-    click.echo(f"  backlog {found.backlog:,}, of which {found.leased:,} leased")
-    click.echo(f"  delivered {found.delivered:,}, acked {found.acked:,}, dead {found.dead:,}")
-    click.echo(f"  subscribers {found.subscribers:,}, last read {last_read(found)}")
-    if found.ephemeral_ms:
-        click.echo(f"  ends {format_duration(found.ephemeral_ms)} after its last subscriber has left")
-    click.echo(f"  created {format_moment(found.created_ms)}")
+    end = f"  ends {format_duration(found.ephemeral_ms)} after its last subscriber has left"
+    print_result(
+        found,
+        f"{found.name} of {found.topic}, group {found.group_id}",
+        f"  backlog {found.backlog:,}, of which {found.leased:,} leased",
+        f"  delivered {found.delivered:,}, acked {found.acked:,}, dead {found.dead:,}",
+        f"  subscribers {found.subscribers:,}, last read {last_read(found)}",
+        *([end] if found.ephemeral_ms else []),
+        f"  created {format_moment(found.created_ms)}",
+    )
 
 
 @groups.command()
@@ -84,27 +74,21 @@ def show(topic: str, name: str) -> None:
 @click.argument("name")
 @click.option(
     "--start",
-    metavar="WHERE",
+    type=START,
     default="earliest",
     show_default=True,
-    callback=_WHERE,
     help="Where it begins: earliest, latest, or the time from which messages were due.",
 )
-@click.option(
-    "--ephemeral",
-    metavar="DURATION",
-    callback=parsed_by(parse_duration),
-    help="It ends so long after its last subscriber has left.",
-)
+@click.option("--ephemeral", type=DURATION, help="It ends so long after its last subscriber has left.")
 @shared_options
 def create(topic: str, name: str, start: str | datetime, ephemeral: timedelta | None) -> None:
     """Create a group before it has a subscriber, such as where auto_create_groups is off."""
     with current_session().client() as client:
         created = client.create_group(topic, name, start=start, ephemeral=ephemeral)  # type: ignore[arg-type]
-    if current_session().json:
-        print_json({"topic": topic, "group": name, "created": created})
-    else:
-        click.echo(f"made group {name} of {topic}" if created else "It was there already.")
+    print_result(
+        {"topic": topic, "group": name, "created": created},
+        f"made group {name} of {topic}" if created else "It was there already.",
+    )
 
 
 @groups.command()
@@ -119,10 +103,10 @@ def delete(topic: str, name: str, yes: bool) -> None:
             backlog = client.group(topic, name).backlog
             confirm(f"Delete group {name} of {topic}, which is not done with {counted(backlog, 'message')}?")
         left = client.delete_group(topic, name)
-    if current_session().json:
-        print_json({"topic": topic, "group": name, "backlog": left})
-    else:
-        click.echo(f"deleted group {name} of {topic}; it was not done with {counted(left, 'message')}")
+    print_result(
+        {"topic": topic, "group": name, "backlog": left},
+        f"deleted group {name} of {topic}; it was not done with {counted(left, 'message')}",
+    )
 
 
 @groups.command()
@@ -131,9 +115,8 @@ def delete(topic: str, name: str, yes: bool) -> None:
 @click.option(
     "--to",
     "where",
-    metavar="WHERE",
+    type=START,
     required=True,
-    callback=_WHERE,
     help="earliest, latest, or the time from which messages were due.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -154,10 +137,15 @@ def seek(topic: str, name: str, where: Any, yes: bool) -> None:
                 f"Move group {name} of {topic}, which is not done with {counted(found.backlog, 'message')}?"
             )
         backlog = client.seek_group(topic, name, to=where)
-    if current_session().json:
-        print_json({"topic": topic, "group": name, "backlog": backlog})
-    else:
-        click.echo(f"moved group {name} of {topic}; its backlog is {counted(backlog, 'message')}")
+    print_result(
+        {"topic": topic, "group": name, "backlog": backlog},
+        f"moved group {name} of {topic}; its backlog is {counted(backlog, 'message')}",
+    )
+
+
+def figures_of(group: GroupInfo | GroupStats) -> list[str]:
+    """What stands in the columns of `FIGURES`."""
+    return [f"{getattr(group, name):,}" for name in FIGURES]
 
 
 def last_read(group: Any) -> str:
@@ -170,15 +158,10 @@ def last_read(group: Any) -> str:
 def _print_groups(topic: str | None) -> None:
     with current_session().client() as client:
         found = client.groups(topic)
-    if current_session().json:
-        print_json(found)
-    elif not found:
-        click.echo("There are no groups yet. The first subscription creates one: tickwheel receive reminders")
-    else:
-        found.sort(key=lambda one: (one.topic, one.name))
-        print_table(_COLUMNS, [_cells(one) for one in found], optional=_OPTIONAL)
+    rows = [_cells(one) for one in sorted(found, key=lambda one: (one.topic, one.name))]
+    empty = "There are no groups yet. The first subscription creates one: tickwheel receive reminders"
+    print_found(found, _COLUMNS, rows, empty=empty, optional=_OPTIONAL)
 
 
 def _cells(group: GroupInfo) -> list[str]:
-    figures = (group.backlog, group.leased, group.delivered, group.acked, group.dead, group.subscribers)
-    return [group.topic, group.name, *(f"{one:,}" for one in figures), last_read(group), str(group.group_id)]
+    return [group.topic, group.name, *figures_of(group), last_read(group), str(group.group_id)]

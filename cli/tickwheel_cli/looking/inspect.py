@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from tickwheel.protocol.readable import format_bytes
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_cli.shared.failures import CommandFailed
-from tickwheel_cli.shared.output import counted, print_json, stdout_console
-from tickwheel_cli.shared.session import check_directory, current_session, json_option
-from tickwheel_cli.shared.sizes import format_bytes
+from tickwheel_cli.shared.output import counted, print_report
+from tickwheel_cli.shared.session import check_directory, json_option
 
 if TYPE_CHECKING:
     from timerlog.maintenance.inspect import InspectedFile, InspectReport
@@ -37,17 +37,14 @@ def inspect(directory: Path) -> None:
     check_directory(directory)
     owner = owner_of(directory)
     report = inspect_directory(directory)
-    if current_session().json:
-        print_json({**msgspec.structs.asdict(report), "owner": owner})
-    else:
-        console = stdout_console()
-        for label, value in report_rows(report):
-            console.print(f"{label:<12}{value}", markup=False)
-        if owner is not None:
-            console.print(f"process {owner} has it open: what it writes now may look torn", style="yellow")
-        for line in damage_lines(report):
-            console.print(line, style="red" if not report.ok else "yellow", markup=False)
-        console.print(verdict(report), style="bold green" if report.ok else "bold red", markup=False)
+    in_use = (f"process {owner} has it open: what it writes now may look torn", "yellow")
+    print_report(
+        {**msgspec.structs.asdict(report), "owner": owner},
+        *(f"{label:<12}{value}" for label, value in report_rows(report)),
+        *([] if owner is None else [in_use]),
+        *((line, "yellow" if report.ok else "red") for line in damage_lines(report)),
+        (verdict(report), "bold green" if report.ok else "bold red"),
+    )
     if not report.ok:
         raise CommandFailed(ExitCode.DAMAGED)
 
@@ -68,11 +65,11 @@ def report_rows(report: InspectReport) -> list[tuple[str, str]]:
 
 def _files(report: InspectReport) -> str:
     """How many there are, and which are not what they should be."""
-    odd = [f"{one.file} is damaged: a start makes it again" for one in report.files if _is_mended(one)]
+    odd = [f"{one.file} is damaged: a start makes it again" for one in report.files if _is_made_again(one)]
     return "; ".join([f"{len(report.files)}, the log in format {report.format}", *odd])
 
 
-def _is_mended(one: InspectedFile) -> bool:
+def _is_made_again(one: InspectedFile) -> bool:
     return one.state == "damaged" and one.kind != "commitlog"
 
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
-import sys
-from base64 import b64encode
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import click
 
-from tickwheel import QueryResult
 from tickwheel.protocol.limits import DEFAULT_QUERY_ROWS, MAX_QUERY_ROWS
-from tickwheel_cli.shared.options import parsed_by
-from tickwheel_cli.shared.output import print_json, printable
+from tickwheel_cli.shared.answers import check_form, print_answer, tell_of_more
+from tickwheel_cli.shared.options import DURATION
 from tickwheel_cli.shared.session import current_session, shared_options
-from tickwheel_cli.shared.tables import print_table
-from tickwheel_cli.shared.times import format_moment, moment_to_ms, parse_duration
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _NUMBERS = ("INT", "DECIMAL", "DOUBLE", "FLOAT")
@@ -34,6 +28,7 @@ _NUMBERS = ("INT", "DECIMAL", "DOUBLE", "FLOAT")
     help="For ? and $1, or with a name for $NAME; JSON, or else text. May be repeated.",
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a heading.")
+@click.option("--arrow", "as_arrow", is_flag=True, help="Write an IPC stream of Apache Arrow.")
 @click.option(
     "--limit",
     type=click.IntRange(1, MAX_QUERY_ROWS),
@@ -42,15 +37,12 @@ _NUMBERS = ("INT", "DECIMAL", "DOUBLE", "FLOAT")
     help="At most so many rows.",
 )
 @click.option(
-    "--timeout",
-    metavar="DURATION",
-    default="30s",
-    show_default=True,
-    callback=parsed_by(parse_duration),
-    help="How long the broker may work on it.",
+    "--timeout", type=DURATION, default="30s", show_default=True, help="How long the broker may work on it."
 )
 @shared_options
-def query(sql: str, given: tuple[str, ...], as_csv: bool, limit: int, timeout: timedelta) -> None:
+def query(
+    sql: str, given: tuple[str, ...], limit: int, timeout: timedelta, *, as_csv: bool, as_arrow: bool
+) -> None:
     """Ask with SQL what is in the topics.
 
     Each topic is a table of its name, in double quotes where SQL needs them; `messages` is all topics.
@@ -60,25 +52,26 @@ def query(sql: str, given: tuple[str, ...], as_csv: bool, limit: int, timeout: t
     tickwheel query "select id, key, epoch from messages where epoch > 3" --csv
     tickwheel query "select id, state from orders where key = ? and epoch > ?" --param order-17 --param 3
     tickwheel query "select id, state from orders where key = $key" --param key=order-17
+    tickwheel query "select id, body from orders" --arrow > orders.arrows
     tickwheel query "describe messages"
 
     It reads and never changes anything, and delivery goes on meanwhile. The broker needs DuckDB for it:
     pip install 'tickwheel[query]'.
     """
-    as_json = current_session().json
-    if as_json and as_csv:
-        raise click.UsageError("--json and --csv exclude each other")
+    check_form(as_csv, as_arrow)
+    if as_arrow:
+        with current_session().client() as client:
+            found = client.query_arrow(sql, _parameters(given), limit=limit, timeout=timeout.total_seconds())
+        click.echo(found.stream, nl=False)
+        tell_of_more(truncated=found.truncated)
+        return
     with current_session().client() as client:
         result = client.query(sql, _parameters(given), limit=limit, timeout=timeout.total_seconds())
-    if as_json:
-        names = [column.name for column in result.columns]
-        print_json([dict(zip(names, map(_json_value, row), strict=True)) for row in result])
-    elif as_csv:
-        _print_csv(result)
-    else:
-        _print_table(result)
-    if result.truncated:
-        click.echo(f"There are more rows than these {len(result):,}: add LIMIT, WHERE or --limit.", err=True)
+    columns = [
+        (column.name, "right" if any(word in column.type for word in _NUMBERS) else "left")
+        for column in result.columns
+    ]
+    print_answer(columns, list(result), as_csv=as_csv, truncated=result.truncated)
 
 
 def _parameters(given: tuple[str, ...]) -> list[Any] | dict[str, Any] | None:
@@ -97,56 +90,3 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _print_table(result: QueryResult) -> None:
-    columns = [
-        (column.name, "right" if any(word in column.type for word in _NUMBERS) else "left")
-        for column in result.columns
-    ]
-    print_table(columns, [[_cell(value) for value in row] for row in result])
-
-
-def _print_csv(result: QueryResult) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(column.name for column in result.columns)
-    writer.writerows(map(_csv_value, row) for row in result)
-
-
-def _cell(value: Any) -> str:
-    """One value on one line; `-` is NULL."""
-    match value:
-        case None:
-            return "-"
-        case bool():
-            return str(value).lower()
-        case bytes():
-            return printable(value)
-        case str():
-            return printable(value.encode())
-        case datetime():
-            return format_moment(moment_to_ms(value))
-    return str(value)
-
-
-def _csv_value(value: Any) -> Any:
-    """NULL is empty; bytes are text when they are UTF-8, base64 otherwise."""
-    match value:
-        case bytes():
-            text = _json_value(value)
-            return text if isinstance(text, str) else text["base64"]
-        case bool():
-            return str(value).lower()
-        case datetime():
-            return format_moment(moment_to_ms(value))
-    return value
-
-
-def _json_value(value: Any) -> Any:
-    """Bytes are text when they are UTF-8, else `{"base64": …}`; times are ISO 8601."""
-    if not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": b64encode(value).decode()}

@@ -10,14 +10,14 @@ from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_cli.shared.failures import CommandFailed
 from tickwheel_cli.shared.output import body_fields, counted, print_json, printable
 from tickwheel_cli.shared.session import current_session, shared_options
-from tickwheel_cli.shared.tables import print_table
+from tickwheel_cli.shared.tables import left, print_table, right
 from tickwheel_cli.shared.times import format_moment
 
 if TYPE_CHECKING:
     from tickwheel import MessageInfo
 
 _BODY_CHARACTERS = 2_000
-_COLUMNS = (("group", "left"), ("state", "left"), ("epoch", "right"), ("attempts", "right"), ("time", "left"))
+_COLUMNS = (*left("group", "state"), *right("epoch", "attempts"), *left("time"))
 _TIMES = {"leased": "until", "waiting": "until", "acked": "at", "dead": "at"}
 
 

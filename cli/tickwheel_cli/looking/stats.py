@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
+from tickwheel.protocol.readable import format_bytes, format_duration
 from tickwheel.stats import Stats
-from tickwheel_cli.shared.output import print_json, stdout_console
+from tickwheel_cli.shared.output import print_report
 from tickwheel_cli.shared.session import current_session, shared_options
-from tickwheel_cli.shared.sizes import format_bytes
-from tickwheel_cli.shared.times import format_duration, format_moment
+from tickwheel_cli.shared.times import format_moment
 
 
 @click.command()
@@ -24,14 +24,11 @@ def stats() -> None:
     """
     with current_session().client() as client:
         found = client.stats()
-    if current_session().json:
-        print_json(found)
-        return
-    console = stdout_console()
+    lines: list[str | tuple[str, str]] = []
     for title, rows in stat_sections(found):
-        console.print(title, style="bold")
-        for label, value in rows:
-            console.print(f"  {label:<22}{value}", markup=False)
+        lines.append((title, "bold"))
+        lines += [f"  {label:<22}{value}" for label, value in rows]
+    print_report(found, *lines)
 
 
 def stat_sections(found: Stats) -> list[tuple[str, list[tuple[str, str]]]]:

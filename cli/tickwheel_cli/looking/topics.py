@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from tickwheel.stats import GroupStats, TopicInfo, TopicStats
+from tickwheel.stats import TopicInfo, TopicStats
+from tickwheel_cli.looking.groups import FIGURES, figures_of
 from tickwheel_cli.shared.options import confirm
-from tickwheel_cli.shared.output import counted, print_json
+from tickwheel_cli.shared.output import counted, print_json, print_result
 from tickwheel_cli.shared.session import current_session, shared_options
-from tickwheel_cli.shared.tables import print_table
+from tickwheel_cli.shared.tables import left, print_found, right
 from tickwheel_cli.shared.topic_options import (
     BROKER_SETTINGS,
     given,
@@ -21,18 +22,7 @@ from tickwheel_cli.shared.topic_options import (
     vitess_option,
 )
 
-_COLUMNS = (
-    ("topic", "left"),
-    ("group", "left"),
-    ("scheduled", "right"),
-    ("in topic", "right"),
-    ("backlog", "right"),
-    ("leased", "right"),
-    ("delivered", "right"),
-    ("acked", "right"),
-    ("dead", "right"),
-    ("subscribers", "right"),
-)
+_COLUMNS = (*left("topic", "group"), *right("scheduled", "in topic", *FIGURES))
 _DAY_MS = 86_400_000
 _UNREAD_MS = 2 * _DAY_MS
 _OPTIONAL = ("subscribers", "delivered", "leased", "dead")
@@ -127,14 +117,9 @@ def delete(name: str, yes: bool) -> None:
     with current_session().client() as client:
         messages = client.topic(name).messages
         if not yes:
-            confirm(
-                f"Delete {name} with its {counted(messages, 'message')}?",
-            )
+            confirm(f"Delete {name} with its {counted(messages, 'message')}?")
         deleted = client.delete_topic(name)
-    if current_session().json:
-        print_json({"topic": name, "messages": deleted})
-    else:
-        click.echo(f"deleted {name} with {counted(deleted, 'message')}")
+    print_result({"topic": name, "messages": deleted}, f"deleted {name} with {counted(deleted, 'message')}")
 
 
 @topics.command()
@@ -159,17 +144,14 @@ def print_topics() -> None:
     """The table of all topics."""
     with current_session().client() as client:
         found = client.topics()
-    if current_session().json:
-        print_json(found)
-    elif not found:
-        click.echo("There are no topics yet. The first message creates one: tickwheel send reminders hello")
-    else:
-        print_table(_COLUMNS, topic_rows(found), optional=_OPTIONAL)
+    empty = "There are no topics yet. The first message creates one: tickwheel send reminders hello"
+    print_found(found, _COLUMNS, topic_rows(found), empty=empty, optional=_OPTIONAL)
+    if not current_session().json:
         tell_of_unread(found)
 
 
 def tell_of_unread(found: Sequence[TopicStats]) -> None:
-    """Groups that are not read for days, and pin messages all the same."""
+    """Names groups that were not read for days, and still keep messages from being purged."""
     now_ms = time.time_ns() // 1_000_000
     for topic in sorted(found, key=lambda one: one.name):
         for group in () if topic.shard_of else topic.groups:
@@ -206,13 +188,8 @@ def topic_rows(found: Sequence[TopicStats]) -> list[list[str]]:
             f"{topic.ready:,}",
         ]
         for group in topic.groups:
-            rows.append([own[0], group.name, own[1], own[2], *_group_cells(group)])
+            rows.append([own[0], group.name, own[1], own[2], *figures_of(group)])
             own = ["", "", ""]
         if not topic.groups:
-            rows.append([own[0], "-", own[1], own[2], "-", "-", "-", "-", "-", "-"])
+            rows.append([own[0], "-", own[1], own[2], *("-" for _ in FIGURES)])
     return rows
-
-
-def _group_cells(group: GroupStats) -> list[str]:
-    figures = (group.backlog, group.leased, group.delivered, group.acked, group.dead, group.subscribers)
-    return [f"{figure:,}" for figure in figures]

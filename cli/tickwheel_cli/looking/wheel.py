@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tickwheel_cli.shared.options import parsed_by
+from tickwheel_cli.shared.options import DURATION
 from tickwheel_cli.shared.output import print_json, stdout_console
 from tickwheel_cli.shared.session import current_session, shared_options
-from tickwheel_cli.shared.times import parse_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,20 +21,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--watch", is_flag=True, help="Draw it again and again until Ctrl-C.")
-@click.option(
-    "--every",
-    metavar="DURATION",
-    callback=parsed_by(parse_duration),
-    default="500ms",
-    show_default=True,
-    help="How often, with --watch.",
-)
+@click.option("--every", type=DURATION, default="500ms", show_default=True, help="How often, with --watch.")
 @click.option(
     "--within",
     "horizons",
-    metavar="DURATION",
+    type=DURATION,
     multiple=True,
-    callback=parsed_by(parse_duration),
     help="Count what is due so long from now, and no more; may be repeated.",
 )
 @shared_options

@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from tickwheel.protocol.readable import format_duration
 from tickwheel.stats import Forecast, Wheel, WheelLevel
 from tickwheel_cli.shared.bars import bar
-from tickwheel_cli.shared.times import format_duration, format_moment
+from tickwheel_cli.shared.times import format_moment
 
 _HEAT = "▁▂▃▄▅▆▇█"
 _EMPTY = "·"
@@ -51,10 +52,8 @@ def forecast_table(forecast: Sequence[Forecast], width: int) -> Table:
     """Label, number and bar of what becomes due in each stretch of time."""
     rows = stretches(forecast)
     largest = max((timers for _, timers in rows), default=0)
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
+    text, number = Column(no_wrap=True), Column(justify="right", no_wrap=True)
+    table = Table.grid(text, number, Column(no_wrap=True), padding=(0, 2, 0, 0))
     for label, timers in rows:
         table.add_row(label, f"{timers:,}", Text(bar(timers, largest, max(10, width - 34)), "cyan"))
     return table

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import click
 
+from tickwheel import ChangeResult
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_cli.shared.failures import CommandFailed
-from tickwheel_cli.shared.filters import filter_arguments, filter_options, report_counts
+from tickwheel_cli.shared.filters import (
+    Filtered,
+    filter_arguments,
+    filter_options,
+    report_counts,
+    where_arguments,
+)
 from tickwheel_cli.shared.options import selected_messages, selection_options, time_arguments, time_options
-from tickwheel_cli.shared.output import print_json
+from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import current_session, shared_options
 
 
@@ -36,17 +44,12 @@ def cancel(
     already_cancelled, one by key not_found. The exit code is 0 only when each answer is one of cancelled,
     stopped and already_cancelled.
     """
-    filtered = filter_arguments(names, topic, keys, where)
-    if filtered is not None:
-        with current_session().client() as client:
-            report_counts(
-                client.cancel_where(filtered.topic, stop=stop, **filtered.options), dry_run=where["dry_run"]
-            )
-        return
-    selection = selected_messages(names, topic, keys)
-    with current_session().client() as client:
-        results = client.cancel(**selection, stop=stop)
-    _report(selection, results, good={"cancelled", "stopped", "already_cancelled"})
+    from tickwheel.sync import Client
+
+    which = filter_arguments(names, topic, keys, where) or selected_messages(names, topic, keys)
+    by_filter, by_name = partial(Client.cancel_where, stop=stop), partial(Client.cancel, stop=stop)
+    good = {"cancelled", "stopped", "already_cancelled"}
+    _change(which, by_filter, by_name, good=good, dry_run=where["dry_run"])
 
 
 @click.command()
@@ -75,20 +78,13 @@ def reschedule(
     not_found. The exit code is 0 only when everything was rescheduled.
     """
     change = time_arguments(delay, moment) | ({} if priority is None else {"priority": priority})
-    filtered = filter_arguments(names, topic, keys, where)
-    selection = None if filtered is not None else selected_messages(names, topic, keys)
+    which = filter_arguments(names, topic, keys, where) or selected_messages(names, topic, keys)
     if not change:
         raise click.UsageError("a new time is needed: --in 10m or --at 2031-05-01T09:00+02:00, or --priority")
-    with current_session().client() as client:
-        if filtered is not None:
-            report_counts(
-                client.reschedule_where(filtered.topic, **change, **filtered.options),
-                dry_run=where["dry_run"],
-            )
-            return
-        assert selection is not None
-        results = client.reschedule(**selection, **change)
-    _report(selection, results, good={"rescheduled"})
+    from tickwheel.sync import Client
+
+    by_filter, by_name = partial(Client.reschedule_where, **change), partial(Client.reschedule, **change)
+    _change(which, by_filter, by_name, good={"rescheduled"}, dry_run=where["dry_run"])
 
 
 @click.command()
@@ -121,27 +117,37 @@ def redeliver(
     """
     options = {"acked": acked, "keep_attempts": keep_attempts, **time_arguments(delay, moment)}
     # A group says where to deliver again, and alone does not make a filter of ids or keys.
-    is_filter = any(where.values()) or (group is not None and not keys and not all(map(str.isdecimal, names)))
+    is_filter = bool(where_arguments(where)) or (
+        group is not None and not keys and not all(map(str.isdecimal, names))
+    )
     filtered = filter_arguments(names, topic, keys, {**where, "group": group}) if is_filter else None
-    selection = None if filtered is not None else selected_messages(names, topic, keys)
+    which = filtered or selected_messages(names, topic, keys)
+    from tickwheel.sync import Client
+
+    by_filter = partial(Client.redeliver_where, **options)
+    by_name = partial(Client.redeliver, group=group, **options)
+    _change(which, by_filter, by_name, good={"redelivered", "waiting"}, dry_run=where["dry_run"])
+
+
+def _change(
+    which: Filtered | dict[str, Any],
+    by_filter: Callable[..., ChangeResult],
+    by_name: Callable[..., Sequence[str]],
+    *,
+    good: set[str],
+    dry_run: bool,
+) -> None:
+    """Changes what a filter means and prints counts, or what ids or keys name and prints the answer to each."""
     with current_session().client() as client:
-        if filtered is not None:
-            report_counts(
-                client.redeliver_where(filtered.topic, **options, **filtered.options),
-                dry_run=where["dry_run"],
-            )
+        if isinstance(which, Filtered):
+            report_counts(by_filter(client, which.topic, **which.options), dry_run=dry_run)
             return
-        assert selection is not None
-        results = client.redeliver(**selection, group=group, **options)
-    _report(selection, results, good={"redelivered", "waiting"})
-
-
-def _report(selection: dict[str, Any], results: Sequence[str], good: set[str]) -> None:
-    field, names = ("id", selection["ids"]) if "ids" in selection else ("key", selection["keys"])
-    if current_session().json:
-        print_json([{field: name, "result": result} for name, result in zip(names, results, strict=True)])
-    else:
-        for name, result in zip(names, results, strict=True):
-            click.echo(f"{name}: {result.replace('_', ' ')}")
+        results = by_name(client, **which)
+    field, names = ("id", which["ids"]) if "ids" in which else ("key", which["keys"])
+    answers = list(zip(names, results, strict=True))
+    print_result(
+        [{field: name, "result": result} for name, result in answers],
+        *(f"{name}: {result.replace('_', ' ')}" for name, result in answers),
+    )
     if not set(results) <= good:
         raise CommandFailed(ExitCode.FAILED)

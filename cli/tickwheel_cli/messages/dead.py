@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,11 +11,11 @@ import click
 from tickwheel.protocol.limits import dead_topic
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_cli.shared.failures import CommandFailed
-from tickwheel_cli.shared.filters import report_counts
-from tickwheel_cli.shared.options import confirm
-from tickwheel_cli.shared.output import body_fields, print_json, printable
+from tickwheel_cli.shared.filters import report_counts, where_arguments, where_options
+from tickwheel_cli.shared.options import TIME, confirm
+from tickwheel_cli.shared.output import body_fields, print_result, printable
 from tickwheel_cli.shared.session import current_session, shared_options
-from tickwheel_cli.shared.tables import print_table
+from tickwheel_cli.shared.tables import left, print_found, right
 from tickwheel_cli.shared.times import format_moment
 
 if TYPE_CHECKING:
@@ -22,17 +23,16 @@ if TYPE_CHECKING:
 
 _HEADER = "tickwheel-dead"
 _NONE = "{topic} has no dead letters."
+_NO_SUCH = "{topic} has no such dead letters."
 _LETTER_COLUMNS = (
-    ("id", "right"),
-    ("group", "left"),
-    ("attempts", "right"),
-    ("error", "left"),
-    ("original", "right"),
-    ("key", "left"),
-    ("body", "left"),
+    *right("id"),
+    *left("group"),
+    *right("attempts"),
+    *left("error"),
+    *right("original"),
+    *left("key", "body"),
 )
-_COLUMNS = (("due", "left"), ("id", "right"), ("state", "left"), ("key", "left"), ("body", "left"))
-_STATES = ("scheduled", "ready", "leased", "waiting", "acked", "dead")
+_COLUMNS = (*left("due"), *right("id"), *left("state", "key", "body"))
 
 
 @click.group()
@@ -49,23 +49,39 @@ def dead() -> None:
 
 @dead.command("list")
 @click.argument("topic")
+@click.option("--from", "created_from", type=TIME, help="Given up at this time or later.")
+@click.option("--until", "created_until", type=TIME, help="Given up before this time.")
+@click.option("--after", "after_id", type=click.IntRange(0), default=0, help="Only ids above this one.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
 @shared_options
-def list_dead(topic: str, limit: int) -> None:
+def list_dead(
+    topic: str, created_from: datetime | None, created_until: datetime | None, after_id: int, limit: int
+) -> None:
     """List the dead letters of TOPIC: id, group, attempts, the last error, and the body.
+
+    \b
+    tickwheel dead list orders --from 2031-05-01T00:00+02:00
 
     "original" is the id that the message has, or had, in TOPIC.
     """
     with current_session().client() as client:
-        letters = client.browse(dead_topic(topic), limit=limit) if _has_letters(client, topic) else []
-    if current_session().json:
-        print_json([_fields(letter) for letter in letters])
-    elif not letters:
-        click.echo(_NONE.format(topic=topic))
-    else:
-        print_table(
-            _LETTER_COLUMNS, [_letter_row(letter) for letter in letters], optional=("original", "key")
-        )
+        letters: list[BrowsedMessage] = []
+        if _has_letters(client, topic):
+            letters = client.browse(
+                dead_topic(topic),
+                created_from=created_from,
+                created_until=created_until,
+                after_id=after_id,
+                limit=limit,
+            )
+    rows = [_letter_row(letter) for letter in letters]
+    found = [_fields(letter) for letter in letters]
+    none = (
+        _NONE.format(topic=topic)
+        if not (created_from or created_until or after_id)
+        else _NO_SUCH.format(topic=topic)
+    )
+    print_found(found, _LETTER_COLUMNS, rows, empty=none, optional=("original", "key"))
 
 
 def _has_letters(client: sync.Client, topic: str) -> bool:
@@ -106,11 +122,8 @@ def replay(topic: str, ids: tuple[int, ...], limit: int) -> None:
     """
     with current_session().client() as client:
         counts = client.replay_dead(topic, ids=list(ids) or None, limit=limit)
-    if current_session().json:
-        print_json(counts)
-    else:
-        found = [f"{name.replace('_', ' ')}: {count:,}" for name, count in counts.items()]
-        click.echo(", ".join(found) or _NONE.format(topic=topic))
+    found = [f"{name.replace('_', ' ')}: {count:,}" for name, count in counts.items()]
+    print_result(counts, ", ".join(found) or _NONE.format(topic=topic))
     if counts.get("not_found"):
         raise CommandFailed(ExitCode.FAILED)
 
@@ -127,36 +140,33 @@ def purge(topic: str, yes: bool, dry_run: bool) -> None:
     with current_session().client() as client:
         if _has_letters(client, topic):
             report_counts(client.cancel_where(dead_topic(topic), stop=True, dry_run=dry_run), dry_run=dry_run)
-        elif current_session().json:
-            print_json({"matched": 0, "results": {}})
         else:
-            click.echo(_NONE.format(topic=topic))
+            print_result({"matched": 0, "results": {}}, _NONE.format(topic=topic))
 
 
 @click.command()
 @click.argument("topic")
-@click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="May be repeated.")
+@where_options
 @click.option("--after", "after_id", type=click.IntRange(0), default=0, help="Only ids above this one.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
 @shared_options
-def browse(topic: str, states: tuple[str, ...], after_id: int, limit: int) -> None:
+def browse(topic: str, after_id: int, limit: int, **where: Any) -> None:
     """Look at messages of a topic, in order of their ids, without taking them.
 
     \b
     tickwheel browse reminders
     tickwheel browse orders --state waiting --json
+    tickwheel browse orders --state dead --done-from 2031-05-01T00:00Z
+    tickwheel browse reminders --due-from 2031-05-01T00:00Z --due-until 2031-05-02T00:00Z
 
     The number behind a group's state says how often the message was delivered to it.
     """
+    which = where_arguments(where)
     with current_session().client() as client:
-        found = client.browse(topic, states=list(states) or None, after_id=after_id, limit=limit)
-    if current_session().json:
-        print_json([_fields(message) for message in found])
-        return
-    if not found:
-        click.echo(f"There are no such messages in {topic}." if states or after_id else f"{topic} is empty.")
-        return
-    print_table(_COLUMNS, [_row(message) for message in found], optional=("due", "key"))
+        found = client.browse(topic, after_id=after_id, limit=limit, **which)
+    empty = f"There are no such messages in {topic}." if which or after_id else f"{topic} is empty."
+    rows = [_row(message) for message in found]
+    print_found([_fields(message) for message in found], _COLUMNS, rows, empty=empty, optional=("due", "key"))
 
 
 def _row(message: BrowsedMessage) -> list[str]:

@@ -9,45 +9,35 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tickwheel_cli.shared.options import parsed_by
+from tickwheel_cli.shared.options import DURATION, START
 from tickwheel_cli.shared.output import body_fields, printable, remark
 from tickwheel_cli.shared.session import CONNECT_TIMEOUT_S, current_session, shared_options
-from tickwheel_cli.shared.times import format_moment, parse_duration, parse_moment
+from tickwheel_cli.shared.times import format_moment
 from tickwheel_cli.shared.waiting import Waiting, waiting_options
 
 if TYPE_CHECKING:
     from tickwheel import Batch, Client, Message, Subscription
+    from tickwheel.client.consumer.message import BaseMessage
 
 _MOST_CREDIT = 1_000
 _ROUND_S = 0.2
 """So long a printed message waits at most for others, to be acknowledged together with them."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Wish:
-    """What the user asked for; `received` counts up."""
+    """Which messages, and what is to be done with them."""
 
     topic: str
     group: str
-    count: int | None
-    timeout_s: float | None
     acks: bool
     form: str  # "line", "json" or "raw"
     start: Any = "earliest"
     shard: str | None = None
     nack_delay: timedelta | None = None
     error: str = ""
-    received: int = 0
-
-    @property
-    def fulfilled(self) -> bool:
-        """As many messages as were asked for."""
-        return self.count is not None and self.received >= self.count
-
-    @property
-    def credit(self) -> int:
-        """No more messages than are wanted: the others must stay free for other subscribers."""
-        return _MOST_CREDIT if self.count is None else min(self.count - self.received, _MOST_CREDIT)
+    gives_up: bool = False
+    uncounted: bool = False
 
 
 @click.command()
@@ -58,17 +48,21 @@ class Wish:
 @click.option(
     "--nack",
     "nack_delay",
-    metavar="DURATION",
-    callback=parsed_by(parse_duration),
+    type=DURATION,
     help="Acknowledge nothing: give each message back, to be delivered again after so long.",
 )
-@click.option("--error", default="", help="With --nack: why. Kept for the dead letter.")
+@click.option("--uncounted", is_flag=True, help="With --nack: that it was delivered is no attempt.")
+@click.option(
+    "--give-up",
+    is_flag=True,
+    help="Acknowledge nothing: make each message a dead letter, and deliver it no more.",
+)
+@click.option("--error", default="", help="With --nack or --give-up: why. Kept for the dead letter.")
 @click.option(
     "--start",
-    metavar="WHERE",
+    type=START,
     default="earliest",
     show_default=True,
-    callback=parsed_by(lambda text: text if text in ("earliest", "latest") else parse_moment(text)),
     help="Where a new group begins: earliest, latest, or the time from which messages were due.",
 )
 @click.option("--shard", metavar="RANGE", help="Only this shard of the topic, such as -80.")
@@ -81,6 +75,8 @@ def receive(
     timeout: timedelta | None,
     no_ack: bool,
     nack_delay: timedelta | None,
+    uncounted: bool,
+    give_up: bool,
     error: str,
     start: str | datetime,
     shard: str | None,
@@ -93,6 +89,7 @@ def receive(
     tickwheel receive reminders --group audit --json
     tickwheel receive reminders --count 10 --timeout 5s
     tickwheel receive reminders --count 1 --nack 5m --error "nobody is there"
+    tickwheel receive reminders --count 1 --give-up --error "no such customer"
     tickwheel receive photos --count 1 --raw > cat.jpg
 
     A message is acknowledged after it is printed, or given back. If this stops in between, it is delivered again.
@@ -104,45 +101,43 @@ def receive(
     session = current_session()
     if raw and session.json:
         raise click.UsageError("--raw and --json exclude each other")
-    if nack_delay is not None and no_ack:
-        raise click.UsageError("--nack and --no-ack exclude each other")
-    if error and nack_delay is None:
-        raise click.UsageError("--error belongs to --nack")
+    if (nack_delay is not None) + no_ack + give_up > 1:
+        raise click.UsageError("--nack, --give-up and --no-ack exclude each other")
+    if error and nack_delay is None and not give_up:
+        raise click.UsageError("--error belongs to --nack or --give-up")
+    if uncounted and (nack_delay is None or error):
+        raise click.UsageError("--uncounted belongs to --nack, without --error")
     wish = Wish(
         topic,
         group,
-        count,
-        timeout.total_seconds() if timeout else None,
-        acks=not no_ack and nack_delay is None,
+        acks=not no_ack and nack_delay is None and not give_up,
         form="json" if session.json else "raw" if raw else "line",
         start=start,
         shard=shard,
         nack_delay=nack_delay,
         error=error,
+        gives_up=give_up,
+        uncounted=uncounted,
     )
     with session.address() as url:
-        anyio.run(_receive, url, session.client_options, wish, backend="trio")
+        anyio.run(_receive, url, session.client_options, wish, Waiting(count, timeout), backend="trio")
 
 
-async def _receive(url: str | None, options: dict[str, Any], wish: Wish) -> None:
-    """Subscribe and print until the wish is fulfilled, no message comes for too long, or somebody stops it."""
-    import anyio
-
+async def _receive(url: str | None, options: dict[str, Any], wish: Wish, waiting: Waiting) -> None:
+    """Subscribe and print until enough messages came, none comes for too long, or a signal stops it."""
     import tickwheel
 
-    waiting = Waiting()
     async with (
         tickwheel.Client(url, connect_timeout=CONNECT_TIMEOUT_S, **options) as client,
-        anyio.create_task_group() as tasks,
+        waiting.signals(),
     ):
-        await tasks.start(waiting.watch, tasks.cancel_scope)
-        await (_print_some(client, wish, waiting) if wish.count else _print_all(client, wish, waiting))
-        tasks.cancel_scope.cancel()
-    waiting.check_count(wish.received, wish.count, wish.timeout_s)
+        await (_print_some(client, wish, waiting) if waiting.count else _print_all(client, wish, waiting))
+    waiting.check_count()
 
 
-def _subscribe(client: Client, wish: Wish) -> Subscription[Message, Batch]:
-    credit = wish.credit
+def _subscribe(client: Client, wish: Wish, waiting: Waiting) -> Subscription[Message, Batch]:
+    """Gives credit for no more messages than are wanted: the others must stay free for other subscribers."""
+    credit = waiting.wanted(_MOST_CREDIT)
     return client.subscribe(
         wish.topic, group=wish.group, credit=credit, batch=credit, start=wish.start, shard=wish.shard
     )
@@ -158,23 +153,23 @@ def _tell_of_new(subscription: Subscription[Message, Batch]) -> None:
 
 async def _print_all(client: Client, wish: Wish, waiting: Waiting) -> None:
     """Print until no message comes."""
-    async with _subscribe(client, wish) as subscription:
+    async with _subscribe(client, wish, waiting) as subscription:
         _tell_of_new(subscription)
-        while (batch := await waiting.next_batch(subscription, wish.timeout_s)) is not None:
-            _print_batch(batch, wish)
+        while (batch := await waiting.next_batch(subscription.receive_batch)) is not None:
+            _print_batch(batch, wish, waiting)
             await _settle(batch, wish)
 
 
 async def _print_some(client: Client, wish: Wish, waiting: Waiting) -> None:
-    """Print until the wish is fulfilled or no message comes.
+    """Print until enough messages came or none comes.
 
     Acks free credit, and the broker would send others for it. So messages are settled only after a subscription has
     stopped; if more are wanted, there is another one, with credit for what is left.
     """
-    while not wish.fulfilled:
-        async with _subscribe(client, wish) as subscription:
+    while not waiting.fulfilled:
+        async with _subscribe(client, wish, waiting) as subscription:
             _tell_of_new(subscription)
-            batch = await waiting.next_batch(subscription, wish.timeout_s)
+            batch = await waiting.next_batch(subscription.receive_batch)
             if batch is None:
                 return
             for one in await _print_round(subscription, batch, wish, waiting):
@@ -187,35 +182,35 @@ async def _print_round(
     """Print what comes shortly one after the other, and stop the subscription; what was printed."""
     import anyio
 
-    room, printed = wish.credit - len(first), [first]
-    _print_batch(first, wish)
+    room, printed = waiting.wanted(_MOST_CREDIT) - len(first), [first]
+    _print_batch(first, wish, waiting)
     end = anyio.current_time() + min(_ROUND_S, subscription.ack_wait_ms / 4_000)
     while room > 0:
-        batch = await waiting.next_batch(subscription, end - anyio.current_time())
+        batch = await waiting.next_batch(subscription.receive_batch, end - anyio.current_time())
         if batch is None:
             break
-        _print_batch(batch, wish)
+        _print_batch(batch, wish, waiting)
         printed.append(batch)
         room -= len(batch)
     await subscription.stop()
     async for batch in subscription.batches():
-        _print_batch(batch, wish)
+        _print_batch(batch, wish, waiting)
         printed.append(batch)
     return printed
 
 
-def _print_batch(batch: Batch, wish: Wish) -> None:
+def _print_batch(batch: Batch, wish: Wish, waiting: Waiting) -> None:
     for message in batch:
         _print(message, wish)
-        wish.received += 1
+        waiting.received += 1
     sys.stdout.flush()
 
 
 async def _settle(batch: Batch, wish: Wish) -> None:
     if wish.acks:
         await batch.ack()
-    elif wish.nack_delay is not None:
-        await batch.nack(wish.nack_delay, error=wish.error)
+    elif wish.nack_delay is not None or wish.gives_up:
+        await batch.nack(wish.nack_delay, wish.error, give_up=wish.gives_up, uncounted=wish.uncounted)
 
 
 def _print(message: Message, wish: Wish) -> None:
@@ -227,7 +222,7 @@ def _print(message: Message, wish: Wish) -> None:
         click.echo(message_line(message))
 
 
-def message_line(message: Message) -> str:
+def message_line(message: BaseMessage) -> str:
     """`2031-05-01T07:00:00.000Z  1042  [renewal-17]  call Ada`, and after the first delivery to the group its number.
 
     Not each delivery is an attempt: some are given back unread.
@@ -238,12 +233,12 @@ def message_line(message: Message) -> str:
     return f"{format_moment(message.deliver_at_ms)}  {message.id}  {key}{printable(message.body)}{again}"
 
 
-def key_text(message: Message) -> str:
+def key_text(message: BaseMessage) -> str:
     """The key as valid text: another client may have sent one that is none."""
     return (message.key or "").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def message_json(message: Message, group: str) -> bytes:
+def message_json(message: BaseMessage, group: str, **more: int | str) -> bytes:
     """One object: where and when, and the body as text or as base64."""
     import msgspec
 
@@ -259,6 +254,7 @@ def message_json(message: Message, group: str) -> bytes:
         "deliver_at_ms": message.deliver_at_ms,
         "created_ms": message.created_ms,
         "epoch": message.epoch,
+        **more,
         **body_fields(message.body),
     }
     return msgspec.json.encode(fields)

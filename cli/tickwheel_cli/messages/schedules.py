@@ -10,12 +10,12 @@ from zoneinfo import ZoneInfo
 import click
 
 from tickwheel.protocol.limits import MAX_TIME_MS
-from tickwheel_broker.config.units import format_duration
-from tickwheel_cli.shared.options import parse_header, parsed_by
-from tickwheel_cli.shared.output import body_fields, print_json
+from tickwheel.protocol.units import format_duration
+from tickwheel_cli.shared.options import DURATION, HEADER, TIME, Parsed
+from tickwheel_cli.shared.output import body_fields, print_result
 from tickwheel_cli.shared.session import current_session, shared_options
-from tickwheel_cli.shared.tables import print_table
-from tickwheel_cli.shared.times import parse_duration, parse_moment
+from tickwheel_cli.shared.tables import left, print_found
+from tickwheel_cli.shared.times import parse_duration
 
 if TYPE_CHECKING:
     from tickwheel import Schedule
@@ -42,7 +42,7 @@ def _interval(text: str) -> timedelta:
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_COLUMNS = (("schedule", "left"), ("rhythm", "left"), ("topic", "left"), ("next", "left"))
+_COLUMNS = left("schedule", "rhythm", "topic", "next")
 _UNSETTABLE = ("until", "body", "header", "priority", "window")
 
 
@@ -52,27 +52,17 @@ def _options(*, of_new: bool) -> Callable[[_Command], _Command]:
     def default(value: str) -> str:
         return f"  [default: {value}]" if of_new else ""
 
-    moment, duration = parsed_by(parse_moment), parsed_by(parse_duration)
     text = 'Five fields, such as "0 9 * * MON-FRI"; six, with seconds first.'
     overlap, catch_up = click.Choice(["allow", "skip"]), click.Choice(["none", "last", "all"])
     options = [
         click.option("--topic", required=of_new, help="Where the messages go."),
         click.option("--cron", help=text),
         click.option("--tz", help=f"The zone of the cron expression.{default('UTC')}"),
-        click.option(
-            "--every", metavar="DURATION", callback=parsed_by(_interval), help="Instead of cron: 10m."
-        ),
-        click.option("--start", metavar="TIME", callback=moment, help="Not before this time."),
-        click.option("--until", metavar="TIME", callback=moment, help="Not after this time."),
+        click.option("--every", type=Parsed("DURATION", _interval), help="Instead of cron: 10m."),
+        click.option("--start", type=TIME, help="Not before this time."),
+        click.option("--until", type=TIME, help="Not after this time."),
         click.option("--body", help="Of each message."),
-        click.option(
-            "--header",
-            "headers",
-            multiple=True,
-            metavar="NAME=VALUE",
-            callback=parsed_by(parse_header),
-            help="Repeatable.",
-        ),
+        click.option("--header", "headers", multiple=True, type=HEADER, help="Repeatable."),
         click.option("--priority", type=click.IntRange(0, 255), help="Lower is first."),
         click.option(
             "--overlap",
@@ -85,10 +75,7 @@ def _options(*, of_new: bool) -> Callable[[_Command], _Command]:
             help=f"What to send of what was missed while the broker was down.{default('last')}",
         ),
         click.option(
-            "--window",
-            metavar="DURATION",
-            callback=duration,
-            help="Each message is due somewhere in so long after its time.",
+            "--window", type=DURATION, help="Each message is due somewhere in so long after its time."
         ),
     ]
 
@@ -159,20 +146,16 @@ def list_schedules() -> None:
     """List all schedules."""
     with current_session().client() as client:
         found = client.schedules()
-    if current_session().json:
-        print_json([_fields(one) for one in found])
-    elif not found:
-        click.echo("There are no schedules yet.")
-    else:
-        print_table(_COLUMNS, [_row(one) for one in found])
-        for one in found:
-            if one.trouble:
-                click.echo(f"{one.name} waits: {one.trouble}")
+    rows = [_row(one) for one in found]
+    print_found([_fields(one) for one in found], _COLUMNS, rows, empty="There are no schedules yet.")
+    for one in found if not current_session().json else ():
+        if one.trouble:
+            click.echo(f"{one.name} waits: {one.trouble}")
 
 
 def _row(schedule: Schedule) -> list[str]:
     ended = "paused" if schedule.paused else "ended"
-    following = _moment(schedule, schedule.next_ms[0]) if schedule.next_ms else ended
+    following = _moment(schedule.tz, schedule.next_ms[0]) if schedule.next_ms else ended
     return [schedule.name, _rhythm(schedule), schedule.topic, following]
 
 
@@ -185,19 +168,48 @@ def show(name: str) -> None:
         _print(client.schedule(name))
 
 
+_COUNT = click.option(
+    "--count", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many times."
+)
+_AFTER = click.option("--after", type=TIME, help="After this time instead of now.")
+
+
 @schedules.command("next")
 @click.argument("name")
-@click.option("--count", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many times.")
+@_COUNT
+@_AFTER
 @shared_options
-def next_times(name: str, count: int) -> None:
+def next_times(name: str, count: int, after: datetime | None) -> None:
     """Print the next times of a schedule, in its own zone; none while it is paused."""
     with current_session().client() as client:
-        found = client.schedule(name, count=count)
-    if current_session().json:
-        print_json(found.next_ms)
-        return
-    for slot_ms in found.next_ms:
-        click.echo(_moment(found, slot_ms))
+        found = client.schedule(name, count=count, after=after)
+    print_result(found.next_ms, *(_moment(found.tz, slot_ms) for slot_ms in found.next_ms))
+
+
+@schedules.command()
+@click.option("--cron", help='Five fields, such as "30 2 * * *"; six, with seconds first.')
+@click.option("--tz", default="UTC", show_default=True, help="The zone of the cron expression.")
+@click.option("--every", type=Parsed("DURATION", _interval), help="Instead of cron: 10m.")
+@click.option("--start", type=TIME, help="Not before this time.")
+@click.option("--until", type=TIME, help="Not after this time.")
+@_COUNT
+@_AFTER
+@shared_options
+def preview(tz: str, cron: str | None, every: timedelta | None, **options: Any) -> None:
+    """Print which times a schedule would have, and which of them clocks that change skip or repeat.
+
+    \b
+    tickwheel schedules preview --cron "30 2 * * *" --tz Europe/Paris --after 2031-03-30T00:00Z
+    """
+    if (cron is None) == (every is None):
+        raise click.UsageError("give either --cron or --every")
+    with current_session().client() as client:
+        found = client.preview_schedule(cron=cron, tz=tz, every=every, **options)
+    print_result(
+        {"times": [one._asdict() for one in found.times], "skipped": found.skipped},
+        *(f"{_moment(tz, at_ms)}{f'  {which} of two' if which else ''}" for at_ms, which in found.times),
+        *(f"{local} does not exist: clocks are put forward" for local in found.skipped),
+    )
 
 
 @schedules.command()
@@ -220,15 +232,13 @@ def resume(name: str) -> None:
 
 @schedules.command()
 @click.argument("name")
+@click.option("--token", help="A name of yours for this time: with the same one it is sent once.")
 @shared_options
-def trigger(name: str) -> None:
+def trigger(name: str, token: str | None) -> None:
     """Send the message now, beside the rhythm; prints its id."""
     with current_session().client() as client:
-        message_id = client.trigger_schedule(name)
-    if current_session().json:
-        print_json({"id": message_id})
-    else:
-        click.echo(str(message_id))
+        message_id = client.trigger_schedule(name, token=token)
+    print_result({"id": message_id}, str(message_id))
 
 
 @schedules.command()
@@ -238,27 +248,23 @@ def delete(name: str) -> None:
     """End a schedule."""
     with current_session().client() as client:
         client.delete_schedule(name)
-    if current_session().json:
-        print_json({"deleted": name})
-    else:
-        click.echo(f"deleted {name}")
+    print_result({"deleted": name}, f"deleted {name}")
 
 
 def _print(schedule: Schedule) -> None:
-    if current_session().json:
-        print_json(_fields(schedule))
-        return
-    click.echo(f"{schedule.name}{' (paused)' if schedule.paused else ''}")
-    click.echo(f"  {_rhythm(schedule)}, to {schedule.topic}")
     window = f", window {format_duration(schedule.window_ms)}" if schedule.window_ms else ""
-    click.echo(f"  overlap {schedule.overlap}, catch-up {schedule.catch_up}{window}")
-    click.echo(f"  sent {schedule.sent:,}, skipped {schedule.skipped:,}, missed {schedule.missed:,}")
+    lines = [
+        f"{schedule.name}{' (paused)' if schedule.paused else ''}",
+        f"  {_rhythm(schedule)}, to {schedule.topic}",
+        f"  overlap {schedule.overlap}, catch-up {schedule.catch_up}{window}",
+        f"  sent {schedule.sent:,}, skipped {schedule.skipped:,}, missed {schedule.missed:,}",
+    ]
     if schedule.until_ms < MAX_TIME_MS:
-        click.echo(f"  until {_moment(schedule, schedule.until_ms)}")
+        lines.append(f"  until {_moment(schedule.tz, schedule.until_ms)}")
     if schedule.trouble:
-        click.echo(f"  waits: {schedule.trouble}")
-    for slot_ms in schedule.next_ms:
-        click.echo(f"  next {_moment(schedule, slot_ms)}")
+        lines.append(f"  waits: {schedule.trouble}")
+    lines += [f"  next {_moment(schedule.tz, slot_ms)}" for slot_ms in schedule.next_ms]
+    print_result(_fields(schedule), *lines)
 
 
 def _rhythm(schedule: Schedule) -> str:
@@ -267,9 +273,9 @@ def _rhythm(schedule: Schedule) -> str:
     return f"every {format_duration(schedule.every_ms)}"
 
 
-def _moment(schedule: Schedule, slot_ms: int) -> str:
+def _moment(tz: str, slot_ms: int) -> str:
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=slot_ms)
-    return moment.astimezone(ZoneInfo(schedule.tz)).isoformat(timespec="seconds")
+    return moment.astimezone(ZoneInfo(tz)).isoformat(timespec="seconds")
 
 
 def _fields(schedule: Schedule) -> dict[str, object]:

@@ -11,7 +11,7 @@ import click
 from tickwheel_broker.exit_codes import ExitCode, exit_code_for
 from tickwheel_cli.messages.bulk_send import BulkReport, send_file
 from tickwheel_cli.shared.failures import CommandFailed, print_error
-from tickwheel_cli.shared.options import parse_header, parsed_by, time_arguments, time_options
+from tickwheel_cli.shared.options import HEADER, time_arguments, time_options
 from tickwheel_cli.shared.output import print_json, remark
 from tickwheel_cli.shared.session import current_session, shared_options
 
@@ -26,14 +26,7 @@ from tickwheel_cli.shared.session import current_session, shared_options
 )
 @click.option("--order-key", help="Messages that share one are delivered one at a time, in order.")
 @click.option("--delay-level", type=click.IntRange(1, 255), help="1 to 18: RocketMQ's 1 s to 2 h.")
-@click.option(
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=parsed_by(parse_header),
-    help="May be repeated.",
-)
+@click.option("--header", "headers", multiple=True, type=HEADER, help="May be repeated.")
 @click.option("--file", "body_file", type=click.File("rb"), help="The body is this file; - is stdin.")
 @click.option(
     "--from-file", "bulk_file", type=click.File("rb"), help="Many messages: one JSON object a line."

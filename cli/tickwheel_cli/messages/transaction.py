@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 import msgspec
 
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_cli.shared.failures import CommandError, CommandFailed
-from tickwheel_cli.shared.options import parse_header, parsed_by, time_arguments, time_options
-from tickwheel_cli.shared.output import counted, print_json
+from tickwheel_cli.shared.options import DURATION, HEADER, time_arguments, time_options
+from tickwheel_cli.shared.output import counted, print_result
 from tickwheel_cli.shared.session import current_session, shared_options
 from tickwheel_cli.shared.times import parse_duration, parse_moment
 
 if TYPE_CHECKING:
     from tickwheel import sync
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _WHICH = ("id", "ids", "topic", "key", "keys")
 _TIME = ("in", "at")
@@ -57,10 +60,10 @@ def transaction(file: BinaryIO) -> None:
             )
         result = tx.commit()
     ids = [list(one) for one in result.ids] if result is not None else []
-    if current_session().json:
-        print_json({"committed": True, "ids": ids})
-    else:
-        click.echo(f"committed; {counted(len(ids), 'send')}" + "".join(f"\n{one[0]}" for one in ids))
+    print_result(
+        {"committed": True, "ids": ids},
+        f"committed; {counted(len(ids), 'send')}" + "".join(f"\n{one[0]}" for one in ids),
+    )
 
 
 def _add(tx: sync.Transaction, line: bytes) -> str | None:
@@ -111,6 +114,7 @@ def prepared() -> None:
     tickwheel prepared send orders "paid" --key order-17     prints its id
     tickwheel prepared commit 1042
     tickwheel prepared rollback 1043
+    tickwheel prepared commit --topic orders --key order-17
     """
 
 
@@ -119,13 +123,11 @@ def prepared() -> None:
 @click.argument("body")
 @time_options
 @click.option("--key", help="The key of the message that it becomes.")
+@click.option("--header", "headers", multiple=True, type=HEADER, help="May be repeated.")
 @click.option(
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=parsed_by(parse_header),
-    help="May be repeated.",
+    "--check-after",
+    type=DURATION,
+    help="Ask after so long what became of it, instead of the broker's check_after.",
 )
 @shared_options
 def send_prepared(
@@ -135,43 +137,61 @@ def send_prepared(
     moment: datetime | None,
     key: str | None,
     headers: tuple[tuple[str, str], ...],
+    check_after: timedelta | None,
 ) -> None:
     """Store a message that waits for commit or rollback; prints its id."""
     with current_session().client(may_create=True) as client:
         options = {"key": key, "headers": dict(headers) or None, **time_arguments(delay, moment)}
-        message_id = client.prepare(topic, body.encode(), **options).id
-    if current_session().json:
-        print_json({"topic": topic, "id": message_id})
-    else:
-        click.echo(str(message_id))
+        message_id = client.prepare(topic, body.encode(), check_after=check_after, **options).id
+    print_result({"topic": topic, "id": message_id}, str(message_id))
+
+
+def _meant(command: _Command) -> _Command:
+    """Ids, or --topic and --key."""
+    command = click.option(
+        "--key", "keys", multiple=True, help="With --topic, instead of ids; may be repeated."
+    )(command)
+    command = click.option("--topic", help="The topic that the messages are for.")(command)
+    return click.argument("ids", nargs=-1, type=click.IntRange(1))(command)
+
+
+def _targets(ids: tuple[int, ...], topic: str | None, keys: tuple[str, ...]) -> dict[str, Any]:
+    if bool(ids) == bool(keys) or bool(keys) != (topic is not None):
+        raise click.UsageError("give ids, or --topic with --key")
+    return {"ids": list(ids)} if ids else {"topic": topic, "keys": list(keys)}
 
 
 @prepared.command()
-@click.argument("ids", nargs=-1, required=True, type=click.IntRange(1))
+@_meant
 @shared_options
-def commit(ids: tuple[int, ...]) -> None:
+def commit(ids: tuple[int, ...], topic: str | None, keys: tuple[str, ...]) -> None:
     """Let prepared messages be delivered at their time; prints the ids of what they become."""
+    targets = _targets(ids, topic, keys)
     with current_session().client() as client:
-        decided = client.commit_prepared(list(ids))
-    _report([(one, result, became) for one, (result, became) in zip(ids, decided, strict=True)], "committed")
+        decided = client.commit_prepared(**targets)
+    _report(ids or keys, [(result, became) for result, became in decided], "committed")
 
 
 @prepared.command()
-@click.argument("ids", nargs=-1, required=True, type=click.IntRange(1))
+@_meant
 @shared_options
-def rollback(ids: tuple[int, ...]) -> None:
+def rollback(ids: tuple[int, ...], topic: str | None, keys: tuple[str, ...]) -> None:
     """Drop prepared messages."""
+    targets = _targets(ids, topic, keys)
     with current_session().client() as client:
-        decided = client.rollback_prepared(list(ids))
-    _report([(one, result, 0) for one, result in zip(ids, decided, strict=True)], "rolled_back")
+        decided = client.rollback_prepared(**targets)
+    _report(ids or keys, [(result, 0) for result in decided], "rolled_back")
 
 
-def _report(rows: list[tuple[int, str, int]], decision: str) -> None:
+def _report(named: Sequence[int | str], decided: list[tuple[str, int]], decision: str) -> None:
     """The exit code is 1 when one of them was not decided so, now or before."""
-    if current_session().json:
-        print_json([{"id": one, "result": result, "became": became or None} for one, result, became in rows])
-    else:
-        for one, result, became in rows:
-            click.echo(f"{one}: {result.replace('_', ' ')}" + (f" as {became}" if became else ""))
+    rows = [(one, *answer) for one, answer in zip(named, decided, strict=True)]
+    print_result(
+        [
+            {"key" if isinstance(one, str) else "id": one, "result": result, "became": became or None}
+            for one, result, became in rows
+        ],
+        *(f"{one}: {result.replace('_', ' ')}" + (f" as {new}" if new else "") for one, result, new in rows),
+    )
     if any(result.removeprefix("already_") != decision for _, result, _ in rows):
         raise CommandFailed(ExitCode.FAILED)

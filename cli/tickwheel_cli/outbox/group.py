@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import click
 
-from tickwheel_cli.lazy import CommandEntry, LazyGroup
+from tickwheel_cli.lazy import Entry, LazyGroup
 
 _TABLES, _OTHERS = "Message tables", "Other forms"
 
 COMMANDS = {
-    "init": CommandEntry("tickwheel_cli.outbox.init", "init", "Make a message table, or adopt one.", _TABLES),
-    "send": CommandEntry(
-        "tickwheel_cli.outbox.send", "send", "Insert a message into a message table.", _TABLES
-    ),
-    "stream": CommandEntry(
-        "tickwheel_cli.outbox.stream", "stream", "Print a table's messages as they become due.", _TABLES
-    ),
-    "relay": CommandEntry(
-        "tickwheel_cli.outbox.relay", "relay", "Move a table's messages to the broker.", _TABLES
-    ),
-    "stats": CommandEntry(
-        "tickwheel_cli.outbox.stats", "stats", "Show what the message tables hold.", _TABLES
-    ),
-    "queue": CommandEntry("tickwheel_cli.outbox.queue", "queue", "First in, first out.", _OTHERS),
-    "keys": CommandEntry("tickwheel_cli.outbox.keys", "keys", "Keys with inboxes and outboxes.", _OTHERS),
+    "init": Entry("outbox.init:init", "Make a message table, or adopt one.", _TABLES),
+    "send": Entry("outbox.send:send", "Insert a message into a message table.", _TABLES),
+    "stream": Entry("outbox.stream:stream", "Print a table's messages as they become due.", _TABLES),
+    "relay": Entry("outbox.relay:relay", "Move a table's messages to the broker.", _TABLES),
+    "stats": Entry("outbox.stats:stats", "Show what the message tables hold.", _TABLES),
+    "queue": Entry("outbox.queue:queue", "First in, first out.", _OTHERS),
+    "keys": Entry("outbox.keys:keys", "Keys with inboxes and outboxes.", _OTHERS),
 }
 
 

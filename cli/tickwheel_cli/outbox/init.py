@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tickwheel_cli.outbox.options import database_option, open_database
-from tickwheel_cli.shared.options import parsed_by
-from tickwheel_cli.shared.output import print_json
-from tickwheel_cli.shared.session import current_session, json_option
-from tickwheel_cli.shared.times import parse_duration
+from tickwheel_cli.shared.options import DURATION, Parsed
+from tickwheel_cli.shared.output import print_result
+from tickwheel_cli.shared.session import json_option
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from tickwheel.outbox import MessageTable
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 DIALECTS = ("sqlite", "postgresql", "mysql", "mariadb")
 _TYPES = ("text", "integer", "json", "bytes", "boolean", "float")
 
@@ -31,27 +28,26 @@ def _parse_column(text: str) -> tuple[str, str]:
     return name, kind
 
 
-def _duration(name: str, help_text: str) -> Callable[[_Command], _Command]:
-    return click.option(name, metavar="DURATION", callback=parsed_by(parse_duration), help=help_text)
-
-
 @click.command()
 @click.argument("table")
 @click.option(
     "--column",
     "columns",
     multiple=True,
-    metavar="NAME:TYPE",
-    callback=parsed_by(_parse_column),
+    type=Parsed("NAME:TYPE", _parse_column),
     help=f"A column of yours; may be repeated. TYPE: {', '.join(_TYPES)}.  [default: message:text]",
 )
 @click.option(
     "--adopt", is_flag=True, help="The table is there: check it, and give it settings if it has none."
 )
-@_duration("--ack-wait", "How long a first delivery may take.  [default: 30s]")
-@_duration("--min-backoff", "What the waits of later deliveries begin with.  [default: --ack-wait]")
-@_duration("--max-backoff", "Where they stop to double; 0s: never.  [default: 1h]")
-@_duration("--purge-after", "For how long acked messages are kept.  [default: 1d]")
+@click.option("--ack-wait", type=DURATION, help="How long a first delivery may take.  [default: 30s]")
+@click.option(
+    "--min-backoff",
+    type=DURATION,
+    help="What the waits of later deliveries begin with.  [default: --ack-wait]",
+)
+@click.option("--max-backoff", type=DURATION, help="Where they stop to double; 0s: never.  [default: 1h]")
+@click.option("--purge-after", type=DURATION, help="For how long acked messages are kept.  [default: 1d]")
 @click.option(
     "--batch-size", type=click.IntRange(1, 100_000), help="The most that a subscriber gets at once."
 )
@@ -108,14 +104,20 @@ def init(
     own_columns = [_column(*one) for one in columns] or None
     if as_sql:
         settings = outbox.MessageSettings(**changes)
-        _print_sql(
-            outbox.ddl(dialect or _dialect_of(database_url), table, own_columns, settings, adopt=adopt)
-        )
+        chosen = dialect or _dialect_of(database_url)
+        statements = outbox.ddl(chosen, table, own_columns, settings, adopt=adopt)
+        print_result({"statements": statements}, *(f"{one};" for one in statements))
         return
     with open_database(database_url, may_create=not adopt) as database:
         messages = outbox.MessageTable(database, table)
         made = _make(messages, own_columns, changes, adopt=adopt)
-        _report(messages, made)
+        comment = messages.settings.comment()
+        print_result(
+            {"table": messages.name, "result": made, "columns": messages.columns, "comment": comment},
+            f"{messages.name} in {messages.database.name}: {made}",
+            f"streams {', '.join(messages.columns)}",
+            f"settings {comment}",
+        )
 
 
 def _dialect_of(url: str) -> str:
@@ -126,14 +128,6 @@ def _dialect_of(url: str) -> str:
         return make_url(url).get_backend_name()
     except ArgumentError as error:
         raise click.UsageError(f"{error}: give --dialect") from None
-
-
-def _print_sql(statements: list[str]) -> None:
-    if current_session().json:
-        print_json({"statements": statements})
-        return
-    for one in statements:
-        click.echo(f"{one};")
 
 
 def _make(
@@ -172,13 +166,3 @@ def _column(name: str, kind: str) -> sa.Column[Any]:
         "float": sa.Float,
     }
     return sa.Column(name, types[kind])
-
-
-def _report(messages: MessageTable, made: str) -> None:
-    comment = messages.settings.comment()
-    if current_session().json:
-        print_json({"table": messages.name, "result": made, "columns": messages.columns, "comment": comment})
-        return
-    click.echo(f"{messages.name} in {messages.database.name}: {made}")
-    click.echo(f"streams {', '.join(messages.columns)}")
-    click.echo(f"settings {comment}")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tickwheel_cli.outbox.options import database_option, open_database
-from tickwheel_cli.shared.output import body_fields, print_json, printable
+from tickwheel_cli.shared.output import body_fields, print_json, print_result, printable
 from tickwheel_cli.shared.session import current_session, json_option
 from tickwheel_cli.shared.times import format_moment
 from tickwheel_cli.shared.waiting import Waiting, waiting_options
 
 if TYPE_CHECKING:
-    from tickwheel.outbox import Queue
+    from tickwheel.outbox import Queue, QueueBatch, QueueMessage
 
 
 @click.group()
@@ -40,10 +40,7 @@ def init(name: str, database_url: str) -> None:
 
     with open_database(database_url, may_create=True) as database:
         outbox.Queue(database, name).create()
-        if current_session().json:
-            print_json({"queue": name})
-        else:
-            click.echo(f"queue {name} in {database.name}")
+        print_result({"queue": name}, f"queue {name} in {database.name}")
 
 
 @queue.command()
@@ -59,10 +56,7 @@ def put(name: str, bodies: tuple[str, ...], database_url: str) -> None:
     with open_database(database_url) as database:
         jobs = outbox.Queue(database, name)
         ids = database.run(lambda connection: jobs.put_many(connection, lines))
-    if current_session().json:
-        print_json({"ids": ids})
-    else:
-        click.echo("\n".join(map(str, ids)))
+    print_result({"ids": ids}, "\n".join(map(str, ids)))
 
 
 @queue.command()
@@ -88,26 +82,22 @@ def take(
         raise click.UsageError("--raw and --json exclude each other")
     form = "raw" if raw else "json" if current_session().json else "line"
     with open_database(database_url) as database:
-        seconds = timeout.total_seconds() if timeout else None
-        anyio.run(_take, outbox.Queue(database, name), count, seconds, form, not no_ack, backend="trio")
+        jobs, waiting = outbox.Queue(database, name), Waiting(count, timeout)
+        anyio.run(_take, jobs, waiting, form, not no_ack, backend="trio")
 
 
-async def _take(jobs: Queue, count: int | None, timeout_s: float | None, form: str, acks: bool) -> None:
-    import anyio
-
-    waiting, taken = Waiting(), 0
-    given_back: list[Any] = []
-    async with jobs.consume(batch=min(count or 100, 100)) as consumer, anyio.create_task_group() as tasks:
-        await tasks.start(waiting.watch, tasks.cancel_scope)
-        while count is None or taken < count:
-            batch = await waiting.next_batch(_Batches(consumer), timeout_s)
+async def _take(jobs: Queue, waiting: Waiting, form: str, acks: bool) -> None:
+    given_back: list[QueueBatch] = []
+    async with jobs.consume(batch=waiting.wanted(100)) as consumer, waiting.signals():
+        while not waiting.fulfilled:
+            batch = await waiting.next_batch(consumer.receive)
             if batch is None:
                 break
-            wanted = [one for index, one in enumerate(batch) if count is None or taken + index < count]
+            wanted = list(batch)[: waiting.wanted(len(batch))]
             for message in wanted:
                 _print(message, form)
             sys.stdout.flush()
-            taken += len(wanted)
+            waiting.received += len(wanted)
             if acks and len(wanted) == len(batch):
                 await batch.ack()
             elif acks:
@@ -115,20 +105,10 @@ async def _take(jobs: Queue, count: int | None, timeout_s: float | None, form: s
                     await message.ack()
             else:
                 given_back.append(batch)  # at the end: at once they would come again
-        tasks.cancel_scope.cancel()
-    waiting.check_count(taken, count, timeout_s)
+    waiting.check_count()
 
 
-class _Batches:
-    def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
-
-    async def receive_batch(self) -> Any:
-        """The next batch."""
-        return await self._consumer.receive()
-
-
-def _print(message: Any, form: str) -> None:
+def _print(message: QueueMessage, form: str) -> None:
     if form == "raw":
         sys.stdout.buffer.write(message.body + b"\n")
     elif form == "json":

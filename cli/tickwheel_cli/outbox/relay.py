@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tickwheel_cli.outbox.options import database_option, open_database
-from tickwheel_cli.shared.output import counted, print_json
+from tickwheel_cli.shared.output import counted, print_result
 from tickwheel_cli.shared.session import connection_options, current_session, json_option
 from tickwheel_cli.shared.waiting import run_until_signal
 
@@ -93,11 +93,8 @@ async def _run(mover: Relay, once: bool) -> None:
 def _report(mover: Relay) -> None:
     from dataclasses import asdict
 
-    stats: dict[str, Any] = asdict(mover.stats)
-    if current_session().json:
-        print_json(stats)
-        return
-    click.echo(f"moved {counted(stats.pop('moved'), 'message')}")
-    for name, count in stats.items():
-        if count:
-            click.echo(f"{name.replace('_', ' ')}: {count:,}")
+    stats: dict[str, int] = asdict(mover.stats)
+    others = [
+        f"{name.replace('_', ' ')}: {count:,}" for name, count in stats.items() if count and name != "moved"
+    ]
+    print_result(stats, f"moved {counted(mover.stats.moved, 'message')}", *others)

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from tickwheel_cli.outbox.options import database_option, open_database
-from tickwheel_cli.shared.options import parsed_by, time_arguments, time_options
-from tickwheel_cli.shared.output import print_json
-from tickwheel_cli.shared.session import current_session, json_option
+from tickwheel_cli.shared.options import Parsed, time_arguments, time_options
+from tickwheel_cli.shared.output import print_result
+from tickwheel_cli.shared.session import json_option
 
 
 def _parse_value(text: str) -> tuple[str, str]:
@@ -23,7 +23,7 @@ def _parse_value(text: str) -> tuple[str, str]:
 @click.command()
 @click.argument("table")
 @click.argument(
-    "values", nargs=-1, required=True, metavar="COLUMN=VALUE...", callback=parsed_by(_parse_value)
+    "values", nargs=-1, required=True, metavar="COLUMN=VALUE...", type=Parsed("COLUMN=VALUE", _parse_value)
 )
 @time_options
 @click.option("--priority", type=click.IntRange(-128, 127), help="Lower is first.  [default: 50]")
@@ -51,10 +51,7 @@ def send(
         made = database.run(
             lambda one: messages.send(one, priority=priority, **time_arguments(delay, moment), **row)
         )
-    if current_session().json:
-        print_json({"id": made})
-    else:
-        click.echo(made)
+    print_result({"id": made}, made)
 
 
 def _typed(messages: Any, name: str, text: str) -> Any:

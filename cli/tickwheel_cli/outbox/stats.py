@@ -7,22 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tickwheel_cli.outbox.options import database_option, open_database
-from tickwheel_cli.shared.output import print_json
-from tickwheel_cli.shared.session import current_session, json_option
-from tickwheel_cli.shared.tables import print_table
+from tickwheel_cli.shared.session import json_option
+from tickwheel_cli.shared.tables import left, print_found, right
 from tickwheel_cli.shared.times import format_moment
 
 if TYPE_CHECKING:
     from tickwheel.outbox import Database
 
-_COLUMNS = [
-    ("table", "left"),
-    ("due", "right"),
-    ("waiting", "right"),
-    ("acked", "right"),
-    ("oldest due", "left"),
-    ("next due", "left"),
-]
+_COLUMNS = (*left("table"), *right("due", "waiting", "acked"), *left("oldest due", "next due"))
 
 
 @click.command()
@@ -38,12 +30,8 @@ def stats(tables: tuple[str, ...], database_url: str) -> None:
     """
     with open_database(database_url) as database:
         found = [_stats(database, name) for name in tables or _all_tables(database)]
-    if current_session().json:
-        print_json(found)
-    elif found:
-        print_table(_COLUMNS, [_row(one) for one in found])
-    else:
-        click.echo("There is no message table; `tickwheel outbox init` makes one.")
+    empty = "There is no message table; `tickwheel outbox init` makes one."
+    print_found(found, _COLUMNS, [_row(one) for one in found], empty=empty)
 
 
 def _all_tables(database: Database) -> list[str]:

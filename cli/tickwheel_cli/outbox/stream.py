@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tickwheel_cli.outbox.options import database_option, open_database
-from tickwheel_cli.shared.options import parsed_by
+from tickwheel_cli.shared.options import DURATION
 from tickwheel_cli.shared.output import printable
 from tickwheel_cli.shared.session import current_session, json_option
-from tickwheel_cli.shared.times import format_moment, parse_duration
+from tickwheel_cli.shared.times import format_moment
 from tickwheel_cli.shared.waiting import Waiting, waiting_options
 
 if TYPE_CHECKING:
@@ -23,21 +23,13 @@ if TYPE_CHECKING:
 _NS_A_MS = 1_000_000
 
 
-@dataclass
+@dataclass(frozen=True)
 class Wish:
-    """What the user asked for; `received` counts up."""
+    """What is to be done with messages."""
 
-    count: int | None
-    timeout_s: float | None
     acks: bool
     nack_delay: timedelta | None
     as_json: bool
-    received: int = 0
-
-    @property
-    def fulfilled(self) -> bool:
-        """As many messages as were asked for."""
-        return self.count is not None and self.received >= self.count
 
 
 @click.command()
@@ -45,11 +37,7 @@ class Wish:
 @waiting_options
 @click.option("--no-ack", is_flag=True, help="Leave the messages to come again after ack_wait.")
 @click.option(
-    "--nack",
-    "nack_delay",
-    metavar="DURATION",
-    callback=parsed_by(parse_duration),
-    help="Give each message back, to be delivered again after so long.",
+    "--nack", "nack_delay", type=DURATION, help="Give each message back, to be delivered again after so long."
 )
 @database_option
 @json_option
@@ -78,41 +66,31 @@ def stream(
 
     if nack_delay is not None and no_ack:
         raise click.UsageError("--nack and --no-ack exclude each other")
-    wish = Wish(
-        count,
-        timeout.total_seconds() if timeout else None,
-        acks=not no_ack and nack_delay is None,
-        nack_delay=nack_delay,
-        as_json=current_session().json,
-    )
+    wish = Wish(not no_ack and nack_delay is None, nack_delay, current_session().json)
     with open_database(database_url) as database:
-        anyio.run(_stream, outbox.MessageTable(database, table), wish, backend="trio")
+        messages, waiting = outbox.MessageTable(database, table), Waiting(count, timeout)
+        anyio.run(_stream, messages, waiting, wish, backend="trio")
 
 
-async def _stream(table: MessageTable, wish: Wish) -> None:
-    import anyio
-
-    waiting = Waiting()
-    batch_size = None if wish.count is None else min(wish.count, table.settings.batch_size)
-    async with table.stream(batch_size) as source, anyio.create_task_group() as tasks:
-        await tasks.start(waiting.watch, tasks.cancel_scope)
+async def _stream(table: MessageTable, waiting: Waiting, wish: Wish) -> None:
+    batch_size = None if waiting.count is None else min(waiting.count, table.settings.batch_size)
+    async with table.stream(batch_size) as source, waiting.signals():
         if not wish.as_json:
             click.echo("\t".join(["due", *source.fields]))
-        while not wish.fulfilled:
-            batch = await waiting.next_batch(source, wish.timeout_s)
+        while not waiting.fulfilled:
+            batch = await waiting.next_batch(source.receive_batch)
             if batch is None:
                 break
-            await _show(batch, wish)
-        tasks.cancel_scope.cancel()
-    waiting.check_count(wish.received, wish.count, wish.timeout_s)
+            wanted = batch[: waiting.wanted(len(batch))]
+            await _show(batch, wanted, wish)
+            waiting.received += len(wanted)
+    waiting.check_count()
 
 
-async def _show(batch: Batch, wish: Wish) -> None:
-    """Print a batch, or as much of it as is wanted, and settle it."""
-    wanted = batch[:] if wish.count is None else batch[: wish.count - wish.received]
+async def _show(batch: Batch, wanted: list[Message], wish: Wish) -> None:
+    """Print what is wanted of a batch, and settle it."""
     for message in wanted:
         _print(message, wish)
-        wish.received += 1
     sys.stdout.flush()
     if wish.acks:
         await batch.settle(wanted)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tickwheel.protocol.readable import format_bytes
 from tickwheel_cli.pipeline.options import needs_spark, open_spark, source_option, spark_options
-from tickwheel_cli.shared.options import parsed_by
-from tickwheel_cli.shared.output import counted, print_json
+from tickwheel_cli.shared.options import DURATION
+from tickwheel_cli.shared.output import counted, print_result
 from tickwheel_cli.shared.session import current_session, shared_options
-from tickwheel_cli.shared.sizes import format_bytes
-from tickwheel_cli.shared.times import parse_duration
 
 if TYPE_CHECKING:
     from tickwheel.spark.archive import ArchiveReport
@@ -21,11 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--older-than",
-    required=True,
-    metavar="DURATION",
-    callback=parsed_by(parse_duration),
-    help="What every group was done with so long ago: 30d, 12h.",
+    "--older-than", required=True, type=DURATION, help="What every group was done with so long ago: 30d, 12h."
 )
 @click.option(
     "--to",
@@ -78,11 +73,7 @@ def archive(
         )
     for warning in report.warnings:
         click.echo(f"warning: {warning}", err=True)
-    if current_session().json:
-        print_json(report)
-        return
-    for line in archive_lines(report):
-        click.echo(line)
+    print_result(report, *archive_lines(report))
 
 
 def archive_lines(report: ArchiveReport) -> list[str]:

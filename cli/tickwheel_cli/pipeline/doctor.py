@@ -6,8 +6,8 @@ import click
 
 from tickwheel_cli.pipeline.options import open_spark, spark_options
 from tickwheel_cli.shared.failures import CommandFailed
-from tickwheel_cli.shared.output import print_json
-from tickwheel_cli.shared.session import current_session, json_option
+from tickwheel_cli.shared.output import print_result
+from tickwheel_cli.shared.session import json_option
 
 
 @click.command()
@@ -18,10 +18,9 @@ def doctor(master: str, conf: tuple[str, ...]) -> None:
     from tickwheel.spark.doctor import examine
 
     checks = examine(master, lambda: open_spark(master, conf))
-    if current_session().json:
-        print_json([{"name": one.name, "ok": one.ok, "detail": one.detail} for one in checks])
-    else:
-        for one in checks:
-            click.echo(f"{'ok' if one.ok else 'missing':<8}{one.name:<10}{one.detail}")
+    print_result(
+        [{"name": one.name, "ok": one.ok, "detail": one.detail} for one in checks],
+        *(f"{'ok' if one.ok else 'missing':<8}{one.name:<10}{one.detail}" for one in checks),
+    )
     if not all(one.ok for one in checks):
         raise CommandFailed(1)

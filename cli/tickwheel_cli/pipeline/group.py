@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import click
 
-from tickwheel_cli.lazy import CommandEntry, LazyGroup
+from tickwheel_cli.lazy import Entry, LazyGroup
 
 _LOOKING, _CHANGING, _KEEPING = "Looking", "Scheduling", "Keeping"
 
 COMMANDS = {
-    "doctor": CommandEntry(
-        "tickwheel_cli.pipeline.doctor", "doctor", "Check that Spark can run here.", _LOOKING
+    "doctor": Entry("pipeline.doctor:doctor", "Check that Spark can run here.", _LOOKING),
+    "sql": Entry("pipeline.sql:sql", "Ask data directories with Spark SQL.", _LOOKING),
+    "report": Entry("pipeline.report:report", "How late, how often, what failed: a page.", _LOOKING),
+    "schedule": Entry("pipeline.schedule:schedule", "Schedule the rows of files, all or none.", _CHANGING),
+    "reschedule": Entry(
+        "pipeline.reschedule:reschedule", "Give messages that SQL means another time.", _CHANGING
     ),
-    "sql": CommandEntry(
-        "tickwheel_cli.pipeline.sql", "sql", "Ask data directories with Spark SQL.", _LOOKING
-    ),
-    "report": CommandEntry(
-        "tickwheel_cli.pipeline.report", "report", "How late, how often, what failed: a page.", _LOOKING
-    ),
-    "schedule": CommandEntry(
-        "tickwheel_cli.pipeline.schedule", "schedule", "Schedule the rows of files, all or none.", _CHANGING
-    ),
-    "reschedule": CommandEntry(
-        "tickwheel_cli.pipeline.reschedule",
-        "reschedule",
-        "Give messages that SQL means another time.",
-        _CHANGING,
-    ),
-    "archive": CommandEntry(
-        "tickwheel_cli.pipeline.archive", "archive", "Move what is done to Parquet files.", _KEEPING
-    ),
-    "restore": CommandEntry(
-        "tickwheel_cli.pipeline.restore", "restore", "Bring archived messages back.", _KEEPING
-    ),
+    "archive": Entry("pipeline.archive:archive", "Move what is done to Parquet files.", _KEEPING),
+    "restore": Entry("pipeline.restore:restore", "Bring archived messages back.", _KEEPING),
 }
 
 

@@ -42,6 +42,18 @@ def needs_spark(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def directories_option(command: _Command) -> _Command:
+    """`--data`, which may be repeated."""
+    return click.option(
+        "--data",
+        "directories",
+        multiple=True,
+        required=True,
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="A broker's data directory, also while it runs; several: one for each shard.",
+    )(command)
+
+
 def source_option(command: _Command) -> _Command:
     """`--source`."""
     return click.option(
@@ -52,11 +64,13 @@ def source_option(command: _Command) -> _Command:
 
 
 @contextmanager
-def open_spark(master: str, conf: tuple[str, ...]) -> Iterator[SparkSession]:
-    """A Spark session as the options say. Raises `SparkMissing`, `JavaMissing`, `SourceError`."""
+def open_spark(master: str, conf: tuple[str, ...], *, progress: bool | None = None) -> Iterator[SparkSession]:
+    """A Spark session as the options say; `progress`: of Spark's own, as for `make_session`. Raises `SparkMissing`,
+    `JavaMissing`, `SourceError`."""
     from tickwheel.spark import sessions
 
-    spark = sessions.make_session("tickwheel pipeline", master=master, conf=sessions.parse_conf(conf))
+    settings = sessions.parse_conf(conf)
+    spark = sessions.make_session("tickwheel pipeline", master=master, conf=settings, progress=progress)
     try:
         yield spark
     finally:

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
-from tickwheel_cli.pipeline.options import needs_spark, open_spark, spark_options
-from tickwheel_cli.shared.options import parsed_by
-from tickwheel_cli.shared.output import counted, print_json
+from tickwheel.protocol.readable import format_duration
+from tickwheel_cli.pipeline.options import directories_option, needs_spark, open_spark, spark_options
+from tickwheel_cli.shared.options import DURATION, TIME
+from tickwheel_cli.shared.output import counted, print_result
 from tickwheel_cli.shared.session import current_session, json_option
-from tickwheel_cli.shared.times import format_duration, parse_moment
 
 
 @click.command()
-@click.option(
-    "--data",
-    "directories",
-    multiple=True,
-    required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A broker's data directory, also while it runs; several: one for each shard.",
-)
+@directories_option
 @click.option(
     "--out",
     required=True,
     type=click.Path(path_type=Path),
     help="The directory for the report: new, empty, or with an earlier report, which is replaced.",
 )
-@click.option(
-    "--since", metavar="TIME", callback=parsed_by(parse_moment), help="Leave out what happened before."
-)
-@click.option(
-    "--until", metavar="TIME", callback=parsed_by(parse_moment), help="Leave out this and later times."
-)
+@click.option("--since", type=TIME, help="Leave out what happened before.")
+@click.option("--until", type=TIME, help="Leave out this and later times.")
 @click.option(
     "--by",
     type=click.Choice(["auto", "second", "minute", "hour", "day"]),
@@ -53,6 +45,22 @@ from tickwheel_cli.shared.times import format_duration, parse_moment
 @click.option(
     "--top", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Rows of the longest lists."
 )
+@click.option(
+    "--target-p99",
+    type=DURATION,
+    help="So late may 99 of 100 first deliveries be; the report says whether they were.",
+)
+@click.option(
+    "--compare",
+    type=click.Path(path_type=Path),
+    metavar="REPORT",
+    help="Say what is different from an earlier report: its directory, which may be --out, or its summary.json.",
+)
+@click.option(
+    "--progress/--no-progress",
+    default=None,
+    help="Tell on standard error what is being done.  [default: on a terminal, without --json]",
+)
 @click.option("--uncommitted", is_flag=True, help="Read also what may not be on the disk yet.")
 @spark_options
 @json_option
@@ -65,15 +73,19 @@ def report(
     by: str,
     tenant: str,
     top: int,
+    target_p99: timedelta | None,
+    compare: Path | None,
+    progress: bool | None,
     uncommitted: bool,
     master: str,
     conf: tuple[str, ...],
 ) -> None:
-    """Report on deliveries: lateness, acks, attempts, dead letters, what is slow and what is to come.
+    """Report on deliveries: lateness, acks, attempts, nacks, dead letters, what is slow, what is to come.
 
     \b
     tickwheel pipeline report --data ./data --out ./report
     tickwheel pipeline report --data ./data --out ./report --since 2031-05-01T00:00Z --by hour
+    tickwheel pipeline report --data ./data --out ./report --target-p99 100ms --compare ./report
     tickwheel pipeline report --data ./shard-1 --data ./shard-2 --out ./report --tenant header:customer
 
     It writes index.html, a page that needs nothing else, summary.json and tables/*.parquet. The broker is not asked.
@@ -84,23 +96,39 @@ def report(
 
     chosen: dict[str, Any] = {
         "since": since, "until": until, "by": by, "tenant": tenant, "top": top, "committed": not uncommitted,
+        "target_p99": target_p99, "compare": compare,
     }  # fmt: skip
     # What can be seen to be wrong is said before Spark is started, which takes seconds.
     report_options(directories, **chosen)
     check_output(out)
-    with open_spark(master, conf) as spark:
-        summary = make_report(spark, directories, out, **chosen)
-    if current_session().json:
-        print_json(summary)
-        return
-    for line in _told(summary):
-        click.echo(line)
-    click.echo(f"{out / 'index.html'}")
+    shows = is_terminal() and not current_session().json if progress is None else progress
+    tell = _told_to(sys.stderr) if shows else None
+    # Its own progress would write over ours.
+    if tell is not None:
+        tell("starting Spark")
+    with open_spark(master, conf, progress=False) as spark:
+        summary = make_report(spark, directories, out, progress=tell, **chosen)
+    print_result(summary, *_told(summary), out / "index.html")
+
+
+def is_terminal() -> bool:
+    """Whether somebody sees what goes to standard error."""
+    return sys.stderr.isatty()
+
+
+def _told_to(stream: TextIO) -> Callable[[str], None]:
+    """Each step as a line, with the time since the beginning."""
+    begun = time.monotonic()
+
+    def tell(step: str) -> None:
+        click.echo(f"{time.monotonic() - begun:6.1f} s  {step}", file=stream)
+
+    return tell
 
 
 def _told(summary: dict[str, Any]) -> list[str]:
     """The figures that matter most."""
-    lines = []
+    lines = [_verdict(summary["verdict"])] if summary["verdict"]["target_p99_ms"] is not None else []
     for name, words in (("lateness", "lateness"), ("ack_latency", "to ack")):
         figures = summary[name]
         if figures is None:
@@ -116,3 +144,11 @@ def _told(summary: dict[str, Any]) -> list[str]:
         f"{'to come':<10}{counted(totals['scheduled'], 'message')}, {totals['due_next_day']:,} within a day"
     )
     return lines
+
+
+def _verdict(verdict: dict[str, Any]) -> str:
+    target = format_duration(verdict["target_p99_ms"])
+    if verdict["met"] is None:
+        return f"{'target':<10}neither met nor missed: nothing was delivered for the first time"
+    word, p99 = ("met" if verdict["met"] else "missed"), format_duration(verdict["p99_ms"])
+    return f"{'target':<10}{word}: p99 of lateness is {p99}, {target} were allowed"

@@ -8,27 +8,18 @@ from pathlib import Path
 import click
 
 from tickwheel_cli.pipeline.options import needs_spark, open_spark, source_option, spark_options
-from tickwheel_cli.shared.options import parsed_by
+from tickwheel_cli.shared.options import DURATION, TIME
 from tickwheel_cli.shared.output import counted, print_json
 from tickwheel_cli.shared.session import current_session, shared_options
-from tickwheel_cli.shared.times import format_moment, parse_duration, parse_moment
+from tickwheel_cli.shared.times import format_moment
 
 
 @click.command()
 @click.option("--where", required=True, metavar="SQL", help="A condition over the columns of messages.")
 @click.option(
-    "--at",
-    "moment",
-    metavar="TIME",
-    callback=parsed_by(parse_moment),
-    help="The new time, with its UTC offset: 2031-05-01T09:00+02:00, or …Z.",
+    "--at", "moment", type=TIME, help="The new time, with its UTC offset: 2031-05-01T09:00+02:00, or …Z."
 )
-@click.option(
-    "--spread",
-    metavar="DURATION",
-    callback=parsed_by(parse_duration),
-    help="Evenly over so long, from --at or now on: 2h.",
-)
+@click.option("--spread", type=DURATION, help="Evenly over so long, from --at or now on: 2h.")
 @click.option("--reset-attempts", is_flag=True, help="Count the attempts of those that wait from 0 again.")
 @click.option("--dry-run", is_flag=True, help="Only count the messages that are meant.")
 @source_option

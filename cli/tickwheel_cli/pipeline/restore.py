@@ -8,10 +8,9 @@ from pathlib import Path
 import click
 
 from tickwheel_cli.pipeline.options import needs_spark, open_spark, spark_options
-from tickwheel_cli.shared.options import parsed_by
-from tickwheel_cli.shared.output import counted, print_json
+from tickwheel_cli.shared.options import TIME
+from tickwheel_cli.shared.output import counted, print_result
 from tickwheel_cli.shared.session import current_session, shared_options
-from tickwheel_cli.shared.times import parse_moment
 
 
 @click.command()
@@ -22,13 +21,8 @@ from tickwheel_cli.shared.times import parse_moment
     type=click.Path(file_okay=False, path_type=Path),
     help="The archive's directory, which all workers see.",
 )
-@click.option(
-    "--since",
-    metavar="TIME",
-    callback=parsed_by(parse_moment),
-    help="Messages that were due from here on: 2031-05-01T00:00Z.",
-)
-@click.option("--until", metavar="TIME", callback=parsed_by(parse_moment), help="And before this time.")
+@click.option("--since", type=TIME, help="Messages that were due from here on: 2031-05-01T00:00Z.")
+@click.option("--until", type=TIME, help="And before this time.")
 @click.option("--topic", "topics", multiple=True, help="Only of this topic; may be repeated.")
 @click.option("--into", metavar="TOPIC", help="Where they go.  [default: <their topic>.restored]")
 @click.option("--dry-run", is_flag=True, help="Check the files and count; send nothing.")
@@ -63,12 +57,9 @@ def restore(
         report = restore_messages(
             spark, root, since=since, until=until, topics=topics, into=into, url=url, dry_run=dry_run
         )
-    if current_session().json:
-        print_json(report)
-        return
     would = "would be " if dry_run else ""
-    click.echo(f"{counted(report.messages, 'message')} of {counted(report.files, 'file')} {would}restored")
-    for topic, count in report.topics.items():
-        click.echo(f"  to {topic}: {count:,}")
+    lines = [f"{counted(report.messages, 'message')} of {counted(report.files, 'file')} {would}restored"]
+    lines += [f"  to {topic}: {count:,}" for topic, count in report.topics.items()]
     if not dry_run and report.duplicates:
-        click.echo(f"{report.stored:,} are new there, {report.duplicates:,} had been restored before")
+        lines.append(f"{report.stored:,} are new there, {report.duplicates:,} had been restored before")
+    print_result(report, *lines)

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tickwheel_broker.config.units import parse_size_bytes
-from tickwheel_cli.shared.options import parsed_by
-from tickwheel_cli.shared.output import counted, print_json, stdout_console
-from tickwheel_cli.shared.session import check_directory, current_session, json_option
-from tickwheel_cli.shared.sizes import format_bytes
+from tickwheel.protocol.readable import format_bytes
+from tickwheel_cli.shared.options import SIZE
+from tickwheel_cli.shared.output import counted, print_report
+from tickwheel_cli.shared.session import check_directory, json_option
 from tickwheel_cli.shared.times import format_moment
 
 if TYPE_CHECKING:
@@ -28,10 +27,9 @@ if TYPE_CHECKING:
 @click.option(
     "--rate",
     "bytes_per_s",
-    metavar="SIZE",
+    type=SIZE,
     default="100MiB",
     show_default=True,
-    callback=parsed_by(parse_size_bytes),
     help="Copy so much a second at most, so that the broker's own writes do not wait; 0: as fast as it goes.",
 )
 @json_option
@@ -92,16 +90,11 @@ def restore(source: Path, directory: Path | None, verify: bool) -> None:
 
 
 def _print(made: Backup, verdict: str) -> None:
-    if current_session().json:
-        print_json(msgspec.structs.asdict(made))
-        return
-    console = stdout_console()
     log = f"{format_bytes(made.size_bytes)} in {counted(len(made.segments), 'segment')}"
     rows = [
         ("made", format_moment(made.created_ms)),
         ("log", f"{log}, up to byte {made.end_position:,}"),
         ("messages", f"{made.messages:,} in {counted(made.records, 'record')}"),
     ]
-    for label, value in rows:
-        console.print(f"{label:<12}{value}", markup=False)
-    console.print(verdict, style="bold green", markup=False)
+    lines = [f"{label:<12}{value}" for label, value in rows]
+    print_report(msgspec.structs.asdict(made), *lines, (verdict, "bold green"))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tickwheel_cli.running.settings_options import config_file_option, setting_options
-from tickwheel_cli.shared.output import print_json
+from tickwheel_cli.shared.output import print_json, print_result
 from tickwheel_cli.shared.session import current_session, json_option
-from tickwheel_cli.shared.tables import print_table
+from tickwheel_cli.shared.tables import left, print_table
 
 if TYPE_CHECKING:
     from tickwheel_broker.config.load import Loaded
@@ -34,10 +34,7 @@ def check(config_file: Path | None, **flags: Any) -> None:
     from tickwheel_broker.config.load import load
 
     load(config_file, flags=flags)
-    if current_session().json:
-        print_json({"valid": True})
-    else:
-        click.echo("The configuration is valid.")
+    print_result({"valid": True}, "The configuration is valid.")
 
 
 @config.command()
@@ -62,8 +59,7 @@ def show(config_file: Path | None, origin: bool, **flags: Any) -> None:
         }
         print_json(fields)
     elif origin:
-        columns = (("setting", "left"), ("value", "left"), ("origin", "left"))
-        print_table(columns, setting_rows(loaded))
+        print_table(left("setting", "value", "origin"), setting_rows(loaded))
     else:
         for name, value, _ in setting_rows(loaded):
             click.echo(f"{name} = {value}")

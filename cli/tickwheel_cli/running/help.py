@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from tickwheel_cli.shared.failures import EXIT_CODES
-from tickwheel_cli.shared.output import print_json
-from tickwheel_cli.shared.session import current_session, json_option
+from tickwheel_cli.shared.output import print_result
+from tickwheel_cli.shared.session import json_option
 
 _TIMES = """\
 Durations   250ms  5s  90m  2h30m  1d  1w       (--in, --timeout, --every)
@@ -43,7 +43,10 @@ def help_command(ctx: click.Context, subject: str | None) -> None:
     if subject is None:
         click.echo(command.get_help(root))
     elif subject == "exit-codes":
-        _print_exit_codes()
+        print_result(
+            {str(int(code)): meaning for code, meaning in EXIT_CODES},
+            *(f"{int(code):>4}  {meaning}" for code, meaning in EXIT_CODES),
+        )
     elif subject in ("times", "errors"):
         click.echo(_TIMES if subject == "times" else _ERRORS)
     else:
@@ -54,11 +57,3 @@ def help_command(ctx: click.Context, subject: str | None) -> None:
             )
         with click.Context(found, info_name=subject, parent=root) as found_context:
             click.echo(found.get_help(found_context))
-
-
-def _print_exit_codes() -> None:
-    if current_session().json:
-        print_json({str(int(code)): meaning for code, meaning in EXIT_CODES})
-        return
-    for code, meaning in EXIT_CODES:
-        click.echo(f"{int(code):>4}  {meaning}")

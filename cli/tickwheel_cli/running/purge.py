@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from tickwheel.protocol.readable import format_bytes
 from tickwheel.stats import PurgeResult
-from tickwheel_cli.shared.output import counted, print_json, stdout_console
+from tickwheel_cli.shared.output import counted, print_report
 from tickwheel_cli.shared.session import current_session, shared_options
-from tickwheel_cli.shared.sizes import format_bytes
 
 
 @click.command()
@@ -26,12 +26,7 @@ def purge(dry_run: bool, wait: bool) -> None:
     """
     with current_session().client() as client:
         result = client.purge(dry_run=dry_run, wait=wait)
-    if current_session().json:
-        print_json(result)
-        return
-    console = stdout_console()
-    for line in purge_lines(result, dry_run=dry_run):
-        console.print(line, markup=False)
+    print_report(result, *purge_lines(result, dry_run=dry_run))
 
 
 def purge_lines(result: PurgeResult, *, dry_run: bool) -> list[str]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from tickwheel.protocol.readable import format_bytes
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_cli.shared.failures import CommandFailed
-from tickwheel_cli.shared.output import counted, print_json, stdout_console
-from tickwheel_cli.shared.session import check_directory, current_session, json_option
-from tickwheel_cli.shared.sizes import format_bytes
+from tickwheel_cli.shared.output import counted, print_report
+from tickwheel_cli.shared.session import check_directory, json_option
 
 if TYPE_CHECKING:
     from timerlog.maintenance.repair import RepairReport
@@ -42,12 +42,7 @@ def repair(directory: Path, apply_it: bool) -> None:
 
     check_directory(directory)
     report = repair_directory(directory, int(time.time() * 1000), apply=apply_it)
-    if current_session().json:
-        print_json({**msgspec.structs.asdict(report), "needed": report.is_needed})
-    else:
-        console = stdout_console()
-        for line in repair_lines(report):
-            console.print(line, markup=False)
+    print_report({**msgspec.structs.asdict(report), "needed": report.is_needed}, *repair_lines(report))
     if report.is_needed and not report.applied:
         raise CommandFailed(ExitCode.DAMAGED)
 

@@ -9,7 +9,7 @@ import click
 
 from tickwheel_cli.running.settings_options import config_file_option, setting_options
 from tickwheel_cli.shared.failures import CommandFailed
-from tickwheel_cli.shared.output import print_json
+from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import current_session, json_option
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     \b
     tickwheel serve --data ./data
     tickwheel serve --data ./data --listen-port 0 --unix-socket ./tickwheel.sock
+    tickwheel serve --data ./data --web
     tickwheel serve --config tickwheel.toml
+    tickwheel serve --data ./data --cluster kafka://k1:9092,k2:9092,k3:9092/orders --node 1
 
     Settings come from defaults, then the file, then TICKWHEEL_… variables, then flags; `tickwheel config
     show` prints them all. When clients can connect, one line on standard output says where. The log is on
@@ -38,13 +40,39 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     if flags["data_dir"] is None and current_session().data is not None:
         flags["data_dir"] = current_session().data
     loaded = load(config_file, flags=flags)
-    exit_code = run(loaded.settings, ready=_announce)
+    if loaded.settings.cluster:
+        from tickwheel_broker.cluster.node_process import serve_node
+
+        exit_code = run(loaded.settings, ready=_announce_node, serving=serve_node)
+    else:
+        exit_code = run(loaded.settings, ready=_announce)
     if exit_code:
         raise CommandFailed(exit_code)
 
 
 def _announce(running: Running) -> None:
-    if current_session().json:
-        print_json({"urls": running.urls, "data_dir": running.settings.data_dir})
-    else:
-        click.echo(f"listening on {' and '.join(running.urls)}, data in {running.settings.data_dir}")
+    print_result(
+        {"urls": running.urls, **_web(running), "data_dir": running.settings.data_dir},
+        f"listening on {' and '.join([*running.urls, *_web(running).get('web', [])])}, "
+        f"data in {running.settings.data_dir}",
+    )
+
+
+def _web(running: Running) -> dict[str, list[str]]:
+    """Where the HTTP API is, if there is one."""
+    return {"web": running.web.urls} if running.web is not None and running.web.urls else {}
+
+
+def _announce_node(running: Running) -> None:
+    settings = running.settings
+    print_result(
+        {
+            "urls": running.urls,
+            **_web(running),
+            "data_dir": settings.data_dir,
+            "cluster": settings.cluster,
+            "node": settings.node,
+        },
+        f"node {settings.node} of {settings.cluster}, listening on {' and '.join(running.urls)}, "
+        f"data in {settings.data_dir}",
+    )

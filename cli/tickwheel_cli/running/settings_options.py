@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from tickwheel_broker.config.example import format_value
-from tickwheel_broker.config.settings import FIELDS, SettingField
+from tickwheel_broker.config.settings import FIELDS, PUSH_SECTION, SettingField, web_flags
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -26,14 +26,35 @@ def config_file_option(command: _Command) -> _Command:
 
 
 def setting_options(command: _Command) -> _Command:
-    """A flag for each setting; the command gets them as keyword arguments, None when not given."""
+    """A flag for each setting but those of `tickwheel push`; the command gets them as keyword arguments, None when not
+    given."""
     for field in reversed(FIELDS.values()):
-        command = _option(field)(command)
+        if field.section != PUSH_SECTION:
+            command = _option(field)(command)
     return command
 
 
-def _option(field: SettingField) -> Callable[[_Command], _Command]:
-    names = [f"{field.flag}/--no-{field.flag[2:]}" if field.is_switch else field.flag]
+def some_setting_options(*names: str) -> Callable[[_Command], _Command]:
+    """As `setting_options`, for some of them."""
+
+    def decorate(command: _Command) -> _Command:
+        for name in reversed(names):
+            command = _option(FIELDS[name])(command)
+        return command
+
+    return decorate
+
+
+def web_options(command: _Command) -> _Command:
+    """As `setting_options`, for `tickwheel web`."""
+    for name, flag in reversed(web_flags().items()):
+        command = _option(FIELDS[name], flag)(command)
+    return command
+
+
+def _option(field: SettingField, flag: str = "") -> Callable[[_Command], _Command]:
+    flag = flag or field.flag
+    names = [f"{flag}/--no-{flag[2:]}" if field.is_switch else flag]
     if field.name == "data_dir":
         names.insert(0, "--data")
     return click.option(

@@ -37,13 +37,15 @@ class SeedRange(click.ParamType[range]):
     show_default=True,
     help="How long clients are at work, in simulated time; nights come on top.",
 )
+@click.option("--cluster", is_flag=True, help="Several machines, which share one log.")
 @json_option
-def simulate(seed: int | None, seeds: range | None, hours: float) -> int:
+def simulate(seed: int | None, seeds: range | None, hours: float, cluster: bool) -> int:
     """Run broker and clients in one process, in simulated time, on a disk and a network that fail.
 
     The broker is killed, loses power, gets errors from its disk, and its clock jumps. Everything that happens follows
     from the seed, so that a run that finds a defect can be repeated. An oracle checks at every step that nothing
-    acknowledged is lost, nothing comes early, nobody else has a message, and order holds.
+    acknowledged is lost, nothing comes early, nobody else has a message, and order holds. In a cluster, nodes are
+    also stopped and cut off, and any of them is told at any moment to own the log.
 
     \b
     tickwheel simulate --seed 7 --hours 0.5
@@ -55,14 +57,14 @@ def simulate(seed: int | None, seeds: range | None, hours: float) -> int:
     if seed is not None and seeds is not None:
         raise click.UsageError("--seed and --seeds exclude each other")
     chosen = seeds if seeds is not None else [secrets.randbelow(1 << 32) if seed is None else seed]
-    # Broker and clients are imported only by who simulates them.
-    return max([_run_one(one, hours) for one in chosen], default=0)
+    # Broker and clients are imported only for a simulation.
+    return max([_run_one(one, hours, is_cluster=cluster) for one in chosen], default=0)
 
 
-def _run_one(seed: int, hours: float) -> int:
+def _run_one(seed: int, hours: float, *, is_cluster: bool) -> int:
     from tickwheel_simulation.run import run_seed
 
-    report = run_seed(seed, hours)
+    report = run_seed(seed, hours, is_cluster=is_cluster)
     if current_session().json:
         print_json(asdict(report) | {"command": report.command})
         return 1 if report.violation else 0

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tickwheel_cli.shared.options import confirm, parsed_by
-from tickwheel_cli.shared.output import print_json
+from tickwheel_cli.shared.options import DURATION, confirm
+from tickwheel_cli.shared.output import print_json, print_result
 from tickwheel_cli.shared.session import current_session, json_option
-from tickwheel_cli.shared.times import parse_duration
 
 if TYPE_CHECKING:
     from tickwheel_broker.security.tokens import Token
@@ -38,19 +38,25 @@ def tokens() -> None:
     """
 
 
-def _place_options(command: Any) -> Any:
-    command = click.option(
+def _place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """`--data` and `--tokens-file`: the command gets the `path` of the file of tokens."""
+
+    @wraps(command)
+    def run(data_dir: Path | None, tokens_file: Path | None, **options: Any) -> None:
+        command(path=_path(data_dir, tokens_file), **options)
+
+    with_file = click.option(
         "--tokens-file",
         type=click.Path(dir_okay=False, path_type=Path),
         envvar="TICKWHEEL_TOKENS_FILE",
         help="The broker's tokens_file, also TICKWHEEL_TOKENS_FILE.",
-    )(command)
+    )(run)
     return click.option(
         "--data",
         "data_dir",
         type=click.Path(file_okay=False, path_type=Path),
         help=f"The broker's data directory, which has tokens.json.  [default: {_DIRECTORY}]",
-    )(json_option(command))
+    )(json_option(with_file))
 
 
 _grants = click.option(
@@ -66,7 +72,7 @@ _out = click.option(
 @tokens.command()
 @click.argument("name")
 @_grants
-@click.option("--expires-in", metavar="DURATION", callback=parsed_by(parse_duration), help="Such as 90d.")
+@click.option("--expires-in", type=DURATION, help="Such as 90d.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="For people; may be repeated.")
 @_out
 @_place_options
@@ -76,8 +82,7 @@ def create(
     expires_in: timedelta | None,
     labels: tuple[str, ...],
     out: Path | None,
-    data_dir: Path | None,
-    tokens_file: Path | None,
+    path: Path,
 ) -> None:
     """Make a token, and print it. It is not kept and cannot be shown again."""
     from tickwheel_broker.security.tokens import new_token
@@ -88,7 +93,7 @@ def create(
     now_ms = _now_ms()
     expires_ms = 0 if expires_in is None else now_ms + _milliseconds(expires_in)
     pairs = dict(_parse_label(label) for label in labels)
-    with _changing(data_dir, tokens_file, may_create=True) as known:
+    with _changing(path, may_create=True) as known:
         token, text = new_token(name, grants, now_ms, expires_ms=expires_ms, labels=pairs)
         if any(other.name == name and not other.revoked_ms for other in known.values()):
             raise click.UsageError(f"there is a token {name!r} already; rotate it, or choose another name")
@@ -99,12 +104,11 @@ def create(
 
 @tokens.command("list")
 @_place_options
-def list_tokens(data_dir: Path | None, tokens_file: Path | None) -> None:
+def list_tokens(path: Path) -> None:
     """List all tokens, without their secrets."""
     from tickwheel_broker.security.tokens import load
-    from tickwheel_cli.shared.tables import print_table
+    from tickwheel_cli.shared.tables import left, print_table
 
-    path = _path(data_dir, tokens_file)
     known = load(path)
     if current_session().json:
         print_json([_shown(token) for token in known.values()])
@@ -115,17 +119,17 @@ def list_tokens(data_dir: Path | None, tokens_file: Path | None) -> None:
         (t.id, t.name, t.state(_now_ms()), _moment(t.expires_ms) or "never", " ".join(t.grants))
         for t in known.values()
     ]
-    print_table([(title, "left") for title in ("id", "name", "state", "expires", "grants")], rows)
+    print_table(left("id", "name", "state", "expires", "grants"), rows)
 
 
 @tokens.command()
 @click.argument("token")
 @_place_options
-def show(token: str, data_dir: Path | None, tokens_file: Path | None) -> None:
+def show(token: str, path: Path) -> None:
     """Show one token, by id or name, without its secret."""
     from tickwheel_broker.security.tokens import find, load
 
-    shown = _shown(find(load(_path(data_dir, tokens_file)), token))
+    shown = _shown(find(load(path), token))
     if current_session().json:
         print_json(shown)
         return
@@ -139,7 +143,7 @@ def show(token: str, data_dir: Path | None, tokens_file: Path | None) -> None:
 @click.argument("token")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_place_options
-def revoke(token: str, yes: bool, data_dir: Path | None, tokens_file: Path | None) -> None:
+def revoke(token: str, yes: bool, path: Path) -> None:
     """End a token for good, by id or name; connections that use it are closed within a second."""
     import msgspec
 
@@ -147,7 +151,7 @@ def revoke(token: str, yes: bool, data_dir: Path | None, tokens_file: Path | Non
 
     if not yes:
         confirm(f"Revoke {token}?")
-    with _changing(data_dir, tokens_file) as known:
+    with _changing(path) as known:
         found = find(known, token)
         found = msgspec.structs.replace(found, revoked_ms=found.revoked_ms or _now_ms(), previous_until_ms=0)
         known[found.id] = found
@@ -158,21 +162,18 @@ def revoke(token: str, yes: bool, data_dir: Path | None, tokens_file: Path | Non
 @click.argument("token")
 @click.option(
     "--grace",
-    metavar="DURATION",
+    type=DURATION,
     default="1h",
     show_default=True,
-    callback=parsed_by(parse_duration),
     help="How long the old secret stays valid; 0s ends its connections at once.",
 )
 @_out
 @_place_options
-def rotate(
-    token: str, grace: timedelta, out: Path | None, data_dir: Path | None, tokens_file: Path | None
-) -> None:
+def rotate(token: str, grace: timedelta, out: Path | None, path: Path) -> None:
     """Give a token a new secret, and print it."""
     from tickwheel_broker.security.tokens import find, rotated
 
-    with _changing(data_dir, tokens_file) as known:
+    with _changing(path) as known:
         found = find(known, token)
         _check_not_revoked(found)
         changed, text = rotated(found, _now_ms(), _milliseconds(grace))
@@ -186,9 +187,7 @@ def rotate(
 @click.argument("grants", nargs=-1, required=True)
 @click.option("--remove", is_flag=True, help="Take these grants away instead.")
 @_place_options
-def grant(
-    token: str, grants: tuple[str, ...], remove: bool, data_dir: Path | None, tokens_file: Path | None
-) -> None:
+def grant(token: str, grants: tuple[str, ...], remove: bool, path: Path) -> None:
     """Give a token more grants, or with --remove fewer; open connections have them within a second.
 
     \b
@@ -200,7 +199,7 @@ def grant(
     from tickwheel_broker.security.tokens import find
 
     _check_grants(grants)
-    with _changing(data_dir, tokens_file) as known:
+    with _changing(path) as known:
         found = find(known, token)
         _check_not_revoked(found)
         missing = [each for each in grants if remove and each not in found.grants]
@@ -225,13 +224,10 @@ def _path(data_dir: Path | None, tokens_file: Path | None) -> Path:
 
 
 @contextmanager
-def _changing(
-    data_dir: Path | None, tokens_file: Path | None, *, may_create: bool = False
-) -> Iterator[dict[str, Token]]:
+def _changing(path: Path, *, may_create: bool = False) -> Iterator[dict[str, Token]]:
     from tickwheel_broker.security.tokens import changing
     from tickwheel_cli.shared.failures import CommandError
 
-    path = _path(data_dir, tokens_file)
     try:
         if may_create:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -273,10 +269,7 @@ def _tell(token: Token, text: str, out: Path | None, what: str) -> None:
 
 
 def _tell_changed(token: Token, what: str) -> None:
-    if current_session().json:
-        print_json(_shown(token))
-    else:
-        click.echo(f"{what} {token.name} ({token.id}): {' '.join(token.grants) or 'no grants'}")
+    print_result(_shown(token), f"{what} {token.name} ({token.id}): {' '.join(token.grants) or 'no grants'}")
 
 
 def _shown(token: Token) -> dict[str, Any]:
@@ -295,7 +288,7 @@ def _shown(token: Token) -> dict[str, Any]:
 
 
 def _check_grants(grants: Sequence[str]) -> None:
-    from tickwheel_broker.security.grants import parse_grants
+    from tickwheel.protocol.grants import parse_grants
 
     try:
         parse_grants(grants)

@@ -18,8 +18,14 @@ READER_GONE = 141
 EXIT_CODES: Sequence[tuple[int, str]] = (
     (ExitCode.OK, "done"),
     (ExitCode.FAILED, "an error; the message has its code, and says what to do"),
-    (ExitCode.USAGE, "the command line is not understood; nothing was done"),
-    (TIMED_OUT, "`receive --timeout`: the time was over before --count messages had come"),
+    (
+        ExitCode.USAGE,
+        "the command line is not understood, or leads `tickwheel cluster` to no cluster; nothing was done",
+    ),
+    (
+        TIMED_OUT,
+        "`receive --timeout`: the time was over before --count messages had come; `fetch`: there was none",
+    ),
     (ExitCode.UNCERTAIN, "the answer was lost, and it is not known whether the request was carried out"),
     (ExitCode.DAMAGED, "the data directory is damaged, or written by a newer version"),
     (ExitCode.NOT_CONNECTED, "no broker answers at this address"),
@@ -53,11 +59,20 @@ class CommandFailed(Exception):
 class CommandError(Exception):
     """A typed error of the command line itself."""
 
-    def __init__(self, code: str, message: str, advice: str = "", exit_code: int = ExitCode.FAILED) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        advice: str = "",
+        exit_code: int = ExitCode.FAILED,
+        *,
+        retryable: bool = False,
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.advice = advice
         self.exit_code = exit_code
+        self.retryable = retryable
 
 
 def report_failure(error: BaseException, *, as_json: bool) -> int:

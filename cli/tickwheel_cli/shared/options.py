@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from tickwheel.protocol.limits import MAX_ID
+from tickwheel.protocol.units import parse_size_bytes
 from tickwheel_cli.shared.session import current_session
 from tickwheel_cli.shared.times import parse_duration, parse_moment
 
@@ -22,53 +23,62 @@ _SELECT = (
 )
 
 
-def parsed_by(parse: Callable[[str], _Value]) -> Callable[..., _Value | tuple[_Value, ...] | None]:
-    """A click callback that parses an option, repeated or not; what `parse` objects to is a usage error."""
+class Parsed(click.ParamType[_Value]):
+    """The type of an option whose text `parse` reads; its ValueErrors are usage errors. `name`: as the help has it."""
 
-    def callback(
-        _ctx: click.Context, _parameter: click.Parameter, value: str | tuple[str, ...] | None
-    ) -> _Value | tuple[_Value, ...] | None:
+    def __init__(self, name: str, parse: Callable[[str], _Value]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> _Value:
+        """See click."""
         try:
-            if isinstance(value, tuple):
-                return tuple(parse(text) for text in value)
-            return None if value is None else parse(value)
+            return self._parse(value)
         except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-
-    return callback
+            self.fail(str(error), param, ctx)
 
 
-def confirm(question: str) -> None:
-    """Ask on the terminal; a no ends the command. Where nobody can answer it is a usage error."""
-    if current_session().json or not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here whether that is meant: give --yes")
-    click.confirm(question, abort=True, err=True)
-
-
-def parse_header(text: str) -> tuple[str, str]:
-    """`name=value` as a pair; raises ValueError with advice."""
+def _parse_header(text: str) -> tuple[str, str]:
     name, equals, content = text.partition("=")
     if not equals or not name:
         raise ValueError(f"{text!r} is not a header; write it like trace=abc123")
     return name, content
 
 
+def _parse_start(text: str) -> str | datetime:
+    return text if text in ("earliest", "latest") else parse_moment(text)
+
+
+def parse_place(text: str) -> tuple[int, int]:
+    """A place in the broker's log, as a command has printed it. Raises ValueError."""
+    position, dot, told = text.partition(".")
+    if not (dot and position.isascii() and position.isdigit() and told.isascii() and told.isdigit()):
+        raise ValueError(f"{text!r} is no place in the log: give what an earlier run ended with")
+    return int(position), int(told)
+
+
+DURATION = Parsed("DURATION", parse_duration)
+TIME = Parsed("TIME", parse_moment)
+SIZE = Parsed("SIZE", parse_size_bytes)
+HEADER = Parsed("NAME=VALUE", _parse_header)
+PLACE = Parsed("PLACE", parse_place)
+START = Parsed("WHERE", _parse_start)
+"""Where a group begins: earliest, latest, or a time."""
+
+
+def confirm(question: str) -> None:
+    """Ask on the terminal; a no ends the command. Without a terminal it is a usage error."""
+    if current_session().json or not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here whether that is meant: give --yes")
+    click.confirm(question, abort=True, err=True)
+
+
 def time_options(command: _Command) -> _Command:
     """`--in` and `--at`: the arguments `delay` and `moment`."""
     at = click.option(
-        "--at",
-        "moment",
-        metavar="TIME",
-        callback=parsed_by(parse_moment),
-        help="When, with its UTC offset: 2031-05-01T09:00+02:00, or …Z.",
+        "--at", "moment", type=TIME, help="When, with its UTC offset: 2031-05-01T09:00+02:00, or …Z."
     )(command)
-    return click.option(
-        "--in",
-        "delay",
-        metavar="DURATION",
-        callback=parsed_by(parse_duration),
-        help="How long from now: 250ms, 5s, 2h30m, 1d.",
-    )(at)
+    return click.option("--in", "delay", type=DURATION, help="How long from now: 250ms, 5s, 2h30m, 1d.")(at)
 
 
 def time_arguments(delay: timedelta | None, moment: datetime | None) -> dict[str, Any]:

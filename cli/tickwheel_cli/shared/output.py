@@ -1,4 +1,4 @@
-"""Printing: JSON by msgspec, pictures by rich; colour only where somebody sees it."""
+"""Printing: JSON by msgspec, pictures by rich; colour only on a terminal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from tickwheel_cli.shared.session import current_session
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,6 +19,26 @@ def print_json(value: Any) -> None:
     import msgspec
 
     click.echo(msgspec.json.encode(value))
+
+
+def print_result(result: Any, *lines: object) -> None:
+    """What a command did: `result` with --json, else `lines`."""
+    if current_session().json:
+        print_json(result)
+        return
+    for line in lines:
+        click.echo(line)
+
+
+def print_report(result: Any, *lines: str | tuple[str, str]) -> None:
+    """As `print_result`; on a terminal long lines are broken between words. A pair is a line and its style."""
+    if current_session().json:
+        print_json(result)
+        return
+    console = stdout_console()
+    for line in lines:
+        text, style = (line, None) if isinstance(line, str) else line
+        console.print(text, style=style, markup=False)
 
 
 def stdout_console() -> Console:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tickwheel import sync
 
 CONNECT_TIMEOUT_S = 2.0
-"""Somebody is waiting at the keyboard, and has probably just forgotten to start the broker."""
+"""A person waits for the answer, and the broker was probably just not started."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -30,7 +30,7 @@ class Session:
 
     @property
     def client_options(self) -> dict[str, Any]:
-        """For `tickwheel.Client`. With `--data` there is nobody to log in to: a token is for another broker."""
+        """For `tickwheel.Client`. With `--data` there is no login: a token is for another broker."""
         return {} if self.data is None else {"token": ""}
 
     @contextmanager
@@ -109,7 +109,8 @@ def url_option(command: _Command) -> _Command:
         "--url",
         expose_value=False,
         callback=_remember("url"),
-        help="The broker, also TICKWHEEL_URL.  [default: tickwheel://127.0.0.1:7411]",
+        help="The broker, also TICKWHEEL_URL; of a cluster, tickwheel://A:7411,B:7411.  "
+        "[default: tickwheel://127.0.0.1:7411]",
     )(command)
 
 

@@ -9,8 +9,38 @@ from itertools import compress
 
 import click
 
+from tickwheel_cli.shared.output import print_json
+from tickwheel_cli.shared.session import current_session
+
 Columns = Sequence[tuple[str, str]]
 """Titles, and "left" or "right"."""
+
+
+def left(*titles: str) -> Columns:
+    """Columns of text."""
+    return [(title, "left") for title in titles]
+
+
+def right(*titles: str) -> Columns:
+    """Columns of numbers."""
+    return [(title, "right") for title in titles]
+
+
+def print_found(
+    found: object,
+    columns: Columns,
+    rows: Sequence[Sequence[str]],
+    *,
+    empty: str,
+    optional: Sequence[str] = (),
+) -> None:
+    """What a command found: with --json as it is, else a table of `rows`, or `empty` when there are none."""
+    if current_session().json:
+        print_json(found)
+    elif rows:
+        print_table(columns, rows, optional=optional)
+    else:
+        click.echo(empty)
 
 
 def print_table(columns: Columns, rows: Sequence[Sequence[str]], *, optional: Sequence[str] = ()) -> None:

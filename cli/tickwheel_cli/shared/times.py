@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from tickwheel.protocol.limits import MAX_TIME_MS
-from tickwheel_broker.config.units import parse_duration_ms
+from tickwheel.protocol.units import parse_duration_ms
 
-_SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
-_YEAR_MS = 365.25 * _DAY_MS
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -58,25 +56,3 @@ def ms_to_moment(time_ms: int) -> datetime:
 def format_moment(time_ms: int) -> str:
     """`2031-05-01T07:00:00.000Z`: UTC, to the millisecond."""
     return ms_to_moment(time_ms).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
-
-
-def format_duration(duration_ms: float) -> str:
-    """The two largest units: `3.2 ms`, `5.0 s`, `2 h 30 min`, `3 d 4 h`, `2.2 years`."""
-    if duration_ms < 0:
-        return "-" + format_duration(-duration_ms)
-    if duration_ms < _SECOND_MS:
-        return f"{duration_ms:.3g} ms"
-    if duration_ms < _MINUTE_MS - 50:
-        return f"{duration_ms / _SECOND_MS:.1f} s"
-    if duration_ms < _HOUR_MS - _SECOND_MS / 2:
-        return _two_units(duration_ms, _MINUTE_MS, "min", _SECOND_MS, "s")
-    if duration_ms < _DAY_MS - _MINUTE_MS / 2:
-        return _two_units(duration_ms, _HOUR_MS, "h", _MINUTE_MS, "min")
-    if duration_ms < 2 * _YEAR_MS:
-        return _two_units(duration_ms, _DAY_MS, "d", _HOUR_MS, "h")
-    return f"{duration_ms / _YEAR_MS:,.1f} years"
-
-
-def _two_units(duration_ms: float, large_ms: int, large: str, small_ms: int, small: str) -> str:
-    whole, rest = divmod(round(duration_ms / small_ms), large_ms // small_ms)
-    return f"{whole} {large} {rest} {small}" if rest else f"{whole} {large}"

@@ -7,9 +7,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from tickwheel_broker.config.units import format_duration, format_size, parse_size_bytes
-from tickwheel_cli.shared.options import parsed_by
-from tickwheel_cli.shared.times import parse_duration
+from tickwheel.protocol.units import format_duration, format_size
+from tickwheel_cli.shared.options import DURATION, SIZE
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -42,14 +41,11 @@ _SIZES: Final = {"max_body_bytes": "The largest body, such as 64KiB."}
 def setting_options(command: _Command) -> _Command:
     """An option for each setting; `given` picks those that were used."""
     for name, text in reversed(_SIZES.items()):
-        command = click.option(_flag(name), metavar="SIZE", callback=parsed_by(parse_size_bytes), help=text)(
-            command
-        )
+        command = click.option(_flag(name), type=SIZE, help=text)(command)
     for name, (kind, text) in reversed(_NUMBERS.items()):
         command = click.option(_flag(name), type=kind, help=text)(command)
     for name, text in reversed(_DURATIONS.items()):
-        callback = parsed_by(parse_duration)
-        command = click.option(_flag(name), metavar="DURATION", callback=callback, help=text)(command)
+        command = click.option(_flag(name), type=DURATION, help=text)(command)
     return command
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Final, overload
+from typing import Any, Final, TypedDict, Unpack, overload
 
 from tickwheel.client.checks import listed, shown, whole
-from tickwheel.client.columns import check_name, check_priority
-from tickwheel.client.requests import Requests, size_of, targets, typed, when
+from tickwheel.client.columns import check_name
+from tickwheel.client.requests import NewTime, Requests, size_of, targets, time_or_priority, typed, when
 from tickwheel.client.results import CancelResult, ChangeResult, RedeliverResult, RescheduleResult
 from tickwheel.client.times import Delay, Moment, moment_ms
 from tickwheel.protocol.bodies.requests import Cancel, CancelOk, Reschedule, RescheduleOk
 from tickwheel.protocol.bodies.settling import Change, ChangeOk, MessageFilter, Redeliver, RedeliverOk
-from tickwheel.protocol.errors import BadArgument, BadTime
+from tickwheel.protocol.errors import BadArgument
 from tickwheel.protocol.limits import MAX_PRIORITY
 
 STATES = ("scheduled", "ready", "leased", "waiting", "acked", "dead")
-_MOMENTS = ("due_from", "due_until", "created_from", "created_until")
+_MOMENTS = ("due_from", "due_until", "created_from", "created_until", "done_from", "done_until")
 _NUMBERS: Final = {
     "priority_min": partial(whole, low=0, high=MAX_PRIORITY),
     "priority_max": partial(whole, low=0, high=MAX_PRIORITY),
@@ -26,10 +26,27 @@ _NUMBERS: Final = {
 _FILTERS = ("states", "priority_min", "priority_max", "epoch_min", "group", *_MOMENTS)
 
 
-def message_filter(given: dict[str, Any]) -> MessageFilter:
-    """The filter that the arguments of a ``…_where`` mean. Raises BadArgument, BadTime."""
+class Where(TypedDict, total=False):
+    """Which messages of a topic are meant, as in ``Client.cancel_where``."""
+
+    states: str | Iterable[str] | None
+    due_from: Moment | None
+    due_until: Moment | None
+    created_from: Moment | None
+    created_until: Moment | None
+    done_from: Moment | None
+    done_until: Moment | None
+    priority_min: int | None
+    priority_max: int | None
+    epoch_min: int | None
+    group: str | None
+
+
+def filter_fields(given: Where) -> dict[str, Any]:
+    """The fields of a ``MessageFilter`` that these arguments mean. Raises BadArgument, BadTime."""
     fields: dict[str, Any] = {}
-    for name, value in given.items():
+    values: dict[str, Any] = {**given}
+    for name, value in values.items():
         if name not in _FILTERS:
             raise BadArgument(f"There is no filter {name!r}.", advice=f"Use {', '.join(_FILTERS)}.")
         if value is None:
@@ -37,13 +54,14 @@ def message_filter(given: dict[str, Any]) -> MessageFilter:
         if name in _MOMENTS:
             fields[f"{name}_ms"] = moment_ms(value, name)
         elif name == "states":
-            fields[name] = _states(value)
+            fields[name] = _checked_states(value)
         else:
             fields[name] = _NUMBERS[name](value, name) if name in _NUMBERS else value
-    return MessageFilter(**fields)
+    return fields
 
 
-def _states(states: str | Iterable[str]) -> list[Any]:
+def _checked_states(states: Any) -> list[Any]:
+    """One state or several, as a list. Raises BadArgument."""
     wanted = [states] if isinstance(states, str) else listed(states, "states", '["ready"]')
     for state in wanted:
         if not isinstance(state, str) or state not in STATES:
@@ -84,46 +102,16 @@ class Changes(Requests):
         return results[0] if id is not None or key is not None else results
 
     @overload
-    async def reschedule(
-        self,
-        topic: str,
-        *,
-        key: str,
-        deliver_at: Moment | None = None,
-        delay: Delay | None = None,
-        delay_ms: int | None = None,
-        priority: int | None = None,
-    ) -> RescheduleResult: ...
+    async def reschedule(self, topic: str, *, key: str, **change: Unpack[NewTime]) -> RescheduleResult: ...
+    @overload
+    async def reschedule(self, *, id: int, **change: Unpack[NewTime]) -> RescheduleResult: ...
     @overload
     async def reschedule(
-        self,
-        *,
-        id: int,
-        deliver_at: Moment | None = None,
-        delay: Delay | None = None,
-        delay_ms: int | None = None,
-        priority: int | None = None,
-    ) -> RescheduleResult: ...
-    @overload
-    async def reschedule(
-        self,
-        topic: str,
-        *,
-        keys: Sequence[str],
-        deliver_at: Moment | None = None,
-        delay: Delay | None = None,
-        delay_ms: int | None = None,
-        priority: int | None = None,
+        self, topic: str, *, keys: Sequence[str], **change: Unpack[NewTime]
     ) -> list[RescheduleResult]: ...
     @overload
     async def reschedule(
-        self,
-        *,
-        ids: Sequence[int],
-        deliver_at: Moment | None = None,
-        delay: Delay | None = None,
-        delay_ms: int | None = None,
-        priority: int | None = None,
+        self, *, ids: Sequence[int], **change: Unpack[NewTime]
     ) -> list[RescheduleResult]: ...
     async def reschedule(
         self,
@@ -143,7 +131,7 @@ class Changes(Requests):
         Targets and results are those of ``cancel``.
         """
         found = targets(topic, id, ids, key, keys)
-        change = _time_or_priority(deliver_at, delay, delay_ms, priority)
+        change = time_or_priority(deliver_at, delay, delay_ms, priority)
         results: list[RescheduleResult] = []
         for target in found:
             body = await self._answer(Reschedule(**target, **change), RescheduleOk)
@@ -169,8 +157,8 @@ class Changes(Requests):
         """Delivers messages again, at once or at a time, to ``group`` or to every group that is not done with them.
 
         ``acked``: also to those that are done. ``postpone``: what could be delivered again by now waits for the later
-        time, too, where otherwise it goes on as it is. Whoever holds one loses it: its receipt is stale. Attempts are
-        counted from 0 again, unless ``keep_attempts``.
+        time, too, where otherwise it goes on as it is. A subscriber that holds one loses it: its receipt is stale.
+        Attempts are counted from 0 again, unless ``keep_attempts``.
         """
         results: list[RedeliverResult] = []
         options: dict[str, Any] = {
@@ -193,13 +181,14 @@ class Changes(Requests):
         stop: bool = False,
         limit: int | None = None,
         dry_run: bool = False,
-        **where: Any,
+        **where: Unpack[Where],
     ) -> ChangeResult:
         """Cancels all messages of a topic that the filter means.
 
         Filter: ``states`` (of scheduled, ready, leased, waiting, acked, dead), ``due_from``, ``due_until``,
-        ``created_from``, ``created_until`` (moments; the upper ones exclusive), ``priority_min``, ``priority_max``,
-        ``epoch_min`` (delivered at least so often), ``group``. ``dry_run`` only counts.
+        ``created_from``, ``created_until`` (moments; the upper ones exclusive), ``done_from``, ``done_until`` (when a
+        group acked it, or gave it up), ``priority_min``, ``priority_max``, ``epoch_min`` (delivered at least so often),
+        ``group``. ``dry_run`` only counts.
         """
         return await self._change("cancel", topic, where, stop=stop, limit=limit, dry_run=dry_run)
 
@@ -214,10 +203,10 @@ class Changes(Requests):
         priority: int | None = None,
         limit: int | None = None,
         dry_run: bool = False,
-        **where: Any,
+        **where: Unpack[Where],
     ) -> ChangeResult:
         """Reschedules all messages of a topic that the filter means; the filter is that of ``cancel_where``."""
-        change = _time_or_priority(deliver_at, delay, delay_ms, priority)
+        change = time_or_priority(deliver_at, delay, delay_ms, priority)
         return await self._change("reschedule", topic, where, limit=limit, dry_run=dry_run, **change)
 
     async def redeliver_where(
@@ -232,7 +221,7 @@ class Changes(Requests):
         keep_attempts: bool = False,
         limit: int | None = None,
         dry_run: bool = False,
-        **where: Any,
+        **where: Unpack[Where],
     ) -> ChangeResult:
         """Delivers again all messages of a topic that the filter means; the filter is that of ``cancel_where``."""
         options: dict[str, Any] = {
@@ -242,19 +231,8 @@ class Changes(Requests):
         }
         return await self._change("redeliver", topic, where, limit=limit, dry_run=dry_run, **options)
 
-    async def _change(self, action: Any, topic: str, where: dict[str, Any], **options: Any) -> ChangeResult:
+    async def _change(self, action: Any, topic: str, where: Where, **options: Any) -> ChangeResult:
         check_name(topic)
-        wanted = message_filter(where)
+        wanted = MessageFilter(**filter_fields(where))
         body = await self._answer(Change(action=action, topic=topic, filter=wanted, **options), ChangeOk)
         return ChangeResult(body.matched, body.results)
-
-
-def _time_or_priority(
-    deliver_at: Moment | None, delay: Delay | None, delay_ms: int | None, priority: int | None
-) -> dict[str, Any]:
-    change = when(deliver_at, delay, delay_ms)
-    if priority is not None:
-        change["priority"] = check_priority(priority)
-    if not change:
-        raise BadTime("No new time was given.", advice="Give deliver_at or delay, or a priority.")
-    return change

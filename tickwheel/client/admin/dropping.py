@@ -50,7 +50,7 @@ class DropRequests(Requests):
 
     async def drop(self, log_id: str, runs: Sequence[tuple[int, int]], *, done_before: Moment) -> DropResult:
         """Forgets messages for good that every group was done with before a time, whatever ``purge_after`` says: they
-        are gone for everybody at once, and the next purge gives their space back. ``runs``: first id and count, at most
+        are gone for all groups, and the next purge gives their space back. ``runs``: first id and count, at most
         100,000 ids together. ``log_id``: of the log that they are in; another broker refuses them. Asking again changes
         nothing. Raises OtherLog, BadArgument, DiskFull."""
         runs = _checked_runs(runs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, overload
 
 import msgspec
@@ -13,7 +13,7 @@ from tickwheel.client.columns import check_name
 from tickwheel.client.consumer.headers import headers_of
 from tickwheel.client.consumer.subscription import Start, ephemeral_ms, start_of_group
 from tickwheel.client.requests import Requests
-from tickwheel.client.times import EPOCH, Delay
+from tickwheel.client.times import Delay
 from tickwheel.protocol.bodies.groups import (
     MAX_MESSAGES_A_REQUEST,
     CreateGroup,
@@ -26,7 +26,7 @@ from tickwheel.protocol.bodies.groups import (
     SeekGroupOk,
 )
 from tickwheel.protocol.errors import BadArgument, RemoteProtocolError, UnknownGroup
-from tickwheel.stats import GroupInfo
+from tickwheel.stats import GroupInfo, datetime_of
 
 
 class GroupState(msgspec.Struct, frozen=True):
@@ -48,12 +48,12 @@ class GroupState(msgspec.Struct, frozen=True):
     @property
     def until(self) -> datetime | None:
         """``until_ms`` as a datetime."""
-        return _moment(self.until_ms)
+        return datetime_of(self.until_ms) if self.until_ms else None
 
     @property
     def done(self) -> datetime | None:
         """``done_ms`` as a datetime."""
-        return _moment(self.done_ms)
+        return datetime_of(self.done_ms) if self.done_ms else None
 
 
 class MessageInfo(msgspec.Struct, frozen=True):
@@ -77,12 +77,12 @@ class MessageInfo(msgspec.Struct, frozen=True):
     @property
     def deliver_at(self) -> datetime:
         """When it is, or was, due."""
-        return EPOCH + timedelta(milliseconds=self.deliver_at_ms)
+        return datetime_of(self.deliver_at_ms)
 
     @property
     def created(self) -> datetime:
         """When the broker stored it."""
-        return EPOCH + timedelta(milliseconds=self.created_ms)
+        return datetime_of(self.created_ms)
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -97,10 +97,6 @@ class _Groups(msgspec.Struct, frozen=True):
 
 class _Messages(msgspec.Struct, frozen=True):
     messages: list[MessageInfo | None]
-
-
-def _moment(time_ms: int) -> datetime | None:
-    return EPOCH + timedelta(milliseconds=time_ms) if time_ms else None
 
 
 class GroupRequests(Requests):

@@ -56,7 +56,7 @@ class BulkRequests(Requests):
         return JobPlan(name, found.plan, found.directory, adopted)
 
     async def reserve_ids(self, count: int) -> int:
-        """The first of ``count`` message numbers that nobody else is given; up to 16,777,216 at a time. Raises
+        """The first of ``count`` message numbers that no other caller is given; up to 16,777,216 at a time. Raises
         DiskFull, BadRequest."""
         count = whole(count, "count", 1, 1 << 24)
         return (await self._answer(ReserveIds(count=count), ReserveIdsOk)).first_id

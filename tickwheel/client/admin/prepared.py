@@ -1,4 +1,5 @@
-"""Check-backs: prepared messages that nobody decided about, for whoever can tell what became of their transaction."""
+"""Check-backs: prepared messages without a decision, delivered to a service that knows what became of their
+transaction."""
 
 from __future__ import annotations
 
@@ -62,13 +63,15 @@ class CheckRequests(Requests):
     def check_prepared(
         self, topic: str, *, credit: int = 100, batch: int = 10
     ) -> Subscription[CheckedMessage, CheckedBatch]:
-        """Prepared messages of ``topic`` that nobody decided about, as ``subscribe`` gives messages::
+        """Prepared messages of ``topic`` without a decision, as ``subscribe`` gives messages::
 
         async with client.check_prepared("orders") as checks:
             async for message in checks:
                 await (message.commit() if was_paid(message.body) else message.rollback())
         """
         check_name(topic)
-        options = SubscribeOptions(credit=credit, batch=batch, max_hold_s=0.0)  # who looks on is asked again
+        options = SubscribeOptions(
+            credit=credit, batch=batch, max_hold=0
+        )  # not decided: it is asked after again
         name: Any = topic + PREPARED_SUFFIX
         return Subscription(self._session, name, CHECKS_GROUP, options, CheckedBatch)

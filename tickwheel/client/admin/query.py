@@ -52,20 +52,43 @@ class QueryResult(msgspec.Struct, frozen=True):
         return iter(self.rows)
 
 
+class ArrowResult(msgspec.Struct, frozen=True):
+    """The rows of a query as Apache Arrow has them: columns, of the types that DuckDB gives."""
+
+    stream: bytes
+    """In the IPC streaming format, which Arrow's libraries for all languages read."""
+    truncated: bool
+    """There were more rows than ``limit`` or one answer allows."""
+
+    def table(self) -> Any:
+        """A ``pyarrow.Table``; it needs pyarrow here."""
+        import pyarrow.ipc
+
+        return pyarrow.ipc.open_stream(self.stream).read_all()
+
+
 _VALUES: Final = "Use None, bool, int of 64 bits, float, str, bytes, aware datetimes, and lists of these."
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
 
 
-def query_request(sql: str, parameters: Parameters, limit: int, timeout_s: float) -> tuple[Query, float]:
+def query_request(
+    sql: str, parameters: Parameters, limit: int, timeout_s: float, *, stream: bool = False
+) -> tuple[Query, float]:
     """The request, and the seconds that it may take. Raises BadArgument."""
     text(sql, "sql")
     limit = whole(limit, "limit", 1, MAX_QUERY_ROWS)
-    timeout_s = seconds(timeout_s, "timeout")
+    timeout_s = query_seconds(timeout_s)
     if not 1 <= len(sql) <= MAX_SQL_CHARACTERS:
         raise BadArgument(f"A query has 1 to {MAX_SQL_CHARACTERS:,} characters, this one {len(sql):,}.")
+    return Query(sql, limit, ceil(timeout_s * 1_000), _checked(parameters), stream), timeout_s
+
+
+def query_seconds(timeout_s: float) -> float:
+    """How long the broker may work beside its loop. Raises BadArgument."""
+    timeout_s = seconds(timeout_s, "timeout")
     if not 0 < timeout_s <= MAX_QUERY_TIMEOUT_MS / 1_000:
         raise BadArgument(f"timeout is {timeout_s:g} s; it must be above 0 and at most an hour.")
-    return Query(sql, limit, ceil(timeout_s * 1_000), _checked(parameters)), timeout_s
+    return timeout_s
 
 
 def _checked(parameters: Parameters) -> list[Any] | dict[str, Any] | None:
@@ -123,3 +146,15 @@ class QueryRequests(Requests):
         """
         request, extra_s = query_request(sql, parameters, limit, timeout)
         return await self._ask(request, QueryResult, extra_s)
+
+    async def query_arrow(
+        self,
+        sql: str,
+        parameters: Parameters = None,
+        *,
+        limit: int = DEFAULT_QUERY_ROWS,
+        timeout: float = 30.0,  # noqa: ASYNC109
+    ) -> ArrowResult:
+        """As ``query``, with the rows for Arrow, pandas, Polars or DuckDB; ``table()`` of the result is pyarrow's."""
+        request, extra_s = query_request(sql, parameters, limit, timeout, stream=True)
+        return await self._ask(request, ArrowResult, extra_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,8 @@ from tickwheel.client.columns import Body, Headers, body_bytes, check_name, chec
 from tickwheel.client.requests import Requests
 from tickwheel.client.times import Delay, Moment, duration_ms, moment_ms
 from tickwheel.protocol.bodies.schedules import (
+    MAX_SCHEDULES,
+    MAX_TRIGGER_TOKEN,
     DeleteSchedule,
     DeleteScheduleOk,
     GetSchedules,
@@ -21,7 +23,7 @@ from tickwheel.protocol.bodies.schedules import (
     TriggerSchedule,
     TriggerScheduleOk,
 )
-from tickwheel.protocol.errors import BadSchedule
+from tickwheel.protocol.errors import BadArgument, BadSchedule
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.stats import datetime_of
 
@@ -85,6 +87,28 @@ class Schedule(msgspec.Struct, frozen=True):
         return [datetime_of(time_ms) for time_ms in self.next_ms]
 
 
+class PreviewedTime(NamedTuple):
+    """A slot of a schedule that there is not yet."""
+
+    time_ms: int
+    repeated: str
+    """Where its local time comes twice, because clocks are put back: ``first`` or ``second``; else empty."""
+
+    @property
+    def time(self) -> datetime:
+        """``time_ms`` as a datetime."""
+        return datetime_of(self.time_ms)
+
+
+class SchedulePreview(msgspec.Struct, frozen=True):
+    """The slots that a schedule would have."""
+
+    times: list[PreviewedTime]
+    skipped: list[str]
+    """Local times of the cron expression, up to the last slot, that there are not, because clocks are put forward: a
+    time of day comes right after the gap, anything else not at all."""
+
+
 class _Schedules(msgspec.Struct, frozen=True):
     schedules: list[Schedule]
     more: bool = False
@@ -140,6 +164,15 @@ def _unset_fields(unset: Sequence[str], given: dict[str, Any]) -> dict[str, Any]
     if both:
         raise BadSchedule(f"{sorted(both)[0]} is both given and unset.")
     return fields
+
+
+def _checked_token(token: str) -> str:
+    """Raises BadArgument."""
+    if not 1 <= len(text(token, "token")) <= MAX_TRIGGER_TOKEN:
+        raise BadArgument(
+            f"The token of a trigger has {len(token):,} characters.", advice=f"Use 1 to {MAX_TRIGGER_TOKEN}."
+        )
+    return token
 
 
 class ScheduleRequests(Requests):
@@ -223,22 +256,53 @@ class ScheduleRequests(Requests):
         check_name(name, "schedule")
         return await self._ask(SetSchedule(name=name, fields={"paused": False}), Schedule)
 
-    async def schedules(self) -> list[Schedule]:
-        """All schedules, by name."""
+    async def schedules(self, *, count: int = 5, after: str = "", limit: int | None = None) -> list[Schedule]:
+        """All schedules, by name, each with its next ``count`` slots (up to 1,000); or up to ``limit`` of those that
+        come ``after`` a name. The broker finds slots only of those that it lists."""
+        count = whole(count, "count", 0, 1_000)
+        left = None if limit is None else whole(limit, "limit", 1, MAX_SCHEDULES)
+        if not isinstance(after, str) or after:
+            check_name(after, "schedule")
         found: list[Schedule] = []
         more = True
-        while more:
-            after = found[-1].name if found else ""
-            page = await self._ask(GetSchedules(after=after), _Schedules)
-            found += page.schedules
+        while more and left != 0:
+            page = await self._ask(GetSchedules(after=after, count=count, limit=left), _Schedules)
+            found += page.schedules[:left]
             more = page.more and bool(page.schedules)
+            if more:
+                after = found[-1].name
+            left = None if limit is None else limit - len(found)
         return found
 
-    async def schedule(self, name: str, *, count: int = 5) -> Schedule:
-        """One schedule, with its next ``count`` slots (up to 1,000). Raises UnknownSchedule."""
+    async def schedule(self, name: str, *, count: int = 5, after: Moment | None = None) -> Schedule:
+        """One schedule, with its next ``count`` slots (up to 1,000) after now or a moment. Raises UnknownSchedule."""
         check_name(name, "schedule")
-        count = whole(count, "count", 0, 1_000)
-        return (await self._ask(GetSchedules(name=name, count=count), _Schedules)).schedules[0]
+        request = GetSchedules(
+            name=name,
+            count=whole(count, "count", 0, 1_000),
+            from_ms=None if after is None else moment_ms(after, "after"),
+        )
+        return (await self._ask(request, _Schedules)).schedules[0]
+
+    async def preview_schedule(
+        self,
+        *,
+        cron: str | None = None,
+        tz: str = "UTC",
+        every: Delay | None = None,
+        start: Moment | None = None,
+        until: Moment | None = None,
+        count: int = 5,
+        after: Moment | None = None,
+    ) -> SchedulePreview:
+        """The ``count`` slots (up to 1,000) after now or a moment of a schedule that says this, without creating it,
+        and what clocks that change make of them. Raises BadSchedule."""
+        request = GetSchedules(
+            count=whole(count, "count", 0, 1_000),
+            from_ms=None if after is None else moment_ms(after, "after"),
+            fields=_rhythm_fields(cron, tz, every, start, until),
+        )
+        return await self._ask(request, SchedulePreview)
 
     async def delete_schedule(self, name: str) -> None:
         """Ends a schedule; messages that wait for their slot or in their window are called back. Raises
@@ -246,8 +310,12 @@ class ScheduleRequests(Requests):
         check_name(name, "schedule")
         await self._answer(DeleteSchedule(name=name), DeleteScheduleOk)
 
-    async def trigger_schedule(self, name: str) -> int:
+    async def trigger_schedule(self, name: str, *, token: str | None = None) -> int:
         """Sends its message now, beside the rhythm, once also if the connection breaks meanwhile; the message's id.
-        Raises UnknownSchedule."""
+
+        ``token``: your own name for this time, of 1 to 64 characters; with the same one it is sent once, however often
+        it is asked for. Raises UnknownSchedule.
+        """
         check_name(name, "schedule")
-        return (await self._answer(TriggerSchedule(name=name, token=token_hex(16)), TriggerScheduleOk)).id
+        chosen = token_hex(16) if token is None else _checked_token(token)
+        return (await self._answer(TriggerSchedule(name=name, token=chosen), TriggerScheduleOk)).id

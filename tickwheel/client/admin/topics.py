@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import msgspec
 
-from tickwheel.client.admin.changes import _states
+from tickwheel.client.admin.changes import Where, filter_fields
 from tickwheel.client.admin.vitess import parse_vitess
 from tickwheel.client.checks import flag, listed, many_ids, shown, text, whole_or_none
 from tickwheel.client.columns import check_name
@@ -163,17 +163,23 @@ class TopicRequests(Requests):
         self,
         topic: str,
         *,
-        states: str | Sequence[str] | None = None,
         after_id: int = 0,
         limit: int = 100,
         max_body_bytes: int = 65_536,
+        **where: Unpack[Where],
     ) -> list[BrowsedMessage]:
-        """Messages of a topic in order of their ids, without taking them; fewer than ``limit``: there are no more.
-        Bodies are cut to ``max_body_bytes``."""
+        """Messages of a topic in order of their ids, without taking them: at most ``limit``, and as many as fit into
+        one answer. Those behind the last one come with its id as ``after_id``, until there are none.
+
+        The filter is that of ``cancel_where``. Bodies are cut to ``max_body_bytes``.
+        """
         check_name(topic)
-        wanted = None if states is None else _states(states)
         request = Browse(
-            topic=topic, states=wanted, after_id=after_id, limit=limit, max_body_bytes=max_body_bytes
+            topic=topic,
+            after_id=after_id,
+            limit=limit,
+            max_body_bytes=max_body_bytes,
+            **filter_fields(where),
         )
         return (await self._ask(request, _Browsed)).messages
 

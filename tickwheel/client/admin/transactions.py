@@ -2,45 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tickwheel.client.admin.prepared import decided
-from tickwheel.client.checks import many_ids, shown
-from tickwheel.client.columns import (
-    Batch as ColumnBatch,
-)
+from tickwheel.client.checks import shown, text
 from tickwheel.client.columns import (
     Body,
     Headers,
+    SendBatch,
     body_bytes,
     check_name,
-    check_priority,
     checked_bodies,
     encode_one_key,
     level_delay,
 )
+from tickwheel.client.consumer.fetching import one_group, receipt_columns
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
-from tickwheel.client.requests import Requests, targets, when
+from tickwheel.client.requests import Requests, targets, time_or_priority
 from tickwheel.client.session import Session
-from tickwheel.client.times import Delay, Delays, Milliseconds, Moment, Moments
+from tickwheel.client.times import Delay, Delays, Milliseconds, Moment, Moments, duration_ms
 from tickwheel.protocol.bodies.admin import Decide, DecideOk, Prepare, PrepareOk
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk
 from tickwheel.protocol.bodies.settling import Transaction as TransactionRequest
 from tickwheel.protocol.bodies.settling import TransactionAck, TransactionChange, TransactionOk
 from tickwheel.protocol.errors import (
     BadArgument,
-    BadTime,
     ClientClosed,
     NotConnected,
     RequestTimeout,
     TickwheelError,
     TransactionTooLarge,
 )
-from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
-from tickwheel.protocol.messages import encode_send, retarget_send
+from tickwheel.protocol.messages import retarget_send
 
 if TYPE_CHECKING:
     from tickwheel.client.tracing import Producing
@@ -48,11 +45,26 @@ if TYPE_CHECKING:
 _RESERVE_BYTES = 4096
 
 
+_ID_BYTES: Final = 16
+_MAX_ID_CHARACTERS: Final = 255
+
+
+def _id_of(name: str) -> bytes:
+    """As it goes on the wire. Raises BadArgument."""
+    if not 1 <= len(text(name, "id")) <= _MAX_ID_CHARACTERS:
+        raise BadArgument(
+            f"The id of a transaction has {len(name):,} characters.", advice=f"Use 1 to {_MAX_ID_CHARACTERS}."
+        )
+    return hashlib.blake2b(name.encode(), digest_size=_ID_BYTES).digest()
+
+
 class TransactionResult:
     """What a committed transaction stored: the ids of each ``send`` and ``send_many``, in order."""
 
-    def __init__(self, sends: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, sends: Sequence[tuple[int, int]], *, repeated: bool = False) -> None:
         self.ids: list[range] = [range(first, first + count) for first, count in sends]
+        self.repeated = repeated
+        """It had been committed before, and these are the ids of then."""
 
 
 class Transaction:
@@ -68,13 +80,17 @@ class Transaction:
     acked, delivered or gone, a key that exists) fails the whole with TransactionRefused.
     """
 
-    def __init__(self, session: Session, producing: Producing | None = None) -> None:
-        """``producing`` makes a span of each send."""
+    def __init__(
+        self, session: Session, producing: Producing | None = None, *, id: str | None = None
+    ) -> None:
+        """``producing`` makes a span of each send; ``id`` as ``Client.transaction`` has it."""
         self._session = session
         self._producing = producing
-        self._id = secrets.token_bytes(16)
+        self._id = secrets.token_bytes(_ID_BYTES) if id is None else _id_of(id)
         self._sends: list[tuple[str, bytes]] = []
         self._acks: dict[Any, tuple[list[int], list[int]]] = {}
+        self._receipts: dict[int, tuple[list[int], list[int]]] = {}
+        """By the number of the group: ids and epochs."""
         self._changes: list[TransactionChange] = []
         self._is_over = False
         self._is_committing = False
@@ -139,12 +155,12 @@ class Transaction:
         check_name(topic)
         if delay_level is not None:
             delay_ms = level_delay(delay_level, self._session.limits, deliver_at, delay, delay_ms)
+        checked = checked_bodies(bodies)
         if self._producing is not None:
-            bodies = checked_bodies(bodies)
-            with self._producing.sending(topic, "create", count=len(bodies)) as creating:
+            with self._producing.sending(topic, "create", count=len(checked)) as creating:
                 headers = creating.headers(headers)
-        batch = ColumnBatch(
-            bodies,
+        batch = SendBatch(
+            checked,
             keys=keys,
             deliver_at=deliver_at,
             delay=delay,
@@ -152,12 +168,9 @@ class Transaction:
             priority=priority,
             headers=headers,
             order_keys=order_keys,
-            key_maker=None,
             limits=self._session.limits,
         )
-        for refused in batch.refused.values():
-            raise refused
-        self._sends.extend((topic, encode_send(0, part.columns)) for part in batch.parts())
+        self._sends.extend((topic, payload) for payload in batch.payloads())
 
     def ack(self, delivered: BaseMessage | BaseBatch[Any]) -> None:
         """Acks a message, or a batch."""
@@ -170,6 +183,14 @@ class Transaction:
         ids, epochs = self._acks.setdefault(acks, ([], []))
         ids.extend(delivered.receipts[0])
         epochs.extend(delivered.receipts[1])
+
+    def ack_receipts(self, group_id: int, receipts: Sequence[tuple[int, int]]) -> None:
+        """Acks deliveries of a group by (id, epoch), as ``Client.ack``: whoever was given them."""
+        self._check_open()
+        number, (ids, epochs) = one_group(group_id), receipt_columns(receipts)
+        known_ids, known_epochs = self._receipts.setdefault(number, ([], []))
+        known_ids += ids
+        known_epochs += epochs
 
     def cancel(self, topic: str | None = None, **which: Any) -> None:
         """Cancels messages that are not delivered yet: ``id=``, ``ids=``, or a topic with ``key=`` or ``keys=``."""
@@ -186,12 +207,7 @@ class Transaction:
         **which: Any,
     ) -> None:
         """Gives messages that are not delivered yet another time, another priority, or both."""
-        change: dict[str, Any] = when(deliver_at, delay, delay_ms)
-        if priority is not None:
-            change["priority"] = check_priority(priority)
-        if not change:
-            raise BadTime("No new time was given.", advice="Give deliver_at or delay, or a priority.")
-        self._change(topic, which, change)
+        self._change(topic, which, time_or_priority(deliver_at, delay, delay_ms, priority))
 
     def _change(self, topic: str | None, which: dict[str, Any], change: dict[str, Any]) -> None:
         self._check_open()
@@ -216,7 +232,7 @@ class Transaction:
         if not self._is_committing:
             self._check_open()
         self._is_over = True
-        if not (self._sends or self._acks or self._changes):
+        if not (self._sends or self._acks or self._receipts or self._changes):
             return None
         self._is_committing = True
         try:
@@ -238,6 +254,10 @@ class Transaction:
             acks=[
                 TransactionAck(group_id=await acks.group(), ids=ids, epochs=epochs)
                 for acks, (ids, epochs) in self._acks.items()
+            ]
+            + [
+                TransactionAck(group_id=group_id, ids=ids, epochs=epochs)
+                for group_id, (ids, epochs) in self._receipts.items()
             ],
             changes=self._changes,
         )
@@ -246,7 +266,7 @@ class Transaction:
             raise TransactionTooLarge(f"The transaction has about {size_bytes:,} bytes.")
         body = await self._session.request(request)
         assert isinstance(body, TransactionOk)
-        return TransactionResult(body.sends)
+        return TransactionResult(body.sends, repeated=body.repeated)
 
     async def _topic_id(self, topic: str) -> int:
         body = await self._session.request(OpenTopic(topic=topic, create=True))
@@ -264,12 +284,12 @@ class Prepared:
 
     async def commit(self) -> int:
         """Lets it be delivered at its time; the id of the message that it becomes, 0 when that one is gone already.
-        Raises TransactionRefused when it was rolled back, or nobody decided about it for too long."""
+        Raises TransactionRefused when it was rolled back, or not decided for too long."""
         ((result, message_id),) = await self._requests.commit_prepared([self.id])
         return decided(self.id, result, message_id, commit=True)
 
     async def rollback(self) -> None:
-        """Drops it. Raises TransactionRefused when it was committed, or nobody decided about it for too long."""
+        """Drops it. Raises TransactionRefused when it was committed, or not decided for too long."""
         (result,) = await self._requests.rollback_prepared([self.id])
         decided(self.id, result, 0, commit=False)
 
@@ -277,9 +297,14 @@ class Prepared:
 class TransactionRequests(Requests):
     """Transactions and prepared messages."""
 
-    def transaction(self) -> Transaction:
-        """A block whose sends, acks, cancels and reschedules happen together or not at all; see Transaction."""
-        return Transaction(self._session, self._producing)
+    def transaction(self, *, id: str | None = None) -> Transaction:
+        """A block whose sends, acks, cancels and reschedules happen together or not at all; see Transaction.
+
+        ``id``: your own name for it, of 1 to 255 characters. Of transactions with the same one only the first is
+        committed, whichever process it comes from; the others have its ``result``, whatever is in them. The broker
+        remembers the last 20,000.
+        """
+        return Transaction(self._session, self._producing, id=id)
 
     async def prepare(
         self,
@@ -293,62 +318,65 @@ class TransactionRequests(Requests):
         priority: int | None = None,
         order_key: str | None = None,
         headers: Headers | None = None,
+        check_after: Delay | None = None,
     ) -> Prepared:
         """Stores a message that waits for ``commit`` or ``rollback`` (RocketMQ's half message).
 
-        One that nobody decides about is asked after: it is delivered to ``check_prepared`` subscribers, first after the
-        broker's ``check_after``, then each ``check_interval``, ``check_attempts`` times; then it is a dead letter.
-        With a ``key`` preparing it again gives TransactionRefused (duplicate) while it waits.
+        One without a decision is asked after: it is delivered to ``check_prepared`` subscribers, first after
+        ``check_after`` (by default the broker's setting of that name), then each ``check_interval``,
+        ``check_attempts`` times; then it is a dead letter. With a ``key`` preparing it again gives TransactionRefused
+        (duplicate) while it waits.
         """
-        if self._producing is not None:
+        with self._span(topic, "prepare", body=body) as sending:
             check_name(topic)
-            body = body_bytes(body)
-            with self._producing.sending(topic, "prepare", size_bytes=len(body)) as sending:
-                return await self._untraced().prepare(
-                    topic,
-                    body,
-                    key=key,
-                    deliver_at=deliver_at,
-                    delay=delay,
-                    delay_ms=delay_ms,
-                    priority=priority,
-                    order_key=order_key,
-                    headers=sending.headers(headers),
-                )
-        check_name(topic)
-        limits = self._session.limits
-        batch = ColumnBatch(
-            [body],
-            keys=None if key is None else [encode_one_key(key, limits).decode()],
-            deliver_at=deliver_at,
-            delay=delay,
-            delay_ms=delay_ms,
-            priority=priority,
-            headers=headers,
-            order_keys=None if order_key is None else [order_key],
-            key_maker=None,
-            limits=limits,
-        )
-        for refused in batch.refused.values():
-            raise refused
-        payload = encode_send(0, next(batch.parts()).columns)
-        answer = await self._answer(Prepare(topic=topic, payload=payload), PrepareOk)
-        return Prepared(self, answer.ids[0])
+            limits = self._session.limits
+            batch = SendBatch(
+                [body_bytes(body)],
+                keys=None if key is None else [encode_one_key(key, limits).decode()],
+                deliver_at=deliver_at,
+                delay=delay,
+                delay_ms=delay_ms,
+                priority=priority,
+                headers=headers if sending is None else sending.headers(headers),
+                order_keys=None if order_key is None else [order_key],
+                limits=limits,
+            )
+            (payload,) = batch.payloads()
+            after_ms = None if check_after is None else duration_ms(check_after, "check_after")
+            request = Prepare(topic=topic, payload=payload, check_after_ms=after_ms)
+            answer = await self._answer(request, PrepareOk)
+            return Prepared(self, answer.ids[0])
 
-    async def commit_prepared(self, ids: Sequence[int]) -> list[tuple[str, int]]:
-        """Each gets its own answer, and none stands in the way of the others: (``committed``, ``already_committed``,
+    async def commit_prepared(
+        self,
+        ids: Sequence[int] | None = None,
+        *,
+        topic: str | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> list[tuple[str, int]]:
+        """By ids, or by the topic that the messages are for and their keys. A decided one has its key no more: then
+        ``already_committed`` says that a message of the topic has it, and ``not_found`` that none has.
+
+        Each gets its own answer, and none stands in the way of the others: (``committed``, ``already_committed``,
         ``already_rolled_back``, ``not_found``, or ``refused`` when its topic is gone; the id of the message that it
-        became, else 0)."""
-        return [one for answer in await self._decide(ids, commit=True) for one in answer]
+        became, else 0).
+        """
+        return await self._decide(targets(topic, None, ids, None, keys), commit=True)
 
-    async def rollback_prepared(self, ids: Sequence[int]) -> list[str]:
+    async def rollback_prepared(
+        self,
+        ids: Sequence[int] | None = None,
+        *,
+        topic: str | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> list[str]:
         """``rolled_back``, ``already_rolled_back``, ``already_committed`` or ``not_found`` for each."""
-        return [result for answer in await self._decide(ids, commit=False) for result, _ in answer]
+        named = targets(topic, None, ids, None, keys)
+        return [result for result, _ in await self._decide(named, commit=False)]
 
-    async def _decide(self, ids: Sequence[int], *, commit: bool) -> list[list[tuple[str, int]]]:
-        chosen, answers = many_ids(ids), []
-        for start in range(0, len(chosen), MAX_IDS_A_REQUEST):
-            some = chosen[start : start + MAX_IDS_A_REQUEST]
-            answer = await self._answer(Decide(commit=commit, ids=some), DecideOk)
-            answers.append(list(zip(answer.results, answer.ids, strict=True)))
-        return answers
+    async def _decide(self, named: list[dict[str, Any]], *, commit: bool) -> list[tuple[str, int]]:
+        results: list[tuple[str, int]] = []
+        for target in named:
+            answer = await self._answer(Decide(commit=commit, **target), DecideOk)
+            results += zip(answer.results, answer.ids, strict=True)
+        return results

@@ -11,13 +11,13 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from tickwheel.client.calls import Call, Link
-from tickwheel.client.checks import text
+from tickwheel.client.consumer.giving_back import GiveBack
 from tickwheel.client.requests import typed
 from tickwheel.client.results import ReceiptResult
 from tickwheel.client.session import Session
-from tickwheel.client.times import Delay, duration_ms, wait_ms
+from tickwheel.client.times import Delay, duration_ms
 from tickwheel.protocol.bodies.base import Request
-from tickwheel.protocol.bodies.settling import Extend, ExtendOk, Nack, NackOk
+from tickwheel.protocol.bodies.settling import Extend, ExtendOk, NackOk, Return, ReturnOk
 from tickwheel.protocol.errors import (
     AckRefused,
     ClientClosed,
@@ -37,7 +37,6 @@ FLIGHT_ACKS_MAX: Final = 512
 FLIGHTS_MAX: Final = 64
 """As many ACK frames may be unanswered; then an ack waits."""
 _REFUSED_REMEMBERED_MAX: Final = 10_000
-_ERROR_CHARS: Final = 500
 _WARNED_EVERY_S: Final = 10.0
 
 logger = logging.getLogger("tickwheel")
@@ -76,7 +75,7 @@ class AckFlight(Call):
         self.refused: dict[int, tuple[int, type[AckRefused]]] = {}
         """By place in the frame, which may have acks of several deliveries of one message: its id, and why."""
         self.awaited: set[int | None] = set()
-        """The places whose acks somebody waits for; None: all of them."""
+        """The places whose acks are waited for; None: all of them."""
         self._queue = queue
         self._packed = packed
 
@@ -122,7 +121,7 @@ class AckQueue:
         """Under which number acks are written; None while there is no connection: they are parked."""
         self._last_group_id: int | None = None
         self.refused: dict[int, type[AckRefused]] = {}
-        """Acks that did not count, and that nobody was told about."""
+        """Acks that did not count, and that were not reported yet."""
         self.holding: Held | None = None
         """What hears that messages were given back."""
         self.carrier: Any = None
@@ -155,28 +154,11 @@ class AckQueue:
         """Adds the acks of a whole batch (packed ids and epochs), as a flight of its own."""
         return self._launch(AckFlight(self, columns))
 
-    async def nack(
-        self,
-        ids: Sequence[int],
-        epochs: Sequence[int],
-        delay: Delay | None,
-        error: str,
-        delay_ms: int | None = None,
-    ) -> list[ReceiptResult]:
+    async def nack(self, ids: Sequence[int], epochs: Sequence[int], how: GiveBack) -> list[ReceiptResult]:
         """Gives messages back, and waits for the answer."""
         self.check_open()
-        given_ms = wait_ms(delay, delay_ms)
         self.let_go(ids, epochs)
-        group_id = await self.group()
-        body = await self._session.request(
-            Nack(
-                group_id=group_id,
-                ids=list(ids),
-                epochs=list(epochs),
-                delay_ms=given_ms,
-                error=text(error, "error")[:_ERROR_CHARS],
-            )
-        )
+        body = await self._session.request(how.request(await self.group(), ids, epochs))
         assert isinstance(body, NackOk)
         return typed(ReceiptResult, body.results, len(ids))
 
@@ -193,6 +175,15 @@ class AckQueue:
         request = Extend(group_id=group_id, ids=list(ids), epochs=list(epochs), for_ms=for_ms)
         body = await self._session.request(request)
         assert isinstance(body, ExtendOk)
+        return typed(ReceiptResult, body.results, len(ids))
+
+    async def give_back(self, ids: Sequence[int], epochs: Sequence[int]) -> list[ReceiptResult]:
+        """Gives messages back as not looked at, by their receipts."""
+        if not ids:
+            return []
+        request = Return(group_id=await self.group(), ids=list(ids), epochs=list(epochs))
+        body = await self._session.request(request)
+        assert isinstance(body, ReturnOk)
         return typed(ReceiptResult, body.results, len(ids))
 
     @property
@@ -325,7 +316,7 @@ class AckQueue:
         return sum(held.is_settled((flight.ids[at], flight.epochs[at])) for at in flight.refused)
 
     def _warn(self, refused: Sequence[tuple[int, type[AckRefused]]]) -> None:
-        """Nobody waits for these acks, so the log tells; of those that follow shortly only how many they are."""
+        """These acks are not waited for, so the log tells of them; of those that follow shortly only their number."""
         if not refused:
             return
         self._untold += len(refused)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from tickwheel.protocol.errors import RemoteProtocolError
+
+_HEADERS: Final = msgspec.msgpack.Decoder(dict[str, Any])
 
 
 def headers_of(message_id: int, headers_bytes: bytes) -> dict[str, Any]:
@@ -14,6 +16,9 @@ def headers_of(message_id: int, headers_bytes: bytes) -> dict[str, Any]:
     if not headers_bytes:
         return {}
     try:
-        return msgspec.msgpack.decode(headers_bytes, type=dict[str, Any])
+        return _HEADERS.decode(headers_bytes)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"The headers of message {message_id} are no map: {error}.") from None
+        raise RemoteProtocolError(
+            f"The headers of message {message_id} are not a MessagePack map: {error}.",
+            advice="Correct the client that sent it.",
+        ) from None

@@ -125,7 +125,7 @@ class Parcel:
         return self._batch() is not None
 
     def held(self, now: float) -> Iterable[tuple[Receipt, float, bool]]:
-        """(receipt, since when, whether it is in a handler's hands) of each message that somebody may still want."""
+        """(receipt, since when, whether it is in a handler's hands) of each message that may still be wanted."""
         if self._known is not None:
             self._look(now)
             yield from ((receipt, since, True) for receipt, (_, since) in self._known.items())
@@ -248,7 +248,7 @@ class Holding:
         return rest
 
     def settle(self, ids: Sequence[int], epochs: Sequence[int], waited: int = 0) -> None:
-        """These are held no longer: they were given back, or are somebody else's. ``waited``: so many of them were
+        """These are held no longer: they were given back, or leased anew. ``waited``: so many of them were
         not handed out."""
         settled = set(zip(ids, epochs, strict=True)) - self._settled
         self.given_back += max(0, len(settled) - waited)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import count, repeat
-from typing import Any, Final, Generic, TypeVar, cast
-
-import msgspec
+from typing import Any, Generic, TypeVar, cast
 
 from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckQueue
+from tickwheel.client.consumer.giving_back import give_back
+from tickwheel.client.consumer.headers import headers_of
 from tickwheel.client.results import ReceiptResult
-from tickwheel.client.times import EPOCH, Delay
-from tickwheel.protocol.errors import RemoteProtocolError
+from tickwheel.client.times import Delay
 from tickwheel.protocol.messages import Delivery, pack_column
 from tickwheel.stats import datetime_of
-
-_HEADERS: Final = msgspec.msgpack.Decoder(dict[str, Any])
 
 
 class BaseMessage:
@@ -86,13 +83,7 @@ class BaseMessage:
         if not size:
             return {}
         start = self._batch.start_of(self._index) + delivery.key_bytes[self._index]
-        try:
-            return _HEADERS.decode(delivery.payload[start : start + size])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RemoteProtocolError(
-                f"The headers of message {self.id} are not a MessagePack map: {error}.",
-                advice="Correct the client that sent it.",
-            ) from None
+        return headers_of(self.id, delivery.payload[start : start + size])
 
     @property
     def priority(self) -> int:
@@ -112,12 +103,12 @@ class BaseMessage:
     @property
     def deliver_at(self) -> datetime:
         """When it was due, in UTC."""
-        return EPOCH + timedelta(milliseconds=self.deliver_at_ms)
+        return datetime_of(self.deliver_at_ms)
 
     @property
     def created(self) -> datetime:
         """When the broker received it, in UTC."""
-        return EPOCH + timedelta(milliseconds=self.created_ms)
+        return datetime_of(self.created_ms)
 
     def __repr__(self) -> str:
         return f"<Message {self.id} of {self.topic!r}, epoch {self.epoch}, {len(self.body):,} bytes>"
@@ -259,14 +250,23 @@ class Message(BaseMessage):
             await acks.make_room()
 
     async def nack(
-        self, delay: Delay | None = None, error: str = "", *, delay_ms: int | None = None
+        self,
+        delay: Delay | None = None,
+        error: str = "",
+        *,
+        delay_ms: int | None = None,
+        give_up: bool = False,
+        uncounted: bool = False,
     ) -> ReceiptResult:
         """Gives the message back: it is delivered again after ``delay`` (a timedelta) or ``delay_ms``, by
         default the backoff of its attempt.
 
         ``error`` says why; it stands in the dead letter that the message becomes after its last attempt (``DEAD``).
+        ``give_up`` makes it one at once, whatever ``max_attempts`` says; ``NACKED``: it could not become one, and comes
+        again. ``uncounted``: this delivery was no attempt; without a delay the message comes again at once.
         """
-        return (await self._batch.acks.nack((self.id,), (self.epoch,), delay, error, delay_ms))[0]
+        how = give_back(delay, error, delay_ms, give_up=give_up, uncounted=uncounted)
+        return (await self._batch.acks.nack((self.id,), (self.epoch,), how))[0]
 
     async def extend(self, duration: Delay) -> ReceiptResult:
         """Keeps the message for ``duration`` from now on, because its processing takes longer."""
@@ -287,10 +287,17 @@ class Batch(BaseBatch[Message]):
             await self.acks.make_room()
 
     async def nack(
-        self, delay: Delay | None = None, error: str = "", *, delay_ms: int | None = None
+        self,
+        delay: Delay | None = None,
+        error: str = "",
+        *,
+        delay_ms: int | None = None,
+        give_up: bool = False,
+        uncounted: bool = False,
     ) -> list[ReceiptResult]:
         """Gives all messages of the batch back, as ``Message.nack``."""
-        return await self.acks.nack(self.ids, self.epochs, delay, error, delay_ms)
+        how = give_back(delay, error, delay_ms, give_up=give_up, uncounted=uncounted)
+        return await self.acks.nack(self.ids, self.epochs, how)
 
     async def extend(self, duration: Delay) -> list[ReceiptResult]:
         """Keeps all messages of the batch for ``duration`` from now on."""

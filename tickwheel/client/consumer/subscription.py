@@ -85,15 +85,15 @@ def max_hold_s(max_hold: timedelta | float) -> float:
 
 
 class SubscribeOptions(NamedTuple):
-    """What a subscription asks for, besides topic and group; as in SUBSCRIBE."""
+    """What a subscription asks for, besides topic and group, as ``Client.subscribe`` takes it."""
 
     credit: int | None
-    """None: as many as are handled in about a second, or 1,000 for who takes batches."""
+    """None: as many as are handled in about a second, or 1,000 when batches are taken."""
     batch: int
-    start: Literal["earliest", "latest"] | int = "earliest"
+    start: Start = "earliest"
     shard: str | None = None
-    max_hold_s: float = DEFAULT_MAX_HOLD_S
-    ephemeral_ms: int = 0
+    max_hold: timedelta | float = DEFAULT_MAX_HOLD_S
+    ephemeral: Delay | None = None
 
 
 class Subscription(Generic[M, B]):
@@ -126,9 +126,9 @@ class Subscription(Generic[M, B]):
         self._pace = Pace() if given is None else None
         self._largest_credit = credit
         self._handed_out = 0
-        self.start = options.start
+        self.start = start_of_group(options.start)
         self.shard = None if options.shard is None else text(options.shard, "shard")
-        self.ephemeral_ms = options.ephemeral_ms
+        self.ephemeral_ms = ephemeral_ms(options.ephemeral)
         self.created_topic = self.created_group = False
         """Whether subscribing made the topic, the group."""
         self.ack_wait_ms = 0
@@ -136,7 +136,7 @@ class Subscription(Generic[M, B]):
         self._session = session
         self._batch_class = batch_class
         self.acks = AckQueue(session, group, topic)
-        self.holding = Holding(session, topic, self.acks, options.max_hold_s, self._holding_changed)
+        self.holding = Holding(session, topic, self.acks, max_hold_s(options.max_hold), self._holding_changed)
         self.acks.holding = self.holding
         self._revoked = self.holding.revoked
         self.is_fast = False
@@ -169,7 +169,7 @@ class Subscription(Generic[M, B]):
             await self._session.enqueue(call)
             await self._session.wait(call)
         except BaseException:
-            # Nobody will leave it, so it is taken back: now if the broker's answer has come, else when it comes.
+            # Its block will not run, so it is taken back: now if the broker's answer has come, else when it comes.
             self._session.see_off(call)
             self.abandon()
             raise
@@ -333,7 +333,7 @@ class Subscription(Generic[M, B]):
         return None if parcel is None else cast("B", parcel.hand_over(anyio.current_time()))
 
     async def receive(self, timeout: float | None = None) -> M | None:  # noqa: ASYNC109
-        """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
+        """The next message; None when none came within ``timeout`` seconds (None: wait without a limit)."""
         self.check_open()
         message = self.next_in_hand() if self.is_fast else await self._next_in_turn()
         if message is not None:
@@ -403,13 +403,13 @@ class Subscription(Generic[M, B]):
             await call.done.wait()
 
     async def _stop_deliveries(self) -> None:
-        """Behind the answer nothing more arrives, so it is known then what nobody has looked at."""
+        """After the answer nothing more arrives, so it is known then which messages were not handed out."""
         if self._number is not None and not self._stopped:
             stopped = self._session.submit_bound(Return(subscription=self._number, ids=[], epochs=[]))
             await stopped.done.wait()
 
     def _leave_at_once(self) -> None:
-        """Nobody waits any more: what was not left in order is given back as the answers come."""
+        """Without waiting: what was not left in order is given back as the answers come."""
         if self._number is None or self._session.is_closed:
             return
         call = _LastReturn(self, self._number, self._session.deadline())
@@ -417,7 +417,7 @@ class Subscription(Generic[M, B]):
         self._session.see_off(call)
 
     def deliveries_stopped(self) -> None:
-        """Nothing more arrives, and nobody waits for the rest."""
+        """Nothing more arrives, and the rest is not waited for."""
         if self._stopped and not self._left:
             self._end()  # what has come can still be read
         else:
@@ -471,7 +471,7 @@ class Subscription(Generic[M, B]):
         if not self._left:
             self.acks.resume(answer.group_id)
             self.holding.started(self.ack_wait_ms / 1_000 if self._session.limits.holds else 0.0)
-        if call.abandoned or self._left or self._stopped:  # nobody reads it any more
+        if call.abandoned or self._left or self._stopped:  # it is not read any more
             self._session.subscriptions.pop(self, None)
             self._leave_at_once()
 
@@ -481,7 +481,7 @@ class Subscription(Generic[M, B]):
         self._buffer.append(self.holding.add(batch, self._session.arrived_at))
         self._buffered += delivery.count
         # A connection that was lost leaves what it brought here, and the next one brings as much again. The oldest is
-        # the most likely to be somebody else's by now: without this, there would be ever more of it.
+        # the most likely to be leased to another subscriber by now: without this, the buffer would only grow.
         while self._buffered > 2 * self._largest_credit and len(self._buffer) > 1:
             dropped = self._buffer.popleft()
             self._buffered -= len(dropped)
@@ -525,7 +525,7 @@ class Subscription(Generic[M, B]):
         self.acks.fail(error)
 
     def fail(self, error: TickwheelError) -> None:
-        """The subscription cannot go on: whoever waits for messages gets this error."""
+        """The subscription cannot go on: a caller that waits for messages gets this error."""
         self._error = error
         self._session.subscriptions.pop(self, None)
         self.holding.clear()
@@ -588,14 +588,14 @@ class _SubscribeCall(RequestCall):
         self._subscription.subscribed(body, self)
 
     def failed(self, error: TickwheelError) -> None:
-        # A first subscription tells its caller; a renewed one whoever waits for messages, unless the
-        # connection merely broke again.
+        # A first subscription raises it in its caller; a renewed one in what waits for messages, unless the
+        # connection only broke again.
         if self.bound and not isinstance(error, NotConnected):
             self._subscription.fail(error)
 
 
 class _LastReturn(RequestCall):
-    """RETURN of nothing. Behind its answer nothing more arrives: what nobody has looked at is given back then."""
+    """RETURN of nothing. After its answer nothing more arrives: what was not handed out is given back then."""
 
     __slots__ = ("_subscription",)
 

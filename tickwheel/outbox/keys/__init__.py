@@ -2,5 +2,5 @@
 
 This is CockroachDB's early design of message queues on keys, which was never built there. ``space`` is the front;
 ``data`` and ``queues`` are what the user does inside a transaction, ``leases`` says which worker has which range of
-keys, ``steps`` is one batch of a worker, and ``service`` runs batches for ever.
+keys, ``steps`` is one batch of a worker, and ``service`` runs batches until it is cancelled.
 """

@@ -52,8 +52,8 @@ def increment(connection: Connection, tables: Tables, key: bytes, by: int) -> in
 def locked_counters(connection: Connection, tables: Tables, keys: Sequence[bytes]) -> dict[bytes, bytes]:
     """The values of keys, locked until the transaction ends; a missing key is made, as 0.
 
-    A missing row cannot be locked, and whoever puts it meanwhile would be overwritten; so it is made first. Writing
-    first also takes SQLite's lock before anything is read, and keeps MariaDB from locking gaps.
+    A missing row cannot be locked, and what another transaction puts there meanwhile would be overwritten; so it is
+    made first. Writing first also takes SQLite's lock before anything is read, and keeps MariaDB from locking gaps.
     """
     found: dict[bytes, bytes] = {}
     if tables.kind == "postgresql":  # where a change of nothing leaves a dead row behind

@@ -3,7 +3,7 @@
 A service's ranges cover all keys. Each is owned by one worker at a time, under a lease that the worker renews: by
 its batches, and every third of the lease by ``beat``. A range's ``epoch`` goes up whenever it changes hands or shape.
 A batch begins with ``fence``, which locks the range's row and checks the epoch: a worker that lost its range, however
-late it notices, changes nothing; and nobody takes a range over while a batch is under way.
+late it notices, changes nothing; and no range is taken over while a batch is under way.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The keys from ``start`` up to ``end`` (None: to the last), and who has them."""
+    """The keys from ``start`` up to ``end`` (None: to the last), and the worker that has them."""
 
     service: Service
     start: bytes
@@ -71,7 +71,7 @@ def _range(row: Any) -> Range:
 def fence(connection: Connection, tables: Tables, worker: Worker, held: Range) -> None:
     """Locks the range's row until the transaction ends, and renews the lease. Raises LeaseLost.
 
-    A lease that has expired but that nobody has taken is still this worker's.
+    A lease that has expired is still this worker's until another takes it.
     """
     c = tables.ranges.c
     change = sa.update(tables.ranges).where(
@@ -85,7 +85,7 @@ def fence(connection: Connection, tables: Tables, worker: Worker, held: Range) -
 
 
 def ranges_with_work(connection: Connection, tables: Tables, worker: Worker) -> tuple[list[Range], bool]:
-    """The worker's ranges whose outboxes are not empty, and whether a range that nobody has is not empty either."""
+    """The worker's ranges whose outboxes are not empty, and whether a range without an owner is not empty either."""
     c = tables.ranges.c
     is_free = sa.or_(c.owner.is_(None), c.lease_until_ns < tables.now())
     chosen = sa.select(tables.ranges, is_free.label("is_free")).where(
@@ -112,9 +112,9 @@ def ranges_with_work(connection: Connection, tables: Tables, worker: Worker) -> 
 def beat(connection: Connection, tables: Tables, worker: Worker) -> bool:
     """Says that the worker is alive, renews its leases, and moves towards its fair share; whether it took ranges.
 
-    With R ranges and W live workers, each has R // W, and the oldest R % W workers one more. Whoever has more gives
-    some back, and whoever has less takes what is free or expired. Rows that others have locked are passed over: a
-    locked range is in use.
+    With R ranges and W live workers, each has R // W, and the oldest R % W workers one more. A worker with more gives
+    some back, one with less takes what is free or expired. Rows that others have locked are passed over: a locked
+    range is in use.
     """
     _say_alive(connection, tables, worker)
     workers = tables.workers.c
@@ -178,7 +178,7 @@ def _update_unlocked(
     condition: sa.ColumnElement[bool],
     values: dict[str, Any],
 ) -> int:
-    """Changes those of the ranges that fulfil the condition and that nobody has locked, and counts them."""
+    """Changes those of the ranges that fulfil the condition and are not locked, and counts them."""
     c, changed = tables.ranges.c, 0
     for chunk in in_parts(starts, _CHUNK):
         named = sa.and_(c.service == worker.service, c.range_start.in_(list(chunk)))
@@ -196,7 +196,8 @@ def _update_unlocked(
 def split(connection: Connection, tables: Tables, at: bytes) -> bool:
     """Splits the range that the key is in, so that one begins there; False if one does already.
 
-    Nobody owns the halves then: whoever looks next takes them. Raises DatabaseBusy if others reshape the ranges.
+    The halves have no owner then: the next workers that look take them. Raises DatabaseBusy if others reshape the
+    ranges.
     """
     c = tables.ranges.c
     contains = sa.and_(c.range_start <= at, sa.or_(c.range_end.is_(None), c.range_end > at))
@@ -204,7 +205,7 @@ def split(connection: Connection, tables: Tables, at: bytes) -> bool:
     for service in SERVICES:
         held = _locked_range(connection, tables, service, contains)
         if held is None:
-            raise DatabaseBusy(f"Somebody else changes the ranges of {tables.name}.")
+            raise DatabaseBusy(f"Another process changes the ranges of {tables.name}.")
         if held.start == at:
             continue
         _reshape(connection, tables, held, at, held.epoch + 1)
@@ -229,7 +230,7 @@ def merge(connection: Connection, tables: Tables, at: bytes) -> bool:
         if lower is None and upper is None:
             continue
         if lower is None or upper is None:
-            raise DatabaseBusy(f"Somebody else changes the ranges of {tables.name}.")
+            raise DatabaseBusy(f"Another process changes the ranges of {tables.name}.")
         connection.execute(sa.delete(tables.ranges).where(c.service == service, c.range_start == at))
         # Higher than both: a worker may still hold what it thinks is the upper range, and it may be split off again.
         _reshape(connection, tables, lower, upper.end, max(lower.epoch, upper.epoch) + 1)

@@ -89,7 +89,7 @@ def columns_of(operation: Operation) -> dict[str, Any]:
 
 
 def operation_of(row: Mapping[Any, Any]) -> Operation:
-    """The operation that a row holds. Raises BadOperation for one that nobody here wrote."""
+    """The operation that a row holds. Raises BadOperation for a row that this module did not write."""
     key, value, amount = row["key"], row["value"], row["amount"]
     match row["operation"]:
         case "put" if value is not None:

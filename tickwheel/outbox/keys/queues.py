@@ -99,7 +99,7 @@ def execute(connection: Connection, tables: Tables, columns: dict[str, Any], sen
 def reap(connection: Connection, tables: Tables, key: bytes, limit: int) -> list[InboxMessage]:
     """Takes the first messages out of an inbox.
 
-    Whoever reaps an inbox that another transaction has reaped from waits for that one's end. Passing over its
+    A transaction that reaps an inbox from which another has reaped waits for that one's end. Passing over its
     messages (SKIP LOCKED) would be faster and wrong: if it rolls back, they come back, and are then processed after
     messages that were sent later. Different inboxes do not wait for each other.
     """
@@ -140,7 +140,7 @@ def _lock_and_delete(connection: Connection, tables: Tables, key: bytes, limit: 
 
 
 def _delete_one_by_one(connection: Connection, tables: Tables, key: bytes, limit: int) -> Sequence[Row[Any]]:
-    """Looks without locks, and then deletes row by row: who deletes it, has it, for rows never change.
+    """Looks without locks, and then deletes row by row: the transaction that deletes a row has it: rows never change.
 
     Any other statement would, under InnoDB's default isolation (REPEATABLE READ), also lock the gaps in which new
     messages arrive: the dispatcher would wait for as long as the user's transaction takes.
@@ -226,7 +226,7 @@ def retry_failed(connection: Connection, tables: Tables, sequences: Sequence[int
     """Puts failed operations at the end of their senders' outboxes: what came after them has long been executed."""
     table = tables.failed
     rows: list[Row[Any]] = []
-    # Deleting them first decides who retries them, if two do at once.
+    # They are deleted first, so that one of two transactions retries them.
     for chosen in _chosen(tables, sequences):
         if tables.kind == "sqlite":
             rows += connection.execute(sa.delete(table).where(chosen).returning(table)).all()

@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from tickwheel.client.backoff import Backoff
 from tickwheel.client.checks import seconds, shown
 from tickwheel.outbox.database import is_denied
-from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable, LeaseLost, OutboxError
+from tickwheel.outbox.errors import AWAY, LeaseLost, OutboxError
 from tickwheel.outbox.keys import leases, steps
 from tickwheel.outbox.keys.encoding import limit_of
 from tickwheel.outbox.keys.errors import BadLimit
@@ -24,7 +24,7 @@ from tickwheel.outbox.keys.leases import Range, Worker
 from tickwheel.outbox.keys.steps import Done
 from tickwheel.outbox.keys.tables import Service, Tables, check_tables
 from tickwheel.outbox.threads import clean_up
-from tickwheel.outbox.watch import watch_table
+from tickwheel.outbox.watch import Bell, watch_table
 from tickwheel.protocol.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ class KeyService:
         database: Database,
         tables: Tables,
         service: Service,
-        *,
         batch_size: int,
         poll_interval_s: float,
         lease_s: float,
@@ -80,7 +79,7 @@ class KeyService:
         self._batch_size = limit_of(batch_size, "batch_size")
         self._poll_interval_s = poll_interval_s
         self._beat_s = lease_s / _BEATS_A_LEASE
-        self._bell = anyio.Event()
+        self._bell = Bell()
         self._one_by_one = 0
         self._tasks: TaskGroup | None = None
 
@@ -100,24 +99,24 @@ class KeyService:
         """Works until it is cancelled, and gives its ranges back then. Raises TableMissing, BadTable."""
         watch = watch_table(self._database, self._tables.outbox(self.worker.service).name)
         try:
-            await self._patiently(lambda connection: check_tables(connection, self._tables))
-            await self._patiently(self._beat)
+            run = partial(self._database.call_until_done, self._database.run)
+            await run(lambda connection: check_tables(connection, self._tables))
+            await run(self._beat)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(watch.run, self._ring)
+                tasks.start_soon(watch.run, self._bell.ring)
                 tasks.start_soon(self._keep_beating)
                 backoff = Backoff(first_s=0.05, max_s=2.0)
                 while True:
-                    self._bell = anyio.Event()
+                    self._bell.clear()
                     try:
                         async with watch.look() as look:
                             look.found = await self._work()
                         backoff.reset()
-                    except (DatabaseUnavailable, DatabaseBusy) as error:
+                    except AWAY as error:
                         _log.info("The %s waits for the database: %s", self.worker.service, error)
                         await anyio.sleep(backoff.next_s())
                         continue
-                    with anyio.move_on_after(self._poll_interval_s):
-                        await self._bell.wait()
+                    await self._bell.wait(self._poll_interval_s)
         finally:
             await clean_up(self._database.call, self._give_up)
 
@@ -144,16 +143,13 @@ class KeyService:
     async def _batch(self, held: Range) -> bool:
         """One batch; whether there may be more to do in this range."""
         try:
-            done = await self._database.call(self._dispatch if self._dispatches else self._execute, held)
+            work = self._dispatch if self.worker.service == "dispatcher" else self._execute
+            done = await self._database.call(work, held)
         except LeaseLost:
             return False
         self.processed += done.count
         self.failed += done.failed
         return done.more
-
-    @property
-    def _dispatches(self) -> bool:
-        return self.worker.service == "dispatcher"
 
     def _dispatch(self, held: Range) -> Done:
         return self._database.run(
@@ -198,9 +194,9 @@ class KeyService:
             await anyio.sleep(self._beat_s)
             try:
                 if await self._database.transaction(self._beat):
-                    self._bell.set()  # there may be something in what was taken
+                    self._bell.ring()  # there may be something in what was taken
                 backoff.reset()
-            except (DatabaseUnavailable, DatabaseBusy):
+            except AWAY:
                 await anyio.sleep(backoff.next_s())
 
     def _give_up(self) -> None:
@@ -209,16 +205,3 @@ class KeyService:
             self._database.run(lambda connection: leases.give_up(connection, self._tables, self.worker))
         except (OutboxError, DBAPIError) as error:
             _log.info("The %s ends, and its leases run out: %s", self.worker.service, error)
-
-    # -- waiting --
-
-    def _ring(self, _due_ns: int | None) -> None:
-        self._bell.set()
-
-    async def _patiently(self, work: Callable[[Connection], object]) -> object:
-        backoff = Backoff(first_s=0.05, max_s=2.0)
-        while True:
-            try:
-                return await self._database.transaction(work)
-            except (DatabaseUnavailable, DatabaseBusy):
-                await anyio.sleep(backoff.next_s())

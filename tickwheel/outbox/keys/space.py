@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tickwheel.outbox.database import Database, open_database
+from tickwheel.outbox.database import Database, InDatabase
 from tickwheel.outbox.keys import data, leases, queues
 from tickwheel.outbox.keys.encoding import (
     Key,
@@ -31,19 +31,14 @@ from tickwheel.outbox.keys.operations import Operation, columns_of
 from tickwheel.outbox.keys.queues import Accounted, Accounting, FailedOperation, InboxMessage
 from tickwheel.outbox.keys.service import BATCH_SIZE, LEASE_S, POLL_INTERVAL_S, KeyService
 from tickwheel.outbox.keys.statistics import KeySpaceStats, read_stats
-from tickwheel.outbox.keys.tables import (
-    Service,
-    Tables,
-    check_tables,
-    create_tables,
-)
+from tickwheel.outbox.keys.tables import Tables, check_tables, create_tables
 from tickwheel.outbox.transactions import Transaction, require_transaction
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL, Engine
 
 
-class KeySpace:
+class KeySpace(InDatabase):
     """A space of keys under a name, which is that of its tables (``tickwheel.outbox.keys.tables`` lists them).
 
     Keys are bytes, or str taken as UTF-8: 1 to 1,024 bytes, ordered bytewise on every database. Values are bytes, at
@@ -54,21 +49,9 @@ class KeySpace:
     """
 
     def __init__(self, where: str | URL | Engine | Database, name: str = "tickwheel_keys") -> None:
-        self.database = open_database(where)
-        self._owns_database = not isinstance(where, Database)
+        super().__init__(where)
         self.name = name
         self._tables = Tables(self.database, name)
-
-    def close(self) -> None:
-        """Closes the connections, unless a Database was given."""
-        if self._owns_database:
-            self.database.close()
-
-    def __enter__(self) -> KeySpace:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def create(self) -> KeySpace:
         """Makes the tables that are not there, and checks those that are. Raises BadTable."""
@@ -97,7 +80,7 @@ class KeySpace:
         """Adds to the counter, which others cannot change until the transaction ends, and returns the sum.
 
         A missing key counts as 0. Raises NotAnInteger, CounterOverflow. For a counter that many transactions share,
-        ``execute(connection, Increment(key))`` makes nobody wait.
+        ``execute(connection, Increment(key))`` waits for no other transaction.
         """
         connection = require_transaction(connection)
         return data.increment(connection, self._tables, key_bytes(key), int64(by))
@@ -157,8 +140,8 @@ class KeySpace:
     def reap(self, connection: Transaction, key: Key, max_results: int = 1) -> list[InboxMessage]:
         """The first messages of an inbox, which the commit deletes and a rollback brings back.
 
-        Ordered by the time of sending, then by number, then by sender. Whoever reaps an inbox that another
-        transaction is reaping waits for its end, so that messages are never processed out of order; see
+        Ordered by the time of sending, then by number, then by sender. A transaction that reaps an inbox which
+        another one is reaping waits for its end, so that messages are never processed out of order; see
         ``queues.reap`` for why. Process the messages and then commit. Raises BadLimit.
         """
         connection = require_transaction(connection)
@@ -215,7 +198,7 @@ class KeySpace:
         It is woken by commits, and looks every ``poll_interval_s`` in any case. Any number of workers share the
         ranges of keys; if one dies, others have its ranges after ``lease_s``. Raises BadLimit.
         """
-        return self._service("dispatcher", batch_size, poll_interval_s, lease_s)
+        return KeyService(self.database, self._tables, "dispatcher", batch_size, poll_interval_s, lease_s)
 
     def executor(
         self,
@@ -225,19 +208,7 @@ class KeySpace:
         lease_s: float = LEASE_S,
     ) -> KeyService:
         """A worker that executes operations; otherwise like ``dispatcher``."""
-        return self._service("executor", batch_size, poll_interval_s, lease_s)
-
-    def _service(
-        self, service: Service, batch_size: int, poll_interval_s: float, lease_s: float
-    ) -> KeyService:
-        return KeyService(
-            self.database,
-            self._tables,
-            service,
-            batch_size=batch_size,
-            poll_interval_s=poll_interval_s,
-            lease_s=lease_s,
-        )
+        return KeyService(self.database, self._tables, "executor", batch_size, poll_interval_s, lease_s)
 
     def split(self, at: Key) -> bool:
         """Begins a new range at a key, so that another worker can have it; False if one begins there already.

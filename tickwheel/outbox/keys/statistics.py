@@ -1,4 +1,4 @@
-"""What waits where, and who works on it."""
+"""What waits where, and which workers there are."""
 
 from __future__ import annotations
 

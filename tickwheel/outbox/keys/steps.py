@@ -64,7 +64,7 @@ def execute_batch(
 ) -> Done:
     """Executes the first operations of a range's outbox, and sets aside those that cannot be. Raises LeaseLost.
 
-    ``attempted`` is given the sequence numbers, for whoever must know them when the database refuses the batch.
+    ``attempted`` is given the sequence numbers, which the caller needs when the database refuses the batch.
     """
     fence(connection, tables, worker, held)
     outbox = tables.executable
@@ -141,7 +141,7 @@ def _delete(connection: Connection, outbox: sa.Table, sequences: Sequence[int]) 
         connection.execute(sa.delete(outbox).where(outbox.c.sequence.in_(part))).rowcount
         for part in in_parts(sequences)
     )
-    if deleted != len(sequences):  # somebody deletes rows by hand; what was done with them is rolled back
+    if deleted != len(sequences):  # rows were deleted by hand; what was done with them is rolled back
         raise OutboxError(
             f"{len(sequences) - deleted} messages of {outbox.name} were gone before they were done."
         )

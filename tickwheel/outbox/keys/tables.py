@@ -3,7 +3,7 @@
 ``<name>`` has the keys and values, ``<name>_inbox`` what has arrived for a key. ``<name>_deliverable`` and
 ``<name>_executable`` are the outboxes: a row belongs to the range that its sender's key is in, so that splitting a
 range moves no rows. ``<name>_failed`` has operations that could not be executed, ``<name>_accounting`` the stored
-accounting of prefixes, ``<name>_ranges`` who works for which range, and ``<name>_workers`` who is alive.
+accounting of prefixes, ``<name>_ranges`` which worker has which range, and ``<name>_workers`` which are alive.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
 from tickwheel.client.checks import shown
-from tickwheel.outbox.creation import one_at_a_time
+from tickwheel.outbox.creation import family, one_at_a_time
 from tickwheel.outbox.database import Database, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.keys.encoding import MAX_KEY_BYTES
-from tickwheel.outbox.watch import notify_statements
+from tickwheel.outbox.watch import add_triggers
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -196,8 +196,7 @@ def _notify(connection: Connection, outbox: sa.Table) -> None:
     quoted = connection.dialect.identifier_preparer.format_table(outbox)
     there = "select 1 from pg_trigger where tgname = 'tickwheel_insert' and tgrelid = to_regclass(:name)"
     if connection.scalar(sa.text(there), {"name": quoted}) is None:
-        for statement in notify_statements(outbox, updates=False):
-            connection.execute(sa.text(statement))
+        add_triggers(connection, outbox, updates=False)
 
 
 def check_tables(connection: Connection, tables: Tables) -> None:
@@ -229,10 +228,9 @@ def _check_columns(inspector: Any, table: sa.Table) -> None:
         found = there.pop(column.name, None)
         if found is None:
             raise BadTable(f"{table.name} has no column {column.name}.", advice=_ADVICE)
-        # SQLite gives back a BLOB as what it was declared to be; the family is what counts.
-        if _family(found["type"]) != _family(column.type):
+        if family(found["type"]) != family(column.type):
             raise BadTable(
-                f"{table.name}.{column.name} is {found['type']}, which does not hold {_family(column.type)}.",
+                f"{table.name}.{column.name} is {found['type']}, which does not hold {family(column.type)}.",
                 advice=_ADVICE,
             )
     for name, column in there.items():
@@ -241,11 +239,3 @@ def _check_columns(inspector: Any, table: sa.Table) -> None:
     keys = list(inspector.get_pk_constraint(table.name)["constrained_columns"])
     if keys != [column.name for column in table.primary_key.columns]:
         raise BadTable(f"{table.name} has the primary key ({', '.join(keys)}).", advice=_ADVICE)
-
-
-def _family(kind: Any) -> str:
-    if isinstance(kind, sa.types._Binary):
-        return "bytes"
-    if isinstance(kind, sa.Integer):
-        return "integers"
-    return "text" if isinstance(kind, sa.String) else str(kind)

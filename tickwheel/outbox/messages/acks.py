@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tickwheel.client.backoff import Backoff
-from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable, LeaseLost, OutboxError
+from tickwheel.outbox.errors import AWAY, DatabaseUnavailable, LeaseLost, OutboxError
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
 from tickwheel.outbox.messages.form import TableForm
 from tickwheel.outbox.messages.statements import Receipt
@@ -145,7 +145,7 @@ class AckQueue:
         for attempt in range(_ATTEMPTS):
             try:
                 return await self._table.database.call(ack_alone, self._table, receipts)
-            except (DatabaseUnavailable, DatabaseBusy):
+            except AWAY:
                 if attempt == _ATTEMPTS - 1:
                     raise
             await anyio.sleep(backoff.next_s())

@@ -31,7 +31,7 @@ class Candidates:
     """Messages that are due, in the order in which they are to be delivered."""
 
     def __init__(self, turn: int = 0) -> None:
-        """``turn``: how many were taken before; who takes only a few at a time begins anywhere."""
+        """``turn``: how many were taken before; a caller that takes only a few at a time begins anywhere."""
         self._lanes: dict[int, deque[Candidate]] = {}
         self._cut: frozenset[int] = frozenset()
         self._count = 0
@@ -72,8 +72,8 @@ class Candidates:
 
 
 class PassedOver:
-    """Candidates that could not be had, because others have locked them, nobody knows for how long. Each is left out
-    for a while that doubles: however many they are, those behind them have their turn."""
+    """Candidates that could not be had, because others have locked them. Each is left out for a while that
+    doubles, so that those behind them have their turn."""
 
     def __init__(self) -> None:
         self._until: dict[Candidate, tuple[float, float]] = {}
@@ -88,9 +88,11 @@ class PassedOver:
             self._until[one] = (now_s + pause_s, pause_s)
 
     def rest(self, found: Collection[Candidate], now_s: float) -> list[Candidate]:
-        """What is to be tried now. Forgets those that were not found again: they have changed."""
+        """What is to be tried now. Those that were not tried yet come first, else the others would take all turns of
+        their priority. Forgets those that were not found again: they have changed."""
         self._until = {one: self._until[one] for one in found if one in self._until}
-        return [one for one in found if one not in self._until or self._until[one][0] <= now_s]
+        untried = [one for one in found if one not in self._until]
+        return untried + [one for one, (until_s, _) in self._until.items() if until_s <= now_s]
 
     def clear(self) -> None:
         """All may be tried again."""
@@ -140,16 +142,17 @@ class SetAside:
 
 
 def choose(
-    lanes: Mapping[int, Sequence[Candidate]], oldest: int, limit: int
+    lanes: Mapping[int, Sequence[Candidate]], oldest: int, limit: int, passed: int = 0
 ) -> tuple[list[Candidate], frozenset[int]]:
     """About ``limit`` of what was read, and the priorities of which there may be more.
 
     ``lanes``: priorities in order, each with up to ``limit`` messages. Of ``oldest``, the one with the longest waiting
-    message, the reserved share is kept, however many are before it.
+    message, the reserved share is kept, however many are before it; and as many more as were ``passed`` over, which may
+    all be of that priority.
     """
     chosen: list[Candidate] = []
     cut: set[int] = set()
-    reserved = list(lanes[oldest][: max(limit // RESERVED_SHARE, 1)])
+    reserved = list(lanes[oldest][: max(limit // RESERVED_SHARE, 1) + passed])
     for priority, lane in lanes.items():
         room = limit - len(chosen)
         if priority < oldest:

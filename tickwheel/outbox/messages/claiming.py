@@ -36,15 +36,15 @@ _MOST_WARNINGS: Final = 3
 # -- looking --
 
 
-def look(table: TableForm, limit: int, *, asks_clock: bool = False) -> Found:
+def look(table: TableForm, limit: int, passed: int = 0, *, asks_clock: bool = False) -> Found:
     """``Statements.look`` at what is not set aside, after repairs that it needs. Raises BadTable."""
     aside = table.aside
     try:
-        found = _look(table, limit + len(aside), asks_clock)
+        found = _look(table, limit + len(aside), passed + len(aside), asks_clock)
     except UnsoundRows:
         repair(table)
         try:
-            found = _look(table, limit + len(aside), asks_clock)
+            found = _look(table, limit + len(aside), passed + len(aside), asks_clock)
         except UnsoundRows:
             raise BadTable(
                 f"{table.name} has messages whose id, priority, epoch or time_next is no whole number, and which cannot"
@@ -60,11 +60,11 @@ def look(table: TableForm, limit: int, *, asks_clock: bool = False) -> Found:
     return Found((), next_due_ns, found.cut)
 
 
-def _look(table: TableForm, limit: int, asks_clock: bool) -> Found:
+def _look(table: TableForm, limit: int, passed: int, asks_clock: bool) -> Found:
     database = table.database
     with database.reading() as connection:
         now_ns = database.ask_clock(connection) if asks_clock else database.now_ns()
-        return table.statements.look(connection, now_ns, limit)
+        return table.statements.look(connection, now_ns, limit, passed)
 
 
 def repair(table: TableForm) -> int:

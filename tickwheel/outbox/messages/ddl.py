@@ -1,4 +1,4 @@
-"""The statements that make a message table, as text: for migrations, and for who may not change tables from a program.
+"""The statements that make a message table, as text: for migrations, and for programs that may not change tables.
 
 They are what ``MessageTable.create`` executes, from the same definition.
 """

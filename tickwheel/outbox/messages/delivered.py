@@ -1,4 +1,4 @@
-"""What was delivered: messages and their batches, for who waits in an event loop and for who claims without one."""
+"""What was delivered: messages and their batches, for programs with and without an event loop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BaseMessage(Mapping[str, Any]):
 
     def ack_in(self, connection: AnyTransaction) -> None:
         """Acks in the caller's transaction, together with the effect. Raises LeaseLost if this delivery is done or was
-        taken over: then the effect is, or will be, somebody else's, and the transaction has to be rolled back.
+        taken over: then another consumer has, or will have, the effect, and the transaction has to be rolled back.
         ``connection``: also a Session, or a connection of the driver's own."""
         self._batch.settle_in(connection, [self])
 

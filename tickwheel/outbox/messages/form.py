@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine
 
 from tickwheel.client.checks import encoded, shown
-from tickwheel.outbox.database import Database, open_database
+from tickwheel.outbox.database import Database, InDatabase
 from tickwheel.outbox.errors import BadTable
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.candidates import SetAside
@@ -15,12 +15,12 @@ from tickwheel.outbox.messages.statements import Statements
 from tickwheel.outbox.messages.values import Values
 
 
-class TableForm:
+class TableForm(InDatabase):
     """What claiming, acking, purging and the hub know of the table that they work on; see ``MessageTable``."""
 
     def __init__(self, where: str | URL | Engine | Database, name: str) -> None:
         check_name(name)
-        self.database = open_database(where)
+        super().__init__(where)
         self.name = name
         self.aside = SetAside()
         """What the database refuses to have claimed."""
@@ -38,7 +38,7 @@ class TableForm:
     @property
     def schema(self) -> schemas.Schema:
         """The table, its settings and what is streamed, as they were when last looked at."""
-        return self._loaded[0] if self._loaded is not None else self.reload()
+        return self._current()[0]
 
     @property
     def settings(self) -> MessageSettings:
@@ -58,18 +58,18 @@ class TableForm:
     @property
     def statements(self) -> Statements:
         """The SQL for the table as it is."""
-        if self._loaded is None:
-            self.reload()
-        assert self._loaded is not None
-        return self._loaded[1]
+        return self._current()[1]
 
     @property
     def values(self) -> Values:
         """Reads and judges what is to be written."""
+        return self._current()[2]
+
+    def _current(self) -> tuple[schemas.Schema, Statements, Values]:
         if self._loaded is None:
             self.reload()
         assert self._loaded is not None
-        return self._loaded[2]
+        return self._loaded
 
 
 def check_name(name: object) -> None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
@@ -19,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tickwheel.client.backoff import Backoff
 from tickwheel.client.forks import keep, tell
-from tickwheel.outbox.errors import BadTable, DatabaseBusy, DatabaseUnavailable, OutboxError
+from tickwheel.outbox.errors import AWAY, BadTable, DatabaseUnavailable, OutboxError
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.acks import AckQueue
 from tickwheel.outbox.messages.candidates import Candidates, PassedOver
@@ -140,7 +141,7 @@ class Hub:
         await self._database.call(self._reload)
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
-        for work in (self._watch_on, self._deliver, self._keep, self.acks.run):
+        for work in (partial(self._watch.run, self.ring), self._deliver, self._keep, self.acks.run):
             self._group.start_soon(self._guarded, work)
 
     def _reload(self) -> schemas.Schema:
@@ -200,9 +201,6 @@ class Hub:
             stream.close(error)
         self.acks.fail(error)
 
-    async def _watch_on(self) -> None:
-        await self._watch.run(self.ring)
-
     # -- delivering --
 
     async def _deliver(self) -> None:
@@ -212,7 +210,7 @@ class Hub:
             try:
                 await self._round()
                 backoff.reset()
-            except (DatabaseUnavailable, DatabaseBusy) as error:
+            except AWAY as error:
                 self.stats.failures += 1
                 pause_s = backoff.next_s()
                 logger.warning("%s: trying again in %.1f s: %s", self._table.name, pause_s, error.message)
@@ -226,7 +224,7 @@ class Hub:
         """A statement failed: most likely the table was altered. Raises TableMissing, BadTable, or OutboxError."""
         try:
             schema = await self._database.call(self._reload)
-        except (DatabaseUnavailable, DatabaseBusy):
+        except AWAY:
             return
         if schema.version == before:
             raise OutboxError(f"{self._table.name}: {error.orig}.") from error
@@ -257,7 +255,7 @@ class Hub:
         self._must_look = False
         passed, limit = self._passed_over, self._look_limit(wanted)
         async with self._watch.look() as seen:
-            found = await self._database.call(look, self._table, limit)
+            found = await self._database.call(look, self._table, limit, len(passed))
             seen.found = bool(found.due)
         self.stats.looks += 1
         now_s = anyio.current_time()
@@ -270,7 +268,7 @@ class Hub:
             self._must_look = True
             if self._look_limit(wanted) <= limit:
                 passed.clear()
-                await anyio.sleep(self._pause.next_s())  # others hold all that we see, and not for ever
+                await anyio.sleep(self._pause.next_s())  # others hold all that we see, for a time
 
     def _look_limit(self, wanted: int) -> int:
         """Those that could not be had may still be there, locked by others: we look past them."""
@@ -319,7 +317,7 @@ class Hub:
                 if anyio.current_time() >= polled_at + interval_s:
                     polled_at = anyio.current_time()
                     await self._poll()
-            except (DatabaseUnavailable, DatabaseBusy, DBAPIError) as error:
+            except (*AWAY, DBAPIError) as error:
                 self.stats.failures += 1
                 logger.warning("%s: %s", self._table.name, error)
 

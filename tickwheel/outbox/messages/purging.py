@@ -23,12 +23,12 @@ def purge_some(table: TableForm) -> int:
     database, statements, kept = table.database, table.statements, table.kept
     left_out = kept.waiting(time.monotonic())[:_MOST_LEFT_OUT]
     try:
-        return database.run(lambda one: statements.purge(one, database.now_ns(), left_out))
+        return database.run(lambda one: statements.purge(one, database.now_sql(), left_out))
     except DBAPIError as error:
         if is_denied(error):
             raise
     with database.reading() as connection:
-        ids = statements.purgeable(connection, database.now_ns(), left_out)
+        ids = statements.purgeable(connection, database.now_sql(), left_out)
     before = len(kept)
     deleted = _delete(table, ids)
     # All of these are kept: what is behind them is to be had in the next round.

@@ -23,7 +23,7 @@ from tickwheel.outbox.database import Database, Kind, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.messages.columns import REQUIRED, check_types, check_widths, narrow_columns
 from tickwheel.outbox.messages.settings import MessageSettings, parse_comment
-from tickwheel.outbox.watch import channel_of, notify_statements
+from tickwheel.outbox.watch import add_triggers, channel_of
 
 logger = logging.getLogger("tickwheel.outbox")
 _OWN: Final = frozenset(REQUIRED[1:])
@@ -110,8 +110,7 @@ _NOTIFIES: Final = (
 
 def _notify(database: Database, connection: Connection, schema: Schema) -> None:
     if database.kind == "postgresql":
-        for statement in notify_statements(schema.table, "time_next"):
-            connection.execute(sa.text(statement.replace(":", "\\:")))
+        add_triggers(connection, schema.table, "time_next")
 
 
 def set_comment(database: Database, connection: Connection, name: str, settings: MessageSettings) -> None:
@@ -255,7 +254,7 @@ def definition(
         sa.Column("time_next", sa.BigInteger, server_default=due_now),
         sa.Column("time_acked", sa.BigInteger),
         *user_columns,
-        # A message without a time would never be delivered, and nobody would notice.
+        # A message without a time would never be delivered, without any error.
         sa.CheckConstraint("(time_acked is null) <> (time_next is null)", name=_named(name, _CHECK)),
         comment=settings.comment(),
         postgresql_with=_VACUUM_EARLY,

@@ -7,7 +7,7 @@ counts only while the row has the delivery's epoch. Rows that others have locked
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -27,6 +27,8 @@ from tickwheel.outbox.watch import QUIET
 PURGE_BATCH: Final = 2000
 REPAIR_PRIORITY: Final = 50
 _LANES_A_STATEMENT: Final = 8
+_OLDEST_NS: Final = 1 << 62
+"""No message was acked longer ago; a database can subtract it from the time."""
 
 Receipt: TypeAlias = tuple[Hashable, int]
 """A delivery: a message's id and its epoch."""
@@ -56,7 +58,7 @@ class Claimed:
 
 
 class UnsoundRows(Exception):
-    """Messages have values that no column of their type should hold: ``Statements.repair`` mends them."""
+    """Messages have values that no column of their type should hold: ``Statements.repair`` corrects them."""
 
 
 class Statements:
@@ -73,8 +75,9 @@ class Statements:
 
     # -- looking --
 
-    def look(self, connection: Connection, now_ns: int, limit: int) -> Found:
+    def look(self, connection: Connection, now_ns: int, limit: int, passed: int = 0) -> Found:
         """About ``limit`` due messages, those that go first, and the time of the next that is not due yet.
+        ``passed``: so many of them cannot be had now.
 
         One statement when nothing is due: it steps from priority to priority in the index, and reads one entry of each.
         Raises UnsoundRows.
@@ -101,7 +104,7 @@ class Statements:
                 if row[0] is None:
                     raise UnsoundRows
                 found[row[1]].append(Candidate(*row))
-        chosen, cut = choose(dict(sorted(found.items())), oldest, limit)
+        chosen, cut = choose(dict(sorted(found.items())), oldest, limit, passed)
         return Found(chosen, min(later, default=None), cut)
 
     def _check_numbers(self, rows: Sequence[Sequence[Any]]) -> None:
@@ -187,14 +190,10 @@ class Statements:
 
     def claim(self, connection: Connection, chosen: Sequence[Candidate], now_ns: Time) -> list[Claimed]:
         """Takes those of the candidates that are still there to be taken, in their order."""
-        epochs: dict[int, list[Candidate]] = {}
-        for one in chosen:
-            epochs.setdefault(one.epoch, []).append(one)
         taken: dict[Hashable, sa.Row[Any]] = {}
-        for epoch, group in epochs.items():
-            for ids in in_parts([one.id for one in group]):
-                rows = self._claim_epoch(connection, ids, epoch, now_ns)
-                taken.update((row[0], row) for row in rows)  # the first column is the id
+        for epoch, ids in _by_epoch((one.id, one.epoch) for one in chosen):
+            rows = self._claim_epoch(connection, ids, epoch, now_ns)
+            taken.update((row[0], row) for row in rows)  # the first column is the id
         return [self._claimed(one, taken[one.id]) for one in chosen if one.id in taken]
 
     def skip(self, connection: Connection, one: Candidate, now_ns: Time) -> None:
@@ -232,7 +231,7 @@ class Statements:
         return rows
 
     def _redelivery(self, epoch: int, now_ns: Time) -> Time:
-        """When the message comes again if nobody acks it: for each row another time inside of the bounds."""
+        """When the message comes again if it is not acked: for each row another time within the bounds."""
         shortest, longest = wait_bounds_ns(self._schema.settings, self._next(epoch))
         if shortest == longest:
             return now_ns + shortest
@@ -243,7 +242,7 @@ class Statements:
     # -- afterwards --
 
     def ack(self, connection: Connection, ids: Iterable[Hashable], now_ns: Time) -> int:
-        """Vitess's ack: whoever has the message, it is done. Returns how many were not acked before."""
+        """Vitess's ack: it counts whichever consumer has the message. Returns how many were not acked before."""
         change = sa.update(self._table).values(time_acked=now_ns, time_next=None)
         return self._change_open(connection, change, ids)
 
@@ -269,12 +268,12 @@ class Statements:
     def ack_deliveries(
         self, connection: Connection, receipts: Iterable[Receipt], now_ns: Time
     ) -> list[Receipt]:
-        """Acks deliveries that nobody has taken over. Returns those that did not count, be it because they are acked
+        """Acks deliveries that were not taken over. Returns those that did not count, also because they are acked
         already: an effect in the same transaction must not happen twice."""
         return self._fenced(connection, receipts, {"time_acked": now_ns, "time_next": None})
 
     def were_acked(self, connection: Connection, receipts: Iterable[Receipt]) -> set[Receipt]:
-        """Which of these deliveries were acked: for who asks again because the answer was lost."""
+        """Which of these deliveries were acked: for a caller that asks again because the answer was lost."""
         t, wanted = self._table, set(receipts)
         found: set[Receipt] = set()
         for ids in in_parts([one for one, _ in wanted]):
@@ -289,19 +288,15 @@ class Statements:
         return self._fenced(connection, receipts, {"time_next": due_ns})
 
     def give_back(self, connection: Connection, receipts: Iterable[Receipt], now_ns: Time) -> None:
-        """Undoes deliveries that nobody has looked at: they do not count as attempts."""
+        """Undoes deliveries that the program has not seen: they do not count as attempts."""
         self._fenced(connection, receipts, {"time_next": now_ns, "epoch": self._table.c.epoch - 1})
 
     def _fenced(
         self, connection: Connection, receipts: Iterable[Receipt], values: dict[str, Any]
     ) -> list[Receipt]:
-        epochs: dict[int, list[Hashable]] = {}
-        for one, epoch in receipts:
-            epochs.setdefault(epoch, []).append(one)
         lost: list[Receipt] = []
-        for epoch, group in epochs.items():
-            for ids in in_parts(group):
-                lost += [(one, epoch) for one in self._change_held(connection, ids, epoch, values)]
+        for epoch, ids in _by_epoch(receipts):
+            lost += [(one, epoch) for one in self._change_held(connection, ids, epoch, values)]
         return lost
 
     def _change_held(
@@ -313,7 +308,7 @@ class Statements:
         if self._kind != "mariadb":
             changed = set(connection.execute(change.returning(t.c.id)).scalars())
             return [one for one in ids if one not in changed]
-        # Nearly always all of them count, and then nobody has to be told which.
+        # Nearly always all of them count, and then it need not be found out which.
         attempt = connection.begin_nested()
         if connection.execute(change).rowcount == len(ids):
             attempt.commit()
@@ -336,7 +331,7 @@ class Statements:
     def purge(
         self,
         connection: Connection,
-        now_ns: int,
+        now_ns: Time,
         left_out: Sequence[Hashable] = (),
         limit: int = PURGE_BATCH,
     ) -> int:
@@ -351,14 +346,15 @@ class Statements:
         )
 
     def purgeable(
-        self, connection: Connection, now_ns: int, left_out: Sequence[Hashable]
+        self, connection: Connection, now_ns: Time, left_out: Sequence[Hashable]
     ) -> Sequence[Hashable]:
         """The ids of those that ``purge`` would delete."""
         return connection.execute(self._old(now_ns, left_out, PURGE_BATCH)).scalars().all()
 
-    def _old(self, now_ns: int, left_out: Sequence[Hashable], limit: int) -> sa.Select[Any]:
+    def _old(self, now_ns: Time, left_out: Sequence[Hashable], limit: int) -> sa.Select[Any]:
         t = self._table
-        old = t.c.time_acked < max(now_ns - self._schema.settings.purge_after_ms * NS_A_MS, 0)
+        age_ns = min(self._schema.settings.purge_after_ms * NS_A_MS, _OLDEST_NS)
+        old = t.c.time_acked < now_ns - age_ns
         ids = sa.select(t.c.id).where(old).order_by(t.c.time_acked).limit(limit)
         return ids.where(t.c.id.not_in(left_out)) if left_out else ids
 
@@ -371,6 +367,16 @@ class Statements:
             ).rowcount
             for part in in_parts(ids)
         )
+
+
+def _by_epoch(receipts: Iterable[Receipt]) -> Iterator[tuple[int, Sequence[Hashable]]]:
+    """The ids of each epoch, in parts that a statement takes."""
+    epochs: dict[int, list[Hashable]] = {}
+    for one, epoch in receipts:
+        epochs.setdefault(epoch, []).append(one)
+    for epoch, group in epochs.items():
+        for ids in in_parts(group):
+            yield epoch, ids
 
 
 def _epoch_is(table: sa.Table, epoch: int) -> ColumnElement[bool]:

@@ -58,7 +58,7 @@ class Stream:
         return _Batches(self)
 
     async def receive(self, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109
-        """The next message; None when none came within ``timeout`` seconds (None: wait for ever)."""
+        """The next message; None when none came within ``timeout`` seconds (None: no limit)."""
         if self._current:
             return self._current.popleft()
         batch = await self.receive_batch(timeout)
@@ -82,7 +82,7 @@ class Stream:
                 raise self._error.copy()
             if self._closed:
                 return None
-            if self._arrived.is_set():  # else somebody else waits for it already
+            if self._arrived.is_set():  # else another task waits for it already
                 self._arrived = anyio.Event()
             await self._arrived.wait()
         batch = self._waiting.popleft()
@@ -107,7 +107,7 @@ class Stream:
         self._current, self._waiting = deque(), deque()
 
     def close(self, error: OutboxError | None = None) -> list[Receipt]:
-        """No more messages come. Returns the receipts of those that nobody has looked at."""
+        """No more messages come. Returns the receipts of those that the program has not seen."""
         self._closed, self._error = True, self._error or error
         unseen = receipts_of([*self._current, *(message for batch in self._waiting for message in batch)])
         self._current.clear()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Engine
 
+from tickwheel.client.backoff import chance
 from tickwheel.client.checks import listed, shown, whole
 from tickwheel.client.times import Delay, Moment, moment_ms, wait_ms
-from tickwheel.outbox.database import Database, now_ns, savepoint
+from tickwheel.outbox.database import now_ns, savepoint
 from tickwheel.outbox.errors import BadTable
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
@@ -53,21 +52,6 @@ class MessageTable(TableForm):
     comment as Vitess has it), or an existing one taken by ``adopt``; any number of processes may use it at once.
     Whatever is written to it with plain SQL counts as if it were done here.
     """
-
-    def __init__(self, where: str | URL | Engine | Database, name: str) -> None:
-        self._owns_database = not isinstance(where, Database)
-        super().__init__(where, name)
-
-    def close(self) -> None:
-        """Closes the connections, unless they are an engine's or a Database's of the caller."""
-        if self._owns_database:
-            self.database.close()
-
-    def __enter__(self) -> MessageTable:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # -- the table --
 
@@ -112,7 +96,7 @@ class MessageTable(TableForm):
         return self
 
     def change_settings(self, **changes: Any) -> MessageSettings:
-        """Changes some settings (fields of MessageSettings) for all who use the table, without stopping anybody."""
+        """Changes some settings (fields of MessageSettings) for all users of the table, without an interruption."""
         try:
             settings = replace(self.settings, **changes)
         except TypeError as error:
@@ -217,7 +201,7 @@ class MessageTable(TableForm):
     # -- changing --
 
     def ack(self, connection: AnyTransaction, ids: Iterable[Hashable]) -> int:
-        """Acks messages by id in the caller's transaction, whoever holds them. Returns how many were not acked yet."""
+        """Acks messages by id in the caller's transaction, held or not. Returns how many were not acked yet."""
         statements, some = self.statements, self.values.ids(ids)
         with joined(connection, self.database) as one, values_refused(self.name):
             return statements.ack(one, some, self.database.now_sql())
@@ -283,7 +267,7 @@ class MessageTable(TableForm):
         wanted = self.settings.batch_size if limit is None else limit
         wanted = whole(wanted, "limit", 1, MAX_CLAIM)
         # Each call begins elsewhere in the turns, or claims of one message each would never come to the reserved one.
-        chosen = Candidates(random.randrange(RESERVED_SHARE))
+        chosen = Candidates(chance.randrange(RESERVED_SHARE))
         found = look(self, wanted, asks_clock=True)
         chosen.replace(found.due, found.cut)
         return ClaimedBatch(self, claim_readable(self, chosen.take(wanted)))
@@ -292,7 +276,7 @@ class MessageTable(TableForm):
 
     def stats(self) -> TableStats:
         """Counts of messages; reads the index of those that are open, and counts the rest."""
-        t, now = self.table, self.database.now_ns()
+        t, now = self.table, self.database.now_sql()
         due = sa.and_(t.c.time_acked.is_(None), t.c.time_next <= now)
         later = sa.and_(t.c.time_acked.is_(None), t.c.time_next > now)
         counts = [sa.func.count(sa.case((one, 1))) for one in (due, later)]

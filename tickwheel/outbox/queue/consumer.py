@@ -22,8 +22,9 @@ from anyio.lowlevel import checkpoint
 from tickwheel.client.backoff import Backoff
 from tickwheel.client.forks import tell
 from tickwheel.outbox.database import Database
+from tickwheel.outbox.errors import AWAY
 from tickwheel.outbox.queue.holding import Holding, State
-from tickwheel.outbox.queue.messages import AWAY, QueueBatch
+from tickwheel.outbox.queue.messages import QueueBatch
 from tickwheel.outbox.queue.sql import Claim, QueueSql, Receipt
 from tickwheel.outbox.watch import watch_table
 from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
@@ -68,7 +69,7 @@ class QueueConsumer:
         self._in_hand: Holding | None = None
         """Of the batch that the iteration returned last."""
         self._ready: deque[QueueBatch] = deque()
-        """Claimed, and not asked for yet, because who asked was cancelled."""
+        """Claimed, and not asked for yet, because the task that asked was cancelled."""
         self._group: TaskGroup | None = None
         self._turn = anyio.Lock()
         self._beats = anyio.CapacityLimiter(1)
@@ -134,7 +135,7 @@ class QueueConsumer:
         return batch
 
     async def receive(self, timeout: float | None = None) -> QueueBatch | None:  # noqa: ASYNC109
-        """The next batch; None when none came within ``timeout`` seconds (None: wait for ever), or after ``stop``.
+        """The next batch; None when none came within ``timeout`` seconds (None: no limit), or after ``stop``.
 
         The leases of each are extended as long as the program refers to it.
         """
@@ -265,7 +266,7 @@ class QueueConsumer:
             lost = holding.missed([id_ for id_, _ in some if id_ in missed])
             batch = self._holdings[holding]()
             if lost:
-                logger.warning("queue %s: somebody else took over %s", self._queue_name, lost)
+                logger.warning("queue %s: another consumer took over %s", self._queue_name, lost)
             if lost and batch is not None:
                 batch.tell_lost()
 

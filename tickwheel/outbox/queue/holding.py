@@ -59,7 +59,7 @@ class Holding:
             return [(id_, self._epochs[id_]) for id_ in chosen if self._states[id_] in states]
 
     def lost_ids(self) -> tuple[int, ...]:
-        """What somebody else has taken over."""
+        """What another consumer has taken over."""
         return tuple(id_ for id_, _ in self.receipts(State.LOST))
 
     def missed(self, ids: Iterable[int]) -> list[int]:

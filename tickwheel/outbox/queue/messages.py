@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
 
-from tickwheel.client.backoff import Backoff
 from tickwheel.client.times import EPOCH, Delay, duration_ms, wait_ms
-from tickwheel.outbox.errors import DatabaseBusy, DatabaseUnavailable
 from tickwheel.outbox.queue.holding import Holding
 from tickwheel.outbox.queue.sql import Row
 from tickwheel.outbox.transactions import Transaction
 from tickwheel.protocol.errors import BadTime
 
-AWAY: Final = (DatabaseUnavailable, DatabaseBusy)
-"""What can be waited out."""
 _NS_A_MS: Final = 1_000_000
 _LONGEST_NS: Final = 200 * 365 * 86_400 * 10**9
 
@@ -40,7 +37,7 @@ class BaseQueueMessage:
     body: bytes
     """What was put; a str as UTF-8."""
     epoch: int
-    """1 at the first time that somebody claims it, one more each time."""
+    """1 at the first claim, one more at each later one."""
     enqueued_ns: int
     """When it was put: ns since 1970 by the database's clock."""
 
@@ -55,7 +52,7 @@ class BaseQueueMessage:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is known that somebody else has taken it over. Then the work on it can stop."""
+        """Whether it is known that another consumer has taken it over. Then the work on it can stop."""
         return self.id in self._batch.lost
 
     def ack_in(self, connection: Transaction) -> None:
@@ -84,7 +81,7 @@ class BaseQueueBatch(Generic[M]):
         self.ids = tuple(row.id for row in rows)
         """The id of each message."""
         self.holding = holding
-        """What is known of who holds them."""
+        """What this process knows about their leases."""
         self._messages = [self.message_class(self, row) for row in rows]
 
     def __len__(self) -> int:
@@ -98,7 +95,7 @@ class BaseQueueBatch(Generic[M]):
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """The ids of those that somebody else is known to have taken over."""
+        """The ids of those that another consumer is known to have taken over."""
         return self.holding.lost_ids()
 
     def bodies(self) -> list[bytes]:
@@ -128,7 +125,7 @@ class ClaimedMessage(BaseQueueMessage):
 
 
 class ClaimedBatch(BaseQueueBatch[ClaimedMessage]):
-    """What ``queue.claim`` returned; nobody extends its lease but ``extend``."""
+    """What ``queue.claim`` returned; its lease is extended by ``extend`` only."""
 
     message_class = ClaimedMessage
 
@@ -184,30 +181,20 @@ class QueueBatch(BaseQueueBatch[QueueMessage]):
         await give_back(self.holding, self.ids, fitting_ns(wait_ms(delay, delay_ms) or 0))
 
     async def wait_lost(self) -> tuple[int, ...]:
-        """Returns when somebody else has taken over messages of the batch; their ids."""
+        """Returns when another consumer has taken over messages of the batch; their ids."""
         await self._is_lost.wait()
         return self.lost
 
     def tell_lost(self) -> None:
-        """Wakes who waits for it. Only the consumer calls this."""
+        """Wakes ``wait_lost``. Only the consumer calls this."""
         self._is_lost.set()
 
 
 async def finish(holding: Holding, ids: Sequence[int], *, is_batch: bool) -> None:
     """``Holding.done`` in a worker thread, again and again while the database is away."""
-    backoff = Backoff(max_s=2.0)
-    while True:
-        try:
-            return await holding.database.call(lambda: holding.done(ids, is_batch=is_batch))
-        except AWAY:
-            await anyio.sleep(backoff.next_s())
+    await holding.database.call_until_done(partial(holding.done, is_batch=is_batch), ids)
 
 
 async def give_back(holding: Holding, ids: Sequence[int], delay_ns: int) -> None:
     """``Holding.release`` in a worker thread, again and again while the database is away."""
-    backoff = Backoff(max_s=2.0)
-    while True:
-        try:
-            return await holding.database.call(holding.release, ids, delay_ns)
-        except AWAY:
-            await anyio.sleep(backoff.next_s())
+    await holding.database.call_until_done(holding.release, ids, delay_ns)

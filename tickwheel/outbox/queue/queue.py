@@ -30,7 +30,7 @@ from sqlalchemy.engine import URL, Engine
 
 from tickwheel.client.checks import encoded, shown, whole_or_none
 from tickwheel.client.times import Delay, duration_ms
-from tickwheel.outbox.database import Database, open_database
+from tickwheel.outbox.database import Database, InDatabase
 from tickwheel.outbox.queue import table as queue_table
 from tickwheel.outbox.queue.consumer import QueueConsumer
 from tickwheel.outbox.queue.holding import Holding
@@ -45,14 +45,13 @@ MAX_CLAIM: Final = 10_000
 DEFAULT_LEASE: Final = timedelta(seconds=60)
 
 
-class Queue:
+class Queue(InDatabase):
     """Raises BadDatabase, DriverMissing and DatabaseUnavailable like ``open_database``; BadArgument for the name."""
 
     def __init__(self, where: str | URL | Engine | Database, name: str) -> None:
-        self.database = open_database(where)
+        super().__init__(where)
         self.name = name
         self.sql = QueueSql(self.database, name)
-        self._owns_database = not isinstance(where, Database)
 
     def create(self) -> Queue:
         """Creates the table, or takes the one that is there. Raises BadTable if that is none of a queue."""
@@ -63,17 +62,6 @@ class Queue:
         """Raises TableMissing and BadTable."""
         with self.database.reading() as connection:
             queue_table.check(connection, self.sql.table)
-
-    def close(self) -> None:
-        """Closes the connections that were opened for this queue."""
-        if self._owns_database:
-            self.database.close()
-
-    def __enter__(self) -> Queue:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def put(self, connection: Transaction, body: Body) -> int:
         """Adds a message in the transaction of ``connection``, and returns its id. It counts when that commits.

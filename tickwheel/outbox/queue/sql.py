@@ -1,8 +1,8 @@
 """What a queue does in its table: functions of a connection, inside whatever transaction it has.
 
-Two rules make it safe. Whoever claims a message raises its epoch, and every later statement names id and epoch: what a
+Two rules make it safe. A claim raises the message's epoch, and every later statement names id and epoch: what a
 slow consumer does to a message that a successor holds touches nothing. And every statement finds its rows by the
-primary key or by an index that is made for it: it waits for nobody and locks nothing beside the rows that it is about.
+primary key or by an index that is made for it: it waits for no other transaction and locks no rows but its own.
 On MariaDB the optimizer would read small tables from end to end instead, and wait for what others hold in transactions
 that are open; ``FORCE INDEX`` and ``ORDER BY id LIMIT`` are there to stop it.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
@@ -21,7 +20,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tickwheel.client.checks import encoded, listed
-from tickwheel.outbox.database import Database, error_code, now_ns
+from tickwheel.outbox.database import Database, error_code, in_parts, now_ns
 from tickwheel.outbox.queue.table import lease_index, missing, queue_table
 from tickwheel.outbox.transactions import Transaction, require_transaction
 from tickwheel.protocol.errors import BadArgument
@@ -61,8 +60,8 @@ class Claim:
     next_ns: int | None = None
     """When the next lease or delay ends; None: none is there. Known when ``rows`` is empty."""
     is_blocked: bool = False
-    """Whether there are messages that could be had, but others have locked them just now. When they roll back, nobody
-    is told."""
+    """Whether there are messages that could be had, but others have locked them just now. A rollback of theirs sends
+    no notification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +160,13 @@ class QueueSql:
         )
 
     def _free_ended(self, connection: Connection) -> None:
-        """The owner stays: as long as nobody else has claimed the message, it may still finish."""
+        """The owner stays: until another consumer claims the message, it may still finish."""
         ended = sa.and_(self._lease > _ZERO, self._lease <= self.now)
         chosen = self._select(self._id).where(ended).order_by(self._lease).limit(FREED_AT_ONCE)
         free = {"lease_until_ns": 0}
         if self.kind == "mariadb":
             ids = connection.execute(chosen.with_for_update(skip_locked=True)).scalars().all()
-            for chunk in _chunks(ids):
+            for chunk in in_parts(ids, MAX_ROWS):
                 self._update_by_id(connection, chunk, None)
             return
         connection.execute(sa.update(self.table).where(self._is_one_of(chosen)).values(free))
@@ -185,7 +184,7 @@ class QueueSql:
             )
             return [Row(*row) for row in connection.execute(update)]
         found = connection.execute(free(*self._claimed).with_for_update(skip_locked=True)).all()
-        for chunk in _chunks([row.id for row in found]):
+        for chunk in in_parts([row.id for row in found], MAX_ROWS):
             self._update_by_id(connection, chunk, lease_ns, "epoch = epoch + 1, owner = :owner", owner=owner)
         return [Row(id_, body, epoch + 1, enqueued_ns) for id_, body, epoch, enqueued_ns in found]
 
@@ -206,9 +205,9 @@ class QueueSql:
         return gone
 
     def present(self, connection: Connection, ids: Sequence[int]) -> set[int]:
-        """Which of these ids are in the table, whoever holds them."""
+        """Which of these ids are in the table, held or not."""
         there: set[int] = set()
-        for chunk in _chunks(ids):
+        for chunk in in_parts(ids, MAX_ROWS):
             there.update(connection.execute(sa.select(self._id).where(self._id.in_(chunk))).scalars())
         return there
 
@@ -276,7 +275,7 @@ class QueueSql:
     # -- finding rows --
 
     def _held(self, epoch: int, ids: Sequence[int]) -> tuple[sa.ColumnElement[bool], ...]:
-        """Claimed with this epoch, and not given back. Also when the lease has ended, but nobody has claimed it yet."""
+        """Claimed with this epoch, and not given back. Also when the lease has ended, until the next claim."""
         if self.kind == "postgresql":  # one parameter, whatever their number
             among = self._id == sa.any_(sa.literal(list(ids), ARRAY(sa.BigInteger)))
         else:
@@ -340,17 +339,11 @@ def _in_chunks(values: list[bytes]) -> Iterator[list[bytes]]:
         yield chunk
 
 
-def _chunks(ids: Sequence[int]) -> Iterator[list[int]]:
-    rest = iter(ids)
-    while chunk := list(islice(rest, MAX_ROWS)):
-        yield chunk
-
-
-def _by_epoch(receipts: Sequence[Receipt]) -> Iterator[tuple[int, list[int]]]:
-    """Most messages have the same epoch: it is their first. In the order of ids, so that two never wait crosswise."""
+def _by_epoch(receipts: Sequence[Receipt]) -> Iterator[tuple[int, Sequence[int]]]:
+    """Most messages have the same epoch: it is their first. In the order of ids, against deadlocks."""
     ids: dict[int, list[int]] = {}
     for id_, epoch in sorted(receipts):
         ids.setdefault(epoch, []).append(id_)
     for epoch, some in ids.items():
-        for chunk in _chunks(some):
+        for chunk in in_parts(some, MAX_ROWS):
             yield epoch, chunk

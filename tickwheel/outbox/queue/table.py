@@ -6,8 +6,8 @@
 | ``body`` | |
 | ``enqueued_ns`` | when it was put; all times are ns since 1970 by the database's clock |
 | ``epoch`` | how often it was claimed; with the id it tells this claim from all others |
-| ``lease_until_ns`` | 0: free. Otherwise nobody may claim it before |
-| ``owner`` | who holds it; NULL: nobody. With a ``lease_until_ns`` that is a message which waits for its retry |
+| ``lease_until_ns`` | 0: free. Otherwise the earliest time of the next claim |
+| ``owner`` | the consumer that holds it; NULL: none. NULL with a ``lease_until_ns``: it waits for its retry |
 
 Claims look for free messages by id, and for leases that end, and find both in an index: neither reads past what others
 hold. PostgreSQL and SQLite have an index for each, MariaDB one for both.
@@ -23,10 +23,10 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection
 
 from tickwheel.client.checks import shown
-from tickwheel.outbox.creation import one_at_a_time
+from tickwheel.outbox.creation import family, one_at_a_time
 from tickwheel.outbox.database import Database
 from tickwheel.outbox.errors import BadTable, TableMissing
-from tickwheel.outbox.watch import notify_statements
+from tickwheel.outbox.watch import add_triggers
 from tickwheel.protocol.errors import BadArgument
 
 MAX_NAME_BYTES: Final = 48
@@ -34,13 +34,13 @@ MAX_NAME_BYTES: Final = 48
 MAX_OWNER_CHARACTERS: Final = 255
 
 _PAGE: Final = "docs/how-to/outbox-queue.md lists the columns; queue.create() makes a table of another name."
-_KINDS: Final[dict[str, tuple[type, str]]] = {
-    "id": (int, "a 64-bit integer"),
-    "body": (bytes, "binary"),
-    "enqueued_ns": (int, "a 64-bit integer"),
-    "epoch": (int, "a 64-bit integer"),
-    "lease_until_ns": (int, "a 64-bit integer"),
-    "owner": (str, "text"),
+_KINDS: Final[dict[str, tuple[str, str]]] = {
+    "id": ("integers", "a 64-bit integer"),
+    "body": ("bytes", "binary"),
+    "enqueued_ns": ("integers", "a 64-bit integer"),
+    "epoch": ("integers", "a 64-bit integer"),
+    "lease_until_ns": ("integers", "a 64-bit integer"),
+    "owner": ("text", "text"),
 }
 
 
@@ -96,8 +96,7 @@ def create(database: Database, table: sa.Table) -> None:
                     index.create(connection)
         if database.kind == "postgresql" and not _notifies(connection, table):
             # Also of updates: others learn of the leases that are given, and of messages that are given back.
-            for statement in notify_statements(table, "lease_until_ns"):
-                connection.exec_driver_sql(statement.replace("%", "%%"))  # it is no format of the driver's
+            add_triggers(connection, table, "lease_until_ns")
 
     database.run(work)
 
@@ -112,7 +111,7 @@ def check(connection: Connection, table: sa.Table) -> None:
     wrong += [
         f"{name} is not {text}"
         for name, (kind, text) in _KINDS.items()
-        if name in columns and not _is(columns[name]["type"], kind)
+        if name in columns and family(columns[name]["type"]) != kind
     ]
     wrong += [
         f"{name} must have a default, because the queue does not know it"
@@ -133,16 +132,8 @@ def missing(name: str) -> TableMissing:
     )
 
 
-def _is(column_type: sa.types.TypeEngine[object], kind: type) -> bool:
-    if kind is int:
-        return isinstance(column_type, sa.Integer)
-    return isinstance(column_type, sa.types._Binary) == (kind is bytes) and (
-        kind is bytes or isinstance(column_type, sa.String)
-    )
-
-
 def _notifies(connection: Connection, table: sa.Table) -> bool:
-    """Whether the triggers are there: making them again would wait for everybody who uses the table."""
+    """Whether the triggers are there: making them again would wait for all transactions that use the table."""
     found = sa.text(
         "select count(*) from pg_trigger t join pg_class c on c.oid = t.tgrelid"
         " where c.relname = :name and pg_table_is_visible(c.oid)"

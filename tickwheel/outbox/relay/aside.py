@@ -21,7 +21,7 @@ class _Refused:
 
 
 class SetAside:
-    """Who is passed over, and until when. It is not kept over a restart: then each is tried, and refused, once more."""
+    """Which rows are passed over, and until when. After a restart each is tried, and refused, once more."""
 
     def __init__(self, table: str) -> None:
         self._table = table

@@ -1,8 +1,8 @@
 """One batch of a relay: rows are locked, stored in the broker, marked as sent and committed, in this order.
 
-If anything fails before the commit, the rows are as they were, and nobody knows whether the broker has stored them. The
-batch's marker says it (``tickwheel.outbox.relay.markers``): a second batch of the same number is refused, and the first
-one is taken over into the database as it was sent.
+If anything fails before the commit, the rows are as they were, but the broker may have stored them. The batch's marker
+says it (``tickwheel.outbox.relay.markers``): a second batch of the same number is refused, and the first one is taken
+over into the database as it was sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from tickwheel.client.results import CancelResult, RescheduleResult
-from tickwheel.outbox.database import Database
 from tickwheel.outbox.relay.aside import SetAside
 from tickwheel.outbox.relay.ledger import Ledger, Turn
 from tickwheel.outbox.relay.log import log
@@ -106,10 +105,6 @@ class BatchMover:
         """The turn for which the broker's markers are known."""
         self._live: dict[int, int] = {}
 
-    @property
-    def _database(self) -> Database:
-        return self._store.database
-
     async def at(self, step: str) -> None:
         """Called between the steps, for tests."""
 
@@ -117,7 +112,7 @@ class BatchMover:
         """Moves one batch. Raises what the database or the broker raises; then nothing is lost, and nothing doubled."""
         await self._reach_broker()
         try:
-            async with HeldTransaction(self._database) as held:
+            async with HeldTransaction(self._store.database) as held:
                 outcome, turn = await self._move(held)
                 await self.at("changed")
         except BaseException:
@@ -227,7 +222,7 @@ class BatchMover:
                     self._live = live
                     return [], None
                 if live.keys() != self._live.keys():
-                    self._live = live  # somebody cancelled a marker: without it then
+                    self._live = live  # a marker was cancelled by hand: try again without it
                 elif len(messages) > 1:
                     messages = messages[: len(messages) // 2]  # half by half to the one that is refused
                 elif await self._is_there(messages[0], turn, refusal):
@@ -294,7 +289,7 @@ class BatchMover:
         for one in sent:
             row = rows.get(one.id)
             if row is not None and (row.time_acked is not None or row.time_next is None):
-                continue  # somebody acked it by hand
+                continue  # it was acked by hand
             now = None if row is None else self._as_sent(row, one, marker)
             if now is None:
                 gone.append(one)

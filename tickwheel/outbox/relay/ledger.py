@@ -30,7 +30,7 @@ class Turn(NamedTuple):
 
 
 class Ledger:
-    """The row of one message table in ``tickwheel_relay``. Who has it locked is the relay of that table."""
+    """The row of one message table in ``tickwheel_relay``. The relay that has it locked is the active one."""
 
     def __init__(self, database: Database, source: sa.Table) -> None:
         self._database = database

@@ -1,8 +1,8 @@
 """What the broker remembers of a relay's batches: a marker, stored in the same transaction as the batch's messages.
 
 A marker is a message of a topic of its own that becomes due in the year 9999, so that nothing purges it. The next batch
-cancels it. Its key has the number of the batch, so a batch can be stored once only, by whichever relay; and whoever
-finds the marker of a batch that the database does not know as sent learns from it what was sent.
+cancels it. Its key has the number of the batch, so a batch can be stored once only, by any relay. The marker
+of a batch that the database does not know as sent tells what was sent.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from tickwheel.client.backoff import Backoff
 from tickwheel.client.checks import listed, seconds, seconds_or_none, text, whole
 from tickwheel.client.client import Client
 from tickwheel.client.columns import check_name
+from tickwheel.client.url import Urls
 from tickwheel.outbox.database import Database, open_database
 from tickwheel.outbox.errors import BadTable, OutboxError, TableMissing
 from tickwheel.outbox.messages.schema import load
@@ -32,7 +33,7 @@ from tickwheel.outbox.relay.log import log
 from tickwheel.outbox.relay.rows import RowReader
 from tickwheel.outbox.relay.store import RelayStore
 from tickwheel.outbox.threads import finish_in_thread
-from tickwheel.outbox.watch import Watch, watch_table
+from tickwheel.outbox.watch import Bell, Watch, watch_table
 from tickwheel.protocol.errors import BadArgument, TickwheelError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _BATCH_MAX: Final = 10_000
 _SEND_TIMEOUT_S: Final = 30.0
 _SEND_TIMEOUT_SQLITE_S: Final = 2.0
-"""On SQLite nobody else can write while the broker is asked."""
+"""On SQLite no other transaction can write while the broker is asked."""
 
 
 def _names(names: object, option: str) -> list[str] | None:
@@ -61,7 +62,8 @@ class Relay:
         await relay.run()
 
     ``where``: the database. ``table``: a message table or its name, or any table with its columns, by name or as a
-    reflected Table. ``broker``: a URL, or an open Client; None: ``TICKWHEEL_URL``, else this machine.
+    reflected Table. ``broker``: a URL (or several, see Client), or an open Client; None: ``TICKWHEEL_URL``,
+    else this machine.
 
     ``columns``: those of the message, by default the streamed ones of a message table, else all that are not
     bookkeeping. ``body``: the column that
@@ -79,7 +81,7 @@ class Relay:
         self,
         where: str | URL | Engine | Database,
         table: str | sa.Table | MessageTable,
-        broker: str | Client | None,
+        broker: Urls | Client | None,
         topic: str,
         *,
         columns: Sequence[str] | None = None,
@@ -95,7 +97,9 @@ class Relay:
             raise BadArgument(f"{topic} is a topic of Tickwheel's own.", advice="Choose another name.")
         if isinstance(table, MessageTable):
             table = table.name
-        if not isinstance(table, str | sa.Table) or not isinstance(broker, str | Client | None):
+        if not isinstance(table, str | sa.Table) or not isinstance(
+            broker, str | list | tuple | Client | None
+        ):
             raise BadArgument(
                 f"The relay of a {type(table).__name__} to a {type(broker).__name__} is not possible.",
                 advice="table: a name, a MessageTable or a sqlalchemy.Table; broker: a URL or a tickwheel.Client.",
@@ -142,8 +146,8 @@ class Relay:
     async def run(self) -> None:
         """Moves what is committed, as it is committed, until it is cancelled.
 
-        Waits while the database or the broker is away. Raises TableMissing, BadTable and what else trying again cannot
-        mend.
+        Waits while the database or the broker is away. Raises TableMissing, BadTable and other errors that a
+        retry does not help against.
         """
         backoff = Backoff(first_s=0.1, max_s=10.0)
         while True:
@@ -158,7 +162,7 @@ class Relay:
         """Moves and waits in turn. Raises what ends it."""
         assert self._database is not None
         watch = watch_table(self._database, _name(self._table))
-        bell = _Bell()
+        bell = Bell()
         ended: Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(watch.run, bell.ring)
@@ -230,26 +234,6 @@ class Relay:
         ledger = Ledger(database, self._table)
         ledger.create()
         return RelayStore(database, RowReader(self._table, **self._columns)), ledger
-
-
-class _Bell:
-    """Wakes the relay; what rang while it worked wakes it at once."""
-
-    def __init__(self) -> None:
-        self._rung = anyio.Event()
-
-    def ring(self, _due_ns: int | None) -> None:
-        """A commit was noticed. When its messages are due does not matter: they are handed over now."""
-        self._rung.set()
-
-    def clear(self) -> None:
-        """From here on."""
-        self._rung = anyio.Event()
-
-    async def wait(self, longest_s: float) -> None:
-        """Until it rings."""
-        with anyio.move_on_after(longest_s):
-            await self._rung.wait()
 
 
 async def _look(watch: Watch, mover: BatchMover) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from tickwheel.protocol.bodies.base import U32, Answer, Id, Ids, Name, Request, TimeMs
+from tickwheel.protocol.bodies.base import U32, Answer, Id, Ids, Keys, Name, Request, TimeMs, check_target
+from tickwheel.protocol.bodies.settling import MessageFilter
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
 
@@ -43,10 +44,12 @@ class DeleteTopicOk(Answer, frozen=True):
 
 
 class Prepare(Request, frozen=True):
-    """PREPARE: messages (the payload of a SEND) that wait for COMMIT or ROLLBACK."""
+    """PREPARE: messages (the payload of a SEND) that wait for DECIDE. ``check_after_ms``: so long from now it is asked
+    for the first time what became of them, instead of after the broker's ``check_after``."""
 
     topic: Name
     payload: bytes
+    check_after_ms: TimeMs | None = None
 
 
 class PrepareOk(Answer, frozen=True):
@@ -56,10 +59,15 @@ class PrepareOk(Answer, frozen=True):
 
 
 class Decide(Request, frozen=True):
-    """DECIDE: commits or rolls back prepared messages."""
+    """DECIDE: commits or rolls back prepared messages, by id, or by the topic that they are for and their keys."""
 
     commit: bool
-    ids: Ids
+    ids: Ids | None = None
+    topic: Name | None = None
+    keys: Keys | None = None
+
+    def __post_init__(self) -> None:
+        check_target(self.ids, self.topic, self.keys)
 
 
 class DecideOk(Answer, frozen=True):
@@ -83,11 +91,11 @@ class ReplayDeadOk(Answer, frozen=True):
     results: dict[str, int]
 
 
-class Browse(Request, frozen=True):
-    """BROWSE: messages of a topic in order of their ids, from ``after_id`` on, without taking them."""
+class Browse(MessageFilter, Request, frozen=True):
+    """BROWSE: messages of a topic that the filter means, in order of their ids, from ``after_id`` on, without taking
+    them."""
 
     topic: Name
-    states: list[Literal["scheduled", "ready", "leased", "waiting", "acked", "dead"]] | None = None
     after_id: Id = 0
     limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 100
     max_body_bytes: U32 = 65_536

@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from tickwheel.protocol.limits import MAX_CREDIT, MAX_IDS_A_REQUEST, MAX_TIME_MS
+from tickwheel.protocol.limits import MAX_CREDIT, MAX_IDS_A_REQUEST, MAX_QUERY_TIMEOUT_MS, MAX_TIME_MS
 
 # Plain aliases at module level: msgspec resolves the annotations of the Structs below through them.
 U32: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
@@ -18,6 +18,8 @@ Ids: TypeAlias = Annotated[list[Id], msgspec.Meta(min_length=1, max_length=MAX_I
 Keys: TypeAlias = Annotated[list[Name], msgspec.Meta(min_length=1, max_length=MAX_IDS_A_REQUEST)]
 
 
+#: How long the broker may work on what it does in a process of its own.
+QueryTimeoutMs: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_TIMEOUT_MS)]
 Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=255)]
 Epochs: TypeAlias = Annotated[list[U32], msgspec.Meta(min_length=1, max_length=MAX_IDS_A_REQUEST)]
 

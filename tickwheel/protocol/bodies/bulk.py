@@ -32,7 +32,7 @@ class PlanJobOk(Answer, frozen=True):
 
 
 class ReserveIds(Request, frozen=True):
-    """RESERVE_IDS: message numbers that nobody else is given."""
+    """RESERVE_IDS: message numbers that are given out once."""
 
     count: Annotated[int, msgspec.Meta(ge=1, le=MAX_RESERVED_IDS)]
 

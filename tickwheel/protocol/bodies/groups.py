@@ -6,8 +6,18 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from tickwheel.protocol.bodies.base import U32, Answer, Id, Name, Request, TimeMs, check_target
+from tickwheel.protocol.bodies.base import (
+    U32,
+    Answer,
+    Id,
+    Name,
+    QueryTimeoutMs,
+    Request,
+    TimeMs,
+    check_target,
+)
 from tickwheel.protocol.frames import FrameType
+from tickwheel.protocol.limits import MAX_HISTORY_EVENTS
 
 MAX_MESSAGES_A_REQUEST: Final = 1_000
 _SOME: Final = msgspec.Meta(min_length=1, max_length=MAX_MESSAGES_A_REQUEST)
@@ -79,12 +89,29 @@ class GetMessages(Request, frozen=True):
         check_target(self.ids, self.topic, self.keys)
 
 
+class GetHistory(Request, frozen=True):
+    """HISTORY: what has happened to one message, by ``id``, or by ``topic`` and ``key``; at most ``limit`` events that
+    the log has."""
+
+    timeout_ms: QueryTimeoutMs
+    id: Id | None = None
+    topic: Name | None = None
+    key: Name | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_HISTORY_EVENTS)] = 1_000
+
+    def __post_init__(self) -> None:
+        check_target(
+            None if self.id is None else [self.id], self.topic, None if self.key is None else [self.key]
+        )
+
+
 REQUESTS: Final[dict[FrameType, type[Request]]] = {
     FrameType.GROUPS: GetGroups,
     FrameType.CREATE_GROUP: CreateGroup,
     FrameType.DELETE_GROUP: DeleteGroup,
     FrameType.SEEK_GROUP: SeekGroup,
     FrameType.GET_MESSAGES: GetMessages,
+    FrameType.HISTORY: GetHistory,
 }
 ANSWERS: Final[dict[FrameType, type[Answer]]] = {
     FrameType.CREATE_GROUP_OK: CreateGroupOk,

@@ -10,8 +10,18 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from tickwheel.protocol.bodies import admin, bulk, groups, schedules, settling
+from tickwheel.protocol.bodies import (
+    admin,
+    bulk,
+    endpoints,
+    fetching,
+    groups,
+    operations,
+    schedules,
+    settling,
+)
 from tickwheel.protocol.bodies.base import (
     U32,
     Answer,
@@ -20,6 +30,7 @@ from tickwheel.protocol.bodies.base import (
     Keys,
     Name,
     Priority,
+    QueryTimeoutMs,
     Request,
     TimeMs,
     check_one_time,
@@ -31,29 +42,31 @@ from tickwheel.protocol.limits import (
     MAX_HORIZONS,
     MAX_QUERY_PARAMETERS,
     MAX_QUERY_ROWS,
-    MAX_QUERY_TIMEOUT_MS,
     MAX_SQL_CHARACTERS,
+    MAX_TOKEN_CHARS,
     PROTOCOL_VERSION,
 )
 
 _Sql: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SQL_CHARACTERS)]
 _Horizons: TypeAlias = Annotated[list[TimeMs], msgspec.Meta(min_length=1, max_length=MAX_HORIZONS)]
-_Token: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
+_Token: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_TOKEN_CHARS)]
+_Peer: TypeAlias = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[0-9A-Za-z.:%_-]*\Z")]
 _RowLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_ROWS)]
 _Positional: TypeAlias = Annotated[list[Any], msgspec.Meta(max_length=MAX_QUERY_PARAMETERS)]
 _Named: TypeAlias = Annotated[dict[str, Any], msgspec.Meta(max_length=MAX_QUERY_PARAMETERS)]
-_QueryTimeoutMs: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_QUERY_TIMEOUT_MS)]
 
 
 class Hello(Request, frozen=True):
-    """HELLO: the first frame of a client. ``token``: to log in with; brokers from before there were any refuse it."""
+    """HELLO: the first frame of a client. ``token``: to log in with; brokers from before there were any refuse it.
+    ``peer``: the address of whom a proxy speaks for."""
 
     protocol: U32
     client: Name
     token: _Token = ""
+    peer: _Peer = ""
 
     def __repr__(self) -> str:
-        return f"Hello(protocol={self.protocol}, client={self.client!r})"  # a token is nobody's business
+        return f"Hello(protocol={self.protocol}, client={self.client!r})"  # never the token
 
 
 class OpenTopic(Request, frozen=True):
@@ -138,12 +151,13 @@ class GetWheel(Request, frozen=True):
 
 class Query(Request, frozen=True):
     """QUERY: one SELECT over the messages; at most ``limit`` rows come back. ``parameters``: values for ``?`` and
-    ``$1``, or for ``$name``."""
+    ``$1``, or for ``$name``. ``stream``: the rows as an IPC stream of Arrow."""
 
     sql: _Sql
     limit: _RowLimit
-    timeout_ms: _QueryTimeoutMs
+    timeout_ms: QueryTimeoutMs
     parameters: _Positional | _Named | None = None
+    stream: bool = False
 
 
 class HelloOk(Answer, frozen=True):
@@ -161,6 +175,9 @@ class HelloOk(Answer, frozen=True):
     answers_remembered: int = 0  #: of so many requests with an identity; 0: it knows no identities
     log_position: int = 0  #: up to which the log is durable
     holds: bool = False  #: it knows `only_longer` of EXTEND, and CREDIT
+    grants: list[str] | UnsetType = (
+        UNSET  #: what the client may do; unset: everything, or the broker is older
+    )
 
 
 class Pong(Answer, frozen=True):
@@ -241,8 +258,11 @@ REQUEST_CLASSES: Final[dict[FrameType, type[Request]]] = {
     **settling.REQUESTS,
     **admin.REQUESTS,
     **schedules.REQUESTS,
+    **endpoints.REQUESTS,
     **bulk.REQUESTS,
     **groups.REQUESTS,
+    **operations.REQUESTS,
+    **fetching.REQUESTS,
 }
 FRAME_TYPE_OF_REQUEST: Final[dict[type[Request], FrameType]] = {c: t for t, c in REQUEST_CLASSES.items()}
 
@@ -256,8 +276,11 @@ ANSWER_CLASSES: Final[dict[FrameType, type[Answer]]] = {
     **settling.ANSWERS,
     **admin.ANSWERS,
     **schedules.ANSWERS,
+    **endpoints.ANSWERS,
     **bulk.ANSWERS,
     **groups.ANSWERS,
+    **operations.ANSWERS,
+    **fetching.ANSWERS,
 }
 """The MessagePack answers; those that are not here are columnar, empty, or a map that only who asked understands."""
 
@@ -274,9 +297,9 @@ DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError
 T = TypeVar("T")
 
 
-def hello(client: str, token: str = "") -> Hello:
+def hello(client: str, token: str = "", peer: str = "") -> Hello:
     """The HELLO of this version."""
-    return Hello(protocol=PROTOCOL_VERSION, client=client, token=token)
+    return Hello(protocol=PROTOCOL_VERSION, client=client, token=token, peer=peer)
 
 
 def encode_body(body: msgspec.Struct) -> bytes:

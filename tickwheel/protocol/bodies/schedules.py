@@ -6,17 +6,26 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from tickwheel.protocol.bodies.base import Answer, Name, Request
+from tickwheel.protocol.bodies.base import Answer, Name, Request, TimeMs
 from tickwheel.protocol.frames import FrameType
+
+MAX_TRIGGER_TOKEN: Final = 64
+"""Characters."""
+MAX_SCHEDULES: Final = 10_000
+"""Of a broker."""
 
 
 class GetSchedules(Request, frozen=True):
-    """SCHEDULES: the one of a name, or by name as many as the broker likes of those that come ``after`` a name; with
-    ``count`` next slots each."""
+    """SCHEDULES: the one of a name, or by name up to ``limit`` of those that come ``after`` a name, and as many as the
+    broker likes; with ``count`` next slots each, from ``from_ms`` or now on. With ``fields``: the slots that one would
+    have that says this, and what clocks that change make of them."""
 
     name: Name | None = None
     after: Name = ""
     count: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 5
+    from_ms: TimeMs | None = None
+    fields: dict[str, Any] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_SCHEDULES)] | None = None
 
 
 class SetSchedule(Request, frozen=True):
@@ -41,7 +50,7 @@ class TriggerSchedule(Request, frozen=True):
     """TRIGGER_SCHEDULE: sends its message now; with a ``token``, once however often the request comes."""
 
     name: Name
-    token: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    token: Annotated[str, msgspec.Meta(max_length=MAX_TRIGGER_TOKEN)] = ""
 
 
 class TriggerScheduleOk(Answer, frozen=True):

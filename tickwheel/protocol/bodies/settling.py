@@ -36,28 +36,38 @@ def _check_receipts(ids: list[int], epochs: list[int]) -> None:
 
 
 class Nack(Request, frozen=True):
-    """NACK: messages are given back. ``delay_ms`` None: the backoff of their attempt."""
+    """NACK: messages are given back. ``delay_ms`` None: the backoff of their attempt. ``give_up``: they become dead
+    letters now. ``uncounted``: their delivery was no attempt, and without ``delay_ms`` they come again at once."""
 
     group_id: U32
     ids: Ids
     epochs: Epochs
     delay_ms: TimeMs | None = None
     error: _Error = ""
+    give_up: bool = False
+    uncounted: bool = False
 
     def __post_init__(self) -> None:
         _check_receipts(self.ids, self.epochs)
+        if self.give_up and (self.uncounted or self.delay_ms is not None):
+            raise ValueError("Expected neither `uncounted` nor `delay_ms` with `give_up`")
+        if self.uncounted and self.error:
+            raise ValueError("Expected no `error` with `uncounted`: what is no attempt has none")
 
 
-class Return(Request, frozen=True):
-    """RETURN: deliver nothing more to this subscription. These messages of it were not looked at: they are
-    given back, and their delivery is no attempt."""
+class Return(Request, frozen=True, kw_only=True):
+    """RETURN: these messages were not looked at: they are given back, and their delivery is no attempt. They are of a
+    ``subscription``, to which nothing more is delivered, or of a group: then their receipts are enough."""
 
-    subscription: U32
+    subscription: U32 | None = None
+    group_id: U32 | None = None
     ids: _SomeIds
     epochs: _SomeEpochs
 
     def __post_init__(self) -> None:
         _check_receipts(self.ids, self.epochs)
+        if (self.subscription is None) == (self.group_id is None):
+            raise ValueError("Expected either `subscription` or `group_id`")
 
 
 class Extend(Request, frozen=True):
@@ -92,7 +102,9 @@ class Redeliver(Request, frozen=True):
         check_one_time(self.deliver_at_ms, self.delay_ms, needed=False)
 
 
-class MessageFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class MessageFilter(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
     """Which messages of a topic are meant. A bound that is None does not bind; ``_until`` bounds are exclusive."""
 
     states: list[Literal["scheduled", "ready", "leased", "waiting", "acked", "dead"]] | None = None
@@ -104,6 +116,8 @@ class MessageFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     priority_max: Priority = 255
     epoch_min: U32 = 0
     group: Name | None = None
+    done_from_ms: TimeMs | None = None  #: acked by, or dead in, a group then
+    done_until_ms: TimeMs | None = None
 
 
 class Change(Request, frozen=True):
@@ -177,10 +191,11 @@ class NackOk(Answer, frozen=True):
     results: list[str]
 
 
-class ReturnOk(Answer, frozen=True):
-    """RETURN_OK: how many were given back."""
+class ReturnOk(Answer, frozen=True, omit_defaults=True):
+    """RETURN_OK: how many were given back; by receipts also one result for each message, in order."""
 
     returned: int
+    results: list[str] = msgspec.field(default_factory=list)
 
 
 class ExtendOk(Answer, frozen=True):

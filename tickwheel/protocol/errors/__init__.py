@@ -7,196 +7,16 @@ so what is said about a code stands here only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tickwheel.protocol.errors.base import TickwheelError, to_wire
-from tickwheel.protocol.errors.client import (
-    BadArgument,
-    ClientClosed,
-    ClientForked,
-    NotConnected,
-    RequestTimeout,
-    RequestUncertain,
-    SendUncertain,
-    TracingMissing,
-)
-from tickwheel.protocol.errors.connection import (
-    BadCrc,
-    BadFrame,
-    BadHandshake,
-    CreditTooLarge,
-    FrameTimeout,
-    FrameTooLarge,
-    HandshakeTimeout,
-    IdleTimeout,
-    RemoteProtocolError,
-    SendTimeout,
-    TooManyConnections,
-    TooManyConnectionsFromAddress,
-    UnknownFrame,
-    UnsupportedProtocol,
-)
-from tickwheel.protocol.errors.directory import (
-    BadDirectory,
-    ConfigError,
-    DamagedLog,
-    DirectoryLocked,
-    DirectoryReadOnly,
-    UnsupportedFormat,
-)
-from tickwheel.protocol.errors.requests import (
-    AckRefused,
-    AlreadyAcked,
-    BadJob,
-    BadQuery,
-    BadRequest,
-    BadSchedule,
-    BadTime,
-    BadTopicName,
-    BadTopicSettings,
-    BodyTooLarge,
-    DiskFull,
-    GroupInUse,
-    HeadersTooLarge,
-    InternalError,
-    KeyTooLong,
-    MessageCancelled,
-    MessageNotFound,
-    NaiveDatetime,
-    NeverDelivered,
-    OrderKeyTooLong,
-    OtherLog,
-    QueryFailed,
-    QueryTimeout,
-    QueryUnavailable,
-    ScheduleExists,
-    ServerError,
-    ShuttingDown,
-    StaleReceipt,
-    TooManyGroups,
-    TooManyQueries,
-    TooManyRejects,
-    TooManySchedules,
-    TooManySubscriptions,
-    TooManyTopics,
-    TopicExists,
-    TopicInUse,
-    TransactionRefused,
-    TransactionTooLarge,
-    UnknownGroup,
-    UnknownSchedule,
-    UnknownShard,
-    UnknownTopic,
-)
-from tickwheel.protocol.errors.security import (
-    BadCertificate,
-    BadToken,
-    ConnectionDenied,
-    Forbidden,
-    GrantsChanged,
-    InsecureListener,
-    LoginRequired,
-    TlsFailed,
-    TlsRequired,
-    TokenExpired,
-    TokenNeedsTls,
-    TokenRevoked,
-    TokensUnusable,
-    TooManyAttempts,
-    UnknownToken,
-)
-
-__all__ = [
-    "AckRefused",
-    "AlreadyAcked",
-    "BadArgument",
-    "BadCertificate",
-    "BadCrc",
-    "BadDirectory",
-    "BadFrame",
-    "BadHandshake",
-    "BadJob",
-    "BadQuery",
-    "BadRequest",
-    "BadSchedule",
-    "BadTime",
-    "BadToken",
-    "BadTopicName",
-    "BadTopicSettings",
-    "BodyTooLarge",
-    "ClientClosed",
-    "ClientForked",
-    "ConfigError",
-    "ConnectionDenied",
-    "CreditTooLarge",
-    "DamagedLog",
-    "DirectoryLocked",
-    "DirectoryReadOnly",
-    "DiskFull",
-    "Forbidden",
-    "FrameTimeout",
-    "FrameTooLarge",
-    "GrantsChanged",
-    "GroupInUse",
-    "HandshakeTimeout",
-    "HeadersTooLarge",
-    "IdleTimeout",
-    "InsecureListener",
-    "InternalError",
-    "KeyTooLong",
-    "LoginRequired",
-    "MessageCancelled",
-    "MessageNotFound",
-    "NaiveDatetime",
-    "NeverDelivered",
-    "NotConnected",
-    "OrderKeyTooLong",
-    "OtherLog",
-    "QueryFailed",
-    "QueryTimeout",
-    "QueryUnavailable",
-    "RemoteProtocolError",
-    "RequestTimeout",
-    "RequestUncertain",
-    "ScheduleExists",
-    "SendTimeout",
-    "SendUncertain",
-    "ServerError",
-    "ShuttingDown",
-    "StaleReceipt",
-    "TickwheelError",
-    "TlsFailed",
-    "TlsRequired",
-    "TokenExpired",
-    "TokenNeedsTls",
-    "TokenRevoked",
-    "TokensUnusable",
-    "TooManyAttempts",
-    "TooManyConnections",
-    "TooManyConnectionsFromAddress",
-    "TooManyGroups",
-    "TooManyQueries",
-    "TooManyRejects",
-    "TooManySchedules",
-    "TooManySubscriptions",
-    "TooManyTopics",
-    "TopicExists",
-    "TopicInUse",
-    "TracingMissing",
-    "TransactionRefused",
-    "TransactionTooLarge",
-    "UnknownFrame",
-    "UnknownGroup",
-    "UnknownSchedule",
-    "UnknownShard",
-    "UnknownToken",
-    "UnknownTopic",
-    "UnsupportedFormat",
-    "UnsupportedProtocol",
-    "error_class",
-    "error_from_wire",
-    "to_wire",
-]
+from tickwheel.protocol.errors.base import TickwheelError as TickwheelError
+from tickwheel.protocol.errors.base import to_wire as to_wire
+from tickwheel.protocol.errors.client import *
+from tickwheel.protocol.errors.connection import *
+from tickwheel.protocol.errors.directory import *
+from tickwheel.protocol.errors.requests import *
+from tickwheel.protocol.errors.requests import ServerError
+from tickwheel.protocol.errors.security import *
 
 
 def _subclasses(cls: type[TickwheelError]) -> Iterator[type[TickwheelError]]:
@@ -205,8 +25,12 @@ def _subclasses(cls: type[TickwheelError]) -> Iterator[type[TickwheelError]]:
         yield from _subclasses(child)
 
 
+_CLASSES: Final[tuple[type[TickwheelError], ...]] = (TickwheelError, *_subclasses(TickwheelError))
+if not TYPE_CHECKING:  # type checkers read literal lists only; they take the imports above
+    __all__ = [*(cls.__name__ for cls in _CLASSES), "error_class", "error_from_wire", "to_wire"]
+
 # A base class and its refinement may share a code: the refinement comes later and wins.
-_CLASS_OF_CODE: Final[dict[str, type[TickwheelError]]] = {c.code: c for c in _subclasses(TickwheelError)}
+_CLASS_OF_CODE: Final[dict[str, type[TickwheelError]]] = {cls.code: cls for cls in _CLASSES[1:]}
 
 
 def error_class(code: str) -> type[TickwheelError]:

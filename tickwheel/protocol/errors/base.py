@@ -30,7 +30,16 @@ class TickwheelError(Exception):
         return str(self.args[0])
 
     def __str__(self) -> str:
-        return f"{self.message} {self.advice}".strip()
+        return self.told(self.advice) if self.advice else self.message
+
+    def told(self, advice: str) -> str:
+        """What happened, and this advice, in sentences.
+
+        >>> TickwheelError("there is a topic 'mails' already").told("Use another name.")
+        "there is a topic 'mails' already. Use another name."
+        """
+        stop = "" if self.message.endswith((".", "!", "?", ":")) else "."
+        return f"{self.message}{stop} {advice}".strip()
 
     def copy(self) -> TickwheelError:
         """A fresh exception that says the same: several waiters must not raise (and grow) one traceback."""

@@ -21,6 +21,20 @@ class TracingMissing(TickwheelError, ImportError):
     )
 
 
+class WebMissing(TickwheelError, ImportError):
+    """The HTTP API was asked for, and what it needs is not installed."""
+
+    code = "extra_missing"
+    advice = "Install it: pip install 'tickwheel[web]'."
+
+
+class PushMissing(TickwheelError, ImportError):
+    """Messages were to be sent to URLs, and what that needs is not installed."""
+
+    code = "extra_missing"
+    advice = "Install it: pip install 'tickwheel[push]'."
+
+
 class NotConnected(TickwheelError, ConnectionError):
     """There is no connection to the broker."""
 

@@ -124,7 +124,7 @@ class TopicExists(TickwheelError):
 
 
 class TopicInUse(TickwheelError):
-    """The topic cannot be deleted while it has subscribers, or schedules that send to it."""
+    """The topic cannot be deleted while it has subscribers, schedules that send to it, or endpoints."""
 
     code = "topic_in_use"
     advice = "End its subscriptions first; `tickwheel topics` shows how many there are."
@@ -179,6 +179,48 @@ class TooManySchedules(TickwheelError):
 
     code = "too_many_schedules"
     advice = "Delete schedules that are not needed any more."
+
+
+class BadEndpoint(TickwheelError, ValueError):
+    """An endpoint cannot be used."""
+
+    code = "bad_endpoint"
+    advice = "Correct what the message names; docs/how-to/push.md has examples."
+
+
+class UnknownEndpoint(TickwheelError):
+    """There is no such endpoint."""
+
+    code = "unknown_endpoint"
+    advice = "`tickwheel endpoints list` lists them all; to make one, give its topic and its URL."
+
+
+class EndpointChanged(TickwheelError):
+    """The endpoint is not of the expected version any more; nothing was changed."""
+
+    code = "endpoint_changed"
+    advice = "Look at it again, and repeat the change with the version that it has now."
+
+
+class EndpointInUse(TickwheelError):
+    """The group of an endpoint cannot be deleted: it is served, or the endpoint is still there."""
+
+    code = "endpoint_in_use"
+    advice = "Disable the endpoint, wait until its group has no subscribers, and delete it then; or keep the group."
+
+
+class TooManyEndpoints(TickwheelError):
+    """The broker has as many endpoints as it can keep."""
+
+    code = "too_many_endpoints"
+    advice = "Delete endpoints that are not needed any more."
+
+
+class UrlNotAllowed(TickwheelError, ValueError):
+    """No endpoint of the topic allows tasks for this URL."""
+
+    code = "url_not_allowed"
+    advice = "Whoever runs the broker can allow it: `tickwheel endpoints set NAME --allow-url https://host/path/*`."
 
 
 class TransactionRefused(TickwheelError):
@@ -244,6 +286,34 @@ class ShuttingDown(TickwheelError):
     code = "shutting_down"
     advice = "Send again when it is back."
     retryable = True
+
+
+class NotOwner(TickwheelError):
+    """Another node of the cluster serves; nothing was done."""
+
+    code = "not_owner"
+    advice = "Give the client the URLs of all nodes: it finds the one that serves."
+    retryable = True
+
+    @property
+    def url(self) -> str:
+        """Where the node is that serves; empty: the one that was asked does not know it."""
+        return str(self.details.get("url", ""))
+
+    @classmethod
+    def naming(cls, url: str) -> NotOwner:
+        """The error of a node that knows which one serves, or (an empty URL) does not."""
+        error = cls()
+        if url:
+            error.details = {"url": url}
+        return error
+
+
+class NotInACluster(TickwheelError):
+    """A cluster cannot do this yet; nothing was done."""
+
+    code = "not_in_a_cluster"
+    advice = "Send the messages instead (send_many; from Spark, df.write): that works in a cluster."
 
 
 class InternalError(TickwheelError):

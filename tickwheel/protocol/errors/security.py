@@ -80,6 +80,14 @@ class GrantsChanged(ConnectionDenied):
     retryable = True
 
 
+class Disconnected(ConnectionDenied):
+    """An administrator has closed this connection."""
+
+    code = "disconnected"
+    advice = "Connect again, if that is still wanted: nothing else has changed."
+    retryable = True
+
+
 class TooManyAttempts(ConnectionDenied):
     """There were too many failed log-ins."""
 

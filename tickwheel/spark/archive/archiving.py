@@ -6,8 +6,8 @@
 4. The manifest: from here on the messages are archived.
 5. The files get their places, and the broker drops exactly the ids that are in them.
 
-A crash before 4 leaves files that nobody looks at; one behind it, a manifest whose drop the next run repeats: to drop
-an id that is gone changes nothing. What the broker keeps because somebody called for it again is not archived twice.
+A crash before 4 leaves files that are never read; one after it, a manifest whose drop the next run repeats: to drop
+an id that is gone changes nothing. What the broker keeps because it was redelivered is not archived twice.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     archive/_tickwheel/staging/20310601T020000Z-5c3e9a71/…     files of a run that is not committed
 
 A run writes its files below ``staging``, and they are checked there. Its manifest makes them count; only then do they
-get their places beside the others, so that whoever reads the directory sees nothing that does not count. Everything
+get their places beside the others, so that a reader of the directory sees only files that count. Everything
 behind the manifest can be done again by the next run.
 """
 
@@ -22,16 +22,17 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
 from tickwheel.spark.errors import ArchiveBusy, ArchiveDamaged, ArchiveError
+from timerlog.files.disk import sync_directory
 
 FORMAT: Final = 1
 OURS: Final = "_tickwheel"
 SUFFIX: Final = ".zstd.parquet"
 _EPOCH: Final = date(1970, 1, 1)
-_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -77,9 +78,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def escaped(name: str) -> str:
     """A topic as the name of a directory, in the way of Hive and Spark: what is not plain becomes %XX of its UTF-8."""
-    return "".join(
-        letter if letter in _PLAIN else "".join(f"%{byte:02X}" for byte in letter.encode()) for letter in name
-    )
+    return quote(name, safe="")
 
 
 def partition(topic: str, day: int) -> str:
@@ -157,8 +156,8 @@ class Archive:
             yield
 
     def remove_orphans(self) -> int:
-        """Deletes what runs have left that did not reach their manifest, or that nobody needs any more behind it; how
-        many runs."""
+        """Deletes what runs have left that did not reach their manifest, or that is not needed after it; how many
+        runs."""
         needed = {path.stem for path in self._runs.glob("*.json")}
         needed -= {path.stem for path in self._runs.glob("*.done")}
         orphans = [path for path in self.staging("").glob("*") if path.name not in needed]
@@ -213,14 +212,6 @@ def write_durably(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
     aside.rename(path)
     sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def sync_tree(root: Path) -> None:

@@ -72,8 +72,8 @@ def restore(
     dry_run: bool = False,
 ) -> RestoreReport:
     """Sends the archived messages again that were due from ``since`` on and before ``until``, each to the topic
-    ``into``, or to that of its own name with ``.restored`` behind it, so that nobody gets old messages who has not
-    asked for them.
+    ``into``, or to that of its own name with ``.restored`` behind it, so that no subscriber gets old messages
+    unasked.
 
     They are due at once, as their times are over, with their own priority, headers and ordering key, and headers
     ``tickwheel-archived-…`` that say what they were. Raises ``SourceError``, ``ArchiveError``, ``ArchiveDamaged`` (then

@@ -7,6 +7,7 @@ checksum: what is damaged, or has a key that is no UTF-8, stays with the broker 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -95,31 +96,25 @@ def topic_names(topics: list[TopicRecord]) -> dict[int, str]:
 def count_messages(offline: Offline, ids: range, wanted: Wanted) -> dict[str, tuple[int, int]]:
     """How many messages of each topic would be taken, and the bytes of their records."""
     names, counts = topic_names(offline.description.topics), dict[str, tuple[int, int]]()
-    snapshot = Snapshot(offline.description)
-    try:
+    with closing(Snapshot(offline.description)) as snapshot:
         for chosen in _chosen(snapshot, ids, wanted):
             for topic_id in np.unique(chosen.rows["topic_id"]).tolist():
                 mine = chosen.rows["topic_id"] == topic_id
                 messages, size = counts.get(names[topic_id], (0, 0))
                 record_bytes = int(chosen.rows["record_bytes"][mine].sum(dtype=np.int64))
                 counts[names[topic_id]] = messages + int(mine.sum()), size + record_bytes
-    finally:
-        snapshot.close()
     return counts
 
 
 def read_pieces(offline: Offline, ids: range, wanted: Wanted, passed: Passed) -> Iterator[Piece]:
     """The rows to be archived. Raises ``StoreError``."""
-    snapshot = Snapshot(offline.description)
-    try:
+    with closing(Snapshot(offline.description)) as snapshot:
         making = _Rows(snapshot)
         for chosen in _chosen(snapshot, ids, wanted):
             ends = np.cumsum(chosen.rows["record_bytes"].astype(np.int64))
             cuts = (np.flatnonzero(np.diff(ends // _BATCH_BYTES)) + 1).tolist()
             for start, stop in zip([0, *cuts], [*cuts, len(chosen.ids)], strict=True):
                 yield from making.pieces(chosen.part(start, stop), passed)
-    finally:
-        snapshot.close()
 
 
 @dataclass(frozen=True, slots=True)

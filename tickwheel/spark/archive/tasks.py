@@ -1,4 +1,4 @@
-"""Runs work of the archive on Spark: a task for each part or for several, whose answers come back as JSON."""
+"""Runs work of the archive on Spark: a task for each part or for several, which answer to the driver."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ def run_tasks(
     if not parts:
         return []
 
-    def task(batches: Iterable[Any], attempt: Attempt) -> Iterator[bytes]:
+    def task(batches: Iterable[Any], attempt: Attempt) -> Iterator[S]:
         for number in numbers_of(batches):
-            yield msgspec.json.encode(work(parts[number], f"{number:05d}-{attempt.number}"))
+            yield work(parts[number], f"{number:05d}-{attempt.number}")
 
     try:
-        answers = run_action(part_frame(spark, len(parts)), task)
+        return run_action(part_frame(spark, len(parts)), task, answer)
     except spark_errors() as error:
         raise as_ours(error) from None
-    return [msgspec.json.decode(one, type=answer) for one in answers]
 
 
 def part_frame(spark: SparkSession, count: int) -> DataFrame:

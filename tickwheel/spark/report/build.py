@@ -6,16 +6,16 @@ to the driver is limited: a table that has more rows than ``MAX_ROWS`` is cut, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from tickwheel.spark.report.options import STEPS_MS, ReportOptions, Step, choose_step
-from tickwheel.spark.report.queries import attempts, forecast, herds, latency, letters, slowest
+from tickwheel.spark.report.queries import attempts, forecast, herds, latency, letters, nacks, slowest
 from tickwheel.spark.report.queries.journeys import journeys
 from tickwheel.spark.report.queries.reading import Frames, read_frames
 
@@ -29,16 +29,21 @@ MAX_ROWS: Final = 100_000
 _PARTITION_BYTES: Final = 32 * 1024 * 1024
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
+#: Is told what is done next.
+Tell: TypeAlias = Callable[[str], None]
+
 
 @dataclass(slots=True)
 class Answers:
     """A report's tables as Arrow tables, ``cut``: the names of those that have more rows than are here; and single
-    figures. Times are epoch milliseconds."""
+    figures, ``later``: first deliveries that were later than the target, if there is one. Times are epoch
+    milliseconds."""
 
     options: ReportOptions
     now_ms: int
     step: Step
     totals: dict[str, int]
+    later: int | None = None
     tables: dict[str, Any] = field(default_factory=dict)
     cut: set[str] = field(default_factory=set)
 
@@ -48,11 +53,12 @@ class Answers:
         return rows
 
 
-def build(spark: SparkSession, options: ReportOptions) -> Answers:
+def build(spark: SparkSession, options: ReportOptions, tell: Tell) -> Answers:
     """Raises ``SourceError`` when a directory cannot be read; what happens in tasks is raised as Spark does it."""
+    tell("looking at the directories")
     frames = read_frames(spark, options)
     with _partitions(spark, max(2, frames.log_bytes // _PARTITION_BYTES)):
-        return _answered(frames, options)
+        return _Building(frames, options, tell).answers()
 
 
 @contextmanager
@@ -64,19 +70,6 @@ def _partitions(spark: SparkSession, number: int) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(_PARTITIONS, before or "200")
-
-
-def _answered(frames: Frames, options: ReportOptions) -> Answers:
-    who = slowest.identified(journeys(frames.events), frames.identities, options.tenant)
-    with _kept(who) as all_journeys, _kept(frames.messages) as messages:
-        samples = latency.samples(all_journeys, options.period)
-        span_ms = _span_ms(samples)
-        step = options.step or choose_step(span_ms)
-        with _kept(latency.cells(samples, STEPS_MS[step])) as cells:
-            answers = Answers(options, frames.now_ms, step, _totals(all_journeys, messages))
-            _add_latency(answers, cells)
-            _add_others(answers, frames, all_journeys, messages)
-    return answers
 
 
 @contextmanager
@@ -98,47 +91,72 @@ def _totals(all_journeys: DataFrame, messages: DataFrame) -> dict[str, int]:
     """What is there in all, whatever the period."""
     (journey,) = all_journeys.agg(
         F.coalesce(F.sum("deliveries"), F.lit(0)).alias("deliveries"),
-        F.count(F.when((F.col("deliveries") > 0) & F.col("lateness_ms").isNull(), True)).alias("lateness_unknown"),
-    ).collect()  # fmt: skip
+        F.count_if((F.col("deliveries") > 0) & F.col("lateness_ms").isNull()).alias("lateness_unknown"),
+    ).collect()
     (message,) = messages.agg(
-        F.count(F.when(F.col("is_first"), True)).alias("messages"),
-        F.count(F.when(F.col("is_first") & (F.col("state") == "cancelled"), True)).alias("cancelled"),
-        F.count(F.when(F.col("state") == "acked", True)).alias("acked"),
-        F.count(F.when(F.col("state") == "dead", True)).alias("dead"),
+        F.count_if(F.col("is_first")).alias("messages"),
+        F.count_if(F.col("is_first") & (F.col("state") == "cancelled")).alias("cancelled"),
+        F.count_if(F.col("state") == "acked").alias("acked"),
+        F.count_if(F.col("state") == "dead").alias("dead"),
     ).collect()
     return {name: int(value) for row in (message, journey) for name, value in row.asDict().items()}
 
 
-def _add_latency(answers: Answers, cells: DataFrame) -> None:
-    def add(name: str, *by: str, order: str = "count") -> None:
-        table = latency.percentiles(cells, by).orderBy(F.desc(order), *by, F.desc("measure"))
-        _add(answers, name, table)
+@dataclass(frozen=True, slots=True)
+class _Building:
+    """One report in the making."""
 
-    add("latency")
-    add("latency_by_topic", "topic")
-    add("latency_by_group", "topic", "group")
-    add("latency_by_priority", "priority")
-    add("latency_by_time", "time_ms", order="time_ms")
-    _add(answers, "distribution", latency.distribution(cells))
+    frames: Frames
+    options: ReportOptions
+    tell: Tell
 
+    def answers(self) -> Answers:
+        frames, options = self.frames, self.options
+        who = slowest.identified(journeys(frames.events), frames.identities, options.tenant)
+        with _kept(who) as all_journeys, _kept(frames.messages) as messages:
+            samples = latency.samples(all_journeys, options.period)
+            self.tell("following the messages through the logs")
+            step = options.step or choose_step(_span_ms(samples))
+            with _kept(latency.cells(samples, STEPS_MS[step])) as cells:
+                self.tell("counting")
+                answers = Answers(options, frames.now_ms, step, _totals(all_journeys, messages))
+                if options.target_p99_ms is not None:
+                    (row,) = cells.agg(latency.later_than(options.target_p99_ms).alias("later")).collect()
+                    answers.later = int(row["later"])
+                self._add_latency(answers, cells)
+                self._add_others(answers, all_journeys, messages)
+        return answers
 
-def _add_others(answers: Answers, frames: Frames, all_journeys: DataFrame, messages: DataFrame) -> None:
-    period, top = answers.options.period, answers.options.top
-    of_tenants = latency.samples(all_journeys.withColumn("topic", F.col("tenant")), period)
-    tenants = latency.percentiles(
-        latency.cells(of_tenants, STEPS_MS["day"]).withColumnRenamed("topic", "tenant"), ["tenant"]
-    )
-    _add(answers, "attempts", attempts.attempts(all_journeys, period))
-    _add(answers, "slowest_keys", slowest.slowest_keys(all_journeys, period, top))
-    _add(answers, "slowest_tenants", slowest.slowest_tenants(tenants, top))
-    _add(answers, "due_by_topic", forecast.by_topic(messages, answers.now_ms))
-    _add(answers, "due_by_hour", forecast.by_hour(messages, answers.now_ms))
-    _add(answers, "dead_letters", letters.by_reason(frames.letters, period, MAX_ROWS))
-    _add(answers, "herds", herds.herds(messages, period, top))
+    def _add_latency(self, answers: Answers, cells: DataFrame) -> None:
+        def add(name: str, *by: str, order: str = "count") -> None:
+            table = latency.percentiles(cells, by).orderBy(F.desc(order), *by, F.desc("measure"))
+            self._add(answers, name, table)
 
+        add("latency")
+        add("latency_by_topic", "topic")
+        add("latency_by_group", "topic", "group")
+        add("latency_by_priority", "priority")
+        add("latency_by_time", "time_ms", order="time_ms")
+        self._add(answers, "distribution", latency.distribution(cells))
 
-def _add(answers: Answers, name: str, frame: DataFrame) -> None:
-    table = frame.limit(MAX_ROWS + 1).toArrow()
-    if table.num_rows > MAX_ROWS:
-        answers.cut.add(name)
-    answers.tables[name] = table.slice(0, MAX_ROWS)
+    def _add_others(self, answers: Answers, all_journeys: DataFrame, messages: DataFrame) -> None:
+        frames, period, top = self.frames, self.options.period, self.options.top
+        of_tenants = latency.samples(all_journeys.withColumn("topic", F.col("tenant")), period)
+        tenants = latency.percentiles(
+            latency.cells(of_tenants, STEPS_MS["day"]).withColumnRenamed("topic", "tenant"), ["tenant"]
+        )
+        self._add(answers, "attempts", attempts.attempts(all_journeys, period))
+        self._add(answers, "nacks", nacks.by_reason(frames.nacks, all_journeys, period))
+        self._add(answers, "slowest_keys", slowest.slowest_keys(all_journeys, period, top))
+        self._add(answers, "slowest_tenants", slowest.slowest_tenants(tenants, top))
+        self._add(answers, "due_by_topic", forecast.by_topic(messages, answers.now_ms))
+        self._add(answers, "due_by_hour", forecast.by_hour(messages, answers.now_ms))
+        self._add(answers, "dead_letters", letters.by_reason(frames.letters, period, MAX_ROWS))
+        self._add(answers, "herds", herds.herds(messages, period, top))
+
+    def _add(self, answers: Answers, name: str, frame: DataFrame) -> None:
+        self.tell(f"making the table {name}")
+        table = frame.limit(MAX_ROWS + 1).toArrow()
+        if table.num_rows > MAX_ROWS:
+            answers.cut.add(name)
+        answers.tables[name] = table.slice(0, MAX_ROWS)

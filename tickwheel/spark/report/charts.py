@@ -7,41 +7,43 @@ light and dark. Texts stay texts. Nothing here touches matplotlib's global figur
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tickwheel.spark.report.text import duration
+from tickwheel.stats import datetime_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: What is drawn in which colour; each is replaced by the page's variable of that name.
+#: What is drawn in which colour; each is replaced by the property of that name in ``tickwheel/look.css``.
 COLOURS: Final = {
-    "ink": "#010101", "muted": "#010102", "grid": "#010103",
-    "one": "#010111", "two": "#010112", "three": "#010113", "four": "#010114", "five": "#010115", "six": "#010116",
+    "text": "#010101", "muted": "#010102", "line": "#010103", "raised": "#010104",
+    "line-1": "#010111", "line-2": "#010112", "line-3": "#010113", "line-4": "#010114", "line-5": "#010115",
+    "strong-line": "#010116",
 }  # fmt: skip
-SERIES: Final = ("one", "two", "three", "four", "five", "six")
+SERIES: Final = ("line-1", "line-2", "line-3", "line-4", "line-5", "strong-line")
 _WIDTH_IN: Final = 10.0
 _STYLE: Final[dict[str, Any]] = {
     "svg.fonttype": "none", "font.size": 10.5, "text.parse_math": False, "axes.unicode_minus": False,
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"],
-    "text.color": COLOURS["ink"], "axes.labelcolor": COLOURS["muted"], "axes.edgecolor": COLOURS["grid"],
-    "xtick.color": COLOURS["grid"], "ytick.color": COLOURS["grid"],
+    "text.color": COLOURS["text"], "axes.labelcolor": COLOURS["muted"], "axes.edgecolor": COLOURS["line"],
+    "xtick.color": COLOURS["line"], "ytick.color": COLOURS["line"],
     "xtick.labelcolor": COLOURS["muted"], "ytick.labelcolor": COLOURS["muted"],
-    "grid.color": COLOURS["grid"], "axes.grid": True, "axes.axisbelow": True, "grid.linewidth": 0.7,
+    "grid.color": COLOURS["line"], "axes.grid": True, "axes.axisbelow": True, "grid.linewidth": 0.7,
     "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
     "ytick.major.size": 0, "xtick.major.size": 3, "legend.frameon": False, "timezone": "UTC",
     "figure.facecolor": "none", "axes.facecolor": "none",
 }  # fmt: skip
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 _LABELS: Final = 9
 _ROUND_MS: Final = (
@@ -49,23 +51,54 @@ _ROUND_MS: Final = (
     15, 30)), *(hours * _HOUR_MS for hours in (1, 2, 3, 6, 12)), *(days * _DAY_MS for days in (1, 2, 7, 14, 30, 91, 182,
     365, 3650)),
 )  # fmt: skip
-_PERCENTILE_LINES: Final = (("p50_ms", "half are faster (p50)", "one"), ("p99_ms", "99 % are faster (p99)", "two"),
-                            ("max_ms", "slowest", "three"))  # fmt: skip
 
 
-def latency_over_time(rows: Sequence[Mapping[str, Any]], step_ms: int, counted: str) -> str:
-    """Percentiles of one measure by time, and below how many there were."""
+class _Line(NamedTuple):
+    """How a percentile is drawn: told apart by colour, by form and by width."""
+
+    name: str
+    label: str
+    colour: str
+    width: float
+    style: str
+    marker: str
+    layer: float
+
+
+#: p99 is on top: often it lies on the slowest.
+_LINES: Final = (
+    _Line("p50_ms", "half are faster (p50)", "line-1", 1.4, "-", "o", 3.1),
+    _Line("p99_ms", "99 % are faster (p99)", "line-3", 2.2, "-", "D", 3.2),
+    _Line("max_ms", "slowest", "line-5", 1.2, ":", "|", 3.0),
+)
+
+
+def latency_over_time(
+    rows: Sequence[Mapping[str, Any]], step_ms: int, counted: str, target_ms: int | None = None
+) -> str:
+    """Percentiles of one measure by time, and below how many there were. Where nothing was measured the lines are
+    broken and the ground is shaded."""
     with _drawn(f"time-{counted}", 4.3) as (figure, out):
         above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (3, 1.1)})
         # Numbers, and not dates: then the labels say as much as each step of time needs.
         times = [row["time_ms"] / step_ms + 0.5 for row in rows]
-        marker = "o" if len(rows) < 5 else ""
-        for name, label, colour in _PERCENTILE_LINES:
-            values = [row[name] for row in rows]
-            above.plot(times, values, color=COLOURS[colour], label=label, linewidth=1.6, marker=marker)
-        _scale_of_durations(above.yaxis, above, [row["max_ms"] for row in rows], "y")
+        found = gaps([row["time_ms"] for row in rows], step_ms)
+        for line in _LINES:
+            _broken_line(above, line, times, [row[line.name] for row in rows])
+        if found:
+            spans = [(since_ms / step_ms, (until_ms - since_ms) / step_ms) for since_ms, until_ms in found]
+            for axis in (above, below):
+                label = f"no {counted}" if axis is above else None
+                axis.broken_barh(
+                    spans, (0, 1), transform=axis.get_xaxis_transform(), color=COLOURS["raised"], zorder=0,
+                    label=label, linewidth=0,
+                )  # fmt: skip
+        if target_ms is not None:
+            label = f"target {duration(target_ms)}"
+            above.axhline(target_ms, color=COLOURS["text"], linewidth=1.1, linestyle="--", label=label)
+        _scale_of_durations(above.yaxis, above, [*(row["max_ms"] for row in rows), target_ms or 0], "y")
         _legend(above)
-        below.bar(times, [row["count"] for row in rows], width=0.9, color=COLOURS["one"], alpha=0.75)
+        below.bar(times, [row["count"] for row in rows], width=0.9, color=COLOURS["line-1"], alpha=0.75)
         below.set_ylabel(counted)
         _counts(below, "y")
         below.grid(axis="x", visible=False)
@@ -74,24 +107,50 @@ def latency_over_time(rows: Sequence[Mapping[str, Any]], step_ms: int, counted: 
     return out[0]
 
 
+def gaps(times_ms: Sequence[int], step_ms: int) -> list[tuple[int, int]]:
+    """From when to when there is nothing between steps that have something.
+
+    >>> gaps([0, 1_000, 4_000], 1_000)
+    [(2000, 4000)]
+    """
+    return [(one + step_ms, next_one) for one, next_one in pairwise(times_ms) if next_one > one + step_ms]
+
+
+def _broken_line(axis: Axes, line: _Line, times: Sequence[float], values: Sequence[int]) -> None:
+    """Not drawn across steps that have no value; a value between two such steps is a point."""
+    xs: list[float] = []
+    ys: list[float] = []
+    alone: list[int] = []
+    for number, (time, value) in enumerate(zip(times, values, strict=True)):
+        begins = number == 0 or time - times[number - 1] > 1.5
+        ends = number + 1 == len(times) or times[number + 1] - time > 1.5
+        if begins and xs:
+            xs.append(math.nan)
+            ys.append(math.nan)
+        if begins and ends:
+            alone.append(len(xs))
+        xs.append(time)
+        ys.append(value)
+    axis.plot(
+        xs, ys, color=COLOURS[line.colour], label=line.label, linewidth=line.width, linestyle=line.style,
+        marker="o", markersize=4, markevery=alone, zorder=line.layer,
+    )  # fmt: skip
+
+
 def _time_axis(axis: Axes, rows: Sequence[Mapping[str, Any]], step_ms: int) -> None:
     """At most ten labels at round times, each with what tells it from its neighbours; the date where one day is all."""
     first, last = rows[0]["time_ms"], rows[-1]["time_ms"] + step_ms
     size_ms = next(size for size in _ROUND_MS if (last - first) / size <= _LABELS or size == _ROUND_MS[-1])
     marks = range(-(-first // size_ms) * size_ms, last + 1, size_ms)
-    is_one_day = _at(first).date() == _at(last - 1).date()
+    is_one_day = datetime_of(first).date() == datetime_of(last - 1).date()
     form = "%H:%M:%S" if size_ms < _MINUTE_MS else "%H:%M"
     if size_ms >= _DAY_MS:
         form = "%Y-%m-%d"
     elif not is_one_day:
         form = f"%m-%d {form}"
-    axis.set_xticks([mark / step_ms for mark in marks], [_at(mark).strftime(form) for mark in marks])
-    axis.set_xlabel(f"{_at(first):%Y-%m-%d}, UTC" if is_one_day else "UTC")
+    axis.set_xticks([mark / step_ms for mark in marks], [datetime_of(mark).strftime(form) for mark in marks])
+    axis.set_xlabel(f"{datetime_of(first):%Y-%m-%d}, UTC" if is_one_day else "UTC")
     axis.set_xlim(first / step_ms - 0.5, last / step_ms + 0.5)
-
-
-def _at(time_ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=time_ms)
 
 
 def distribution(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str:
@@ -102,11 +161,11 @@ def distribution(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) ->
         for axis, (measure, title), colour in zip(axes, names.items(), SERIES, strict=False):
             counts = {row["from_ms"]: row["count"] for row in rows if row["measure"] == measure}
             axis.bar(
-                range(len(edges)), [counts.get(edge, 0) for edge in edges], width=0.86, color=COLOURS[colour]
+                range(len(edges)), [counts.get(one, 0) for one in edges], width=0.86, color=COLOURS[colour]
             )
-            axis.set_title(title, loc="left", fontsize=10.5, color=COLOURS["ink"])
+            axis.set_title(title, loc="left", fontsize=10.5, color=COLOURS["text"])
             every = max(1, -(-len(edges) // 8))
-            axis.set_xticks(range(0, len(edges), every), [_edge(edge) for edge in edges[::every]])
+            axis.set_xticks(range(0, len(edges), every), [edge(one) for one in edges[::every]])
             axis.set_xlabel("at least")
             axis.grid(axis="x", visible=False)
             _counts(axis, "y")
@@ -114,28 +173,35 @@ def distribution(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) ->
     return out[0]
 
 
-def _edge(edge_ms: int) -> str:
+def edge(edge_ms: int) -> str:
+    """The least of a class: `5 ms`, or `early`"""
     return "early" if edge_ms < 0 else duration(edge_ms)
 
 
-def spread_by_name(rows: Sequence[Mapping[str, Any]], labels: Sequence[str], salt: str) -> str:
+def spread_by_name(
+    rows: Sequence[Mapping[str, Any]], labels: Sequence[str], salt: str, target_ms: int | None = None
+) -> str:
     """Median, p99 and slowest of each name, one line each, the first at the top."""
     with _drawn(f"spread-{salt}", 0.85 + 0.34 * len(rows)) as (figure, out):
         axis = figure.subplots()
         places = range(len(rows))
         axis.hlines(
             places, [row["p50_ms"] for row in rows], [row["max_ms"] for row in rows],
-            color=COLOURS["grid"], linewidth=3,
+            color=COLOURS["line"], linewidth=3,
         )  # fmt: skip
-        for name, label, colour in _PERCENTILE_LINES:
+        for line in _LINES:
             axis.scatter(
-                [row[name] for row in rows], places, color=COLOURS[colour], label=label, s=42, zorder=3
-            )
+                [row[line.name] for row in rows], places, color=COLOURS[line.colour], label=line.label, s=42,
+                marker=line.marker, zorder=line.layer,
+            )  # fmt: skip
+        if target_ms is not None:
+            label = f"target {duration(target_ms)}"
+            axis.axvline(target_ms, color=COLOURS["text"], linewidth=1.1, linestyle="--", label=label)
         axis.set_yticks(places, labels)
-        axis.tick_params(axis="y", labelcolor=COLOURS["ink"])
+        axis.tick_params(axis="y", labelcolor=COLOURS["text"])
         axis.set_ylim(len(rows) - 0.5, -0.5)
         axis.grid(axis="y", visible=False)
-        _scale_of_durations(axis.xaxis, axis, [row["max_ms"] for row in rows], "x")
+        _scale_of_durations(axis.xaxis, axis, [*(row["max_ms"] for row in rows), target_ms or 0], "x")
         _legend(axis)
     return out[0]
 

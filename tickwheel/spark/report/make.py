@@ -7,27 +7,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.spark.errors import as_ours, spark_errors
-from tickwheel.spark.report.options import PlottingMissing, ReportOptions
+from tickwheel.spark.report.errors import PlottingMissing
+from tickwheel.spark.report.options import ReportOptions
 from tickwheel.spark.report.output import PAGE, SUMMARY, TABLES, check_output, write_report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tickwheel.spark.report.build import Answers
+    from tickwheel.spark.report.build import Answers, Tell
 
 
-def make_report(spark: SparkSession, options: ReportOptions, out: Path) -> dict[str, Any]:
-    """Writes a report to ``out`` and returns its summary. Raises ``OutputRefused``, ``PlottingMissing``,
-    ``SourceError``, ``ReportError``."""
+def make_report(
+    spark: SparkSession, options: ReportOptions, out: Path, progress: Tell | None = None
+) -> dict[str, Any]:
+    """Writes a report to ``out`` and returns its summary; ``progress`` is told of each step. Raises ``OutputRefused``,
+    ``PlottingMissing``, ``SourceError``, ``ReportError``."""
     check_output(out)
     _require_extra()
     from tickwheel.spark.report.build import build
     from tickwheel.spark.report.summary import summarise
 
+    tell = progress or (lambda step: None)
     try:
-        answers = build(spark, options)
+        answers = build(spark, options, tell)
     except spark_errors() as error:
         raise as_ours(error) from None
+    tell("writing the report")
     summary = summarise(answers)
     write_report(out, lambda folder: _fill(folder, answers, summary))
     return summary

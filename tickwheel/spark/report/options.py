@@ -1,4 +1,4 @@
-"""What a report is made of: the options, checked, and what can be wrong with them."""
+"""What a report is made of: the options, checked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from tickwheel.spark.errors import SparkError
+from tickwheel.spark.report.earlier import Earlier, read_earlier
+from tickwheel.spark.report.errors import ReportError
 
 TenantKind: TypeAlias = Literal["header", "key-prefix", "order-key"]
 Step: TypeAlias = Literal["second", "minute", "hour", "day"]
@@ -20,27 +21,6 @@ MAX_TOP: Final = 10_000
 #: A chart with more steps than these cannot be read.
 _MANY_STEPS: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class ReportError(SparkError):
-    """A report cannot be made."""
-
-    code = "bad_report"
-    advice = "docs/how-to/spark-report.md explains the options."
-
-
-class OutputRefused(ReportError):
-    """The directory for the report holds something else."""
-
-    code = "output_refused"
-    advice = "Name a new or empty directory, or one that holds an earlier report and nothing besides."
-
-
-class PlottingMissing(ReportError):
-    """The library that draws the charts, or makes the page, is not installed."""
-
-    code = "matplotlib_missing"
-    advice = "pip install 'tickwheel[spark]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +45,8 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """What to report on. ``step`` None: the finest that a chart can show."""
+    """What to report on. ``step`` None: the finest that a chart can show. ``target_p99_ms``: so late may 99 of 100
+    first deliveries be; None: nothing is said about that. ``earlier``: what to compare it with."""
 
     directories: tuple[Path, ...]
     period: Period
@@ -73,6 +54,8 @@ class ReportOptions:
     step: Step | None
     top: int
     committed: bool
+    target_p99_ms: int | None = None
+    earlier: Earlier | None = None
 
 
 def report_options(
@@ -84,8 +67,10 @@ def report_options(
     by: str = "auto",
     top: int = DEFAULT_TOP,
     committed: bool = True,
+    target_p99: timedelta | None = None,
+    compare: str | Path | None = None,
 ) -> ReportOptions:
-    """Raises ``ReportError``."""
+    """Raises ``ReportError``, ``EarlierRefused``."""
     listed = [directories] if isinstance(directories, str | Path) else list(directories)
     if not listed:
         raise ReportError("No data directory is named.", advice="Name one or more.")
@@ -101,6 +86,8 @@ def report_options(
         step=_parse_step(by),
         top=top,
         committed=committed,
+        target_p99_ms=_target_ms(target_p99),
+        earlier=None if compare is None else read_earlier(Path(compare)),
     )
 
 
@@ -144,6 +131,18 @@ def _parse_step(by: str) -> Step | None:
         if by == name:
             return name
     raise ReportError(f"There is no step {by!r}.", advice=f"Use auto, {', '.join(STEPS_MS)}.")
+
+
+def _target_ms(target: timedelta | None) -> int | None:
+    if target is None:
+        return None
+    target_ms = target // timedelta(milliseconds=1)
+    if target_ms < 1:
+        raise ReportError(
+            f"A target of {target_ms} ms cannot be met: times are measured in whole milliseconds.",
+            advice="Use 1 ms or more.",
+        )
+    return target_ms
 
 
 def _epoch_ms(moment: datetime | None, name: str) -> int | None:

@@ -13,12 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tickwheel.spark.report.options import OutputRefused, ReportError
+from tickwheel.spark.report.errors import OutputRefused, ReportError
+from timerlog.files.disk import sync_directory
 
 SUMMARY: Final = "summary.json"
 PAGE: Final = "index.html"
 TABLES: Final = "tables"
 FORMAT: Final = "tickwheel-report"
+#: Goes up when a field of the summary changes its meaning or goes away, not when one is added.
+VERSION: Final = 1
 _OURS: Final = frozenset({SUMMARY, PAGE, TABLES})
 
 
@@ -76,7 +79,7 @@ def write_report(out: Path, fill: Callable[[Path], None]) -> None:
 def _exchange(made: Path, out: Path) -> None:
     if not out.exists() or not any(out.iterdir()):
         made.rename(out)  # an empty directory gives way
-        _sync_directory(out.parent)
+        sync_directory(out.parent)
         return
     earlier = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
     out.rename(earlier)
@@ -85,7 +88,7 @@ def _exchange(made: Path, out: Path) -> None:
     except OSError:
         earlier.rename(out)
         raise
-    _sync_directory(out.parent)
+    sync_directory(out.parent)
     shutil.rmtree(earlier)
 
 
@@ -93,19 +96,11 @@ def _sync(folder: Path) -> None:
     """To the disk: else a power loss might leave empty files under good names."""
     for path in sorted(folder.rglob("*")):
         if path.is_dir():
-            _sync_directory(path)
+            sync_directory(path)
         else:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-    _sync_directory(folder)
-
-
-def _sync_directory(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(folder)
 
 
 def _umask() -> int:

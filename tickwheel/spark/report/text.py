@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
 from typing import Final
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+from tickwheel.stats import datetime_of
+
 _LONGEST: Final = 80
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -31,6 +32,28 @@ def _spelled(character: str) -> str:
 def count(number: float | None) -> str:
     """`336,776`"""
     return "–" if number is None else f"{number:,.0f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 message`, `4,000 messages`, `2 deliveries`"""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def changed(before: int | None, after: int | None, show: Callable[[float], str]) -> str:
+    """`+19 ms (+37 %)`, `the same`
+
+    >>> changed(51, 70, duration), changed(0, 3, count), changed(4, 4, count), changed(None, 1, count)
+    ('+19 ms (+37 %)', '+3', 'the same', '–')
+    """
+    if before is None or after is None:
+        return "–"
+    if before == after:
+        return "the same"
+    difference = after - before
+    sign = "+" if difference > 0 else "-"
+    part = f" ({sign}{100 * abs(difference) / before:,.0f} %)" if before > 0 else ""
+    return f"{sign}{show(abs(difference))}{part}"
 
 
 def share(part: int, whole: int) -> str:
@@ -72,5 +95,5 @@ def moment(time_ms: int | None, *, to_ms: bool = False) -> str:
     """
     if time_ms is None:
         return "–"
-    text = (_EPOCH + timedelta(milliseconds=time_ms)).strftime("%Y-%m-%d %H:%M:%S")
+    text = datetime_of(time_ms).strftime("%Y-%m-%d %H:%M:%S")
     return f"{text}.{time_ms % 1_000:03d}" if to_ms else text

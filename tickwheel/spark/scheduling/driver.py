@@ -8,7 +8,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -240,17 +240,14 @@ def _is_inside(message_id: int, segments: Sequence[Segment]) -> bool:
 def collected(frame: DataFrame, work: Work) -> list[TaskReport]:
     """Runs the tasks. Raises ``SparkError``."""
 
-    def task(batches: Iterable[Any], attempt: Attempt) -> Iterator[bytes]:
-        yield msgspec.msgpack.encode(
-            Task(work, RemoteBroker(work), attempt.number, attempt.partition).run(batches)
-        )
+    def task(batches: Iterable[Any], attempt: Attempt) -> list[TaskReport]:
+        return [Task(work, RemoteBroker(work), attempt.number, attempt.partition).run(batches)]
 
     wanted = frame.select([name for name in frame.columns if name in SINK_COLUMNS or name == CORRUPT])
     try:
-        answers = run_action(wanted, task)
+        return run_action(wanted, task, TaskReport)
     except spark_errors() as error:
         raise understood(error) or _unknown(error) from None
-    return [msgspec.msgpack.decode(answer, type=TaskReport) for answer in answers]
 
 
 def _unknown(error: Exception) -> ScheduleFailed:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -30,18 +31,7 @@ SCHEMA: Final = pa.schema(
 def rejects_table(result: ScheduleResult) -> pa.Table:
     """``rows``: how many rows of the job have this reason; the others are one of them."""
     rows = [
-        {
-            "job": result.job,
-            "reason": one.reason,
-            "rows": result.counts[one.reason],
-            "text": one.text,
-            "detail": one.detail,
-            "partition": one.partition,
-            "row": one.row,
-            "key": one.key,
-            "topic": one.topic,
-            "earlier_id": one.earlier_id,
-        }
+        msgspec.structs.asdict(one) | {"job": result.job, "rows": result.counts[one.reason], "text": one.text}
         for one in result.samples
     ]
     return pa.Table.from_pylist(rows, SCHEMA)

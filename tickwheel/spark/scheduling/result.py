@@ -34,7 +34,7 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """The reason in words."""
-        return FOUND_BY_BROKER.get(self.reason) or REASONS[self.reason][1]
+        return reason_text(self.reason)
 
 
 def reason_text(code: str) -> str:

@@ -39,7 +39,7 @@ class Gathered:
         self.bytes += 16 * len(times_ms)
         self._times_ms.append(times_ms)
         of = _kept(found.topic_of, keep)
-        # Only topics of good rows: others may have names that nobody can have.
+        # Only topics of good rows: those of the others may have names that are not allowed.
         used = np.unique(of)
         places = np.zeros(len(found.topics), np.uint16)
         for number in used.tolist():

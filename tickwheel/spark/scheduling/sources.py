@@ -88,7 +88,7 @@ def _read_csv(spark: SparkSession, path: str, topic: str | None) -> DataFrame:
         "multiLine": True,  # bodies may have line ends in them, in quotes: so files are not cut at lines
         "escape": '"',
         "enforceSchema": False,
-        "nullValue": "\0",  # nobody writes this: so "" is an empty text, and nothing at all is NULL
+        "nullValue": "\0",  # never in a file: so "" is an empty text, and nothing at all is NULL
         "emptyValue": "",
     }
     names = spark.read.options(**options).csv(path).columns

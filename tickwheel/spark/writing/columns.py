@@ -225,19 +225,19 @@ def _text(column: Any | None) -> Any | None:
 def _topics(
     column: Any | None, default: str | None, rows: int
 ) -> tuple[list[str], npt.NDArray[np.uint32], Mask]:
-    """Names, which of them is whose, and who has none."""
-    nobody = np.zeros(rows, np.bool_)
+    """Names, the place of each row's among them, and which rows have none."""
+    none = np.zeros(rows, np.bool_)
     if column is None:
         assert default is not None
-        return [default], np.zeros(rows, np.uint32), nobody
+        return [default], np.zeros(rows, np.uint32), none
     encoded = column.dictionary_encode()
     names = [*encoded.dictionary.to_pylist(), default if default is not None else "none"]
     of = np.asarray(encoded.indices.fill_null(len(names) - 1), np.uint32)
-    return names, of, nobody if default is not None else ~valid(column)
+    return names, of, none if default is not None else ~valid(column)
 
 
 def _times(column: Any) -> tuple[npt.NDArray[np.int64], dict[str, Mask]]:
-    """Milliseconds, and who has none that can be read."""
+    """Milliseconds, and which rows have none that can be read."""
     if pa.types.is_timestamp(column.type):
         micros = np.asarray(column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).fill_null(0))
         # A message is never early: what lies within a millisecond is due when it is over.
@@ -249,7 +249,7 @@ def _times(column: Any) -> tuple[npt.NDArray[np.int64], dict[str, Mask]]:
 
 
 def _priorities(column: Any) -> tuple[Any, Mask]:
-    """As int64, and who has none that can be used."""
+    """As int64, and which rows have none that can be used."""
     unreadable = np.zeros(len(column), np.bool_)
     if not pa.types.is_integer(column.type):
         is_number = pc.match_substring_regex(column, r"^\s*\d{1,3}\s*$")
@@ -261,7 +261,7 @@ def _priorities(column: Any) -> tuple[Any, Mask]:
 
 
 def shown(batch: Any, name: str, row: int) -> str | None:
-    """A value as somebody may want to see it, cut; None: there is none."""
+    """A value as a text for people, cut; None: there is none."""
     if name not in batch.schema.names:
         return None
     column = batch.column(name)

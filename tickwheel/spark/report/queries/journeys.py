@@ -14,7 +14,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, WindowSpec
 
 _OPEN, _ACKED, _DEAD = range(3)
 
@@ -23,24 +23,16 @@ def steps(events: DataFrame) -> DataFrame:
     """The events of groups, each with when its message was due (``due_ms``) and when the group was last given it
     (``given_ms``). Events of messages that are gone, of which nothing is known, are left out."""
     order = ("position", "place")
-    of_message = (
-        Window.partitionBy("log", "id")
-        .orderBy(*order)
-        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
-    of_group = (
-        Window.partitionBy("log", "id", "group")
-        .orderBy(*order)
-        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
-    is_promise = F.col("event").isin("sent", "rescheduled")
-    promised = F.last(F.when(is_promise, F.col("next_ms")), ignorenulls=True).over(of_message)
-    created = F.last(F.when(F.col("event") == "sent", F.col("happened_ms")), ignorenulls=True).over(
-        of_message
-    )
-    given = F.last(F.when(F.col("event") == "delivered", F.col("happened_ms")), ignorenulls=True).over(
-        of_group
-    )
+    so_far = Window.unboundedPreceding, Window.currentRow
+    of_message = Window.partitionBy("log", "id").orderBy(*order).rowsBetween(*so_far)
+    of_group = Window.partitionBy("log", "id", "group").orderBy(*order).rowsBetween(*so_far)
+
+    def last(condition: Column, value: str, window: WindowSpec) -> Column:
+        return F.last(F.when(condition, F.col(value)), ignorenulls=True).over(window)
+
+    promised = last(F.col("event").isin("sent", "rescheduled"), "next_ms", of_message)
+    created = last(F.col("event") == "sent", "happened_ms", of_message)
+    given = last(F.col("event") == "delivered", "happened_ms", of_group)
     known = events.where(F.col("id").isNotNull())
     # `greatest` passes over NULL.
     due = F.greatest(F.coalesce(promised, F.col("deliver_at_ms")), created)
@@ -61,8 +53,8 @@ def journeys(events: DataFrame) -> DataFrame:
         F.first("priority", ignorenulls=True).alias("priority"),
         F.min(F.when(first, F.col("happened_ms"))).alias("delivered_ms"),
         F.min(F.when(first, F.col("happened_ms") - F.col("due_ms"))).alias("lateness_ms"),
-        (_count(is_delivered) - _count(F.col("event") == "returned")).alias("attempts"),
-        _count(is_delivered).alias("deliveries"),
+        (F.count_if(is_delivered) - F.count_if(F.col("event") == "returned")).alias("attempts"),
+        F.count_if(is_delivered).alias("deliveries"),
         F.max(F.when(is_delivered, F.col("happened_ms"))).alias("last_delivered_ms"),
         F.max_by(last, "position").alias("_last"),
         _latest("acked", F.col("happened_ms")).alias("acked_ms"),
@@ -77,10 +69,6 @@ def journeys(events: DataFrame) -> DataFrame:
     done_due = F.when(is_acked, F.col("_acked_due_ms")).when(is_dead, F.col("_dead_due_ms"))
     finished = by_group.withColumns({"outcome": outcome, "done_ms": done, "done_after_ms": done - done_due})
     return finished.drop("_last", "_acked_due_ms", "_dead_due_ms")
-
-
-def _count(condition: Column) -> Column:
-    return F.count(F.when(condition, True))
 
 
 def _latest(event: str, value: Column) -> Column:

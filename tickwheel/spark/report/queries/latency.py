@@ -81,6 +81,12 @@ def percentiles(cells: DataFrame, by: Sequence[str] = ()) -> DataFrame:
     )
 
 
+def later_than(target_ms: int) -> Column:
+    """How many first deliveries were later, of ``cells``."""
+    is_later = (F.col("measure") == "lateness") & (F.col("ms") > target_ms)
+    return F.coalesce(F.sum(F.when(is_later, F.col("count"))), F.lit(0))
+
+
 def distribution(cells: DataFrame) -> DataFrame:
     """How many samples of each measure lie from one edge to the next; early ones lie at -1."""
     edges = F.array(*[F.lit(edge) for edge in EDGES_MS])

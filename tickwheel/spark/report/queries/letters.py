@@ -20,7 +20,7 @@ _DONE: Final = ("acked", "cancelled", "expired", "damaged")
 
 def by_reason(letters: DataFrame, period: Period, limit: int) -> DataFrame:
     """The letters of a period, also those that were replayed or dropped since and are not purged yet, by topic,
-    group and last error. ``still_there``: those that nobody has dealt with. A reason of NULL: the group never
+    group and last error. ``still_there``: those that were not dealt with. A reason of NULL: the group never
     said one, its leases ended."""
     told = F.element_at(F.from_json("headers", "map<string,string>"), F.lit(HEADER))
     rows = letters.where(inside(F.col("created_ms"), period)).withColumn("story", F.from_json(told, _STORY))
@@ -29,7 +29,7 @@ def by_reason(letters: DataFrame, period: Period, limit: int) -> DataFrame:
         F.nullif("dead_reason", F.lit("")).alias("reason"),
     ).agg(
         F.count("*").alias("letters"),
-        F.count(F.when(~F.col("state").isin(*_DONE), True)).alias("still_there"),
+        F.count_if(~F.col("state").isin(*_DONE)).alias("still_there"),
         F.max("story.attempts").alias("attempts_max"),
         F.min("created_ms").alias("first_ms"),
         F.max("created_ms").alias("last_ms"),

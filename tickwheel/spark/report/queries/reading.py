@@ -29,18 +29,20 @@ _EVENTS: Final = "sent,rescheduled,delivered,returned,acked,dead"
 _EVENT_COLUMNS: Final = (
     "position", "place", "event", "time", "time_next", "topic", "group", "id", "epoch", "priority", "deliver_at",
 )  # fmt: skip
+_NACK_COLUMNS: Final = ("topic", "group", "id", "error")
 _STATE_COLUMNS: Final = ("id", "topic", "group", "state", "time_next", "time_created", "deliver_at")
 _TIMES: Final = ("time", "time_next", "time_created", "deliver_at")
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """``events``: one row for each thing that happened. ``messages``: one for each message and group, ``is_first`` for
-    the first group of its topic. ``identities``: key, headers and ordering key, one row for each message. ``letters``:
-    the dead letters, one row each. ``now_ms``: when the directories were looked at; ``log_bytes``: the size of their
-    logs."""
+    """``events``: one row for each thing that happened. ``nacks``: one for each delivery that was given back.
+    ``messages``: one for each message and group, ``is_first`` for the first group of its topic. ``identities``: key,
+    headers and ordering key, one row for each message. ``letters``: the dead letters, one row each. ``now_ms``: when
+    the directories were looked at; ``log_bytes``: the size of their logs."""
 
     events: DataFrame
+    nacks: DataFrame
     messages: DataFrame
     identities: DataFrame
     letters: DataFrame
@@ -54,6 +56,7 @@ def read_frames(spark: SparkSession, options: ReportOptions) -> Frames:
     readers = [_Reader(spark, options, number, one.description) for number, one in enumerate(found)]
     return Frames(
         events=_union(one.events() for one in readers),
+        nacks=_union(one.nacks() for one in readers),
         messages=_union(one.messages() for one in readers),
         identities=_union(one.identities() for one in readers),
         letters=_union(one.letters() for one in readers),
@@ -91,6 +94,9 @@ class _Reader:
 
     def events(self) -> DataFrame:
         return self._finished(self._load("events", _EVENT_COLUMNS, events=_EVENTS))
+
+    def nacks(self) -> DataFrame:
+        return self._finished(self._load("events", _NACK_COLUMNS, events="nacked"))
 
     def messages(self) -> DataFrame:
         frame = self._load("messages", _STATE_COLUMNS)

@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: `30s`, `1h30m`, `250ms`, `4MiB`, `64k`."""
+"""Durations and sizes as people write them: `30s`, `1h30m`, `250ms`, `PT30S`, `4MiB`, `64k`."""
 
 import re
 
@@ -17,6 +17,7 @@ _BYTES_PER_UNIT = {
     "gb": 1_000_000_000,
 }
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
+_ISO_8601 = re.compile(r"p(?=.)((?:\d+(?:\.\d+)?[wd])*)(?:t((?:\d+(?:\.\d+)?[hms])+))?")
 _MOST = 1 << 62
 """More than any setting allows; a text with hundreds of digits would not fit a float, either."""
 
@@ -24,10 +25,12 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds in a text such as `250ms`, `1.5s` or `1h30m`. Raises ValueError for anything else."""
+    """Milliseconds in a text such as `250ms`, `1.5s`, `1h30m` or `PT1H30M`. Raises ValueError for anything else."""
     rest = text.strip().lower()
     if rest == "0":
         return 0
+    if iso := _ISO_8601.fullmatch(rest):
+        rest = iso[1] + (iso[2] or "")
     total_ms = 0.0
     while rest:
         part = _DURATION_PART.match(rest)

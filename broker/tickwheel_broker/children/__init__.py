@@ -1,0 +1,1 @@
+"""Processes beside the broker that it starts itself."""

@@ -1,0 +1,165 @@
+"""What is asked of Kafka itself: the topic that holds the shared logs of a cluster, a partition each, and its group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import trio
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from tickwheel_broker.cluster.kafka.client import Options, error_of, refuse_bad_options, settings, text_of
+from tickwheel_broker.cluster.shared_log import SharedLogUnavailable
+
+T = TypeVar("T")
+
+_TIMEOUT_S: Final = 30.0
+_CONNECT_S: Final = 5.0
+_STEP_S: Final = 0.1
+"""So soon a cancelled call ends."""
+
+
+class TopicDiffers(Exception):
+    """There is a topic of this name with settings under which the log would not be safe."""
+
+
+class TooFewBrokers(Exception):
+    """There are not as many of Kafka's machines as copies were asked for."""
+
+
+@dataclass(frozen=True)
+class TopicSettings:
+    """Of the topic of a cluster. What a record is, and that it stays until the owner deletes it, is not to choose."""
+
+    partitions: int = 1
+    replication_factor: int = 3
+    min_insync_replicas: int = 2
+
+    def config(self) -> dict[str, str]:
+        """By Kafka's names."""
+        return {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "min.insync.replicas": str(self.min_insync_replicas),
+            "unclean.leader.election.enable": "false",
+            "message.timestamp.type": "CreateTime",
+        }
+
+
+async def create_topic(
+    servers: str, topic: str, wanted: TopicSettings, options: Options | None = None
+) -> bool:
+    """Return whether it was made: False when it is there with these settings. Raises TopicDiffers,
+    TooFewBrokers, SharedLogUnavailable, ConfigError."""
+    return await _with_admin(servers, options, lambda admin: _create(admin, topic, wanted))
+
+
+async def delete_records(
+    servers: str, topic: str, partition: int, before: int, options: Options | None = None
+) -> None:
+    """Make a partition begin at an offset. Raises SharedLogUnavailable."""
+    place = TopicPartition(topic, partition, before)
+
+    def delete(admin: AdminClient) -> None:
+        for future in admin.delete_records([place]).values():
+            _result(future)
+
+    await _with_admin(servers, options, delete)
+
+
+async def count_members(servers: str, group: str, options: Options | None = None) -> int:
+    """How many a consumer group has. Raises SharedLogUnavailable."""
+
+    def count(admin: AdminClient) -> int:
+        described = _result(admin.describe_consumer_groups([group], request_timeout=_TIMEOUT_S)[group])
+        return len(described.members)
+
+    return await _with_admin(servers, options, count)
+
+
+async def _with_admin(servers: str, options: Options | None, work: Callable[[AdminClient], T]) -> T:
+    def do() -> T:
+        with AdminClient(settings(servers, options)) as admin:
+            return work(admin)
+
+    try:
+        return await trio.to_thread.run_sync(do)
+    except KafkaException as error:
+        refuse_bad_options(error)
+        raise SharedLogUnavailable(text_of(error)) from error
+
+
+def _result(future: Future[T]) -> T:
+    """In a thread that ends soon when its task is cancelled."""
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while True:
+        trio.from_thread.check_cancelled()
+        try:
+            return future.result(_STEP_S)
+        except NotYet:
+            if time.monotonic() > deadline_s:
+                raise SharedLogUnavailable(f"Kafka did not answer in {_TIMEOUT_S:g} s") from None
+
+
+def _create(admin: AdminClient, topic: str, wanted: TopicSettings) -> bool:
+    _wait_for_kafka(admin)  # says sooner than what follows that there is none
+    new = NewTopic(topic, wanted.partitions, wanted.replication_factor, config=wanted.config())
+    try:
+        _result(admin.create_topics([new], request_timeout=_TIMEOUT_S)[topic])
+    except KafkaException as exception:
+        error = error_of(exception)
+        if error is not None and error.code() == KafkaError.INVALID_REPLICATION_FACTOR:
+            raise TooFewBrokers(error.str()) from exception
+        if error is None or error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+        _compare(admin, topic, wanted)
+        return False
+    _wait_for_leaders(admin, topic, wanted.partitions)
+    return True
+
+
+def _wait_for_kafka(admin: AdminClient) -> None:
+    deadline_s = time.monotonic() + _CONNECT_S
+    while True:
+        trio.from_thread.check_cancelled()
+        try:
+            admin.list_topics(timeout=_STEP_S * 10)
+        except KafkaException:
+            if time.monotonic() > deadline_s:
+                raise
+        else:
+            return
+
+
+def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        trio.from_thread.check_cancelled()
+        found = admin.list_topics(topic, timeout=_STEP_S * 10).topics[topic].partitions
+        if len(found) == partitions and all(one.leader >= 0 for one in found.values()):
+            return
+        time.sleep(_STEP_S)
+    raise SharedLogUnavailable(f"the partitions of {topic!r} have no leaders")
+
+
+def _compare(admin: AdminClient, topic: str, wanted: TopicSettings) -> None:
+    """Raises TopicDiffers."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    entries = _result(admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource])
+    has = {name: entry.value for name, entry in entries.items()}
+    partitions = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
+    replicas = {len(one.replicas) for one in partitions.values()}
+    pairs = [
+        ("partitions", str(len(partitions)), str(wanted.partitions)),
+        ("replication factor", ", ".join(map(str, sorted(replicas))), str(wanted.replication_factor)),
+        *((name, has.get(name), value) for name, value in wanted.config().items()),
+    ]
+    differing = [f"{name} is {is_now}, not {value}" for name, is_now, value in pairs if is_now != value]
+    if differing:
+        raise TopicDiffers(f"there is a topic {topic!r} with other settings: {'; '.join(differing)}")

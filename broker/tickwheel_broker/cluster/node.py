@@ -1,0 +1,331 @@
+"""A node of a cluster: one replica of one log. It follows, owns for a time, and follows again, until it ends.
+
+Who is to own the log is said by `Membership`, which may be wrong, late, or say it to several: that costs time, never a
+message. What decides is the FENCE: the node that has read its own back, and no later one, is the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from tickwheel_broker.clock import Clock
+from tickwheel_broker.cluster.beginning import origin_at
+from tickwheel_broker.cluster.clock_skew import ClockSkew
+from tickwheel_broker.cluster.healing import Heal
+from tickwheel_broker.cluster.known_owner import KnownOwner, words_of
+from tickwheel_broker.cluster.own_number import OwnNumber
+from tickwheel_broker.cluster.replicator import OWNER_TIMEOUT_S, RETRY_S, Deposed, Replicator, Tail
+from tickwheel_broker.cluster.shared_log import AppendFailed, OutOfRange, SharedLog, SharedLogUnavailable
+from tickwheel_broker.cluster.trimming import Trimming
+from tickwheel_broker.errors import first_error
+from tickwheel_broker.logs import get_logger
+from timerlog.errors import BeingHealed, DiskFull
+from timerlog.files.disk import Disk
+from timerlog.recovery.checkpoint import Place
+from timerlog.replication.follower import Follower, open_follower
+from timerlog.replication.origin import Origin
+from timerlog.replication.places import Places
+from timerlog.replication.record import fence, unpack
+from timerlog.replication.rule import Said
+from timerlog.settings import StoreSettings
+from timerlog.store import Store
+
+_log = get_logger("cluster")
+
+HOUSEKEEPING_S = 1.0
+
+FRESH_S = 0.01
+"""Records for which a reader waited so long have just been written, as far as it can tell."""
+
+FULL_S = 2.0
+"""So long a node waits for room on its disk before it looks again."""
+
+REST_S = 1.0
+"""So long a node that another one has deposed follows before it fences again: two that both believe that they are
+chosen must not depose each other all the time. Each node's rest is longer by its own part of it."""
+
+
+FORGET_TIMEOUTS = 10
+"""So many timeouts without an owner a node whose clock differed still stands back, so that another is chosen."""
+
+
+class Membership(Protocol):
+    """Who is to own the log."""
+
+    def joined(self) -> None:
+        """This node has followed to the end: it may be chosen."""
+
+    def left(self) -> None:
+        """It must not be chosen for now."""
+
+    async def wait_chosen(self) -> None:
+        """Return when this node is to own the log."""
+
+    async def wait_not_chosen(self) -> None:
+        """Return when it is not, or not any more."""
+
+
+class FellBehind(Exception):
+    """What this node would read next was deleted from the shared log."""
+
+
+class Role(Enum):
+    """What a node does."""
+
+    STARTING = "starting"
+    FOLLOWER = "follower"
+    OWNER = "owner"
+
+
+Serve = Callable[[Store, Replicator, Callable[[], Awaitable[None]]], Awaitable[None]]
+"""Serve clients from a store until the third one returns, then stop in order. Ends with Deposed otherwise."""
+
+
+class Node:
+    """`run` works until cancelled."""
+
+    def __init__(
+        self,
+        number: int,
+        shared: SharedLog,
+        membership: Membership,
+        clock: Clock,
+        open_replica: Callable[[Origin], Follower],
+        open_store: Callable[[Follower], Store],
+        serve: Serve,
+        advertised_url: str = "",
+        owner_timeout_s: float = OWNER_TIMEOUT_S,
+        zones: str = "",
+        process: str = "",
+    ) -> None:
+        """`advertised_url`: where clients reach this node, for the others to tell them. `zones`: which rules of the
+        time zones it has. `process`: what no other process calls itself."""
+        self.known_owner = KnownOwner()
+        self.skew = ClockSkew(FORGET_TIMEOUTS * owner_timeout_s)
+        self._words = words_of(advertised_url, zones, process).encode()
+        self._owner_timeout_s = owner_timeout_s
+        self._process, self._own_number = process, OwnNumber(number, process)
+        self._zones, self._zones_heard = zones, zones
+        self._number, self._shared, self._membership, self._clock = number, shared, membership, clock
+        self._open_replica, self._open_store, self._serve = open_replica, open_store, serve
+        self.on_disk_full: Callable[[], object] = lambda: None
+        """Called when there was no room for what it has read."""
+        self.role = Role.STARTING
+        self._rests_until_s = 0.0
+        self._origin: Origin | None = None
+
+    async def run(self) -> None:
+        """Follow and own, in turns. Raises NodeNumberTaken."""
+        while True:
+            follower = await self._open()
+            is_owner = is_full = False
+            try:
+                try:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(Heal(self._shared, follower).run)
+                        await self._follow(follower)
+                        is_owner = await self._take_over(follower)
+                        nursery.cancel_scope.cancel()
+                except* FellBehind:
+                    _log.warning("this replica is too old, and is made anew", offset=follower.offset)
+                    self.role = Role.STARTING
+                    self._membership.left()
+                except* DiskFull as group:
+                    _log.error("the disk of this replica is full", reason=str(first_error(group)))
+                    self.on_disk_full()
+                    is_full = True
+                    self.role = Role.STARTING
+                    self._membership.left()
+            except BaseException:
+                follower.close()
+                raise
+            if is_owner:
+                await self._own(follower)
+            else:
+                follower.close()
+                self._rest()
+            if is_full:
+                await trio.sleep(FULL_S)
+
+    async def _open(self) -> Follower:
+        while True:
+            origin = await self._find_origin()
+            try:
+                return self._open_replica(origin)
+            except DiskFull as error:
+                _log.error("this replica cannot be opened, its disk is full", reason=str(error))
+                self.on_disk_full()
+                await trio.sleep(FULL_S)
+
+    def _rest(self) -> None:
+        self._rests_until_s = trio.current_time() + REST_S * (1 + self._number % 8 / 8)
+
+    # -- following --
+
+    async def _find_origin(self) -> Origin:
+        """Where the shared log begins now."""
+        while True:
+            try:
+                first = await self._shared.first()
+                if self._origin is None or self._origin.first != first:
+                    self._origin = await origin_at(self._shared.read, first)
+                return self._origin
+            except SharedLogUnavailable as error:
+                _log.warning("the start of the shared log cannot be read", reason=str(error))
+                await trio.sleep(RETRY_S)
+
+    async def _follow(self, follower: Follower) -> None:
+        """Until this node is chosen and has followed to the end."""
+        end = await self._known_end()
+        self._own_number.begin(end)
+        await self._read_to(follower, end)
+        self.role = Role.FOLLOWER
+        self._membership.joined()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_house, follower)
+            nursery.start_soon(self._read_on, follower)
+            await trio.sleep_until(self._rests_until_s)
+            await self._membership.wait_chosen()
+            nursery.cancel_scope.cancel()
+
+    async def _known_end(self) -> int:
+        while True:
+            try:
+                return await self._shared.end()
+            except SharedLogUnavailable as error:
+                _log.warning("the shared log cannot be reached", reason=str(error))
+                await trio.sleep(RETRY_S)
+
+    async def _read_to(self, follower: Follower, end: int) -> None:
+        while follower.offset + 1 < end:
+            await self._read_some(follower, lambda: False)
+
+    async def _read_on(self, follower: Follower) -> None:
+        while True:
+            await self._read_some(follower, lambda: False)
+
+    async def _read_some(self, follower: Follower, is_enough: Callable[[], bool]) -> None:
+        """What is there next, but nothing more once it `is_enough`. Raises FellBehind, NodeNumberTaken."""
+        began_s = trio.current_time()
+        try:
+            records = await self._shared.read(follower.offset + 1)
+        except SharedLogUnavailable as error:
+            if isinstance(error, OutOfRange) and error.is_deleted:
+                raise FellBehind from error
+            _log.warning("the shared log cannot be read", reason=str(error))
+            await trio.sleep(RETRY_S)
+            return
+        is_fresh = trio.current_time() - began_s >= FRESH_S
+        for stored in records:
+            try:
+                said = follower.take(stored.offset, stored.record)
+            except BeingHealed as error:
+                _log.warning("this replica waits until it is whole", reason=str(error))
+                await trio.sleep(RETRY_S)
+                return
+            found = unpack(stored.record)
+            if found is not None and said is not Said.PASSED_OVER:
+                head, body = found
+                if is_fresh and head.node != self._number:
+                    self.skew.hear(head, self._clock.now_ms())
+                is_fresh = False  # those behind it may have lain there while it was taken
+                self.known_owner.hear(said, body)
+                self._own_number.hear(stored.offset, said, head, self.known_owner)
+                self._compare_zones()
+            if is_enough():
+                return
+
+    def _compare_zones(self) -> None:
+        """By the rules of which node slots of schedules are found must not change what they are."""
+        heard = self.known_owner.zones
+        if heard == self._zones_heard:
+            return
+        self._zones_heard = heard
+        if heard and self._zones and heard != self._zones:
+            _log.warning(
+                "the owner goes by other rules of the time zones: schedules may have other slots when this node owns "
+                "the log; install the same tzdata on all nodes",
+                here=self._zones,
+                owner=heard,
+            )
+
+    async def _keep_house(self, follower: Follower) -> None:
+        while True:
+            await trio.sleep(HOUSEKEEPING_S)
+            follower.housekeeping(self._clock.now_ms())
+            while follower.trim_step():
+                await trio.lowlevel.checkpoint()
+
+    # -- owning --
+
+    async def _take_over(self, follower: Follower) -> bool:
+        """Fence, and read up to that: whether this node owns the log then."""
+        reader, number = follower.reader, self._number
+        term = reader.state.term + 1
+        try:
+            await self._shared.append([fence(number, term, self._clock.now_ms(), self._words)])
+        except AppendFailed as error:
+            _log.warning("a fence failed", reason=str(error), term=term)
+            await trio.sleep(RETRY_S)
+            return False
+        while reader.state.term < term:
+            await self._read_some(follower, lambda: reader.state.term >= term)
+        is_ours = self.known_owner.process == self._process
+        is_owner = is_ours and (reader.state.term, reader.state.node) == (term, number)
+        _log.info("fenced", term=term, is_owner=is_owner)
+        return is_owner
+
+    async def _own(self, follower: Follower) -> None:
+        places = follower.places
+        tail = Tail(self._shared, follower.reader, follower.offset, self._number, places, self._words)
+        store = self._open_store(follower)
+        replicator = Replicator(self._shared, tail, self._number, self._clock.now_ms, self._owner_timeout_s)
+        self.role = Role.OWNER
+        self.skew.reset()
+        place: Place | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(replicator.run)
+                nursery.start_soon(Heal(self._shared, follower).run)
+                nursery.start_soon(Trimming(self._shared, store.log, places).run)
+                await self._serve(store, replicator, self._membership.wait_not_chosen)
+                await tail.wait(lambda: tail.place.end >= store.log.appended_position)
+                place = tail.place
+                nursery.cancel_scope.cancel()
+        except* Deposed as group:
+            _log.warning("deposed", reason=str(first_error(group)))
+            self._rest()
+        finally:
+            self.role = Role.STARTING
+            self._membership.left()
+            try:
+                if place is not None:
+                    _keep_place(store, places, place)
+            finally:
+                store.close(clean=False)
+
+
+def _keep_place(store: Store, places: Places, place: Place) -> None:
+    """The replica goes on where the owner was: all that its tables hold counts."""
+    store.checkpoints.place, store.checkpoints.trimmed = place, store.applier.trimmed
+    with suppress(DiskFull):  # then the next start reads a little more
+        store.checkpoints.save(clean=False, durable=False)
+    places.note(place)
+
+
+def replica_opener(
+    directory: Path | None,
+    disk: Disk,
+    settings: StoreSettings,
+    clock: Clock,
+) -> Callable[[Origin], Follower]:
+    """Opens a node's directory, again and again."""
+    return lambda origin: open_follower(
+        directory, disk, settings, origin.genesis, origin.start, clock.now_ms()
+    )

@@ -1,0 +1,262 @@
+"""The owner's side of the shared log: each group commit becomes a batch of records, and counts once all nodes know it.
+
+Nothing is told to anybody before that. Whether a record of the owner's counts is decided by the rule
+(`timerlog.replication.rule`): at once where the shared log put it right behind the one before, otherwise when the
+owner's own reader has come to it. An append that failed ends the term: the owner fences once more, reads up to its own
+FENCE, and then knows what counted. Who finds the FENCE of another node on the way is the owner no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import trio
+
+from tickwheel_broker.cluster.shared_log import (
+    AppendFailed,
+    OutOfRange,
+    SharedLog,
+    SharedLogUnavailable,
+    Stored,
+)
+from tickwheel_broker.logs import get_logger
+from timerlog.commitlog.durability import SyncTicket
+from timerlog.replication.follower import place_of
+from timerlog.replication.places import Places
+from timerlog.replication.record import Range, Writer, fence, unpack
+from timerlog.replication.rule import Confirmations, Reader, Said
+
+BEAT_S = 1.0
+"""So often the owner says that it is there, when it has nothing else to say; more often where it may be unsure for less
+than three times as long."""
+
+OWNER_TIMEOUT_S = 3.0
+"""An owner whose last record that counts was begun longer ago may have been replaced, and answers nothing."""
+
+RETRY_S = 0.05
+"""So long after an append that failed the next one is tried."""
+
+_log = get_logger("cluster")
+
+
+class Deposed(Exception):
+    """Another node owns the log."""
+
+
+class Tail:
+    """The owner's own reader: what it accepts counts. A new one begins where the node's follower stopped."""
+
+    def __init__(
+        self,
+        shared: SharedLog,
+        reader: Reader,
+        offset: int,
+        node: int,
+        places: Places,
+        words: bytes = b"",
+    ) -> None:
+        """`words`: what this node says in each FENCE and BEAT, see `known_owner`."""
+        self.words = words
+        self._shared, self.reader, self.offset, self._node = shared, reader, offset, node
+        self._places = places
+        self._moved = trio.Condition()
+        self._deposed_by: str | None = None
+        self.fence_offset = offset
+        """Where this node's last FENCE stands that counts."""
+        self.place = place_of(reader.state, offset)
+        """Up to where this node's own log is what counts: it does not move on when another node owns the log."""
+        self.on_accepted: Callable[[int, int, int], object] = lambda seq, offset, chain: None
+        """Called with (seq, offset, the chain behind it) of each record that counts."""
+        self.awaited_term: int | None = None
+        """The term that this node has fenced for, and has not read of yet."""
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            try:
+                records = await self._shared.read(self.offset + 1)
+            except SharedLogUnavailable as error:
+                _log.warning("the shared log cannot be read", reason=str(error))
+                if isinstance(error, OutOfRange) and error.is_deleted:
+                    await self._give_up()
+                await trio.sleep(RETRY_S)
+                continue
+            async with self._moved:
+                for stored in records:
+                    self._take(stored)
+                self._moved.notify_all()
+
+    async def _give_up(self) -> None:
+        """Only an owner deletes records, and only those that it has read: there was another one."""
+        async with self._moved:
+            self._deposed_by = "a node that has deleted what this one has not read"
+            self._moved.notify_all()
+
+    def _take(self, stored: Stored) -> None:
+        found = unpack(stored.record)
+        self.offset = stored.offset
+        if found is None:
+            return
+        head, body = found
+        said = self.reader.take(head, body).said
+        begins_segment = self._places.read(head, said, stored.offset)
+        ours = (self._node, self.awaited_term, self.words)
+        if said is Said.FENCED and (head.node, head.term, bytes(body)) != ours:
+            is_twin = head.node == self._node
+            self.depose("another process with this node's number" if is_twin else f"node {head.node}")
+        if self._deposed_by is not None:
+            return  # what counts now is another node's: neither its numbers nor its bytes are this one's
+        if self.reader.is_between_batches:
+            self.place = place_of(self.reader.state, stored.offset)
+        if begins_segment:
+            self._places.note(self.place)
+        if said is Said.FENCED:
+            self.fence_offset = stored.offset
+        elif said is not Said.PASSED_OVER:
+            self.on_accepted(head.seq, stored.offset, self.reader.chain)
+
+    def depose(self, by: str) -> None:
+        """It is not this node that owns the log."""
+        if self._deposed_by is None:
+            self._deposed_by = by
+
+    async def wait(self, is_there: Callable[[], bool]) -> None:
+        """Return once `is_there()`. Raises Deposed."""
+        async with self._moved:
+            while not is_there():
+                self.check()
+                await self._moved.wait()
+
+    def check(self) -> None:
+        """Raises Deposed."""
+        if self._deposed_by is not None:
+            raise Deposed(f"{self._deposed_by} owns the log now")
+
+
+class Replicator:
+    """Makes group commits durable by the shared log. `run` beside it; one `commit` at a time."""
+
+    def __init__(
+        self,
+        shared: SharedLog,
+        tail: Tail,
+        node: int,
+        now_ms: Callable[[], int],
+        owner_timeout_s: float = OWNER_TIMEOUT_S,
+    ) -> None:
+        """`tail` has just accepted the FENCE of this node."""
+        self._shared, self._tail, self._node, self._now_ms = shared, tail, node, now_ms
+        self._owner_timeout_s = owner_timeout_s
+        self.confirmed_s = -math.inf
+        """When, in trio's time, the last record was begun that counts: until then no other node owned the log."""
+        self._turn = trio.Lock()
+        self._unsettled: list[Range] = []
+        """What was begun and is not known to count."""
+        self._begin_term()
+
+    def _begin_term(self) -> None:
+        state = self._tail.reader.state
+        self._confirmations = Confirmations(self._tail.fence_offset)
+        self._writer = Writer(self._node, state.term, state.chain, self._confirmations.wrote)
+        self._tail.on_accepted = self._accepted
+        self._is_unsure = False
+        """Whether an append was begun whose end is not known: then only another term tells."""
+
+    def _accepted(self, seq: int, offset: int, chain: int) -> None:
+        self._confirmations.read(seq, offset, chain)
+        if self._confirmations.is_foreign:
+            self._tail.depose("another process with this node's number")
+
+    @property
+    def is_current(self) -> bool:
+        """See `Committer`."""
+        return trio.current_time() - self.confirmed_s < self._owner_timeout_s
+
+    @property
+    def term(self) -> int:
+        """The current one."""
+        return self._tail.reader.state.term
+
+    async def run(self) -> None:
+        """Read back, and beat. Raises Deposed."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tail.run)
+            nursery.start_soon(self._beat)
+            await self._tail.wait(lambda: False)
+
+    async def commit(self, ticket: SyncTicket) -> float:
+        """See `Committer`. One that was cancelled is settled by the next. Raises Deposed."""
+        began_s = trio.current_time()
+        self._unsettled.extend(ticket.ranges)
+        await self.settle()
+        return trio.current_time() - began_s
+
+    async def settle(self) -> None:
+        """Return once all counts that was to be committed, also by calls that were cancelled, and this node is known to
+        own the log. Raises Deposed."""
+        async with self._turn:
+            while self._unsettled or not self.is_current:
+                if self._is_unsure:
+                    await self._fence_again()
+                elif not self._unsettled:
+                    await self._append_beat()
+                else:
+                    await self._ship(tuple(self._unsettled))
+
+    async def _ship(self, ranges: tuple[Range, ...]) -> None:
+        """More may be to be committed by the time that these count."""
+        if await self._append(self._writer.data(ranges, self._now_ms())):
+            del self._unsettled[: len(ranges)]
+
+    async def _append(self, records: list[bytes]) -> bool:
+        """Whether these count; otherwise that is not known, and the term must end."""
+        first_seq, began_s = self._writer.seq - len(records), trio.current_time()
+        self._is_unsure = True
+        confirmations, last_seq = self._confirmations, first_seq + len(records) - 1
+        try:
+            offsets = await self._shared.append(records)
+        except AppendFailed as error:
+            _log.warning("an append failed", reason=str(error), term=self.term)
+            return False
+        for seq, offset in enumerate(offsets, first_seq):
+            confirmations.placed(seq, offset)
+        if confirmations.seq < last_seq:
+            await self._tail.wait(lambda: confirmations.seq >= last_seq)
+        self.confirmed_s = began_s
+        self._is_unsure = False
+        return True
+
+    async def _fence_again(self) -> None:
+        """Begin another term, in which what counts until now is known. Raises Deposed."""
+        self._tail.check()  # the owner must not be disturbed by one that it has replaced
+        term, node = self.term + 1, self._node
+        self._tail.awaited_term = term
+        while True:
+            began_s = trio.current_time()
+            try:
+                await self._shared.append([fence(node, term, self._now_ms(), self._tail.words)])
+                break
+            except AppendFailed as error:
+                _log.warning("a fence failed", reason=str(error), term=term)
+                await trio.sleep(RETRY_S)
+                self._tail.check()
+        reader = self._tail.reader
+        await self._tail.wait(lambda: (reader.state.term, reader.state.node) == (term, node))
+        self.confirmed_s = began_s
+        # Batches count whole: of what was not known to have come, each range has, or nothing of it.
+        self._unsettled = [one for one in self._unsettled if one[0] >= reader.state.end]
+        self._begin_term()
+
+    async def _beat(self) -> None:
+        every_s = min(BEAT_S, self._owner_timeout_s / 3)
+        while True:
+            await trio.sleep(every_s)
+            if trio.current_time() - self.confirmed_s < every_s:
+                continue
+            async with self._turn:
+                if self._is_unsure or not await self._append_beat():
+                    await self._fence_again()
+
+    async def _append_beat(self) -> bool:
+        return await self._append([self._writer.beat(self._now_ms(), self._tail.words)])

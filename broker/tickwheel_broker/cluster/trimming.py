@@ -1,0 +1,48 @@
+"""The owner deletes what is not needed any more from the shared log.
+
+Its own log says how far: a segment goes from there when a TRIM record that all nodes read has said so, and has come to
+count. A record of the shared log begins exactly where a segment does, so a new node can begin to read there.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from tickwheel_broker.cluster.shared_log import SharedLog, SharedLogUnavailable
+from tickwheel_broker.logs import get_logger
+from timerlog.commitlog.log import CommitLog
+from timerlog.replication.places import Places
+
+TRIM_S = 1.0
+"""So often it looks whether segments have gone."""
+
+_log = get_logger("cluster")
+
+
+class Trimming:
+    """`run` works until cancelled."""
+
+    def __init__(self, shared: SharedLog, log: CommitLog, places: Places) -> None:
+        self._shared, self._commit_log, self._places = shared, log, places
+        self._trimmed = 0
+
+    async def run(self) -> None:
+        """A new owner begins with what the one before may not have come to."""
+        while True:
+            await self.trim()
+            await trio.sleep(TRIM_S)
+
+    async def trim(self) -> None:
+        """Delete what lies before the first segment that is left. If that fails, the next call tries it again."""
+        base = self._commit_log.segments[0]
+        place = self._places.start_of(base)
+        if base <= self._trimmed or place is None:  # where it begins is not known here: the next one will be
+            return
+        try:
+            await self._shared.delete_before(place.offset + 1)
+        except SharedLogUnavailable as error:
+            _log.warning("the shared log could not be trimmed", reason=str(error))
+            return
+        self._trimmed = base
+        self._places.forget_before(base)
+        _log.info("trimmed the shared log", first_position=base, first_offset=place.offset + 1)

@@ -1,0 +1,1 @@
+"""Requests about what is kept in the log by name."""

@@ -1,0 +1,311 @@
+"""`tickwheel cluster`: make a cluster's log, look at it, and let a node hand over what it owns."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from tickwheel_broker.exit_codes import ExitCode
+from tickwheel_cli.running.settings_options import some_setting_options
+from tickwheel_cli.shared.failures import CommandError
+from tickwheel_cli.shared.options import DURATION
+from tickwheel_cli.shared.output import print_report, print_result
+from tickwheel_cli.shared.session import current_session, json_option
+
+if TYPE_CHECKING:
+    from tickwheel_broker.cluster.beginning import ClusterStatus
+    from tickwheel_broker.config.cluster_url import ClusterUrl
+
+T = TypeVar("T")
+
+_ANSWER_S = 30.0
+
+
+@click.group()
+def cluster() -> None:
+    """A log that several machines have: make it, look at it, let a node hand over.
+
+    \b
+    tickwheel cluster init kafka://k1:9092,k2:9092/orders
+    tickwheel serve --cluster kafka://k1:9092,k2:9092/orders --node 1 --data ./data
+    tickwheel cluster status kafka://k1:9092,k2:9092/orders
+    tickwheel cluster drain http://node1:7412
+
+    docs/how-to/cluster.md says how to run one, and what it promises.
+    """
+
+
+def _run(work: Callable[..., Awaitable[T]], place: ClusterUrl, *words: object) -> T:
+    """Its errors say which Kafka was asked."""
+    import trio
+
+    from tickwheel_broker.cluster.beginning import ClusterUnreachable
+
+    logging.getLogger("tickwheel.broker").addHandler(logging.NullHandler())  # its errors say it
+    try:
+        return trio.run(work, place, *words)
+    except ClusterUnreachable as error:
+        said = f"No Kafka answers at {place.servers}: {error.message}"
+        raise CommandError(error.code, said, error.advice, ExitCode.NOT_CONNECTED, retryable=True) from error
+
+
+def _url(text: str) -> ClusterUrl:
+    from tickwheel_broker.config.cluster_url import parse_cluster_url
+
+    try:
+        return parse_cluster_url(text)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+@cluster.command()
+@click.argument("url")
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1, 32),
+    default=3,
+    show_default=True,
+    help="On how many of Kafka's machines each record is. A send is confirmed when more than half of them have it.",
+)
+@some_setting_options(
+    *("segment_bytes", "max_topics", "max_groups", "ack_wait", "min_backoff", "max_backoff", "purge_after"),
+    "kafka_config",
+)
+@json_option
+def init(url: str, replication_factor: int, **flags: Any) -> None:
+    """Make the topic in Kafka that holds the log of a new cluster, and write into it what holds for all nodes.
+
+    \b
+    tickwheel cluster init kafka://k1:9092,k2:9092,k3:9092/orders
+    tickwheel cluster init kafka://127.0.0.1:9092/try --replication-factor 1
+
+    The settings given here cannot be changed later, and nodes must not say otherwise. A cluster that exists is not
+    touched.
+    """
+    place = _url(url)
+    genesis = _run(_init, place, replication_factor, flags)
+    print_result(
+        {"cluster": place.name, "topic": place.topic, "log_id": genesis.log_id},
+        f"Cluster {place.name} is made: topic {place.topic}, log {genesis.log_id}.",
+        f"Start its nodes: tickwheel serve --cluster {url} --node 1 --data DIRECTORY",
+    )
+
+
+async def _init(place: ClusterUrl, replication_factor: int, flags: dict[str, Any]) -> Any:
+    from tickwheel_broker.cluster.beginning import (
+        ClusterUnreachable,
+        NotEnoughBrokers,
+        TopicNotUsable,
+        begin,
+        kafka_errors,
+    )
+    from tickwheel_broker.cluster.shared_log import SharedLogUnavailable
+    from tickwheel_broker.config.cluster_url import kafka_options
+    from tickwheel_broker.config.load import load
+    from tickwheel_broker.daemon import store_settings
+
+    kafka_config = flags.pop("kafka_config")
+    settings = load(environment={}, flags=flags).settings
+    options = kafka_options(kafka_config or "")
+    with kafka_errors():
+        from tickwheel_broker.cluster.kafka.log import KafkaLog
+        from tickwheel_broker.cluster.kafka.topic import (
+            TooFewBrokers,
+            TopicDiffers,
+            TopicSettings,
+            create_topic,
+        )
+
+        wanted = TopicSettings(1, replication_factor, replication_factor // 2 + 1)
+        try:
+            await create_topic(place.servers, place.topic, wanted, options)
+        except TopicDiffers as error:
+            raise TopicNotUsable(str(error)) from error
+        except TooFewBrokers as error:
+            raise NotEnoughBrokers(str(error)) from error
+        except SharedLogUnavailable as error:
+            raise ClusterUnreachable(str(error)) from error
+        async with KafkaLog(place.servers, place.topic, options=options) as shared:
+            return await begin(shared, place.name, store_settings(settings), _now_ms())
+
+
+@cluster.command()
+@click.argument("url", required=False)
+@click.option(
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="A node's directory."
+)
+@some_setting_options("kafka_config")
+@json_option
+def status(url: str | None, data: Path | None, kafka_config: str | None) -> None:
+    """Say what a cluster's log says: which node owns it, since which term, and when it was heard of last.
+
+    \b
+    tickwheel cluster status kafka://k1:9092,k2:9092,k3:9092/orders
+    tickwheel cluster status --data ./data
+
+    With --data: which cluster a node's directory belongs to, and how far it has followed. No node is asked.
+    """
+    data = data or current_session().data
+    if (url is None) == (data is None):
+        raise click.UsageError("give the cluster's URL, or a node's directory with --data")
+    if data is not None:
+        _print_replica(data)
+    elif url is not None:
+        _print_status(_run(_look, _url(url), kafka_config or ""))
+
+
+async def _look(place: ClusterUrl, kafka_config: str) -> ClusterStatus:
+    from tickwheel_broker.cluster.beginning import kafka_errors, look_at
+    from tickwheel_broker.config.cluster_url import kafka_options
+
+    options = kafka_options(kafka_config)
+    with kafka_errors():
+        from tickwheel_broker.cluster.kafka.log import KafkaLog
+
+        async with KafkaLog(place.servers, place.topic, options=options) as shared:
+            return await look_at(shared, _now_ms)
+
+
+def _print_status(found: ClusterStatus) -> None:
+    import msgspec
+
+    genesis = msgspec.structs.asdict(found.genesis)
+    if found.owner is None or found.silent_ms is None:
+        owner = "no node yet"
+    else:
+        where = f" at {found.url}" if found.url else ""
+        owner = f"node {found.owner}{where}, term {found.term}, heard of {found.silent_ms / 1_000:.1f} s ago"
+    told = [name for name in genesis if name.endswith(("_ms", "_bytes")) and name != "began_ms"]
+    rows = [
+        ("cluster", f"{found.genesis.cluster}, log {found.genesis.log_id}"),
+        ("owner", owner),
+        ("records", f"{found.first:,} to {found.end - 1:,} in Kafka"),
+        ("settings", ", ".join(f"{name} {genesis[name]:,}" for name in told)),
+    ]
+    result = {
+        name: getattr(found, name) for name in ("first", "end", "term", "owner", "url", "silent_ms")
+    } | {"genesis": genesis}
+    print_report(result, *[f"{label:<12}{value}" for label, value in rows])
+
+
+def _print_replica(directory: Path) -> None:
+    from timerlog.maintenance.replica import look_at_replica
+
+    found = look_at_replica(directory)
+    place = found.place
+    far = (
+        "unknown: its node owns the log, or was killed while it did"
+        if place is None
+        else f"record {place.offset:,} of Kafka, byte {place.end:,} of the log, term {place.term}"
+    )
+    told = None if place is None else {"offset": place.offset, "end": place.end, "term": place.term}
+    print_report(
+        {"cluster": found.mark.cluster, "log_id": found.mark.log_id, "place": told},
+        f"{'cluster':<12}{found.mark.cluster}, log {found.mark.log_id}",
+        f"{'followed to':<12}{far}",
+    )
+
+
+@cluster.command()
+@click.argument("url", metavar="HTTP_URL")
+@click.option(
+    "--for",
+    "time_out",
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    help="So long the node is not chosen again; up to 1h.",
+)
+@json_option
+def drain(url: str, time_out: timedelta) -> None:
+    """Let a node hand over what it owns: another one serves then. HTTP_URL is its HTTP listener (http_listen).
+
+    \b
+    tickwheel cluster drain http://node1:7412
+    tickwheel cluster drain http://node1:7412 --for 10m
+
+    It goes on to follow, and may be chosen again after --for. To end a node, SIGTERM is enough: it hands over first.
+    Where there are tokens, one with the grant admin:* is needed (--token-file, TICKWHEEL_TOKEN).
+    """
+    if not _is_http(url):
+        raise click.UsageError(
+            f"{url!r} is no address of a node's HTTP listener; write it like http://node1:7412"
+        )
+    seconds = time_out.total_seconds()
+    if not 0 < seconds <= 3_600:
+        raise click.UsageError("--for must be above 0 and at most 1h")
+    found = _post(f"{url.rstrip('/')}/drain?seconds={seconds:g}")
+    print_result(
+        found,
+        f"Node {found['node']} of cluster {found['cluster']} owns nothing, and may be chosen again in "
+        f"{math.ceil(seconds)} s.",
+    )
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _post(url: str) -> dict[str, Any]:
+    """The answer. Raises CommandError."""
+    import urllib.error
+    import urllib.request
+
+    import msgspec
+
+    from tickwheel.client.security import security_of
+    from tickwheel.client.url import TcpAddress
+
+    request = urllib.request.Request(url, method="POST")
+    security = security_of(
+        ca_file=None, certificate=None, key=None, token=None, token_file=None, plain_token=False
+    )
+    parts = urlsplit(url)
+    security.check(TcpAddress(parts.hostname or "", parts.port or 0, tls=parts.scheme == "https"))
+    token = security.current_token()
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        context = security.context()
+        with urllib.request.urlopen(request, timeout=_ANSWER_S, context=context) as answer:
+            found: dict[str, Any] = msgspec.json.decode(answer.read())
+            return found
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(1_000).decode("utf-8", "replace").strip()
+        if error.code == 401:
+            raise CommandError(
+                "login_required", said, "Give a token: --token-file, or TICKWHEEL_TOKEN."
+            ) from error
+        if error.code == 404:
+            raise CommandError(
+                "no_replica",
+                f"What answers at {url} is no node of a cluster.",
+                "Name the HTTP listener of a node.",
+                ExitCode.USAGE,
+            ) from error
+        raise CommandError("not_drained", f"The node answered {error.code}: {said}") from error
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        reason = getattr(error, "reason", error)
+        raise CommandError(
+            "not_connected",
+            f"No node answers at {url}: {reason}",
+            "Check the address, and that the node has http_listen = true.",
+            ExitCode.NOT_CONNECTED,
+        ) from error
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

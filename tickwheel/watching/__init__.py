@@ -1,0 +1,1 @@
+"""How a broker goes, out of its figures: what the dashboard and ``tickwheel top`` have in common."""

@@ -1,0 +1,1 @@
+"""HTTP for the broker: an ordinary client of it that speaks JSON. ``tickwheel.web`` is its public face."""

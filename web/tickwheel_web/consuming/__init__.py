@@ -1,0 +1,1 @@
+"""Consuming: receive, stream, settle; and what was given up."""

@@ -1,0 +1,65 @@
+"""Receive: a request that waits for messages."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import anyio
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from tickwheel import Fetched
+from tickwheel.errors import TickwheelError
+from tickwheel_web import reading
+from tickwheel_web.consuming.presence import Handed
+from tickwheel_web.consuming.shapes import MAX_WAIT, Receive, Received, encoded_deliveries
+from tickwheel_web.ending import while_there
+from tickwheel_web.endpoints import Asked, json
+from tickwheel_web.problems import Refused
+from tickwheel_web.shapes import JSON, duration_of
+
+GIVE_BACK_S: Final = 5.0
+
+
+async def receive_messages(asked: Asked) -> Response:
+    """What is ready, or gets ready in time. When the client has gone, nothing stays leased."""
+    wanted = reading.decode(Receive, asked.body)
+    wait, lease = duration_of(wanted.wait, "wait"), duration_of(wanted.lease, "lease")
+    if wait is not None and wait > MAX_WAIT:
+        raise Refused(400, "bad_argument", "The longest wait is 60s; then ask again.", pointer="/wait")
+    with asked.shared.limits.polls.hold(asked.caller) if wait else nullcontext():
+        fetched = await _fetch(asked, wanted.max, wait, lease)
+    if fetched is None:
+        return json(Received([]))
+    try:
+        data = b'{"items":[' + b",".join(encoded_deliveries(fetched, asked.path("group"))) + b"]}\n"
+    except BaseException:
+        await give_back(fetched)
+        raise
+    return Handed(data, JSON, partial(give_back, fetched))
+
+
+async def _fetch(asked: Asked, count: int, wait: timedelta | None, lease: timedelta | None) -> Fetched | None:
+    """None: the server ended meanwhile. Raises Refused when the client has gone."""
+    topic, group = asked.path("topic"), asked.path("group")
+    fetched = None
+    try:
+        async with while_there(asked.request.receive):
+            with asked.shared.ending.ends():
+                fetched = await asked.client.fetch(topic, group, count=count, wait=wait, lease=lease)
+    except ClientDisconnect:
+        if fetched is not None:
+            await give_back(fetched)
+        raise Refused(400, "incomplete_request", "The client has gone.") from None
+    return fetched
+
+
+async def give_back(fetched: Fetched) -> None:
+    """As not looked at. When the broker cannot be asked, they come again at the end of their leases."""
+    if not fetched:
+        return
+    with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(TickwheelError):
+        await fetched.give_back()

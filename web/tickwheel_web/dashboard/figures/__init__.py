@@ -1,0 +1,1 @@
+"""The broker's figures over time, as far as this process has seen them."""

@@ -1,0 +1,1 @@
+"""Coming in with a token, and leaving."""

@@ -1,0 +1,1 @@
+"""The pages about messages: lists, single ones, dead letters, and a form that sends one."""

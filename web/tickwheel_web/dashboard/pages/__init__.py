@@ -1,0 +1,1 @@
+"""The pages about figures: what is due, and how punctual the broker is."""

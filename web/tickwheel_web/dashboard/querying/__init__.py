@@ -1,0 +1,1 @@
+"""Asking with SQL."""

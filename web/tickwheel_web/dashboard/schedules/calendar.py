@@ -1,0 +1,231 @@
+"""A month or a week with the times of all schedules, and what changes of clocks make of them.
+
+The broker computes the times, with the rules by which it sends. What runs often is told in words instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Final, Literal, NamedTuple
+from zoneinfo import ZoneInfo
+
+import msgspec
+from starlette.responses import Response
+
+from tickwheel import Client, Schedule
+from tickwheel.errors import BadArgument
+from tickwheel_web.dashboard import listing, words
+from tickwheel_web.dashboard.page import Viewed
+from tickwheel_web.dashboard.schedules import rhythm
+
+TIMES: Final = 200
+"""Of one schedule: more than there can be in six weeks of what does not run often."""
+ENTRIES: Final = 12
+"""Of one day; of the others there is the number."""
+OFTEN: Final = timedelta(days=1)
+"""What has five times within it is told in words."""
+_WEEK: Final = timedelta(days=7)
+_YEARS: Final = range(1971, 9000)
+_MS: Final = timedelta(milliseconds=1)
+_PLENTY: Final = 5
+
+
+class Asked(listing.Asked, forbid_unknown_fields=True, frozen=True):
+    """Which days, in which zone; schedules with a text in their name or topic: each costs the broker a computation."""
+
+    view: Literal["month", "week"] = "month"
+    day: Annotated[str, msgspec.Meta(max_length=10)] = ""
+    zone: Annotated[str, msgspec.Meta(max_length=100)] = "UTC"
+
+
+class Computed(NamedTuple):
+    """What the broker says of a rhythm: its times, each with which of two it is, and local times that are skipped."""
+
+    times: list[tuple[datetime, str]]
+    skipped: list[str]
+
+
+class Entry(NamedTuple):
+    """One time of one schedule. ``note``: what a change of clocks makes of it."""
+
+    time: str
+    name: str
+    note: str = ""
+
+
+@dataclass
+class Day:
+    """Of the calendar. ``change``: what its clocks do."""
+
+    date: date
+    is_in_span: bool
+    change: str
+    entries: list[Entry] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Whole weeks, from a Monday on."""
+
+    first: date
+    weeks: int
+    zone: ZoneInfo
+
+    @property
+    def start(self) -> datetime:
+        """Its first moment."""
+        return midnight(self.first, self.zone)
+
+    @property
+    def end(self) -> datetime:
+        """Its last one, to the millisecond."""
+        return midnight(self.first + self.weeks * _WEEK, self.zone) - _MS
+
+
+async def calendar(viewed: Viewed) -> Response:
+    """What is paused has no times."""
+    asked: Asked = viewed.query
+    zone = _zone(asked.zone)
+    chosen = _date(asked.day) if asked.day else datetime.now(zone).date()
+    span = _span(asked.view, chosen, zone)
+    found = await viewed.client.schedules(count=0)
+    running = [one for one in found if not one.paused]
+    part = listing.listed(viewed, running, lambda one: one.name, lambda one: f"{one.name}\n{one.topic}")
+    days = {one.date: one for one in _days(span, chosen, asked.view)}
+    often = [one async for one in _fill(days, viewed.client, part.rows, span)]
+    for day in days.values():
+        day.entries.sort()
+    listed = list(days.values())
+    return viewed.page(
+        "schedules/calendar.html",
+        title=f"{chosen:%B %Y}" if asked.view == "month" else f"Week of {span.first:%Y-%m-%d}",
+        weeks=[listed[start : start + 7] for start in range(0, len(listed), 7)],
+        before=_moved(asked.view, chosen, -1),
+        behind=_moved(asked.view, chosen, 1),
+        chosen=chosen,
+        today=datetime.now(zone).date(),
+        often=[(one, rhythm.in_words(one)) for one in often],
+        paused=len(found) - len(running),
+        part=part,
+        entries=ENTRIES,
+    )
+
+
+async def _fill(
+    days: dict[date, Day], client: Client, rows: Sequence[Schedule], span: Span
+) -> AsyncIterator[Schedule]:
+    """Asks for each rhythm once; yields the schedules that run too often for a calendar."""
+    known: dict[tuple[object, ...], Computed] = {}
+    for one in rows:
+        start = one.start if one.start_ms else None
+        until = min(one.until, span.end)
+        if until < span.start or (start is not None and start > until):
+            continue
+        key = (
+            one.cron,
+            one.tz,
+            one.every_ms,
+            one.start_ms if one.every_ms else max(span.start, one.start),
+            until,
+        )
+        if key not in known:
+            found = await client.preview_schedule(
+                cron=one.cron or None,
+                tz=one.tz,
+                every=one.every if one.every_ms else None,
+                start=start,
+                until=until,
+                count=TIMES,
+                after=span.start - _MS,
+            )
+            known[key] = Computed([(each.time, each.repeated) for each in found.times], found.skipped)
+        if _is_often(known[key]):
+            yield one
+            continue
+        for at, entry in _entries(one, known[key], span.zone):
+            if at in days:
+                days[at].entries.append(entry)
+
+
+def _entries(schedule: Schedule, found: Computed, zone: ZoneInfo) -> Iterator[tuple[date, Entry]]:
+    for at, repeated in found.times:
+        local = at.astimezone(zone)
+        note = ""
+        if repeated:
+            note = f"{repeated} of two, {rhythm.rule(schedule.cron, is_skipped=False)}"
+        yield local.date(), Entry(_clock(local), schedule.name, note)
+    for text in found.skipped:
+        local = datetime.fromisoformat(text)
+        note = f"skipped at {_clock(local)} in {schedule.tz}, {rhythm.rule(schedule.cron, is_skipped=True)}"
+        yield local.date(), Entry(_clock(local), schedule.name, note)
+
+
+def _days(span: Span, chosen: date, view: str) -> Iterator[Day]:
+    for number in range(span.weeks * 7):
+        day = span.first + timedelta(days=number)
+        yield Day(day, view == "week" or day.month == chosen.month, change_of_clocks(day, span.zone))
+
+
+def change_of_clocks(day: date, zone: ZoneInfo) -> str:
+    """
+    >>> berlin = ZoneInfo("Europe/Berlin")
+    >>> change_of_clocks(date(2031, 3, 30), berlin), change_of_clocks(date(2031, 10, 26), berlin)
+    ('clocks go forward 1 h', 'clocks go back 1 h')
+    >>> change_of_clocks(date(2031, 5, 1), berlin)
+    ''
+    """
+    length = midnight(day + timedelta(days=1), zone) - midnight(day, zone)
+    change = timedelta(days=1) - length
+    if not change:
+        return ""
+    return f"clocks go {'forward' if change > timedelta(0) else 'back'} {words.duration(abs(change))}"
+
+
+def midnight(day: date, zone: ZoneInfo) -> datetime:
+    """Where a day begins, in UTC: moments of one zone are subtracted as if its clocks never changed."""
+    return datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC)
+
+
+def _span(view: str, chosen: date, zone: ZoneInfo) -> Span:
+    first = chosen.replace(day=1) if view == "month" else chosen
+    monday = first - timedelta(days=first.weekday())
+    last = _moved("month", chosen, 1) if view == "month" else monday + _WEEK
+    return Span(monday, -(-(last - monday).days // 7), zone)
+
+
+def _moved(view: str, chosen: date, step: int) -> date:
+    """The first day of the month before or behind, or the same weekday."""
+    if view == "week":
+        return chosen + step * _WEEK
+    months = chosen.year * 12 + chosen.month - 1 + step
+    return date(months // 12, months % 12 + 1, 1)
+
+
+def _is_often(found: Computed) -> bool:
+    times = [at for at, _ in found.times]
+    return any(later - at < OFTEN for at, later in zip(times, times[_PLENTY - 1 :], strict=False))
+
+
+def _clock(local: datetime) -> str:
+    return f"{local:%H:%M:%S}" if local.second else f"{local:%H:%M}"
+
+
+def _zone(name: str) -> ZoneInfo:
+    """Raises BadArgument."""
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, LookupError):
+        raise BadArgument("There is no such zone.", advice="Use a name like Europe/Berlin, or UTC.") from None
+
+
+def _date(text: str) -> date:
+    """Raises BadArgument."""
+    try:
+        found = date.fromisoformat(text)
+    except ValueError:
+        raise BadArgument("day is no date.", advice="Write it like 2031-05-01.") from None
+    if found.year not in _YEARS:
+        raise BadArgument(f"The calendar has the years {_YEARS.start} to {_YEARS.stop - 1:,}.")
+    return found

@@ -1,0 +1,1 @@
+"""Messages: send, look at, change."""

@@ -1,0 +1,1 @@
+"""What is around every request: headers of security, other origins, proxies."""

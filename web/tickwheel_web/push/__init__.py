@@ -1,0 +1,1 @@
+"""What `tickwheel push` calls: endpoints of topics, and HTTP tasks."""

@@ -1,0 +1,25 @@
+"""The endpoint of queries."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickwheel_web.endpoints import Endpoint
+from tickwheel_web.querying.query import ARROW, CSV, query
+from tickwheel_web.querying.shapes import Question, Rows
+from tickwheel_web.shapes import JSON, NDJSON
+
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (
+    Endpoint(
+        "POST",
+        "/v1/query",
+        query,
+        "Ask with SQL what is in the topics; it changes nothing",
+        "query:*",
+        {200: Rows},
+        (408, 413, 415, 501),
+        requests={JSON: Question},
+        other_forms=(NDJSON[0], CSV, ARROW),
+        example={"sql": "select state, count(*) as messages from messages group by state"},
+    ),
+)

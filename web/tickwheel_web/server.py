@@ -1,0 +1,428 @@
+"""`tickwheel web`: the application on uvicorn, with limits that uvicorn has not by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
+
+import h11
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from tickwheel_web.ending import OWN_PATIENCE, WRITE_S
+from tickwheel_web.limits import REQUEST_TIMEOUT_S
+from tickwheel_web.middleware.security import HEADERS
+from tickwheel_web.problems import MEDIA_TYPE, Refused, encode, headers_of, problem_of
+
+MAX_CONNECTIONS: Final = 1_024
+MAX_HEADER_BYTES: Final = 16 * 1024
+KEEP_ALIVE_S: Final = 75
+DRAIN_S: Final = 10
+LINGER_S: Final = 1.0
+"""So long a client that was refused may go on writing."""
+MAX_LINGERING: Final = 8
+ORPHAN_DRAIN_S: Final = 1
+"""The broker is probably gone as well, and nothing can be done any more."""
+MORE_HANDSHAKES: Final = 16
+"""So many more than the connections may be under way: of one too many it can only be said when TLS is spoken."""
+AFTER_REFUSAL_S: Final = 0.1
+_STDIN: Final = 0
+_JOINED_BYTES: Final = 64 * 1024
+"""To copy more than this costs more than a second call of the system."""
+
+
+def _nothing() -> None:
+    """By default."""
+
+
+def _no() -> bool:
+    """By default."""
+    return False
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How to serve."""
+
+    max_connections: int = MAX_CONNECTIONS
+    are_files_scarce: Callable[[], bool] = _no
+    """Whether what may still be opened is kept for others than connections of clients, such as those to the broker."""
+    max_header_bytes: int = MAX_HEADER_BYTES
+    request_s: float = REQUEST_TIMEOUT_S
+    """So long the head of a request may take, what is left of its body when it was answered, and a TLS handshake."""
+    write_s: float = WRITE_S
+    """So long a client may take nothing of its answer."""
+    tls: ssl.SSLContext | None = None
+    """For all but Unix sockets."""
+    ends_with_stdin: bool = False
+    """When standard input ends, so does the server: who started it is gone."""
+    ready: Callable[[], None] = _nothing
+    """It can be reached."""
+    reload: Callable[[], None] = _nothing
+    """At SIGHUP."""
+
+
+class Alarm:
+    """Rings once, some time after it was set, unless it is stopped."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, after_s: float, ring: Callable[[], None]) -> None:
+        self._loop = loop
+        self._after_s = after_s
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self) -> None:
+        """From now on; one that is set stays as it is."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._after_s, self._go)
+
+    def stop(self) -> None:
+        """It does not ring."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _go(self) -> None:
+        self._timer = None
+        self._ring()
+
+
+class Joined(asyncio.Transport):
+    """A connection on which the head of an answer leaves together with the beginning of its body: one call of the
+    system, and the client wakes once. Where no body follows at once, the head leaves in the next turn of the loop."""
+
+    def __init__(
+        self, connection: asyncio.Transport, loop: asyncio.AbstractEventLoop, is_head: Callable[[], bool]
+    ) -> None:
+        """``is_head``: whether what is written now is the head of an answer."""
+        super().__init__()
+        self._connection = connection
+        self._loop = loop
+        self._is_head = is_head
+        self._head = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """As a transport has it."""
+        if self._is_head():
+            self._leave()
+            self._head = bytes(data)
+            self._loop.call_soon(self._leave)
+            return
+        if self._head and len(data) <= _JOINED_BYTES:
+            data, self._head = self._head + data, b""
+        self._leave()
+        if data:
+            self._connection.write(data)
+
+    def _leave(self) -> None:
+        """The head leaves, if it has not."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._connection.write(head)
+
+    def close(self) -> None:
+        """As a transport has it: what was written leaves before."""
+        self._leave()
+        self._connection.close()
+
+    def can_write_eof(self) -> bool:
+        """As a transport has it."""
+        return self._connection.can_write_eof()
+
+    def write_eof(self) -> None:
+        """As a transport has it: what was written leaves before."""
+        self._leave()
+        self._connection.write_eof()
+
+    def abort(self) -> None:
+        """As a transport has it."""
+        self._head = b""
+        self._connection.abort()
+
+    def is_closing(self) -> bool:
+        """As a transport has it."""
+        return self._connection.is_closing()
+
+    def resume_reading(self) -> None:
+        """As a transport has it."""
+        self._connection.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        """As a transport has it."""
+        return len(self._head) + self._connection.get_write_buffer_size()
+
+
+class Protocol(H11Protocol):
+    """One connection. What is refused before there is a request is a problem, too. A client that keeps silent, or reads
+    nothing, loses its connection."""
+
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, app_state: dict[str, Any], serving: Serving
+    ) -> None:
+        super().__init__(config, state, app_state)
+        self._serving = serving
+        self._head = Alarm(self.loop, serving.request_s, self._too_slow)
+        self._rest = Alarm(self.loop, serving.request_s, self._hang_up)
+        """Of a body whose request was answered before it had come."""
+        self._unread = Alarm(self.loop, serving.write_s, self._look_at_unread)
+        self._unread_bytes = 0
+        self._begun: RequestResponseCycle | None = None
+        """Whose answer was begun last."""
+        self._lingering = Alarm(self.loop, LINGER_S, self._hang_up)
+        self._is_refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Refuses one connection too many."""
+        super().connection_made(transport)
+        # What is written has left us, or is waited for. With 0 asyncio's TLS would wait without end.
+        transport.set_write_buffer_limits(high=1, low=0)
+        self.transport = Joined(transport, self.loop, self._begins_answer)
+        serving = self._serving
+        if len(self.connections) > serving.max_connections or serving.are_files_scarce():
+            self._refuse(Refused(503, "too_many_connections", "There are too many connections. Try again."))
+            return
+        self._head.set()
+
+    def _begins_answer(self) -> bool:
+        """Whether what is written now is the first of the answer: its head."""
+        if self._begun is self.cycle or self.conn.our_state is not h11.SEND_BODY:
+            return False
+        self._begun = self.cycle
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is waited for any more."""
+        for alarm in (self._head, self._rest, self._unread, self._lingering):
+            alarm.stop()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """A head that was begun must end in time."""
+        if self._is_refused:
+            return
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._rest.stop()
+            self._head.set()
+        else:
+            self._head.stop()
+
+    def on_response_complete(self) -> None:
+        """What is left of the body must come in time, or the connection would stay for as long as something comes."""
+        super().on_response_complete()
+        if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
+            self._rest.set()
+
+    def shutdown(self) -> None:
+        """The server ends."""
+        if self._is_refused:
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    def pause_writing(self) -> None:
+        """Something waits for the client to read it."""
+        super().pause_writing()
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        self._unread.set()
+
+    def resume_writing(self) -> None:
+        """It has read all."""
+        super().resume_writing()
+        self._unread.stop()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP, or has too long a head."""
+        most = self._serving.max_header_bytes
+        self._refuse(
+            Refused(
+                400,
+                "bad_http",
+                f"This is no request of HTTP/1.1, or its head has more than {most:,} bytes.",
+            )
+        )
+
+    def _too_slow(self) -> None:
+        told = f"No request arrived within {self._serving.request_s:g} s."
+        self._refuse(Refused(408, "request_too_slow", told))
+
+    def _look_at_unread(self) -> None:
+        """Hangs up on who has read nothing since the last look, unless the answer is one that sees to that itself."""
+        left_bytes = self.transport.get_write_buffer_size()
+        is_judged = not self.transport.is_closing() and self.scope and self.scope["state"].get(OWN_PATIENCE)
+        if left_bytes >= self._unread_bytes and not is_judged:
+            self._hang_up()
+            return
+        self._unread_bytes = left_bytes
+        self._unread.set()
+
+    def _hang_up(self) -> None:
+        self.transport.abort()
+
+    def _refuse(self, refused: Refused) -> None:
+        """Says why, and hangs up."""
+        self._head.stop()
+        if self.transport.is_closing():
+            return
+        problem = problem_of(refused)
+        body = encode(problem)
+        headers = {
+            "content-type": MEDIA_TYPE,
+            "content-length": str(len(body)),
+            "connection": "close",
+            **HEADERS,
+            **headers_of(problem),
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.transport.write(f"HTTP/1.1 {problem.status} {problem.title}\r\n{head}\r\n".encode() + body)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Ends the answer, and forgets for a moment what the client still writes: hanging up on it would take the
+        answer away from it. Of many at once only some get that moment: each is an open file."""
+        others = sum(isinstance(one, Protocol) and one._is_refused for one in self.connections)
+        self._is_refused = True
+        if others >= MAX_LINGERING or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self._lingering.set()
+
+
+class TlsServer:
+    """Accepts connections, and speaks TLS on them. uvicorn knows of a connection only after that, and asyncio counts
+    none: who says nothing would have as many as the system lets him."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        tls: ssl.SSLContext,
+        most_s: float,
+        is_full: Callable[[int], bool],
+        connected: Callable[[], Protocol],
+    ) -> None:
+        """``is_full``: whether there is no room beside so many handshakes. ``connected``: what comes after them."""
+        self._listener = listener
+        self._tls = tls
+        self._most_s = most_s
+        self._is_full = is_full
+        self._connected = connected
+        self._loop = asyncio.get_running_loop()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._accepting = self._loop.create_task(self._accept())
+
+    def close(self) -> None:
+        """Nothing is begun any more."""
+        for task in (self._accepting, *self._handshakes):
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Until that is so."""
+        await asyncio.gather(self._accepting, *self._handshakes, return_exceptions=True)
+
+    async def _accept(self) -> None:
+        with self._listener:
+            while True:
+                try:
+                    accepted, _ = await self._loop.sock_accept(self._listener)
+                except OSError:  # who called has left, or there are too many open files
+                    await asyncio.sleep(AFTER_REFUSAL_S)
+                    continue
+                if self._is_full(len(self._handshakes)):
+                    accepted.close()  # what is said without TLS would not be understood
+                    continue
+                handshake = self._loop.create_task(self._shake(accepted))
+                self._handshakes.add(handshake)
+                handshake.add_done_callback(self._handshakes.discard)
+
+    async def _shake(self, accepted: socket.socket) -> None:
+        with suppress(OSError):  # of TLS, of the connection, or it took too long
+            await self._loop.connect_accepted_socket(
+                self._connected, accepted, ssl=self._tls, ssl_handshake_timeout=self._most_s
+            )
+
+
+class Server(uvicorn.Server):
+    """Listens on several sockets, and says when it can be reached, and when it ends."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listeners: Sequence[socket.socket],
+        serving: Serving,
+        ending: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self._listeners = listeners
+        self._serving = serving
+        self._ending = ending
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn has it, without TLS on Unix sockets; then ``ready``."""
+        await super().startup([])
+        if self.should_exit:
+            return
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._serving.reload)
+        if self._serving.ends_with_stdin:
+            loop.add_reader(_STDIN, self._end_with_stdin)
+        for listener in self._listeners:
+            tls = None if listener.family == socket.AF_UNIX else self._serving.tls
+            if tls is None:
+                self.servers.append(await loop.create_server(self._connected, sock=listener))
+                continue
+            server = TlsServer(listener, tls, self._serving.request_s, self._is_full, self._connected)
+            self.servers.append(server)  # type: ignore[arg-type]
+        self._serving.ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn has it, after ``ending``."""
+        self._ending()
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Ends in peace, with exit code 0: uvicorn would raise the signal once more at the end."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    def _connected(self) -> Protocol:
+        return Protocol(self.config, self.server_state, self.lifespan.state, self._serving)
+
+    def _is_full(self, handshakes: int) -> bool:
+        count = handshakes + len(self.server_state.connections)
+        return count >= self._serving.max_connections + MORE_HANDSHAKES
+
+    def _end_with_stdin(self) -> None:
+        if not os.read(_STDIN, 1 << 12):
+            asyncio.get_running_loop().remove_reader(_STDIN)
+            self.config.timeout_graceful_shutdown = ORPHAN_DRAIN_S
+            self.should_exit = True
+
+
+def serve(app: Starlette, listeners: Sequence[socket.socket], serving: Serving) -> None:
+    """Serves what ``application.make`` has made until SIGINT or SIGTERM."""
+    options: dict[str, Any] = {
+        "http": Protocol,
+        "ws": "none",
+        "loop": "auto",
+        "lifespan": "on",
+        "h11_max_incomplete_event_size": serving.max_header_bytes,
+        "timeout_keep_alive": KEEP_ALIVE_S,
+        "timeout_graceful_shutdown": DRAIN_S,
+        "server_header": False,
+        "proxy_headers": False,
+        "access_log": False,
+        "log_config": None,
+        "log_level": "error",
+    }
+    Server(uvicorn.Config(app, **options), listeners, serving, app.state.ending.come).run()

@@ -1,0 +1,236 @@
+"""What topics and groups look like."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from tickwheel.protocol.units import format_duration
+from tickwheel.stats import GroupStats, TopicInfo, TopicStats
+from tickwheel_web.shapes import Duration, Moment, Priority, Time, duration_of
+
+_Duration = Duration | None | UnsetType
+_Count = Annotated[int, Meta(ge=0)] | None | UnsetType
+_OneOrMore = Annotated[int, Meta(ge=1)] | None | UnsetType
+
+
+class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Settings of a topic; null: the broker's."""
+
+    ack_wait: _Duration = UNSET
+    min_backoff: _Duration = UNSET
+    max_backoff: _Duration = UNSET
+    purge_after: _Duration = UNSET
+    retention: _Duration = UNSET
+    spread: _Duration = UNSET
+    max_attempts: _Count = UNSET
+    batch_size: _OneOrMore = UNSET
+    cache_size: _OneOrMore = UNSET
+    priority: Priority | UnsetType | None = UNSET
+    rate: (
+        Annotated[float, Meta(ge=0, description="Deliveries a second to each group; 0: any")]
+        | UnsetType
+        | None
+    ) = UNSET
+    max_body_bytes: _OneOrMore = UNSET
+
+
+class NewTopic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A topic that is to be there: its settings, and of how many shards by the hash of the key it is made."""
+
+    settings: Settings = Settings()
+    shards: Annotated[int, Meta(ge=2, le=256)] | UnsetType = UNSET
+
+
+class ChangedTopic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The settings that are to change; null: the broker's again."""
+
+    settings: Settings
+
+
+class NewGroup(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A group that is to be there. It begins at the topic's `earliest` message, behind its `latest` one, or at the
+    first that was due at a moment (`start_at`) or later. `ephemeral`: it ends so long after its last subscriber has
+    left."""
+
+    start: Literal["earliest", "latest"] | UnsetType = UNSET
+    start_at: Time = UNSET
+    ephemeral: Duration | UnsetType = UNSET
+
+
+class Seek(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Where a group is to go on, as in `NewGroup`."""
+
+    to: Literal["earliest", "latest"] | UnsetType = UNSET
+    to_time: Time = UNSET
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A consumer group."""
+
+    name: str
+    delivered: int
+    acked: int
+    leased: int
+    backlog: int
+    dead: int
+    subscribers: int
+    created_at: Moment | None
+    last_read_at: Moment | None
+    ephemeral: str | None
+
+
+class TopicRow(msgspec.Struct, frozen=True):
+    """A topic in a list."""
+
+    name: str
+    messages: int
+    scheduled: int
+    ready: int
+    cancelled: int
+    paused: bool
+    shard_of: str | None
+    groups: list[str]
+
+
+class TopicSettings(msgspec.Struct, frozen=True):
+    """Settings of a topic, as they are; 0 where there is no limit."""
+
+    ack_wait: str | UnsetType = UNSET
+    min_backoff: str | UnsetType = UNSET
+    max_backoff: str | UnsetType = UNSET
+    purge_after: str | UnsetType = UNSET
+    retention: str | UnsetType = UNSET
+    spread: str | UnsetType = UNSET
+    max_attempts: int | UnsetType = UNSET
+    batch_size: int | UnsetType = UNSET
+    cache_size: int | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    rate: float | UnsetType = UNSET
+    max_body_bytes: int | UnsetType = UNSET
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """A topic with its settings: `settings` are its own, `effective` those that hold."""
+
+    name: str
+    created_at: Moment
+    paused: bool
+    shards: list[str]
+    settings: TopicSettings
+    effective: TopicSettings
+    messages: int
+    scheduled: int
+    ready: int
+
+
+class Topics(msgspec.Struct, frozen=True):
+    """A part of the topics; `next` is the `after` of the next part, or null."""
+
+    items: list[TopicRow]
+    next: str | None
+
+
+class Groups(msgspec.Struct, frozen=True):
+    """A part of the groups; `next` is the `after` of the next part, or null."""
+
+    items: list[Group]
+    next: str | None
+
+
+class DeletedTopic(msgspec.Struct, frozen=True):
+    """The topic that was deleted, and how many messages it had."""
+
+    name: str
+    messages: int
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """A group, and how many messages it is not done with, or was not when it was deleted."""
+
+    name: str
+    backlog: int
+
+
+SAID_BY_HAND: Final[dict[type[msgspec.Struct], dict[str, Any]]] = {
+    NewGroup: {"not": {"required": ["start", "start_at"]}},
+    ChangedTopic: {"properties": {"settings": {"minProperties": 1}}},
+    Seek: {"oneOf": [{"required": ["to"]}, {"required": ["to_time"]}]},
+}
+"""Of their schemas, what msgspec cannot say."""
+
+_DURATIONS: Final = ("ack_wait", "min_backoff", "max_backoff", "purge_after", "retention", "spread")
+
+
+def settings_of(given: Settings) -> tuple[dict[str, Any], list[str]]:
+    """As the client takes them: those that are set, and those that are unset. Raises BadTime."""
+    fields = {
+        name: value for name in Settings.__struct_fields__ if (value := getattr(given, name)) is not UNSET
+    }
+    values = {
+        name: duration_of(value, name) if name in _DURATIONS else value
+        for name, value in fields.items()
+        if value is not None
+    }
+    return values, [name for name, value in fields.items() if value is None]
+
+
+def _moment(time_ms: int, moment: datetime | None) -> datetime | None:
+    return moment if time_ms else None
+
+
+def group_of(found: GroupStats) -> Group:
+    """As it stands in a list."""
+    return Group(
+        found.name,
+        found.delivered,
+        found.acked,
+        found.leased,
+        found.backlog,
+        found.dead,
+        found.subscribers,
+        _moment(found.created_ms, found.created),
+        found.last_read,
+        format_duration(found.ephemeral_ms) if found.ephemeral_ms else None,
+    )
+
+
+def topic_row(found: TopicStats) -> TopicRow:
+    """As it stands in a list."""
+    return TopicRow(
+        found.name,
+        found.messages,
+        found.scheduled,
+        found.ready,
+        found.cancelled,
+        found.paused,
+        found.shard_of or None,
+        [group.name for group in found.groups],
+    )
+
+
+def topic_of(found: TopicInfo) -> Topic:
+    """With its settings, whose durations are texts."""
+    return Topic(
+        found.name,
+        found.created,
+        found.paused,
+        found.shards,
+        _settings(found.settings),
+        _settings(found.effective),
+        found.messages,
+        found.scheduled,
+        found.ready,
+    )
+
+
+def _settings(values: dict[str, int | float]) -> TopicSettings:
+    texts = {
+        name.removesuffix("_ms"): format_duration(int(value)) if name.endswith("_ms") else value
+        for name, value in values.items()
+    }
+    known: dict[str, Any] = {name: texts[name] for name in TopicSettings.__struct_fields__ if name in texts}
+    return TopicSettings(**known)

@@ -1,0 +1,1 @@
+"""What happens together or not at all, and messages that wait for a decision."""

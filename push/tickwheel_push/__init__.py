@@ -1,0 +1,1 @@
+"""`tickwheel push`: messages become requests to URLs at their time."""

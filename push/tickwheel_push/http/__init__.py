@@ -1,0 +1,1 @@
+"""One request of HTTP: what it says, where it may go, and what was answered."""

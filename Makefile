@@ -1,6 +1,6 @@
 # Every target prepares what it needs: a virtual environment in .venv with the package installed in place, and
-# the C extension compiled from the sources as they are now. `make demo` installs the package alone; tests and checks
-# need what developers use as well, which is ten times as much. `make help` lists the targets.
+# the C extension compiled from the sources as they are now. `make demo` installs the package with its dashboard; tests
+# and checks need what developers use as well, which is ten times as much. `make help` lists the targets.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,6 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SANITIZED := build/sanitize
+CONTRACT := .venv-contract
 
 # Of what pip says while it installs, the lines that tell how far it is.
 PROGRESS := /^(Collecting|Building|Installing|  Building)/ { s/ \(from .*//; s/, .*,/, …,/; p }
@@ -21,25 +22,26 @@ NATIVE_SOURCES := $(wildcard native/*.c native/*.h native/build.py)
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
 DEMO_ARGS ?=
 TEST_ARGS ?=
-# Many tests wait for a disk or a clock, so one process more than there are cores. tests/support/order.py says which
-# tests share one, and which go first.
-TEST_JOBS ?= $(shell expr $$(nproc) + 1)
+# Many tests wait for a disk or a clock, so there are more processes than cores. tests/support/order.py says which tests
+# share one, and which go first.
+TEST_JOBS ?= $(shell expr $$(nproc) \* 2 + 1)
 # Hundreds of processes that compile everything anew would take longer than what they are tested for.
 unexport PYTHONDONTWRITEBYTECODE
 BENCH_ARGS ?=
+CONTRACT_ARGS ?=
 FUZZ_SECONDS ?= 60
 HOURS ?= 6
 
 .PHONY: help
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(VENV)/.flights $(VENV)/.compiled ## Replay one real day of New York departures (DEMO_ARGS="--year")
+demo: $(VENV)/.flights $(VENV)/.compiled ## Replay one real day of New York departures (DEMO_ARGS="--web", --year)
 	@$(BIN)/tickwheel demo $(DEMO_ARGS)
 
 .PHONY: test
-test: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.tools ## Run all tests but the long ones (TEST_ARGS="-k wheel")
+test: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.browser $(VENV)/.tools ## Run all tests but the long ones (TEST_ARGS="-k wheel")
 	$(BIN)/pytest --numprocesses=$(TEST_JOBS) $(TEST_ARGS)
 
 .PHONY: lint
@@ -56,7 +58,7 @@ bench: $(VENV)/.dev $(VENV)/.compiled ## Measure throughput, lateness and memory
 	$(BIN)/python -m tickwheel_bench $(BENCH_ARGS)
 
 .PHONY: soak
-soak: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.tools ## Run the long tests: more crashes, more generated examples
+soak: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.browser $(VENV)/.tools ## Run the long tests: more crashes, more generated examples
 	TICKWHEEL_PROFILE=soak $(BIN)/pytest --timeout=3600 -o faulthandler_timeout=3500 $(TEST_ARGS)
 
 # The sanitized extension lives in a copy of the package, so that the ordinary one stays as it is. Leaks are not
@@ -71,11 +73,49 @@ sanitize: $(VENV)/.dev $(VENV)/.compiled ## Run the tests of the C code under AS
 	export LD_PRELOAD="$$libraries" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1; \
 	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED)/native $(BIN)/python -c \
 	    'import tickwheel_native._native as n; assert "sanitize" in n.__file__, n.__file__; print("testing", n.__file__)'; \
-	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native . bench broker cli simulation" $(wildcard tests/unit/native tests/unit/timerlog tests/model) $(TEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native . bench broker cli push simulation web" $(wildcard tests/unit/native tests/unit/timerlog tests/model) $(TEST_ARGS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.tools ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)
 	$(BIN)/python -m fuzz.run --seconds $(FUZZ_SECONDS)
+
+# Kafka is neither a wheel nor a Debian package. Without it, the tests that need it are skipped; CI_KAFKA=required says that they must not be.
+.PHONY: kafka
+kafka: build/kafka/.fetched ## Fetch Apache Kafka with Maven, for the tests and the benchmark of a cluster
+
+build/kafka/.fetched: tests/cluster/pom.xml
+	@echo "Fetching Apache Kafka into build/kafka: about 45 MB."
+	@rm -rf build/kafka/libs
+	@mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/build/kafka/libs
+	@touch $@
+
+# Schemathesis wants other versions of what the tests use, so it lives by itself.
+.PHONY: contract
+contract: $(VENV)/.dev $(VENV)/.compiled $(CONTRACT)/.created ## Compare the HTTP API with its OpenAPI document (CONTRACT_ARGS="--examples 50")
+	$(BIN)/python -m tests.contract.run --schemathesis $(CONTRACT)/bin/st $(CONTRACT_ARGS)
+
+$(CONTRACT)/.created:
+	@echo "Making a virtual environment in $(CONTRACT)."
+	@python3 -m venv $(CONTRACT)
+	@$(CONTRACT)/bin/pip --disable-pip-version-check --quiet install 'schemathesis>=4.32,<5'
+	@touch $@
+
+# Go, Node.js and their registries are not everywhere. Without them, the tests that need them are skipped.
+.PHONY: interop
+interop: $(VENV)/.dev $(VENV)/.compiled ## Try the clients in Go and TypeScript that generators make of the OpenAPI document
+	TICKWHEEL_INTEROP=1 $(BIN)/pytest -rs tests/interop $(TEST_ARGS)
+
+.PHONY: vendor
+vendor: $(VENV)/.dev ## Fetch the scripts of others that the dashboard has, and compare them with what was written down (npm)
+	$(BIN)/python -m tests.support.vendored
+
+.PHONY: vendor-check
+vendor-check: $(VENV)/.dev ## Say of which of them there is a newer version
+	$(BIN)/python -m tests.support.vendored --check
+
+.PHONY: screenshots
+screenshots: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.browser ## Make the pictures of the dashboard in docs/images/dashboard anew
+	$(BIN)/python -m tests.browser.pictures
 
 .PHONY: endurance
 endurance: $(VENV)/.dev $(VENV)/.compiled ## A broker under steady load, whose memory and files must not grow (HOURS=6)
@@ -83,7 +123,7 @@ endurance: $(VENV)/.dev $(VENV)/.compiled ## A broker under steady load, whose m
 
 .PHONY: clean
 clean: ## Remove everything that make created, .venv included
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CONTRACT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f native/tickwheel_native/_native.c native/tickwheel_native/*.so native/*.o native/tickwheel_native/*.o
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -93,8 +133,8 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
-	@echo "Installing Tickwheel and what it needs into $(VENV): about 110 MB."
-	@PYTHONUNBUFFERED=1 $(PIP) install --progress-bar off --no-compile --editable . | sed -u -E -n '$(PROGRESS)'
+	@echo "Installing Tickwheel and what it needs into $(VENV): about 125 MB."
+	@PYTHONUNBUFFERED=1 $(PIP) install --progress-bar off --no-compile --editable '.[web]' | sed -u -E -n '$(PROGRESS)'
 	@touch $@
 
 # Tickwheel is there: this adds what its extra `dev` names.
@@ -129,6 +169,10 @@ $(VENV)/.java: $(VENV)/.compiled
 # The outbox is tested on real servers. Where their programs cannot be had, this says so, each time anew.
 $(VENV)/.databases: $(VENV)/.created
 	.ci/databases $@
+
+# The dashboard is tested in a real browser.
+$(VENV)/.browser: $(VENV)/.created
+	.ci/browser $@
 
 $(VENV)/.tools: $(VENV)/.created
 	.ci/tools $@

@@ -1,13 +1,16 @@
 """Shared test set-up: how much is tried, where a run writes, and which tests go first and beside each other."""
 
+import gc
 import signal
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import forking
 from tests.support.order import LongestFirst, longest_first
-from tests.support.profile import CI, PROFILE, SOAK, amount, today
+from tests.support.profile import CI, PROFILE, SOAK, amount, has_its_day, is_left_out, today
 from tests.support.run_folder import RunFolder
 from timerlog.files.holes import Holes
 
@@ -28,6 +31,17 @@ _RUNS_IN = {"ci": (CI, SOAK), "soak": (SOAK,)}
 _FOLDER = pytest.StashKey[RunFolder]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--cluster`: see `tests/support/in_a_cluster.py`."""
+    parser.addoption(
+        "--cluster",
+        default=0,
+        type=int,
+        metavar="NODES",
+        help="run the tests of tests/integration whose server can be a cluster against one, of 1 or 2 nodes",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Make the folder of the run, before pytest asks where temporary files go."""
@@ -41,8 +55,21 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.basetemp = str(folder.path / "t")  # short: sockets in it have short paths
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """What is collected stays to the end, so it is never searched for garbage: that takes a third of this step, and
+    then half a second each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remove it, unless there is something to look at."""
+    """End what forks, and remove the folder unless there is something to look at."""
+    forking.end()
     folder = session.config.stash.get(_FOLDER, None)
     if folder is not None:
         folder.end(keep=session.testsfailed > 0)
@@ -59,12 +86,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongestFirst
     return LongestFirst(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what this profile leaves to others, and begin with what takes long."""
     longest_first(items)
+    is_asked_for = bool(config.option.file_or_dir or config.option.keyword)
     for marker, profiles in _RUNS_IN.items():
         if PROFILE not in profiles:
             skip = pytest.mark.skip(reason=f"runs with TICKWHEEL_PROFILE={profiles[0]}")
             for item in items:
                 if item.get_closest_marker(marker) is not None:
                     item.add_marker(skip)
+    for item in items:
+        if not is_asked_for and not has_its_day(item.nodeid):
+            item.add_marker(pytest.mark.skip(reason="another day, and with TICKWHEEL_PROFILE=ci"))
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            parameters = item.callspec.params.values()
+            if is_left_out(f"{item.path.name}::{item.originalname}", parameters):
+                item.add_marker(pytest.mark.skip(reason="another day, and with TICKWHEEL_PROFILE=ci"))

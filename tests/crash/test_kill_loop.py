@@ -52,6 +52,8 @@ async def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path) -> None:
         await load.run(until_enough)
         assert daemon.stop() == 0
     assert ledger.received_after_confirmed_ack == []
+    assert ledger.earliest_ms >= 0
+    assert set(ledger.given.values()) == {1}, "given out twice with one epoch"
     check_schedule(ledger)
     check_directory(tmp_path / "data", ledger)
 
@@ -71,18 +73,28 @@ def check_directory(directory: Path, ledger: Ledger) -> None:
     """Reads the daemon's files and compares them with the ledger."""
     store = Store.open(directory, StoreSettings(max_frame_bytes=256 * 1024), now_ms())
     try:
-        check_sends(store, ledger)
-        check_endings(store, ledger)
-        check_transactions(store, ledger)
-        print(
-            f"{KILLS} kills: {len(ledger.sent) + len(ledger.keyless)} sends acknowledged, "
-            f"{len(ledger.cancelled)} cancelled, {len(ledger.postponed)} postponed, "
-            f"{len(ledger.committed)} transactions, {len(ledger.made)} acked in transactions, "
-            f"{len(ledger.nacked)} nacked, {len(ledger.slots)} slots of a schedule, "
-            f"{len(ledger.acked)} acks confirmed, {sum(ledger.received.values())} deliveries"
-        )
+        check_store(store, ledger)
+        print(f"{KILLS} kills: {told(ledger)}")
     finally:
         store.close()
+
+
+def check_store(store: Store, ledger: Ledger) -> None:
+    """What it holds is what its clients know."""
+    check_sends(store, ledger)
+    check_endings(store, ledger)
+    check_transactions(store, ledger)
+
+
+def told(ledger: Ledger) -> str:
+    """How much there was of each."""
+    return (
+        f"{len(ledger.sent) + len(ledger.keyless)} sends acknowledged, "
+        f"{len(ledger.cancelled)} cancelled, {len(ledger.postponed)} postponed, "
+        f"{len(ledger.committed)} transactions, {len(ledger.made)} acked in transactions, "
+        f"{len(ledger.nacked)} nacked, {len(ledger.slots)} slots of a schedule, "
+        f"{len(ledger.acked)} acks confirmed, {sum(ledger.received.values())} deliveries"
+    )
 
 
 def arrivals(store: Store, topic: str) -> np.ndarray:

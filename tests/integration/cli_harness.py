@@ -1,6 +1,6 @@
 """Runs `tickwheel` as a user's shell does, and a daemon of its own kind.
 
-A command that is run to its end runs in the process of the tests, where nothing has to be imported anew;
+A command that is run to its end runs in the process of the tests, where nothing has to be imported anew, or in a fork;
 `test_cli_processes.py` compares that with the real program. What is started and left running is a process.
 """
 
@@ -14,6 +14,7 @@ import sys
 import threading
 from contextlib import chdir
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any
 from unittest import mock
@@ -21,6 +22,7 @@ from unittest import mock
 import sniffio
 from click.testing import CliRunner
 
+from tests.support import forking
 from tickwheel_cli.main import root
 
 PATIENCE_S = 60.0
@@ -28,6 +30,8 @@ SPARK_PATIENCE_S = 180.0  # it has to start, on a machine that may be busy
 """How long anything may take before a test gives up; far more than it needs, because machines are busy."""
 
 PROGRAM = [sys.executable, "-c", "from tickwheel_cli.main import main; main()"]
+_FORKED = "import warnings; warnings.simplefilter('error'); from tickwheel_cli.main import main; main()"
+_MODULES = ("tickwheel_cli.main", "tickwheel.client", "tickwheel_broker.config.load", "numpy")
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("TICKWHEEL_")}
 
 
@@ -55,8 +59,10 @@ class Shell:
         self, *arguments: str, stdin: bytes = b"", code: int | None = 0
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command to its end; it must end with exit code `code` (None: with any)."""
-        needs_process = arguments[:1] in _PROCESSES or _is_in_a_loop()
-        done = (self.run_process if needs_process else self.run_here)(arguments, stdin)
+        needs_process = arguments[:1] in _PROCESSES
+        needs_fork = not needs_process and _is_in_a_loop()
+        run = self.run_process if needs_process else self.run_forked if needs_fork else self.run_here
+        done = run(arguments, stdin)
         what = f"{arguments} ended with {done.returncode}\n{done.stdout!r}\n{done.stderr.decode()}"
         assert code is None or done.returncode == code, what
         return done
@@ -74,6 +80,25 @@ class Shell:
             timeout=SPARK_PATIENCE_S if arguments[:1] == ("pipeline",) else PATIENCE_S,
             check=False,
         )
+
+    def run_forked(
+        self, arguments: tuple[str, ...], stdin: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command to its end in a process of its own, where nothing has to be imported anew either."""
+        with TemporaryFile() as given, TemporaryFile() as output, TemporaryFile() as errors:
+            given.write(stdin)
+            given.seek(0)
+            code = forking.start(
+                _FORKED,
+                *arguments,
+                modules=_MODULES,
+                files=(given.fileno(), output.fileno(), errors.fileno()),
+                folder=self.directory,
+                environment=self.environment,
+            ).wait(PATIENCE_S)
+            output.seek(0)
+            errors.seek(0)
+            return subprocess.CompletedProcess(arguments, code, output.read(), errors.read())
 
     def run_here(self, arguments: tuple[str, ...], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """Run a command to its end in this process, from the same directory and with the same environment."""
@@ -100,7 +125,7 @@ class Shell:
         return error
 
 
-_PROCESSES = [("serve",), ("pipeline",), ("demo",), ("bench",), ("simulate",)]
+_PROCESSES = [("serve",), ("web",), ("push",), ("pipeline",), ("demo",), ("bench",), ("simulate",)]
 """What handles signals, or settings of the whole process."""
 
 

@@ -8,36 +8,49 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import trio
 
 import tickwheel
+from tests.support import forking, in_a_cluster
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk, Request, encode_body, hello
 from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
 
 PATIENCE_S = 60.0
 """How long anything may take before a test gives up; far more than it needs, because machines are busy."""
 
+_WITHOUT = Path(__file__).parents[1] / "support" / "without"
 _MAIN = """
 import json, os, sys
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.daemon import run
+sys.path.insert(0, sys.argv[2])
 {prelude}
-sys.exit(run(from_arguments(**json.loads(sys.argv[1]))))
+settings, serving = from_arguments(**json.loads(sys.argv[1])), None
+if settings.cluster:
+    from tickwheel_broker.cluster.node_process import serve_node as serving
+sys.exit(run(settings, serving=serving))
 """
 
 
 class Daemon:
     """The daemon on a directory, on a free TCP port and a Unix socket beside the data."""
 
-    def __init__(self, directory: Path, *, prelude: str = "", **settings: Any) -> None:
-        """`prelude` is Python that the daemon's process executes before it starts: to break its disk, say."""
+    modules: ClassVar[tuple[str, ...]] = ("tickwheel_broker.config.load", "tickwheel_broker.daemon")
+    """Which its process needs, if it is a fork."""
+
+    def __init__(
+        self, directory: Path, *, prelude: str = "", program: Sequence[str] = (), **settings: Any
+    ) -> None:
+        """`prelude` is Python that the daemon's process executes before it starts: to break its disk, say. With a
+        `program`, such as Python's or one that watches it, that begins anew; else the process is a fork."""
         self.directory = directory
         self._log_path = directory.parent / f"{directory.name}.log.jsonl"
         self._settings = {
@@ -47,12 +60,14 @@ class Daemon:
             "log_format": "json",
             "log_level": "debug",
         } | settings
+        self._replica: in_a_cluster.Replica | None = None
         self._main = _MAIN.format(prelude=prelude)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._program = program
+        self._process: subprocess.Popen[bytes] | forking.Forked | None = None
         self.urls: list[str] = []
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> subprocess.Popen[bytes] | forking.Forked:
         """The running process."""
         assert self._process is not None
         return self._process
@@ -69,31 +84,47 @@ class Daemon:
 
     def launch(self) -> None:
         """Start the process without waiting for it to be ready."""
+        settings, modules = self._settings, self.modules
+        self._replica = in_a_cluster.replica_of(self.directory)
+        if self._replica is not None:
+            settings, modules = self._replica.prepare(settings), (*self.modules, *in_a_cluster.MODULES)
         with open(self._log_path, "ab") as log:
             log.truncate(0)
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", self._main, json.dumps(self._settings)], stderr=log, stdout=log
-            )
+            words = self._main, json.dumps(settings), str(_WITHOUT)
+            if self._program:
+                self._process = subprocess.Popen([*self._program, "-c", *words], stderr=log, stdout=log)
+            else:
+                self._process = forking.start(*words, modules=modules, files=(0, log.fileno(), log.fileno()))
 
     def start(self) -> Daemon:
         """Start the process and wait until clients can connect."""
         self.launch()
         started = self.wait_for_event("started")
         self.urls = started["urls"].split()
+        if self._replica is not None:
+            self.wait_for_event("started", exactly=True)  # until now it was only there
+            self._replica.follow()
         return self
 
     def events(self) -> list[dict[str, Any]]:
         """What it has logged so far."""
-        lines = self._log_path.read_text().splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        lines = self._log_path.read_text().splitlines(keepends=True)
+        found = []
+        for line in lines:
+            if line.startswith("{") and line.endswith("}\n"):
+                with suppress(
+                    json.JSONDecodeError
+                ):  # a kill tore one, and the next process went on behind it
+                    found.append(json.loads(line))
+        return found
 
-    def wait_for_event(self, text: str) -> dict[str, Any]:
-        """The first logged event whose text contains `text`; waits for it."""
+    def wait_for_event(self, text: str, *, exactly: bool = False) -> dict[str, Any]:
+        """The first logged event whose text contains `text`, or is `text`; waits for it."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             ended = self.process.poll() is not None
             for event in self.events():
-                if text in event["event"]:
+                if event["event"] == text if exactly else text in event["event"]:
                     return event
             assert not ended, (
                 f"the daemon ended with {self.process.returncode}:\n{self._log_path.read_text()}"
@@ -107,13 +138,19 @@ class Daemon:
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
+        self._end_follower()
         self.process.send_signal(signal.SIGTERM)
         return self.wait_exit()
 
     def kill(self) -> None:
         """SIGKILL: no chance to tidy up."""
+        self._end_follower()
         self.process.kill()
         self.wait_exit()
+
+    def _end_follower(self) -> None:
+        if self._replica is not None:
+            self._replica.end_follower()
 
     def __enter__(self) -> Daemon:
         return self.start()
@@ -121,6 +158,7 @@ class Daemon:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end_follower()
         if self.process.poll() is None:
             try:
                 self.stop()

@@ -23,9 +23,6 @@ async def send_on(client: tickwheel.Client, acknowledged: list[int], stop: trio.
     while not stop.is_set():
         results = await client.send_many("t", [bytes(5_000)] * 40, delay_ms=3_600_000, auto_key=True)
         acknowledged.extend(results.ids())
-        await trio.sleep(
-            0.002
-        )  # a copy on the same two processors gets its turn, also where a sync takes no time
 
 
 async def consume_on(client: tickwheel.Client, acked: list[int]) -> None:

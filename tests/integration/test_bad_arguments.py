@@ -6,6 +6,7 @@ The blocking client says the same as the asynchronous one, word for word.
 from __future__ import annotations
 
 import inspect
+import math
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -138,6 +139,7 @@ OPERATIONS: dict[str, tuple[list[Any], Operation]] = {
     "many bodies": ([b"x", "x", 5, None, ["x"], [b"x", None], {b"x"}], lambda c, v: c.send_many("t", v)),
     "prepare at": (MOMENTS, lambda c, v: c.prepare("t", b"x", deliver_at=v)),
     "prepare in": (DURATIONS, lambda c, v: c.prepare("t", b"x", delay=v)),
+    "prepare check after": (DURATIONS, lambda c, v: c.prepare("t", b"x", check_after=v)),
     "prepare key": (KEYS, lambda c, v: c.prepare("t", b"x", key=v)),
     "commit prepared": ([5, None, *([one] for one in IDS)], lambda c, v: c.commit_prepared(v)),
     "rollback prepared": ([5, None, *([one] for one in IDS)], lambda c, v: c.rollback_prepared(v)),
@@ -163,7 +165,30 @@ OPERATIONS: dict[str, tuple[list[Any], Operation]] = {
     "schedule headers": ([5, {"a": HALF}], lambda c, v: c.create_schedule("s", "t", every=SECOND, headers=v)),
     "schedule cron": ([5, HALF, b"* * * * *"], lambda c, v: c.create_schedule("s", "t", cron=v)),
     "schedule window": (DURATIONS, lambda c, v: c.set_schedule("s", window=v)),
+    "endpoint topic": (NAMES, lambda c, v: c.set_endpoint("e", topic=v, url="https://a.example")),
+    "endpoint url": ([5, HALF, "a", "ftp://a"], lambda c, v: c.set_endpoint("e", topic="t", url=v)),
+    "endpoint secrets": ([5, "x", ["x"], [5]], lambda c, v: c.set_endpoint("e", topic="t", secrets=v)),
+    "endpoint headers": ([5, {"a": 5}, {"a": HALF}], lambda c, v: c.set_endpoint("e", topic="t", headers=v)),
+    "endpoint timeout": (DURATIONS, lambda c, v: c.set_endpoint("e", topic="t", timeout=v)),
+    "endpoint rate": (
+        [0, -1, "x", True, 10**400, math.nan],
+        lambda c, v: c.set_endpoint("e", topic="t", rate=v),
+    ),
+    "endpoint delays": ([5, [5], ["x"]], lambda c, v: c.set_endpoint("e", topic="t", retry_delays=v)),
+    "endpoint statuses": ([5, [200], ["x"]], lambda c, v: c.set_endpoint("e", topic="t", give_up_on=v)),
+    "endpoint name": (NAMES, lambda c, v: c.delete_endpoint(v)),
+    "tested endpoint": (NAMES, lambda c, v: c.test_endpoint(v)),
+    "attempts before": (
+        [5, "latest", (1,), (1, -1), (1, "2")],
+        lambda c, v: c.endpoint_attempts("e", before=v),
+    ),
+    "attempts limit": ([0, 1_001, "5"], lambda c, v: c.endpoint_attempts("e", limit=v)),
     "schedule name": (NAMES, lambda c, v: c.trigger_schedule(v)),
+    "preview cron": ([5, HALF, b"* * * * *"], lambda c, v: c.preview_schedule(cron=v)),
+    "preview after": (MOMENTS, lambda c, v: c.preview_schedule(every=timedelta(hours=1), after=v)),
+    "schedule after": (MOMENTS, lambda c, v: c.schedule("s", after=v)),
+    "schedule token": ([5, "", "t" * 65, HALF], lambda c, v: c.trigger_schedule("s", token=v)),
+    "transaction id": ([5, "", "t" * 256, HALF], lambda c, v: c.transaction(id=v)),
     "topic setting": (DURATIONS, lambda c, v: c.create_topic("t", ack_wait=v)),
     "topic rate": ([float("nan"), "5", Odd(), True, 10**5_000], lambda c, v: c.create_topic("t", rate=v)),
     "topic comment": ([5, b"vitess_message", HALF], lambda c, v: c.create_topic("t", vitess=v)),
@@ -186,6 +211,19 @@ OPERATIONS: dict[str, tuple[list[Any], Operation]] = {
         lambda c, v: c.drop("0" * 16, v, done_before=NOW),
     ),
     "wheel horizons": ([5, [5], [], *([one] for one in DURATIONS)], lambda c, v: c.wheel(horizons=v)),
+    "history id": (IDS, lambda c, v: c.history(id=v)),
+    "history key": (KEYS, lambda c, v: c.history("t", key=v)),
+    "history limit": ([0, 10_001, 1.5, "5"], lambda c, v: c.history(id=1, limit=v)),
+    "history timeout": ([0, -1, float("nan"), "5", 10**9, Odd()], lambda c, v: c.history(id=1, timeout=v)),
+    "events start": (
+        ["soon", 5, (1,), (1, 2, 3), ("1", 2), (-1, 0), (0, 1.5), Odd()],
+        lambda c, v: c.events(v),
+    ),
+    "events limit": ([0, 10_001, 1.5, "5"], lambda c, v: c.events(limit=v)),
+    "history of what": ([None], lambda c, v: c.history("t")),
+    "disconnect": (IDS, lambda c, v: c.disconnect(v)),
+    "audit after": (IDS, lambda c, v: c.audit(after=v)),
+    "browse moment": (MOMENTS, lambda c, v: c.browse("t", done_from=v)),
     "reserve ids": ([0, -1, 1.5, "5"], lambda c, v: c.reserve_ids(v)),
 }
 
@@ -251,6 +289,8 @@ def test_the_parts_of_a_transaction_and_receipts(broker: testing.TestBroker, bac
         "cancel key": (KEYS, lambda c, v: c.cancel("u", key=v)),
         "cancel what": ([1], lambda c, v: c.cancel(idd=v)),
         "ack": ([1, None, Odd(), [1]], lambda c, v: c.ack(v)),
+        "ack receipts": ([1, None, [1], [(1, -1)]], lambda c, v: c.ack_receipts(1, v)),
+        "ack in": ([-1, None, "g"], lambda c, v: c.ack_receipts(v, [(1, 1)])),
     }
     receipts: dict[str, tuple[list[Any], Operation]] = {
         "nack in": (DURATIONS, lambda m, v: m.nack(v)),
@@ -344,9 +384,10 @@ def test_of_many_what_is_no_time_refuses_the_call_and_what_is_out_of_range_its_o
 VALID: dict[str, Any] = {
     "topic": "w", "body": b"x", "bodies": [b"x"], "name": "w", "sql": "select 1", "ids": [1], "id": 1, "key": "k",
     "keys": ["k"], "group": "g", "topics": ["w"], "count": 1, "job": "0" * 32, "log_id": "0" * 16, "runs": [(1, 1)],
-    "done_before": NOW, "to": "latest",
+    "done_before": NOW, "to": "latest", "group_id": 1, "receipts": [(1, 1)], "duration": timedelta(seconds=1),
+    "revision": 0, "url": "https://a.example/x",
 }  # fmt: skip
-WAITS_OR_HARMS = {"transaction", "subscribe_as", "close", "query"}
+WAITS_OR_HARMS = {"transaction", "subscribe_as", "fetch_as", "close", "query", "query_arrow", "disconnect"}
 
 
 def public_calls(of: type) -> Iterator[tuple[str, inspect.Signature]]:

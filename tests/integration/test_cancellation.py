@@ -137,6 +137,21 @@ async def check_nothing_is_held(place: Place) -> None:
         await message.ack(confirm=True)
 
 
+async def fetch(place: Place) -> None:
+    """What a cancelled call was given is free again; what it returned is given back here."""
+    fetched = await place.client.fetch(place.topic, wait=timedelta(seconds=PATIENCE_S))
+    with anyio.CancelScope(shield=True):
+        await fetched.give_back()
+
+
+def by_receipt(name: str, *arguments: object) -> Callable[[Place], Awaitable[object]]:
+    async def settle(place: Place) -> None:
+        receipts = [(place.message.id, place.message.epoch)]
+        await getattr(place.client, name)(place.message.acks.group_id, receipts, *arguments)
+
+    return settle
+
+
 async def receive(place: Place) -> None:
     place.got.append((await place.subscription.receive()).body)
 
@@ -260,6 +275,27 @@ async def with_message(place: Place) -> None:
 
 
 LATER = {"delay": 2 * HOUR}
+
+
+async def endpoint(place: Place) -> None:
+    await place.client.set_endpoint(place.name, topic=place.topic, url="https://a.example")
+
+
+async def with_endpoint(place: Place) -> None:
+    place.name = f"endpoint-{next(_numbers)}"
+    await endpoint(place)
+
+
+async def with_tasks(place: Place) -> None:
+    place.name = f"endpoint-{next(_numbers)}"
+    await place.client.set_endpoint(place.name, topic=place.topic, allow_urls=["https://a.example/*"])
+
+
+async def without_endpoint(place: Place) -> None:
+    with suppress(TickwheelError):
+        await place.client.delete_endpoint(place.name)
+
+
 FILTER: dict[str, Any] = {"states": ["scheduled"]}
 DONE = {"after": Place.settle, "subscribes": True}
 
@@ -290,6 +326,12 @@ CASES: dict[str, Case] = {
         lambda one: one.client.replay_dead(one.topic),
         before=lambda one: one.client.create_topic(one.topic + ".dead"),
     ),
+    "Client.figures": Case(lambda one: one.client.figures()),
+    "Client.history": Case(lambda one: one.client.history(id=one.message.id), before=with_message),
+    "Client.events": Case(lambda one: one.client.events("earliest")),
+    "Client.clients": Case(lambda one: one.client.clients()),
+    "Client.audit": Case(lambda one: one.client.audit()),
+    "Client.disconnect": Case(lambda one: one.client.disconnect(1 << 40)),
     "Client.purge": Case(lambda one: one.client.purge()),
     "Client.plan_job": Case(lambda one: one.client.plan_job([one.topic])),
     "Client.reserve_ids": Case(lambda one: one.client.reserve_ids(1)),
@@ -318,11 +360,38 @@ CASES: dict[str, Case] = {
         lambda one: one.client.resume_schedule(one.name), before=with_schedule, after=without_schedule
     ),
     "Client.schedules": Case(lambda one: one.client.schedules()),
+    "Client.preview_schedule": Case(lambda one: one.client.preview_schedule(every=HOUR)),
     "Client.schedule": Case(
         lambda one: one.client.schedule(one.name), before=with_schedule, after=without_schedule
     ),
     "Client.delete_schedule": Case(
         lambda one: one.client.delete_schedule(one.name), before=with_schedule, after=without_schedule
+    ),
+    "Client.send_http_task": Case(
+        lambda one: one.client.send_http_task("https://a.example/x", topic=one.topic),
+        before=with_tasks,
+        after=without_endpoint,
+    ),
+    "Client.set_endpoint": Case(endpoint, before=without_endpoint, after=without_endpoint),
+    "Client.endpoint": Case(
+        lambda one: one.client.endpoint(one.name), before=with_endpoint, after=without_endpoint
+    ),
+    "Client.endpoints": Case(lambda one: one.client.endpoints()),
+    "Client.endpoints_since": Case(lambda one: one.client.endpoints_since(0)),
+    "Client.enable_endpoint": Case(
+        lambda one: one.client.enable_endpoint(one.name), before=with_endpoint, after=without_endpoint
+    ),
+    "Client.disable_endpoint": Case(
+        lambda one: one.client.disable_endpoint(one.name), before=with_endpoint, after=without_endpoint
+    ),
+    "Client.test_endpoint": Case(
+        lambda one: one.client.test_endpoint(one.name), before=with_endpoint, after=without_endpoint
+    ),
+    "Client.endpoint_attempts": Case(
+        lambda one: one.client.endpoint_attempts(one.name), before=with_endpoint, after=without_endpoint
+    ),
+    "Client.delete_endpoint": Case(
+        lambda one: one.client.delete_endpoint(one.name), before=with_endpoint, after=without_endpoint
     ),
     "Client.trigger_schedule": Case(
         lambda one: one.client.trigger_schedule(one.name), before=with_schedule, after=without_schedule
@@ -358,6 +427,11 @@ CASES: dict[str, Case] = {
     "Message.ack": Case(lambda one: one.message.ack(confirm=True), before=Place.give, **DONE),
     "Message.nack": Case(lambda one: one.message.nack(timedelta(0)), before=Place.give, **DONE),
     "Message.extend": Case(lambda one: one.message.extend(HOUR), before=Place.give, **DONE),
+    "Client.fetch": Case(fetch, before=Place.fill, after=check_nothing_is_held),
+    "Client.ack": Case(by_receipt("ack"), before=Place.give, **DONE),
+    "Client.nack": Case(by_receipt("nack", timedelta(0)), before=Place.give, **DONE),
+    "Client.extend": Case(by_receipt("extend", HOUR), before=Place.give, **DONE),
+    "Client.give_back": Case(by_receipt("give_back"), before=Place.give, **DONE),
     "Batch.ack": Case(lambda one: one.message.ack(confirm=True), before=Place.give_batch, **DONE),
     "Batch.nack": Case(lambda one: one.message.nack(timedelta(0)), before=Place.give_batch, **DONE),
     "Batch.extend": Case(lambda one: one.message.extend(HOUR), before=Place.give_batch, **DONE),
@@ -379,6 +453,8 @@ async def _place(place: Place) -> None:
 
 ELSEWHERE = {
     "Client.query": "test_a_query_that_is_cancelled: each try leaves the broker a query to end",
+    "Client.query_arrow": "as Client.query",
+    "Client.fetch_as": "as Client.fetch, for the blocking client",
     "CheckedMessage.commit": "the request of Prepared.commit, on the same session",
     "CheckedMessage.rollback": "the request of Prepared.rollback, on the same session",
     "EmbeddedBroker.__aenter__": "test_opening_an_embedded_broker",

@@ -12,8 +12,9 @@ import pytest
 
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tickwheel.protocol.receipts import Receipt, decode_receipt
 
-FAILED = 1
+FAILED, TIMED_OUT = 1, 3
 _numbers = count()
 
 
@@ -96,6 +97,17 @@ def test_giving_back_with_a_delay_and_a_reason(shell: Shell, topic: str) -> None
     assert receive(shell, topic, 1) == ["x"]
 
 
+def test_giving_up_and_giving_back_uncounted(shell: Shell, topic: str) -> None:
+    shell.run("topics", "create", topic, "--max-attempts", "1")
+    shell.run("send", topic, "x")
+    for _ in range(2):
+        assert receive(shell, topic, 1, "--nack", "0s", "--uncounted") == ["x"]
+    assert shell.json("dead", "list", topic) == []
+    assert receive(shell, topic, 1, "--give-up", "--error", "no such customer") == ["x"]
+    (letter,) = shell.json("dead", "list", topic)
+    assert letter["headers"]["tickwheel-dead"]["error"] == "no such customer"
+
+
 def test_dead_letters_are_dropped_for_good(shell: Shell, topic: str) -> None:
     shell.run("topics", "create", topic, "--max-attempts", "1")
     send_all(shell, topic, *[{"body": "x"}] * 3)
@@ -138,3 +150,52 @@ def test_many_ids_and_keys_at_once(shell: Shell, topic: str) -> None:
     assert json.loads(line)["priority"] == 3
     gone = shell.run("cancel", topic, "--key", "c", "--key", "d", "--key", "e", "--json", code=FAILED)
     assert [one["result"] for one in json.loads(gone.stdout)] == ["cancelled", "cancelled", "not_found"]
+
+
+def test_fetching_once(shell: Shell, topic: str) -> None:
+    assert b"there was no message" in shell.run("fetch", topic, code=TIMED_OUT).stderr
+    sent = int(shell.text("send", topic, "x", "--key", "k"))
+    (line,) = shell.text("fetch", topic, "--wait", "30s", "--lease", "1h", "--json").splitlines()
+    found = json.loads(line)
+    assert (found["id"], found["body"], found["key"], found["epoch"], found["attempt"]) == (
+        sent,
+        "x",
+        "k",
+        1,
+        1,
+    )
+    (group,) = shell.json("groups", "list", topic)
+    receipt = Receipt(group["group_id"], sent, 1)
+    assert (decode_receipt(topic, "default", found["receipt"]), group["leased"]) == (receipt, 1)
+    shell.run("send", topic, "y")
+    assert shell.text("fetch", topic, "--wait", "30s", "--ack", "--count", "5").rstrip().endswith("y")
+    shell.run("fetch", topic, code=TIMED_OUT)
+
+
+def test_receipts_are_settled(shell: Shell, topic: str) -> None:
+    send_all(shell, topic, *({"body": key} for key in "abcdef"))
+    wanted = ("--count", "6", "--wait", "30s", "--lease", "1h")
+    lines = shell.text("fetch", topic, *wanted).splitlines()
+    a, b, c, d, e, f = (line.partition("(receipt ")[2].removesuffix(")") for line in lines)
+    ids = [decode_receipt(topic, "default", receipt).id for receipt in (a, b)]
+    assert shell.text("ack", topic, "default", a, b) == f"{ids[0]}: acked\n{ids[1]}: acked\n"
+    assert shell.json("ack", topic, "default", a) == [{"receipt": a, "id": ids[0], "result": "already_acked"}]
+    assert shell.json("nack", topic, "default", c, "--in", "0s", "--error", "busy")[0]["result"] == "nacked"
+    assert shell.json("nack", topic, "default", d, "--give-up")[0]["result"] == "dead"
+    assert shell.json("extend", topic, "default", e, "--by", "2h")[0]["result"] == "extended"
+    assert shell.json("nack", topic, "default", f, "--in", "0s", "--uncounted")[0]["result"] == "nacked"
+    stale = shell.run("ack", topic, "default", e, d, "--json", code=FAILED)
+    assert [one["result"] for one in json.loads(stale.stdout)] == ["acked", "stale_receipt"]
+    again = shell.run("fetch", topic, "--count", "2", "--wait", "30s", "--json").stdout
+    found = [json.loads(line) for line in again.splitlines()]
+    assert [(one["body"], one["epoch"], one["attempt"]) for one in found] == [("c", 2, 2), ("f", 2, 1)]
+    acked = shell.run("ack", topic, "default", "-", "--json", stdin=again + b"\n")
+    assert [one["result"] for one in json.loads(acked.stdout)] == ["acked", "acked"]
+    for wrong in ("12", "12:1", "", a[:-1], "B" + a[1:]):
+        assert b"is no receipt" in shell.run("ack", topic, "default", wrong, code=2).stderr
+    for wrong in (b'{"id": 5}', b"5", a.encode()):
+        assert (
+            b'no object with a "receipt"'
+            in shell.run("ack", topic, "default", "-", stdin=wrong, code=2).stderr
+        )
+    assert b"is no receipt of group other" in shell.run("ack", topic, "other", a, code=2).stderr

@@ -161,4 +161,11 @@ def test_prepared_messages(shell: Shell) -> None:
     second = shell.text("prepared", "send", "orders", "cancelled").strip()
     assert f"{first}: committed as " in shell.text("prepared", "commit", first)
     assert shell.text("prepared", "rollback", second) == f"{second}: rolled back\n"
+    shell.run("prepared", "send", "orders", "later", "--key", "o3", "--check-after", "1h")
+    waits = [one["deliver_at_ms"] - one["created_ms"] for one in shell.json("browse", "orders.prepared")]
+    assert 3_600_000 in waits
+    by_key = ("--topic", "orders", "--key", "o3")
+    assert "o3: committed as " in shell.text("prepared", "commit", *by_key)
+    answer = shell.run("prepared", "rollback", *by_key, code=FAILED).stdout
+    assert answer == b"o3: already committed\n"
     assert shell.text("receive", "orders", "--count", "1", "--raw") == "paid\n"

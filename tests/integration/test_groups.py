@@ -95,7 +95,7 @@ async def test_order_holds_across_a_restart(tmp_path: Path, topic: str) -> None:
     with Daemon(tmp_path / "data", segment_bytes="64MiB", ack_wait="500ms") as daemon:
         async with tickwheel.Client(daemon.unix_url) as client:
             await client.send_many(topic, [b"%d" % n for n in range(10)], order_keys="k")
-            async with client.subscribe(topic) as subscription:
+            async with client.subscribe(topic, max_hold=0) as subscription:  # it keeps no lease alive
                 first = await get(subscription)
                 assert first.body == b"0"
                 assert await subscription.receive(0.2) is None, "the others wait for it"

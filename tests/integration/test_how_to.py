@@ -22,16 +22,20 @@ from tests.integration.daemon_harness import PATIENCE_S, Daemon
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 ENDLESS_RECEIVE_S = "1s"
+RECEIPT = "AQcAAAASBAAAAAAAAAEAAACS-qZ6"
+"""On pages; that of what was received takes its place."""
 
 # What a page takes for granted, as commands that a reader has typed before.
 BEFORE: dict[str, list[str]] = {
+    "fetching": ["send mails hello"] * 12,
+    "history": ["send reminders unpaid --in 1m --key order-17"],
     "query": ["send orders paid --key 17"],
     "reminders": ["send reminders tea --in 1h", "send orders paid"],
     "retries-and-dead-letters": [
         "topics create mails --max-attempts 1",
         "send mails hello",
         "receive mails --count 1 --nack 0s",
-        "send mails again",
+        *["send mails again"] * 3,
     ],
     "transactions": ["send reminders unpaid --in 1h --key order-17"],
 }
@@ -68,8 +72,9 @@ def test_each_page_leads_to_an_example(page: Path) -> None:
 
 
 # The pages on Spark: tests/spark/test_spark_page.py, where one session does all of them; those on the outbox:
-# tests/outbox/test_outbox_pages.py, with a database.
-ELSEWHERE = ("spark", "outbox")
+# tests/outbox/test_outbox_pages.py, with a database; those on HTTP and the dashboard:
+# tests/integration/test_web_page.py.
+ELSEWHERE = ("spark", "outbox", "http", "dashboard")
 
 
 @pytest.mark.parametrize(
@@ -81,11 +86,13 @@ def test_the_commands_of_a_page(page: Path, shell: Shell) -> None:
     lines = "".join(blocks(page, "sh")).splitlines()
     commands = [line.removeprefix("tickwheel ") for line in lines if line.startswith("tickwheel ")]
     assert commands
+    receipt = RECEIPT
     for command in (*BEFORE.get(page.stem, []), *commands):
-        words = shlex.split(command)
+        words = shlex.split(command.replace(RECEIPT, receipt), comments=True)
         if words[0] == "receive" and "--count" not in words:
             words += ["--timeout", ENDLESS_RECEIVE_S]  # a reader would press Ctrl-C
-        shell.run(*words)
+        said = shell.run(*words).stdout.decode()
+        receipt = next(iter(re.findall(r"\(receipt (\S+)\)", said)), receipt)
 
 
 class Mailbox:
@@ -110,6 +117,17 @@ async def first(
     """A subscription that ends."""
     for _ in range(count):
         yield await messages.receive(PATIENCE_S)
+
+
+class Receiver:
+    """An ASGI application that is away at first, as the page on endpoints has it."""
+
+    def __init__(self) -> None:
+        self._statuses = [200, 503]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": self._statuses.pop(), "headers": []})
+        await send({"type": "http.response.body"})
 
 
 async def charge(card: str) -> None:
@@ -145,12 +163,15 @@ async def test_the_programs_of_a_page(page: Path, daemon: Daemon) -> None:
             "datetime": datetime,
             "timedelta": timedelta,
             "tickwheel": tickwheel,
+            "app": Receiver(),
         }
         if page.stem == "query":
             await client.send("orders", b"x", key="17")
         with trio.fail_after(PATIENCE_S * 2):
             for block in blocks(page, "python"):
                 await run_piece(page, block, around)
+            for test in [one for name, one in around.items() if name.startswith("test_")]:
+                await test()
         if page.stem == "retries-and-dead-letters":
             assert mailbox.sent == [b"3"]
 

@@ -117,6 +117,16 @@ async def nack_after_the_last_attempt(client: Any, topic: str, arm: Arm) -> Any:
         return await message.nack(error="no"), len(await client.browse(topic + ".dead"))
 
 
+@case(FrameType.RETURN_OK)
+async def give_back(client: Any, topic: str, arm: Arm) -> Any:
+    await client.send(topic, b"1")
+    fetched = await client.fetch(topic, wait=timedelta(seconds=30), lease=HOUR)
+    arm()
+    results = await fetched.give_back()
+    again = await client.fetch(topic, wait=timedelta(seconds=30))
+    return results, again.epochs, again.attempts
+
+
 @case(FrameType.ACK_OK)
 async def ack(client: Any, topic: str, arm: Arm) -> Any:
     async with delivered(client, topic) as message:
@@ -220,6 +230,46 @@ async def trigger_schedule(client: Any, topic: str, arm: Arm) -> Any:
     arm()
     message_id = await client.trigger_schedule(topic)
     return [one.id for one in await client.browse(topic)] == [message_id]
+
+
+@case(FrameType.SET_ENDPOINT_OK)
+async def set_endpoint(client: Any, topic: str, arm: Arm) -> Any:
+    arm()
+    made = await client.set_endpoint(topic, topic=topic, url="https://a.example")
+    return made.version, await client.endpoint(topic) == made
+
+
+@case(FrameType.ENABLE_ENDPOINT_OK)
+async def disable_endpoint(client: Any, topic: str, arm: Arm) -> Any:
+    await client.set_endpoint(topic, topic=topic, url="https://a.example")
+    arm()
+    off = await client.disable_endpoint(topic, "410")
+    return off.enabled, off.version, off.disabled_reason
+
+
+@case(FrameType.ENABLE_ENDPOINT_OK)
+async def enable_endpoint(client: Any, topic: str, arm: Arm) -> Any:
+    await client.set_endpoint(topic, topic=topic, url="https://a.example")
+    await client.disable_endpoint(topic, "410")
+    arm()
+    on = await client.enable_endpoint(topic, expected_version=2)
+    return on.enabled, on.version, on.disabled_reason
+
+
+@case(FrameType.TEST_ENDPOINT_OK)
+async def one_test_of_an_endpoint(client: Any, topic: str, arm: Arm) -> Any:
+    await client.set_endpoint(topic, topic=topic, url="https://a.example")
+    arm()
+    message_id = await client.test_endpoint(topic)
+    tests = await client.browse(f"{topic}.push-tests")
+    return [one.id for one in tests] == [message_id], (await client.endpoint(topic)).version
+
+
+@case(FrameType.DELETE_ENDPOINT_OK)
+async def delete_endpoint(client: Any, topic: str, arm: Arm) -> Any:
+    await client.set_endpoint(topic, topic=topic, url="https://a.example")
+    arm()
+    return await client.delete_endpoint(topic)
 
 
 @case(FrameType.PURGE_OK)

@@ -20,11 +20,13 @@ from tickwheel import sync
 from tickwheel.errors import UnknownTopic
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.identity import IDENTIFIED
+from tickwheel.protocol.receipts import Receipt, encode_receipt
 from tickwheel_cli.main import root
 from tickwheel_cli.messages import receive as receive_command
 from tickwheel_cli.shared import session
 
 HOUR = timedelta(hours=1)
+SECRET = "whsec_" + "c2VjcmV0" * 4
 _names = count()
 
 
@@ -62,6 +64,13 @@ class Place:
             message.nack(HOUR, "not now")
         return message_id
 
+    def fetched(self) -> str:
+        """The receipt of a message that the default group was given."""
+        self.due()
+        fetched = self.client.fetch(self.topic, wait=timedelta(seconds=PATIENCE_S), lease=HOUR)
+        (message,) = fetched
+        return encode_receipt(self.topic, "default", Receipt(fetched.group_id, message.id, message.epoch))
+
     def dead(self) -> int:
         """A dead letter; its id."""
         self.due(max_attempts=1)
@@ -80,6 +89,21 @@ class Place:
         """A schedule; its name."""
         self.client.create_schedule(self.topic, self.topic, every=HOUR, body=b"1")
         return self.topic
+
+    def endpoint(self) -> None:
+        """An endpoint of the topic."""
+        self.client.set_endpoint(self.topic, topic=self.topic, url="https://a.example", secrets=[SECRET])
+
+    def endpoint_disabled(self) -> None:
+        """An endpoint, disabled."""
+        self.endpoint()
+        self.client.disable_endpoint(self.topic)
+
+    def tasks(self) -> None:
+        """An endpoint for HTTP tasks."""
+        self.client.set_endpoint(
+            self.topic, topic=self.topic, allow_urls=["https://a.example/*"], secrets=[SECRET]
+        )
 
     def schedule_paused(self) -> None:
         """A schedule, paused."""
@@ -141,6 +165,9 @@ CASES = (
     Case("send", _F.SEND_OK, Place.made, "TOPIC --from-file -", _LINES, is_told_apart=False),
     Case("receive", _F.ACK_OK, Place.due, "TOPIC --count 1"),
     Case("receive", _F.NACK_OK, Place.due, "TOPIC --count 1 --nack 1h"),
+    Case("ack", _F.ACK_OK, Place.fetched, "TOPIC default ID"),
+    Case("nack", _F.NACK_OK, Place.fetched, "TOPIC default ID --in 1h --error late"),
+    Case("extend", _F.EXTEND_OK, Place.fetched, "TOPIC default ID --by 1h"),
     Case("cancel", _F.CANCEL_OK, Place.later, "ID"),
     Case("cancel", _F.CANCEL_OK, Place.later, "TOPIC --key k --key unknown"),
     Case("cancel", _F.CHANGE_OK, Place.later, "TOPIC --all"),
@@ -161,6 +188,18 @@ CASES = (
     Case("schedules resume", _F.SET_SCHEDULE_OK, Place.schedule_paused, "TOPIC"),
     Case("schedules trigger", _F.TRIGGER_SCHEDULE_OK, Place.scheduled, "TOPIC"),
     Case("schedules delete", _F.DELETE_SCHEDULE_OK, Place.scheduled, "TOPIC"),
+    Case(
+        "endpoints set",
+        _F.SET_ENDPOINT_OK,
+        None,
+        f"TOPIC --topic TOPIC --to https://a.example --secret {SECRET}",
+    ),
+    Case("endpoints set", _F.SET_ENDPOINT_OK, Place.endpoint, "TOPIC --rate 5 --expected-version 1"),
+    Case("endpoints disable", _F.ENABLE_ENDPOINT_OK, Place.endpoint, "TOPIC --reason 410"),
+    Case("endpoints enable", _F.ENABLE_ENDPOINT_OK, Place.endpoint_disabled, "TOPIC"),
+    Case("endpoints test", _F.TEST_ENDPOINT_OK, Place.endpoint, "TOPIC --wait 0s"),
+    Case("endpoints delete", _F.DELETE_ENDPOINT_OK, Place.endpoint, "TOPIC --yes"),
+    Case("endpoints task", _F.SEND_OK, Place.tasks, "https://a.example/x body --topic TOPIC --in 1h"),
     Case("topics create", _F.SET_TOPIC_OK, None, "TOPIC --shards 2 --rate 5"),
     Case("topics set", _F.SET_TOPIC_OK, Place.made, "TOPIC --rate 5"),
     Case("topics pause", _F.SET_TOPIC_OK, Place.made, "TOPIC"),
@@ -174,20 +213,56 @@ CASES = (
 _BY_NO_COMMAND = {
     FrameType.RESERVE_IDS,  # by Spark's jobs
     FrameType.DROP,  # by the pipeline's archive, and the inbox
+    FrameType.RETURN,  # by programs
 }
 _OTHERS = {
     *("show", "query", "browse", "stats", "wheel", "dead list", "schedules list", "schedules show"),
-    *("schedules next", "topics list", "topics show", "groups list", "groups show"),
+    *("schedules next", "schedules preview", "topics list", "topics show", "groups list", "groups show"),
+    *(
+        "figures",
+        "top",
+        "audit",
+        "history",
+        "events",
+        "endpoints list",
+        "endpoints show",
+        "endpoints attempts",
+    ),
+    "fetch",  # it is not repeated
+    "clients disconnect",  # what it closes is no part of the store
+    *("web", "push"),  # servers with clients of their own
     *("inspect", "backup", "repair", "restore", "serve", "config", "simulate", "bench", "completion", "help"),
     *("tokens", "demo"),  # of files; with a broker of its own
+    "cluster",  # of what Kafka has
     *("pipeline", "outbox"),  # with clients of their own
 }
 """Commands and groups of them that ask a broker for no change themselves."""
 _LOOKS = {
-    *("topic", "topics", "browse", "group", "groups", "message", "messages", "stats", "wheel", "query"),
-    *("schedule", "schedules", "ping", "log_place"),
+    *(
+        "topic",
+        "topics",
+        "browse",
+        "group",
+        "groups",
+        "message",
+        "messages",
+        "stats",
+        "wheel",
+        "query",
+        "query_arrow",
+    ),
+    *("schedule", "schedules", "ping", "log_place", "fetch", "disconnect", "audit", "clients", "figures"),
+    *(
+        "endpoint",
+        "endpoints",
+        "endpoints_since",
+        "endpoint_attempts",
+        "history",
+        "events",
+        "preview_schedule",
+    ),
 }
-"""Methods of the client that change nothing."""
+"""Methods of the client that change nothing, or are not repeated."""
 
 
 def _commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:

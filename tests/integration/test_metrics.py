@@ -21,6 +21,7 @@ from tickwheel_broker.clock import SystemClock
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.monitoring.metrics import Metrics
+from tickwheel_broker.monitoring.watched import Sight
 from tickwheel_broker.wiring import watched_parts
 from timerlog.store import Store
 
@@ -225,7 +226,9 @@ async def test_a_scrape_lets_others_work_in_between(tmp_path: Path) -> None:
             turns += 1
 
     async with trio.open_nursery() as nursery:
-        metrics = Metrics(watched_parts(Broker(settings, store, clock, InPlace(), nursery)))
+        metrics = Metrics(
+            Sight(settings, watched=watched_parts(Broker(settings, store, clock, InPlace(), nursery)))
+        )
         await metrics.scrape("")
         nursery.start_soon(count_turns)
         text, _ = await metrics.scrape("")
@@ -235,3 +238,32 @@ async def test_a_scrape_lets_others_work_in_between(tmp_path: Path) -> None:
     assert turns > 500 / 20 + families_of_topics * 500 / 100 + len(found.families) - families_of_topics
     assert len([name for name, _ in found.samples if name == "tickwheel_messages_ready"]) == 500
     store.close(clean=False)
+
+
+async def test_a_scrape_ends_with_the_broker_of_a_node(tmp_path: Path) -> None:
+    clock = SystemClock()
+    store = Store.open(tmp_path, SMALL, clock.now_ms())
+    for number in range(500):
+        store.topics.open(f"t{number}", clock.now_ms())
+    settings = from_arguments(data_dir=str(tmp_path), metrics_topics=500)
+    texts: list[bytes] = []
+    async with trio.open_nursery() as nursery:
+        sight = Sight(settings, watched=watched_parts(Broker(settings, store, clock, InPlace(), nursery)))
+        metrics = Metrics(sight)
+
+        async def scrape() -> None:
+            texts.append((await metrics.scrape(""))[0])
+
+        nursery.start_soon(scrape)
+        while not sight._looks:
+            await trio.lowlevel.checkpoint()
+        for _ in range(5):
+            await trio.lowlevel.checkpoint()
+        assert not texts
+        sight.hide()
+        store.close(clean=False)
+        await scrape()
+        nursery.cancel_scope.cancel()
+    assert len(texts) == 2
+    for text in texts:
+        assert "tickwheel_topics" not in Scraped(text.decode()).families

@@ -60,7 +60,7 @@ def test_others_are_served_and_memory_is_bounded(tmp_path: Path, name: str) -> N
             if name == "sleep":
                 for _ in range(20):
                     client.send_many("abused", [bytes(1_000)] * 1_000).raise_for_errors()
-            before_mib, most_seen_mib, served = anon_mib(daemon), 0.0, 0
+            before_mib, most_seen_mib, served, has_begun = anon_mib(daemon), 0.0, 0, False
             command = [
                 sys.executable,
                 "-m",
@@ -73,7 +73,7 @@ def test_others_are_served_and_memory_is_bounded(tmp_path: Path, name: str) -> N
             begun_s = time.monotonic()
             with subprocess.Popen(command, stdout=subprocess.PIPE) as abuser:
                 refusals: dict[str, int] = {}
-                while time.monotonic() < begun_s + SECONDS or not expected <= refusals.keys():
+                while time.monotonic() < begun_s + SECONDS or not (has_begun and expected <= refusals.keys()):
                     assert abuser.poll() is None, "what must be refused was not, in all that time"
                     client.send("healthy", b"%d" % served)
                     message = subscription.receive(timeout=60)
@@ -81,8 +81,11 @@ def test_others_are_served_and_memory_is_bounded(tmp_path: Path, name: str) -> N
                     assert message.body == b"%d" % served
                     message.ack()
                     served += 1
-                    refusals = client.stats().refusals
+                    stats = client.stats()
+                    refusals = stats.refusals
+                    has_begun = has_begun or bool(refusals) or stats.connections > min(count, 10)
                     most_seen_mib = max(most_seen_mib, anon_mib(daemon))
+                    time.sleep(0.01)  # what is measured is the broker, and not how fast this turns
                 abuser.terminate()
                 assert abuser.stdout is not None
                 said = json.loads(abuser.stdout.read())

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
+import pyarrow.ipc
 import pytest
 import trio
 
@@ -56,6 +57,9 @@ def test_sdk_daemon_and_sync_client(daemon: Daemon) -> None:
         assert result.rows[0][2] is None
         assert before + timedelta(minutes=59) < result.rows[1][2] < before + timedelta(minutes=61)
         assert (len(result), result.truncated) == (2, False)
+        arrow = client.query_arrow("select state, time_next from orders where key = $key", {"key": "k3"})
+        (row,) = arrow.table().to_pylist()
+        assert (row["state"], row["time_next"], arrow.truncated) == ("scheduled", result.rows[1][2], False)
         one = client.query(
             "select key, body, \"group\", headers->>'customer' as c from orders where key = 'k3'"
         )
@@ -262,6 +266,10 @@ def test_cli_limits_and_errors(shell: Shell) -> None:
     assert shell.error("query", "drop view orders", code=1)["code"] == "bad_query"
     assert shell.error("query", ENDLESS, "--timeout", "1s", code=1)["code"] == "query_timeout"
     shell.run("query", "select 1", "--json", "--csv", code=2)
+    shell.run("query", "select 1", "--arrow", "--csv", code=2)
+    done = shell.run("query", "select key from orders where key in ('k3', 'k4')", "--arrow", "--limit", "1")
+    assert pyarrow.ipc.open_stream(done.stdout).read_all().to_pydict() == {"key": ["k3"]}
+    assert b"more rows" in done.stderr
     shell.run("query", "select 1", "--limit", "0", code=2)
 
 

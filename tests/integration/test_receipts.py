@@ -12,7 +12,7 @@ import trio
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import Message, Subscription
-from tickwheel.errors import MessageCancelled, StaleReceipt
+from tickwheel.errors import BadArgument, MessageCancelled, StaleReceipt
 
 HEADER = "tickwheel-dead"
 
@@ -84,6 +84,42 @@ async def test_after_its_last_attempt_a_message_is_a_dead_letter_with_its_histor
         ]
         (stats,) = [one for one in await client.topics() if one.name == topic]
         assert (stats.groups[0].dead, stats.groups[0].backlog) == (1, 0)
+
+
+async def test_what_is_given_up_is_a_dead_letter_at_once(daemon: Daemon, topic: str) -> None:
+    async with tickwheel.Client(daemon.url) as client:
+        await client.create_topic(topic)
+        sent = await client.send_many(topic, [b"poison", b"a", b"b"])
+        async with client.subscribe(topic, "billing") as subscription:
+            poison, one, two = [await get(subscription) for _ in range(3)]
+            assert await poison.nack(error="no such customer", give_up=True) == "dead"
+            assert await poison.nack(give_up=True) == "stale_receipt"
+            with pytest.raises(BadArgument):
+                await one.nack(timedelta(seconds=1), give_up=True)
+            with pytest.raises(BadArgument):
+                await one.nack(give_up=True, uncounted=True)
+            assert [await one.ack(confirm=True), await two.ack(confirm=True)] == [None, None]
+        (letter,) = await client.browse(f"{topic}.dead")
+        assert letter.body == b"poison"
+        story = letter.headers[HEADER]
+        assert (story["id"], story["attempts"], story["error"]) == (sent.ids()[0], 1, "no such customer")
+
+
+def test_what_is_uncounted_was_no_attempt(daemon: Daemon, topic: str) -> None:
+    with tickwheel.sync.Client(daemon.url) as client:
+        client.create_topic(topic, max_attempts=1)
+        client.send(topic, b"x")
+        with client.subscribe(topic) as subscription:
+            for epoch, delay in ((1, None), (2, timedelta(milliseconds=50)), (3, None)):
+                message = subscription.receive(PATIENCE_S)
+                assert message is not None
+                assert message.epoch == epoch
+                with pytest.raises(BadArgument):
+                    message.nack(error="failed", uncounted=True)
+                assert message.nack(delay, uncounted=True) == "nacked"
+            (batch,) = [next(subscription.batches())]
+            assert batch.epochs == (4,)
+            assert batch.nack(give_up=True) == ["dead"]
 
 
 async def test_what_a_subscriber_fetched_ahead_and_nobody_saw_was_no_attempt(

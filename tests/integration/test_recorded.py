@@ -76,6 +76,11 @@ def test_a_client_says_it_with_the_same_bytes(name: str, script: object) -> None
     assert [step.client for step in script()] == recorded
 
 
+def test_later_requests_are_said_with_the_same_bytes() -> None:
+    recorded = (RECORDED / "later.txt").read_text(encoding="utf-8").splitlines()
+    assert list(recording.later_lines()) == recorded
+
+
 @pytest.mark.parametrize("how", ["killed", "closed"])
 def test_an_older_directory_opens_with_the_same_state(directories: Path, how: str) -> None:
     assert state_hash(directories / how) == read("opened.json.xz").state_hash[how]
@@ -102,6 +107,6 @@ def test_names_are_the_recorded_ones() -> None:
 
 
 def test_every_request_is_in_the_conversation() -> None:
-    said = {step.what for step in every_request()}
+    said = {step.what for step in (*every_request(), *recording.later_requests())}
     asked = {kind.name for kind in recording.FRAME_TYPE_OF_REQUEST.values()} | {"SEND", "ACK"}
     assert asked - said == set()

@@ -22,6 +22,7 @@ from tickwheel.errors import (
     UnknownSchedule,
     UnknownTopic,
 )
+from tickwheel.watching.attention import remarks
 from tickwheel_broker.background.schedule_slots import LEAD_MS
 
 USAGE, FAILED = 2, 1
@@ -165,6 +166,10 @@ def test_from_the_command_line(daemon: Daemon, tmp_path: Path) -> None:
     sent = shell.text("schedules", "trigger", "standup").strip()
     received = json.loads(shell.text("receive", "chat", "--count", "1", "--json"))
     assert (str(received["id"]), received["body"]) == (sent, "hi")
+    named = [shell.text("schedules", "trigger", "standup", "--token", name) for name in ("a", "a", "b")]
+    assert named[0] == named[1] != named[2]
+    long = shell.run("schedules", "trigger", "standup", "--token", "t" * 65, code=USAGE)
+    assert b"Use 1 to 64" in long.stderr
     assert (
         b"schedule_exists"
         in shell.run("schedules", "create", "standup", "--every", "1h", "--topic", "chat", code=FAILED).stderr
@@ -332,6 +337,9 @@ async def test_a_topic_that_takes_no_such_body_any_more_makes_it_wait(daemon: Da
         while not (found := await client.schedule("wide")).trouble:
             await trio.sleep(0.05)
         assert "body_too_large" in found.trouble
+        gauges = (await client.figures()).gauges
+        assert gauges["schedules_in_trouble"] == 1
+        assert "1 schedule has not sent" in str(remarks(await client.figures(), None))
         changed = await client.set_schedule("wide", body=b"123")
         assert changed.trouble == ""
         async with client.subscribe("narrow") as subscription:

@@ -132,7 +132,9 @@ def test_a_loop_that_does_not_turn_starves_the_watchdog(tmp_path: Path, manager:
         manager.wait_for("WATCHDOG")
         with sync.Client(daemon.url, timeout=0.5) as client, pytest.raises(TimeoutError):
             client.stats()
-        assert manager.is_silent("WATCHDOG", 2 * WATCHDOG_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while not manager.is_silent("WATCHDOG", 2 * WATCHDOG_S):  # what it said before is there still
+            assert time.monotonic() < deadline, "the watchdog is fed on"
         daemon.kill()
 
 

@@ -11,7 +11,7 @@ import pytest
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import Message, Subscription
-from tickwheel.errors import StaleReceipt, TransactionRefused
+from tickwheel.errors import BadArgument, BadTime, StaleReceipt, TransactionRefused
 
 HOUR = timedelta(hours=1)
 
@@ -154,6 +154,28 @@ async def test_prepared_messages_wait_for_their_decision(daemon: Daemon, topic: 
         assert await subscription.receive(0.1) is None
 
 
+async def test_prepared_messages_are_decided_by_their_keys(daemon: Daemon, topic: str) -> None:
+    async with tickwheel.Client(daemon.url) as client:
+        assert await client.commit_prepared(topic=topic, keys=["a"]) == [("not_found", 0)]
+        one = await client.prepare(topic, b"1", key="a")
+        two = await client.prepare(topic, b"2", key="b")
+        ((result, became),) = await client.commit_prepared(topic=topic, keys=["a"])
+        assert (result, became > two.id > one.id) == ("committed", True)
+        assert await client.rollback_prepared(topic=topic, keys=["b", "none"]) == ["rolled_back", "not_found"]
+        assert await client.commit_prepared(topic=topic, keys=["b", "a"]) == [
+            ("not_found", 0),
+            ("already_committed", became),
+        ]
+        with pytest.raises(BadArgument):
+            await client.commit_prepared([one.id], topic=topic, keys=["a"])
+        keys = [f"k{n}" for n in range(300)]
+        for key in keys:
+            await client.prepare(topic, b"x", key=key)
+        decided = await client.commit_prepared(topic=topic, keys=keys)
+        assert {answer for answer, _ in decided} == {"committed"}
+        assert len({made for _, made in decided}) == 300
+
+
 async def test_a_committed_message_is_delivered_at_its_time(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
         prepared = await client.prepare(topic, b"x", delay=timedelta(milliseconds=700))
@@ -189,6 +211,26 @@ async def test_orphans_are_asked_after_until_somebody_knows(daemon: Daemon, topi
             assert message.body == b"orphan"
             await message.ack(confirm=True)
             assert await checks.receive(0.8) is None
+
+
+async def test_when_is_asked_first_may_be_said_for_each_message(daemon: Daemon, topic: str) -> None:
+    async with tickwheel.Client(daemon.url) as client:
+        for after in (HOUR, None):
+            await client.prepare(topic, b"orphan", delay=HOUR, check_after=after)
+        waits = [one.deliver_at_ms - one.created_ms for one in await client.browse(f"{topic}.prepared")]
+        assert waits == [3_600_000, 200]
+        async with client.check_prepared(topic) as checks:
+            await client.prepare(topic, b"at once", check_after=timedelta(0))
+            asked = {}
+            for _ in range(2):
+                message = await checks.receive(PATIENCE_S)
+                assert message is not None
+                asked[message.body] = message
+                await message.commit()
+            assert asked.keys() == {b"at once", b"orphan"}
+        with pytest.raises(BadTime):
+            await client.prepare(topic, b"x", check_after=timedelta(days=365 * 9_000))
+        assert len(await client.browse(f"{topic}.prepared")) == 1
 
 
 async def test_a_refusal_names_the_part(daemon: Daemon, topic: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.twins.wheel_twin import TwinTimerWheel
-from timerlog.wheel.native_core import LAST_DUE_MS
+from tickwheel_native.wheel import LAST_DUE_MS
 from timerlog.wheel.timers import Timers
 from timerlog.wheel.wheel import TimerWheel
 

@@ -1,6 +1,4 @@
-"""Consumers for tests to kill: `python -m tests.outbox.queue_worker URL QUEUE LEASE_MS`.
-
-For each line that it reads it forks one, which says its process id when it is ready. It ends all with its input.
+"""A consumer for tests to kill.
 
 The effect of each message is a row of ``effects``, in the transaction that deletes the message. The table takes the
 same number twice: it is the test that counts.
@@ -9,9 +7,6 @@ same number twice: it is the test that counts.
 from __future__ import annotations
 
 import os
-import signal
-import sys
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
@@ -24,6 +19,12 @@ from tickwheel.outbox import LeaseLost
 
 EFFECTS = sa.Table("effects", sa.MetaData(), sa.Column("number", sa.Integer, nullable=False))
 
+PROGRAM = """
+import sys
+from tests.outbox.queue_worker import main
+main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+"""
+
 
 def handle(batch: outbox.QueueBatch, connection: Connection) -> None:
     """The effects of a batch."""
@@ -35,7 +36,7 @@ async def consume(url: str, name: str, lease_ms: int) -> None:
     """Consumes until it is killed, or until a message says that it was the last."""
     queue = outbox.Queue(url, name)
     async with queue.consume(batch=5, lease=timedelta(milliseconds=lease_ms)) as consumer:
-        os.write(1, b"%d\n" % os.getpid())  # in one piece: print writes the end of the line by itself
+        os.write(1, b"ready")
         async for batch in consumer:
             try:
                 await queue.database.transaction(partial(handle, batch))
@@ -46,18 +47,5 @@ async def consume(url: str, name: str, lease_ms: int) -> None:
 
 
 def main(url: str, name: str, lease_ms: int) -> None:
-    """Forks after the imports, which take longer than most consumers live."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    children = []
-    for _line in sys.stdin:
-        child = os.fork()
-        if not child:
-            anyio.run(consume, url, name, lease_ms, backend="trio")
-        children.append(child)
-    for child in children:
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    """All of it."""
+    anyio.run(consume, url, name, lease_ms, backend="trio")

@@ -5,20 +5,17 @@ Who sends and reaps is the test itself, which rolls back some of it; `tests/mode
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
-from tests.support.databases import DatabaseServer
-from tests.support.key_spaces import PATIENCE_S, is_done, wait_until
+from tests.outbox.keys_worker import PROGRAM
+from tests.support.databases import OUTBOX, DatabaseServer
+from tests.support.forking import Programs
+from tests.support.key_spaces import is_done, wait_until
 from tests.support.profile import amount
 from tickwheel.outbox import (
     DatabaseBusy,
@@ -31,7 +28,6 @@ from tickwheel.outbox import (
     Put,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("dispatcher", "executor")
 SENDERS = (b"a", b"m", b"z")
 BOXES = (b"box/1", b"box/2")
@@ -39,28 +35,9 @@ ROUNDS = amount("key_space_kills")
 LEASE_S = 0.4
 
 
-class Workers:
+def workers(url: str) -> Programs:
     """Dispatchers and executors in processes of their own."""
-
-    def __init__(self, url: str) -> None:
-        command = [sys.executable, "-m", "tests.outbox.keys_worker", url, "shop", str(LEASE_S), "4"]
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def start(self, service: str) -> int:
-        """One more, which has begun; its process id."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{service}\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=PATIENCE_S)
+    return Programs(PROGRAM, url, "shop", str(LEASE_S), "4", modules=OUTBOX)
 
 
 @dataclass
@@ -181,18 +158,18 @@ def create(space: KeySpace, draw: random.Random) -> Ledger:
 def test_workers_are_killed(database_url: str) -> None:
     """While others start, who take over; in the end two are left, and do the rest."""
     draw = random.Random(23)
-    with KeySpace(database_url, "shop") as space, Workers(database_url) as workers:
+    with KeySpace(database_url, "shop") as space, workers(database_url) as services:
         ledger = create(space, draw)
         for _ in range(ROUNDS):
-            victims = [workers.start(service) for service in SERVICES]
+            victims = [services.start(service) for service in SERVICES]
             for victim in draw.sample(victims, len(victims)):
                 for _ in range(draw.randint(1, 8)):
                     ledger.send()
                     ledger.reap()
                 time.sleep(draw.expovariate(50))
-                os.kill(victim, signal.SIGKILL)
+                victim.kill()
         for service in SERVICES:
-            workers.start(service)
+            services.start(service)
         ledger.finish()
         assert ledger.failed
 
@@ -203,11 +180,11 @@ def test_the_server_is_killed(database_server: DatabaseServer) -> None:
     with (
         database_server.database() as url,
         KeySpace(url, "shop") as space,
-        Workers(url) as workers,
+        workers(url) as services,
     ):
         ledger = create(space, draw)
         for service in SERVICES * 2:
-            workers.start(service)
+            services.start(service)
         for _ in range(3):
             for _ in range(draw.randint(10, 40)):
                 ledger.send()

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
+from itertools import islice
 
 import pytest
 import sqlalchemy as sa
 import trio
 
-from tests.support.databases import DatabaseServer
-from tests.support.message_consumer import EFFECTS, TABLE, do
+from tests.support.databases import OUTBOX, DatabaseServer
+from tests.support.forking import Programs
+from tests.support.message_consumer import EFFECTS, PROGRAM, TABLE, do
 from tests.support.messages import PATIENCE_S, eventually, message_table
 from tests.support.profile import amount, limit_s
 from tickwheel.outbox import DatabaseUnavailable, LeaseLost, MessageTable
 from tickwheel.outbox.messages.hub import Hub
 
-ROOT = Path(__file__).resolve().parents[2]
 KILLS = amount("consumer_kills")
 SERVER_KILLS = amount("server_kills")
 COLUMNS = [sa.Column("job", sa.BigInteger)]
@@ -45,10 +41,13 @@ async def test_killed_consumers(database_url: str) -> None:
     chance = random.Random(seed)
     print(f"seed {seed}")
     sent = 0
-    with message_table(database_url, TABLE, COLUMNS, **QUICK) as table, consumers() as processes:
+    with (
+        message_table(database_url, TABLE, COLUMNS, **QUICK) as table,
+        Programs(PROGRAM, database_url, modules=OUTBOX) as consumers,
+    ):
         EFFECTS.create(table.database.engine)
         numbers = iter(range(1, KILLS + 3))
-        running = [processes.enter(database_url, next(numbers)) for _ in range(2)]
+        running = [(consumers.start(str(number)), number) for number in islice(numbers, 2)]
         for _ in range(KILLS):
             victim, number = running.pop(0)
             with trio.fail_after(2 * PATIENCE_S):
@@ -59,41 +58,12 @@ async def test_killed_consumers(database_url: str) -> None:
                         sent += 20
                     await trio.sleep(0.05)
             await trio.sleep(chance.random() * 0.1)
-            victim.send_signal(signal.SIGKILL)
-            running.append(processes.enter(database_url, next(numbers)))
+            victim.kill()
+            number = next(numbers)
+            running.append((consumers.start(str(number)), number))
         with trio.fail_after(2 * PATIENCE_S):
             await eventually(lambda: table.stats().acked == sent)
         assert effects(table) == dict.fromkeys(range(sent), 1)
-
-
-class Processes:
-    """Consumers that end with the test."""
-
-    def __init__(self) -> None:
-        self._open: list[subprocess.Popen[bytes]] = []
-
-    def enter(self, url: str, number: int) -> tuple[subprocess.Popen[bytes], int]:
-        """Starts another."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.message_consumer", url, str(number)], cwd=ROOT
-        )
-        self._open.append(process)
-        return process, number
-
-    def close(self) -> None:
-        """Kills all that are left."""
-        for one in self._open:
-            one.send_signal(signal.SIGKILL)
-            one.wait()
-
-
-@contextmanager
-def consumers() -> Iterator[Processes]:
-    processes = Processes()
-    try:
-        yield processes
-    finally:
-        processes.close()
 
 
 class Load:
@@ -103,7 +73,7 @@ class Load:
         self.table = table
         self.sent: list[int] = []
         self.acked: set[int] = set()
-        self.stopping = False
+        self.stopping = self.has_stopped = False
 
     async def produce(self) -> None:
         """A job is sent when its commit was confirmed, and otherwise sent again if it is not there."""
@@ -118,6 +88,7 @@ class Load:
                     await trio.sleep(0.05)
             self.sent.append(number)
             await trio.sleep(0.005)
+        self.has_stopped = True
 
     def _send(self, number: int) -> None:
         column = self.table.table.c.job
@@ -165,7 +136,7 @@ async def test_a_killed_database(database_server: DatabaseServer) -> None:
                 enough = len(load.acked) + 40
                 await eventually(lambda: len(load.acked) > enough)
                 load.stopping = True
-                await eventually(lambda: load.not_acked() == 0)
+                await eventually(lambda: load.has_stopped and load.not_acked() == 0)
                 nursery.cancel_scope.cancel()
             assert hub.stats.failures > 0
         with table.database.reading() as connection:

@@ -2,54 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 
 import sqlalchemy as sa
 
-from tests.outbox.queue_worker import EFFECTS
-from tests.support.databases import DatabaseServer
+from tests.outbox.queue_worker import EFFECTS, PROGRAM
+from tests.support.databases import OUTBOX, DatabaseServer
+from tests.support.forking import Programs
 from tests.support.profile import amount
 from tickwheel import outbox
 
-ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = 600
 ROUNDS = amount("queue_kills")
 LEASE_MS = 400
 PATIENCE_S = 60
 
 
-class Workers:
+def workers(url: str) -> Programs:
     """Consumers in processes of their own."""
-
-    def __init__(self, url: str) -> None:
-        command = [sys.executable, "-m", "tests.outbox.queue_worker", url, "work", str(LEASE_MS)]
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.start()
-
-    def start(self, count: int = 1) -> list[int]:
-        """More of them, which have begun; their process ids."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n" * count)
-        self._process.stdin.flush()
-        return [int(self._process.stdout.readline()) for _ in range(count)]
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=PATIENCE_S)
+    return Programs(PROGRAM, url, "work", str(LEASE_MS), modules=OUTBOX)
 
 
 def prepare(queue: outbox.Queue) -> None:
@@ -86,13 +61,14 @@ def test_consumers_are_killed(database_url: str) -> None:
     rng = random.Random(17)
     with outbox.Queue(database_url, "work") as queue:
         prepare(queue)
-        with Workers(database_url) as workers:
+        with workers(database_url) as consumers:
+            consumers.start()
             for start in range(0, MESSAGES, MESSAGES // ROUNDS):
-                victims = workers.start(3)
+                victims = [consumers.start() for _ in range(3)]
                 put(queue, start, MESSAGES // ROUNDS)
                 for victim in victims:
                     time.sleep(rng.expovariate(50))
-                    os.kill(victim, signal.SIGKILL)
+                    victim.kill()
             wait_for(queue, range(MESSAGES))
         check(queue)
 
@@ -105,7 +81,8 @@ def test_a_lease_of_a_consumer_that_was_killed_ends(database_url: str) -> None:
         queue.claim(
             MESSAGES // 2, lease=timedelta(milliseconds=LEASE_MS), name="dead"
         )  # as it is after a kill
-        with Workers(database_url):
+        with workers(database_url) as consumers:
+            consumers.start()
             wait_for(queue, range(MESSAGES))
         check(queue)
 
@@ -114,8 +91,9 @@ def test_the_server_is_killed(database_server: DatabaseServer) -> None:
     """While two consumers work: they wait until it is back, and go on."""
     with database_server.database() as url, outbox.Queue(url, "work") as queue:
         prepare(queue)
-        with Workers(url) as workers:
-            workers.start()
+        with workers(url) as consumers:
+            for _ in range(2):
+                consumers.start()
             for part in range(3):
                 put(queue, part * MESSAGES // 3, MESSAGES // 3)
                 done = part * MESSAGES // 3
@@ -133,8 +111,9 @@ def test_workers_side_by_side(database_url: str) -> None:
     """In processes: each message once, nothing lost."""
     with outbox.Queue(database_url, "work") as queue:
         prepare(queue)
-        with Workers(database_url) as workers:
-            workers.start(2)
+        with workers(database_url) as consumers:
+            for _ in range(3):
+                consumers.start()
             for start in range(0, MESSAGES, 50):
                 put(queue, start, 50)
             wait_for(queue, range(MESSAGES))

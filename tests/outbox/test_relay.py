@@ -94,6 +94,18 @@ def test_committed_rows_become_messages(
     anyio.run(main, backend=backend)
 
 
+async def test_the_broker_may_have_several_urls(
+    broker: EmbeddedBroker, messages: Messages, topic: str
+) -> None:
+    messages.add({"message": "one"})
+    nothing_there = "tickwheel+unix:///nonexistent.sock"
+    for urls in ([nothing_there, broker.url], f"{nothing_there},{broker.url}"):
+        relay = Relay(messages.database, messages.name, urls, topic)
+        await relay.run_once()
+    async with broker.client() as client:
+        assert [one.body for one in await in_topic(client, topic)] == [b"one"]
+
+
 async def test_columns_become_what_the_options_say(
     broker: EmbeddedBroker, database_url: str, topic: str
 ) -> None:
@@ -330,8 +342,9 @@ async def test_databases_with_tables_of_the_same_name(
 
 
 async def test_refused_rows_wait_and_block_nobody(
-    broker: EmbeddedBroker, messages: Messages, topic: str
+    broker: EmbeddedBroker, messages: Messages, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tickwheel.outbox.relay.aside._FIRST_S", 3_600.0)
     messages.add({"message": "too large", "time_next": 1, "tenant_id": 1})
     messages.change(1, message="x" * 32_769)
     messages.add_ids(range(2, 12))
@@ -343,6 +356,10 @@ async def test_refused_rows_wait_and_block_nobody(
         assert (relay.stats.set_aside, relay.stats.refused) == (1, 1)
         assert await relay.run_once() == 0
         assert relay.stats.refused == 1  # not yet again
+        monkeypatch.undo()
+        relay = Relay(messages.database, "outbox", client, topic, batch=2)
+        assert await relay.run_once() == 0
+        assert (relay.stats.set_aside, messages.unsent()) == (1, [1])
 
         async def is_empty() -> bool:
             return await relay.run_once() >= 0 and not messages.unsent()

@@ -9,20 +9,29 @@ import sys
 
 import pytest
 
+from tests.support.profile import amount
+
 SCRIPT = """
 import json, sys
 from tickwheel_simulation.run import run_seed
-reports = [run_seed(int(seed), 0.02) for seed in sys.argv[1:]]
+hours = float(sys.argv[1])
+reports = [run_seed(int(seed.rstrip("c")), hours, is_cluster=seed.endswith("c")) for seed in sys.argv[2:]]
 assert all(r.counts['leases'] for r in reports)
 print(json.dumps([[r.violation, r.trace_hash, r.state_hash, r.counts] for r in reports]))
 """
-SEEDS = ["3", "4", "13"]
+SEEDS = ["3", "4", "13", "5c"]
+"""The last one runs a cluster."""
+HOURS = amount("repeated_s") / 3_600
 
 
 def outcome(hash_seed: str) -> list[object]:
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *SEEDS], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", SCRIPT, str(HOURS), *SEEDS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     found: list[object] = json.loads(done.stdout)
     return found

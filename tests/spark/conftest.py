@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.integration.daemon_harness import Daemon
+from tests.support.profile import PROFILE, QUICK
 from tickwheel.spark import session
 from tickwheel_cli.main import root
 from tickwheel_cli.pipeline.group import COMMANDS
@@ -28,8 +29,11 @@ FAST = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
 }
+#: Few rows go through each query: to compile it takes longer than all else. In `ci` Spark does as it does for users.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +41,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two cores, each task may be tried three times. Java is found or the tests fail: `make test` installs one."""
     os.environ.pop("SPARK_HOME", None)
     folder: Path = tmp_path_factory.mktemp("spark")
-    conf = {**FAST, "spark.sql.warehouse.dir": str(folder), "spark.local.dir": str(folder)}
+    fast = FAST | INTERPRETED if PROFILE == QUICK else FAST
+    conf = {**fast, "spark.sql.warehouse.dir": str(folder), "spark.local.dir": str(folder)}
     running = session(app="tests", master="local[2,3]", conf=conf, progress=False)
     running.sparkContext.setLogLevel("OFF")
     yield running
@@ -57,7 +62,7 @@ def pipeline(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     (`catch`)."""
 
     @contextmanager
-    def ours(master: str, conf: tuple[str, ...]) -> Iterator[SparkSession]:
+    def ours(master: str, conf: tuple[str, ...], *, progress: bool | None = None) -> Iterator[SparkSession]:
         yield spark
 
     for name in COMMANDS:

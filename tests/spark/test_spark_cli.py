@@ -80,7 +80,7 @@ def test_a_table_and_its_limit(sql: Any) -> None:
     assert lines[1].split()[:3] == ["1", "k0", "due"]
     assert lines[5].split() == ["5", "-", "(2", "bytes,", "ff", "00)", "-"]
     assert len(lines) == 6
-    assert "more rows than these 5" in done.stderr
+    assert "more rows than these: add" in done.stderr
 
 
 def test_json_says_what_is_no_text(sql: Any) -> None:

@@ -93,7 +93,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def report(spark: SparkSession, data: Path) -> tuple[dict[str, Any], Path]:
     """The summary, and where the report is."""
     out = data.parent / "report"
-    return make_report(spark, data, out, by="second"), out
+    target = timedelta(minutes=1)  # which a busy machine keeps, too
+    told: list[str] = []
+    summary = make_report(spark, data, out, by="second", target_p99=target, progress=told.append)
+    assert told[0] == "looking at the directories"
+    assert told[-1] == "writing the report"
+    assert {f"making the table {name}" for name in summary["tables"]} <= set(told)
+    return summary, out
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +121,11 @@ class Recount:
         self.attempts: Counter[tuple[str, int]] = Counter()
         self.outcomes: dict[tuple[str, int], str] = {}
         self.waited: dict[tuple[str, int], int] = {}
+        self.nacks = Counter(
+            (plain_topic(event["topic"]), event["group"], event["error"] or None)
+            for event in events
+            if event["event"] == "nacked"
+        )
         self.moments: dict[tuple[str, int], int] = {}  #: of the last delivery, or of the end
         due: dict[int, int] = {}
         created: dict[int, int] = {}
@@ -228,6 +239,30 @@ def test_attempts_and_dead_letters(report: tuple[dict[str, Any], Path], recount:
     assert all((row["attempts_max"], row["still_there"]) == (2, row["letters"]) for row in letters.values())
 
 
+def test_nacks_by_reason(report: tuple[dict[str, Any], Path], recount: Recount) -> None:
+    summary, out = report
+    rows = table(out, "nacks")
+    found = {(row["topic"], row["group"], row["reason"]): row["nacks"] for row in rows}
+    assert found == recount.nacks
+    assert found == {
+        ("orders", "billing", "not now"): 4,
+        ("mails", "sender", REASON): 10,
+        ("mails", "sender", "bounced"): 2,
+    }
+    assert {row["reason"]: row["messages"] for row in rows} == {"not now": 4, REASON: 5, "bounced": 1}
+    assert (summary["nacks"], summary["dead_letters"]) == (16, 6)
+
+
+def test_the_verdict(report: tuple[dict[str, Any], Path], recount: Recount) -> None:
+    verdict = report[0]["verdict"]
+    values = sorted(value for _, value in recount.lateness)
+    assert (verdict["target_p99_ms"], verdict["met"]) == (60_000, True)
+    assert (verdict["count"], verdict["p99_ms"]) == (len(values), figures(values)["p99_ms"])
+    assert verdict["later"] == sum(value > 60_000 for value in values)
+    assert verdict["steps"] == len({event["time"] // 1_000 for event, _ in recount.lateness})
+    assert verdict["waiting"] == report[0]["totals"]["due_backlog"] > 0
+
+
 def test_the_slowest(report: tuple[dict[str, Any], Path], recount: Recount) -> None:
     _, out = report
     keys = {row["id"]: (plain_topic(row["topic"]), row["key"] or row["id"]) for row in recount.messages}
@@ -298,8 +333,8 @@ def test_page_and_summary_agree_and_nothing_is_taken_as_html(
     assert f">{summary['lateness']['count']:,}<" in page
 
 
-def test_a_period_a_tenant_by_header_and_several_directories(
-    spark: SparkSession, data: Path, recount: Recount, tmp_path: Path
+def test_the_program_of_the_page_on_several_directories(
+    spark: SparkSession, data: Path, recount: Recount, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
     with tickwheel.embedded(other) as broker, broker.sync_client() as client:
@@ -309,10 +344,32 @@ def test_a_period_a_tenant_by_header_and_several_directories(
                 message = subscription.receive(PATIENCE_S)
                 assert message is not None
                 message.ack(confirm=True)
-    both = make_report(spark, [data, other], tmp_path / "both", tenant="header:customer")
+    (program,) = re.findall(
+        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    directories, out = [str(data), str(other)], tmp_path / "report"
+    around: dict[str, Any] = {}
+    exec(program.replace('["data"], "report"', f"{directories}, {str(out)!r}"), around)
+    both = around["summary"]
+    assert capsys.readouterr().out == f"{both['lateness']['p99_ms']}\n"
+    assert both["tenant"] == "header:customer"
+    assert (out / "index.html").is_file()
     assert both["lateness"]["count"] == len(recount.lateness) + 4
     (tenant,) = both["tables"]["slowest_tenants"]["first_rows"]
     assert (tenant["tenant"], tenant["count"]) == ("initech", 4)
+
+
+def test_a_period_in_place_of_an_earlier_report(
+    spark: SparkSession, data: Path, recount: Recount, tmp_path: Path
+) -> None:
+    with tickwheel.embedded(tmp_path / "empty"):
+        nothing = make_report(
+            spark, tmp_path / "empty", tmp_path / "report", target_p99=timedelta(milliseconds=1)
+        )
+    assert nothing["verdict"]["met"] is None
+    assert (nothing["lateness"], nothing["ack_latency"]) == (None, None)
+    assert set(nothing["totals"].values()) == {0}
+    assert "Nothing was measured in this period." in (tmp_path / "report" / "index.html").read_text()
     times = sorted(event["time"] for event, _ in recount.lateness)
     since = times[50]
     # On a busy machine all of these may have been delivered before the first ack.
@@ -320,32 +377,23 @@ def test_a_period_a_tenant_by_header_and_several_directories(
     within = make_report(
         spark,
         data,
-        tmp_path / "both",  # an earlier report is replaced
+        tmp_path / "report",  # the earlier report is replaced
         since=datetime.fromtimestamp(since / 1_000, UTC),
         until=datetime.fromtimestamp(until / 1_000, UTC),
         tenant="order-key",
         top=3,
+        compare=tmp_path / "report",
     )
+    changes = {one["name"]: (one["before"], one["after"]) for one in within["compared_with"]["changes"]}
+    assert changes["lateness.count"] == (None, within["lateness"]["count"])
+    assert changes["nacks"] == (0, within["nacks"])
+    assert within["compared_with"]["directories"] == [str(tmp_path / "empty")]
     assert within["lateness"]["count"] == sum(since <= one < until for one in times)
     assert within["ack_latency"]["count"] == sum(since <= event["time"] < until for event, _ in recount.acks)
     messages = {message for (_, message), moment in recount.moments.items() if since <= moment < until}
     assert within["tables"]["slowest_keys"]["rows"] == min(3, len(messages)) > 0
     assert within["tables"]["slowest_tenants"]["rows"] == 0
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-
-
-def test_the_program_of_the_page(
-    spark: SparkSession, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (program,) = re.findall(
-        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
-    program = program.replace('["data"], "report"', f"[{str(data)!r}], {str(tmp_path / 'report')!r}")
-    around: dict[str, Any] = {}
-    exec(program, around)
-    assert capsys.readouterr().out == f"{around['summary']['lateness']['p99_ms']}\n"
-    assert around["summary"]["tenant"] == "header:customer"
-    assert (tmp_path / "report" / "index.html").is_file()
 
 
 def test_the_page_of_the_documentation_lists_every_table_and_column(
@@ -355,14 +403,6 @@ def test_the_page_of_the_documentation_lists_every_table_and_column(
     told = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
     columns = {name for path in (out / "tables").iterdir() for name in pq.read_schema(path).names}
     assert {*summary, *summary["totals"], *summary["tables"], *columns, *summary["lateness"]} <= told
-
-
-def test_nothing_yet_is_an_empty_report(spark: SparkSession, tmp_path: Path) -> None:
-    with tickwheel.embedded(tmp_path / "data"):
-        summary = make_report(spark, tmp_path / "data", tmp_path / "report")
-    assert (summary["lateness"], summary["ack_latency"]) == (None, None)
-    assert set(summary["totals"].values()) == {0}
-    assert "Nothing was measured in this period." in (tmp_path / "report" / "index.html").read_text()
 
 
 def test_a_directory_that_is_none_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:

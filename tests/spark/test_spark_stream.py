@@ -14,6 +14,7 @@ from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.purging import LATER_MS, mixed
 from tests.support.queried import send_all
 from tests.support.reader import Reader
+from tests.support.streaming import run_to_the_end
 from tickwheel.spark import PositionLost, SourceError, understood
 from timerlog.readers.describe import describe_directory
 from timerlog.store import Store
@@ -54,12 +55,8 @@ class World:
         writer = stream.writeStream.format("parquet").option(
             "checkpointLocation", str(self.folder / "checkpoint")
         )
-        query = writer.trigger(availableNow=True).start(str(self.folder / "out"))
-        try:
-            query.awaitTermination()
-            self.batches = [progress["numInputRows"] for progress in query.recentProgress]
-        finally:
-            query.stop()
+        writer = writer.trigger(availableNow=True)
+        self.batches = run_to_the_end(lambda: writer.start(str(self.folder / "out")))
 
     def seen(self) -> list[tuple[Any, ...]]:
         frame = self.spark.read.parquet(str(self.folder / "out"))

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.streaming import run_to_the_end
 from tickwheel.spark import RowsRejected, SourceError, understood
 
 if TYPE_CHECKING:
@@ -228,11 +229,7 @@ class Stream:
             checkpointLocation=str(self.folder / "checkpoint"),
             batchRows="50",
         )
-        query = writer.trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
+        run_to_the_end(writer.trigger(availableNow=True).start)
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -5,6 +5,7 @@
  * set anew when the clock is set; and like the kernel with TFD_TIMER_CANCEL_ON_SET, they wake whoever waits for them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -12,17 +13,20 @@
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/timerfd.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { MOST_TIMERS = 256 };
-static const int64_t     SECOND_NS = 1000000000;
+static const int64_t     SECOND_NS = 1000000000, STEP_NS = 20000000;
 static volatile int64_t *shift;
 static int               timers[MOST_TIMERS], count;
 static pthread_mutex_t   lock = PTHREAD_MUTEX_INITIALIZER;
 static int (*real_gettime)(clockid_t, struct timespec *);
 static int (*real_settime)(int, int, const struct itimerspec *, struct itimerspec *);
 static int (*real_create)(int, int);
+static int (*real_wait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+static int (*real_cnd_wait)(cnd_t *, mtx_t *, const struct timespec *);
 
 static struct timespec moved(struct timespec from, int64_t by_ns) {
     int64_t ns = from.tv_sec * SECOND_NS + from.tv_nsec + by_ns;
@@ -48,6 +52,9 @@ __attribute__((constructor)) static void start(void) {
     real_gettime = dlsym(RTLD_NEXT, "clock_gettime");
     real_settime = dlsym(RTLD_NEXT, "timerfd_settime");
     real_create = dlsym(RTLD_NEXT, "timerfd_create");
+    real_wait = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
+    if (!real_wait) real_wait = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
+    real_cnd_wait = dlsym(RTLD_NEXT, "cnd_timedwait");
     const char *path = getenv("TICKWHEEL_CLOCK_SHIFT");
     int         fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (fd < 0) abort();
@@ -78,6 +85,30 @@ time_t time(time_t *out) {
     clock_gettime(CLOCK_REALTIME, &now);
     if (out) *out = now.tv_sec;
     return now.tv_sec;
+}
+
+typedef int timed_wait(void *condition, void *mutex, const struct timespec *until);
+
+/* Until a time of day, as the kernel waits: who sets the clock moves the end of it. A time that no machine has been up for is
+ * one of day. */
+static int wait_until(timed_wait *real, int timed_out, void *condition, void *mutex, const struct timespec *until) {
+    if (until->tv_sec <= 1000000000) return real(condition, mutex, until);
+    for (;;) {
+        struct timespec now, end = moved(*until, -*shift);
+        real_gettime(CLOCK_REALTIME, &now);
+        struct timespec soon = moved(now, STEP_NS);
+        int is_soon = end.tv_sec < soon.tv_sec || (end.tv_sec == soon.tv_sec && end.tv_nsec <= soon.tv_nsec);
+        int result = real(condition, mutex, is_soon ? &end : &soon);
+        if (is_soon || result != timed_out) return result;
+    }
+}
+
+int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until) {
+    return wait_until((timed_wait *)real_wait, ETIMEDOUT, condition, mutex, until);
+}
+
+int cnd_timedwait(cnd_t *restrict condition, mtx_t *restrict mutex, const struct timespec *restrict until) {
+    return wait_until((timed_wait *)real_cnd_wait, thrd_timedout, condition, mutex, until);
 }
 
 int timerfd_create(int clock, int flags) {

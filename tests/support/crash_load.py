@@ -13,12 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
+from typing import ClassVar
 
 import numpy as np
 import trio
 
 from tests.integration.daemon_harness import Daemon
 from tickwheel import Batch, Client, Message, SendUncertain, Subscription, TickwheelError, TransactionRefused
+from tickwheel.client.options import ClientOptions
+from tickwheel.client.url import Urls
 
 TOPIC, GROUP = "orders", "crash"
 INVOICES, BEATS, PURGED = "invoices", "beats", "purged"
@@ -41,6 +44,8 @@ class Ledger:
     )  # acked, and no answer came: they come again, or that counted
     received: Counter[int] = field(default_factory=Counter)
     received_after_confirmed_ack: list[int] = field(default_factory=list)
+    given: Counter[tuple[int, int]] = field(default_factory=Counter)  # (id, epoch): at most once each
+    earliest_ms: int = DAY_MS  # from when a message was due until it came; negative: it was early
     postponed: dict[int, int] = field(default_factory=dict)  # id → the time that it has now
     transactions: dict[int, int] = field(default_factory=dict)  # begun: number → the message that it cancels
     committed: set[int] = field(default_factory=set)  # of these: those that were confirmed
@@ -72,8 +77,12 @@ class Load:
     """Producers and a consumer that go on through every crash until told to stop."""
 
     bulk_topic = TOPIC
+    quiet = QUIET
+    pause_s = 0.002
+    options: ClassVar[ClientOptions] = {}
+    """Of the clients."""
 
-    def __init__(self, url: str, ledger: Ledger, *, is_purged: bool = False) -> None:
+    def __init__(self, url: Urls, ledger: Ledger, *, is_purged: bool = False) -> None:
         """``is_purged``: a cancel that is repeated after a crash may find that its message is gone by now."""
         self.url, self.ledger = url, ledger
         self._cancel_answers = {"cancelled", "already_cancelled"} | ({"not_found"} if is_purged else set())
@@ -97,6 +106,7 @@ class Load:
                 )
                 results.raise_for_errors()
                 self.ledger.sent.update(zip(keys, results.ids(), strict=True))
+                await trio.sleep(self.pause_s)
 
     async def produce_keyless(self) -> None:
         """Batches without keys: those whose fate a crash left open are not in the ledger."""
@@ -108,7 +118,7 @@ class Load:
                     continue
                 results.raise_for_errors()
                 self.ledger.keyless.update(results.ids())
-                await trio.sleep(0.002)
+                await trio.sleep(self.pause_s)
 
     async def cancel_some(self) -> None:
         """Schedules for tomorrow and cancels at once."""
@@ -138,6 +148,8 @@ class Load:
 
     def _note_received(self, batch: Batch) -> None:
         ledger = self.ledger
+        ledger.given.update(zip(batch.ids, batch.epochs, strict=True))
+        ledger.earliest_ms = min(ledger.earliest_ms, now_ms() - max(batch.deliver_at_ms))
         for message_id in batch.ids:
             ledger.received[message_id] += 1
             if message_id in ledger.acked:
@@ -153,7 +165,7 @@ class Load:
 
     def _client(self) -> Client:
         # One that always comes when the broker is gone waits long, in a thousand crashes.
-        return Client(self.url, timeout=10 * PATIENCE_S, connect_timeout=10 * PATIENCE_S)
+        return Client(self.url, timeout=10 * PATIENCE_S, connect_timeout=10 * PATIENCE_S, **self.options)
 
 
 class MixedLoad(Load):
@@ -162,7 +174,7 @@ class MixedLoad(Load):
 
     bulk_topic = PURGED
 
-    def __init__(self, url: str, ledger: Ledger, seed: int) -> None:
+    def __init__(self, url: Urls, ledger: Ledger, seed: int) -> None:
         super().__init__(url, ledger, is_purged=True)
         self._rng = random.Random(seed)
 
@@ -274,7 +286,7 @@ class MixedLoad(Load):
     def _is_done(self, quiet: int) -> bool:
         """All is acked; what nobody knows that of has not come again for longer than any lease and backoff."""
         ledger, sent = self.ledger, set(self.ledger.sent.values())
-        return sent <= ledger.acked or (quiet > QUIET and sent <= ledger.acked | ledger.unsure)
+        return sent <= ledger.acked or (quiet > self.quiet and sent <= ledger.acked | ledger.unsure)
 
     async def _ack_in_transaction(self, client: Client, batch: Batch) -> None:
         keys = [f"made-{message_id}" for message_id in batch.ids]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,3 +124,14 @@ def flip_bit(path: Path, bit: int) -> None:
         byte = file.read(1)[0]
         file.seek(bit // 8)
         file.write(bytes([byte ^ 1 << bit % 8]))
+
+
+def flip(directory: Path, position: int, segment_bytes: int) -> None:
+    """What a disk does in a bad hour to a log that is open."""
+    base = position // segment_bytes * segment_bytes
+    fd = os.open(directory / "commitlog" / f"{base:020d}.log", os.O_RDWR)
+    try:
+        byte = os.pread(fd, 1, position - base)
+        os.pwrite(fd, bytes([byte[0] ^ 0x10]), position - base)
+    finally:
+        os.close(fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 
 import pytest
 from sqlalchemy import make_url
@@ -17,6 +18,7 @@ from tickwheel_bench.databases.servers import (
 )
 
 __all__ = [
+    "OUTBOX",
     "PATIENCE_S",
     "DatabaseServer",
     "MariaServer",
@@ -25,6 +27,19 @@ __all__ = [
     "PrivateServer",
     "server_for_tests",
 ]
+
+OUTBOX: Final = (
+    "tickwheel.outbox",
+    "sqlalchemy.dialects.mysql.pymysql",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.dialects.sqlite.pysqlite",
+    "anyio._backends._asyncio",
+    "anyio._backends._trio",
+    "psycopg",
+    "pymysql",
+    "tests.support.relaying",
+)
+"""What a program that uses it imports: see ``forking``."""
 
 
 class NamedServer(DatabaseServer):

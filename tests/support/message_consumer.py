@@ -1,11 +1,8 @@
-"""A process that consumes a message table until it is killed: each message's effect and its ack share a transaction.
-
-``python -m tests.support.message_consumer URL``
-"""
+"""A process that consumes a message table until it is killed: each message's effect and its ack share a transaction."""
 
 from __future__ import annotations
 
-import sys
+import os
 
 import sqlalchemy as sa
 import trio
@@ -16,6 +13,13 @@ TABLE = "jobs"
 EFFECTS = sa.Table(
     "effects", sa.MetaData(), sa.Column("job", sa.BigInteger), sa.Column("process", sa.BigInteger, index=True)
 )
+
+
+PROGRAM = """
+import sys
+from tests.support.message_consumer import main
+main(sys.argv[1], int(sys.argv[2]))
+"""
 
 
 async def consume(table: MessageTable, process: int) -> None:
@@ -36,6 +40,8 @@ def do(table: MessageTable, effect: sa.Insert, message: object) -> None:
         message.ack_in(connection)  # type: ignore[attr-defined]
 
 
-if __name__ == "__main__":
-    with MessageTable(sys.argv[1], TABLE).database as database:
-        trio.run(consume, MessageTable(database, TABLE), int(sys.argv[2]))
+def main(url: str, process: int) -> None:
+    """All of it."""
+    os.write(1, b"ready")
+    with MessageTable(url, TABLE).database as database:
+        trio.run(consume, MessageTable(database, TABLE), process)

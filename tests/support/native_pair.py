@@ -17,6 +17,7 @@ from tests.twins import bulk, delivery, forecast, ingest, keys, log
 from tests.twins.key_index import PARTITIONS, KeyIndex
 from tests.twins.store import ARRIVAL, DELIVERY, GROUP, ROW, TOPIC, Array, TwinStore, padded
 from tickwheel_native import ffi
+from tickwheel_native import ingest as ingest_binding
 
 NOW_MS: Final = 1_700_000_000_000
 LOG_START: Final = 64
@@ -31,7 +32,7 @@ _TWINS: Final = {
         (ingest, "ingest send_check unsend"),
         (log, "log_append replay apply_moved"),
         (keys, "find remove bytes_to_grow grow bytes_to_resize resize fitting count"),
-        (delivery, "lookup due_times count_lateness deliver_frame"),
+        (delivery, "lookup damaged due_times count_lateness deliver_frame"),
         (bulk, "check adopt"),
         (forecast, "forecast"),
     )
@@ -127,6 +128,12 @@ class Pair:
         self._may_send[list(topics)] = 1
         self.native.store.may_send = ffi.cast("uint8_t *", self._may_send.ctypes.data)
         self.twin.may_send = frozenset(topics)
+
+    def leave(self, ids: set[int]) -> None:
+        """These are as good as cancelled from now on."""
+        self._leaving = np.array(sorted(ids), np.uint64)
+        ingest_binding.without(self.native.store, self._leaving)
+        self.twin.leaving = frozenset(ids)
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Returns what both sides returned."""

@@ -256,6 +256,13 @@ class NativeStore:
             assert due == (verdicts == 1).sum()
             return verdicts.tolist()
 
+    def damaged(self, ids: Sequence[int]) -> list[int]:
+        with Outputs() as out:
+            found = out.array(len(ids), np.uint64)
+            source = out.input(ids, np.uint64, "uint64_t *")
+            count = lib.tw_damaged(self.store, source, len(ids), pointer(found, "uint64_t *"))
+            return found[:count].tolist()
+
     def _runs(self, function: Any, number: int, extra: tuple[int, ...], runs: Array) -> int:
         with Outputs() as out:
             return int(function(self.store, number, *extra, out.input(runs, RUN, "tw_run *"), len(runs)))

@@ -15,20 +15,34 @@ from xdist.scheduler import LoadScopeScheduling
 SPARK: Final = "tests/spark/"
 """All of it stays together: a session of Spark takes long to start, and gets faster with each test."""
 
+CLUSTER: Final = "tests/cluster/"
+"""Tests of a file there stay together: each file starts a Kafka."""
+
 LONG_S: Final = {
     "tests/crash/test_kill_loop.py": 30,
     "tests/crash/test_purge_kill.py": 20,
-    "tests/outbox/test_relay_kill.py": 40,
-    "tests/outbox/test_messages_kill.py": 25,
-    "tests/outbox/test_queue_kill.py": 25,
-    "tests/outbox/test_keys_kill.py": 25,
+    "tests/crash/test_web_kill.py": 10,
+    "tests/cluster/test_nodes_kill.py": 40,
+    "tests/cluster/test_daemons_kill.py": 40,
+    "tests/cluster/test_cluster_page.py": 20,
+    "tests/cluster/test_integration_core.py": 90,
+    "tests/cluster/test_compose.py": 45,
+    "tests/cluster/test_kafka_log.py": 45,
+    "tests/cluster/test_kafka_group.py": 40,
+    "tests/outbox/test_relay_kill.py": 15,
+    "tests/outbox/test_messages_kill.py": 10,
+    "tests/outbox/test_queue_kill.py": 15,
+    "tests/outbox/test_keys_kill.py": 13,
+    "tests/integration/test_push.py": 25,
     "tests/integration/test_overload.py": 25,
     "tests/integration/test_query.py": 35,
+    "tests/integration/test_documents.py": 25,
     "tests/integration/test_how_to.py": 35,
     "tests/integration/test_daemon_lifecycle.py": 25,
     "tests/integration/test_daemon_endings.py": 15,
     "tests/integration/test_purge_kinds.py": 20,
-    "tests/integration/test_tokens.py": 20,
+    "tests/integration/test_several_nodes.py": 20,
+    "tests/integration/test_tokens.py": 10,
     "tests/integration/test_tls.py": 15,
     "tests/integration/test_cli_directory.py": 15,
     "tests/integration/test_cli_outbox.py": 15,
@@ -41,6 +55,12 @@ LONG_S: Final = {
     "tests/outbox/test_messages_changes.py": 12,
     "tests/outbox/test_messages_idle.py": 12,
     "tests/outbox/test_queue_consumer.py": 15,
+    "tests/simulation/test_cluster_mutations.py": 20,
+    "tests/simulation/test_repeatable.py": 20,
+    "tests/model/test_cluster_model.py": 20,
+    "tests/simulation/test_cluster_seeds_0.py": 8,
+    "tests/simulation/test_cluster_seeds_1.py": 8,
+    "tests/simulation/test_cluster_seeds_2.py": 8,
     "tests/simulation/test_mutations.py": 16,
     "tests/simulation/test_seeds_0.py": 6,
     "tests/simulation/test_seeds_1.py": 6,
@@ -56,7 +76,7 @@ LONG_S: Final = {
 
 
 class LongestFirst(LoadScopeScheduling):
-    """Hands out tests in their order: those of ``LONG_S`` one by one, others by file."""
+    """Hands out tests in their order: those of ``LONG_S`` one by one, others and a cluster's by file."""
 
     def __init__(self, config: pytest.Config, log: object = None) -> None:
         super().__init__(config, log)
@@ -66,7 +86,7 @@ class LongestFirst(LoadScopeScheduling):
         file = nodeid.partition("::")[0]
         if file.startswith(SPARK):
             return SPARK
-        return nodeid if file in LONG_S else file
+        return nodeid if file in LONG_S and not file.startswith(CLUSTER) else file
 
 
 def longest_first(items: list[pytest.Item]) -> None:

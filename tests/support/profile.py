@@ -8,9 +8,10 @@ more examples or fewer. A single amount is set by a variable of its own: ``TICKW
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeVar
+from zlib import crc32
 
 T = TypeVar("T")
 
@@ -19,6 +20,21 @@ PROFILES: Final = (QUICK, CI, SOAK)
 PROFILE: Final = os.environ.get("TICKWHEEL_PROFILE", QUICK)
 if PROFILE not in PROFILES:
     raise ValueError(f"TICKWHEEL_PROFILE is {PROFILE!r}: it is one of {', '.join(PROFILES)}")
+
+LOOPS: Final = ("trio", "asyncio")
+DATABASES: Final = ("sqlite", "postgresql", "mariadb")
+
+TAKE_TURNS: Final = (
+    "tests/fuzz/",
+    "tests/integration/",
+    "tests/outbox/",
+    "tests/simulation/test_cluster_mutations.py",
+    "tests/simulation/test_mutations.py",
+    "tests/spark/",
+)
+"""Tests of whole processes, and defects that are planted, take longer than all the rest of a quick run."""
+TURNS: Final = 3
+"""One in so many of them is in each day's quick runs."""
 
 
 class Amount(NamedTuple):
@@ -32,7 +48,11 @@ class Amount(NamedTuple):
 
 AMOUNTS: Final = {
     "seeds": Amount("seeds of the simulator", 48, 200, 200),
+    "cluster_seeds": Amount("seeds of the simulator with a cluster", 48, 200, 200),
+    "endpoint_seeds": Amount("seeds of the simulator with an endpoint", 3, 20, 200),
+    "repeated_s": Amount("simulated seconds of a seed that is run twice", 18, 72, 72),
     "kills": Amount("kills of the daemon under load", 10, 50, 1_000),
+    "web_kills": Amount("kills of the web process, and of the broker under it", 3, 12, 200),
     "purge_kills": Amount("kills while it purges", 5, 15, 300),
     "flips": Amount("flipped bits in each kind of file, after each kind of end", 6, 12, 10_000),
     "torn_places": Amount("places at which a file is torn, in three ways each", 2, 6, 5_000),
@@ -44,7 +64,13 @@ AMOUNTS: Final = {
     "server_kills": Amount("kills of the database under them", 1, 2, 20),
     "key_space_kills": Amount("rounds of kills of a key space's services", 2, 5, 60),
     "queue_kills": Amount("rounds of kills of a queue's consumers", 2, 5, 100),
+    "cluster_kills": Amount("kills of nodes of a cluster, and of Kafka", 4, 20, 300),
+    "cluster_runs": Amount("runs of three nodes on an arbitrary assigner", 5, 20, 1_000),
+    "rotting_runs": Amount("runs of three nodes whose disks damage what they have", 2, 8, 200),
+    "cluster_harms": Amount("harms of each of nine kinds to the daemons of a cluster", 1, 2, 20),
+    "queries": Amount("queries beside purges", 2, 5, 50),
     "overload_s": Amount("seconds of each kind of overload", 2, 2, 30),
+    "idle_hours": Amount("simulated hours of a broker that has little to do", 1, 3, 3),
 }
 
 
@@ -72,6 +98,26 @@ def some_of(places: Sequence[T], one_in: int) -> Sequence[T]:
 def every(step: int) -> int:
     """From which place to the next, where it is not known how many there are: see ``some_of``."""
     return step if PROFILE == QUICK else 1
+
+
+def is_left_out(test: str, parameters: Collection[object]) -> bool:
+    """Whether a quick run leaves out these parameters of a test that runs on each database and on each event loop: it
+    has each database, with one of the loops, and each loop. Which go together changes with the test and the day."""
+    words = {one for one in parameters if isinstance(one, str)}
+    loops, databases = ([one for one in kinds if one in words] for kinds in (LOOPS, DATABASES))
+    if PROFILE != QUICK or len(loops) != 1 or len(databases) != 1:
+        return False
+    turn = LOOPS.index(loops[0]) + DATABASES.index(databases[0]) + crc32(test.encode()) + today()
+    return bool(turn % 2)
+
+
+def has_its_day(node: str) -> bool:
+    """Whether this run has a test. Of those of ``TAKE_TURNS`` a quick run has one in ``TURNS``, each day others, and
+    all examples of a test or none."""
+    test = node.partition("[")[0]
+    return (
+        PROFILE != QUICK or not test.startswith(TAKE_TURNS) or (crc32(test.encode()) + today()) % TURNS == 0
+    )
 
 
 def today() -> int:

@@ -10,7 +10,7 @@ from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
 from timerlog.background import WaitDurable
 from timerlog.commitlog.records import MessageView
-from timerlog.purge.purger import DropTicket, FreeTicket, Pause
+from timerlog.purge.drop import DropTicket, FreeTicket, Pause
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from tests.support.frames import frame
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.messages import SendColumns, encode_send, pack_column
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.query.columns import IN_RETRY
-from timerlog.query.worker import Job, run_job
+from timerlog.query.worker import Job, Sql, run_job
 from timerlog.readers.snapshot import describe
 from timerlog.store import Store
 
 
-def job(store: Store, sql: str, now_ms: int, **changes: Any) -> Job:
+def job(store: Store, sql: str, now_ms: int, *, limit: int = 100_000, **changes: Any) -> Job:
     fields: dict[str, Any] = {
         "description": describe(store.log, store.tables, now_ms),
-        "sql": sql,
-        "limit": 100_000,
+        "work": Sql(sql, limit),
         "max_bytes": 1 << 24,
         "timeout_s": 60,
         "correlation": 3,
@@ -33,7 +34,17 @@ def job(store: Store, sql: str, now_ms: int, **changes: Any) -> Job:
 def answer_to(asked: Job) -> tuple[int, dict[str, Any]]:
     """The type and the body of the answering frame."""
     answered = run_job(asked)
-    return answered[8], msgspec.msgpack.decode(answered[16:])
+    return answered[8], msgspec.msgpack.decode(answered[16 : _end(answered)])
+
+
+def damaged_of(asked: Job) -> npt.NDArray[np.uint64]:
+    """The messages of which a query says that they are damaged."""
+    answered = run_job(asked)
+    return np.frombuffer(answered, "<u8", offset=_end(answered))
+
+
+def _end(answered: bytes) -> int:
+    return 16 + int.from_bytes(answered[:4], "little")
 
 
 def ask(store: Store, sql: str, now_ms: int, **changes: Any) -> list[dict[str, Any]]:

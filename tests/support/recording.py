@@ -37,7 +37,24 @@ from tickwheel.protocol.bodies.admin import (
 )
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.bulk import AdoptJob, PlanJob, ReserveIds
-from tickwheel.protocol.bodies.groups import CreateGroup, DeleteGroup, GetGroups, GetMessages, SeekGroup
+from tickwheel.protocol.bodies.endpoints import (
+    DeleteEndpoint,
+    EnableEndpoint,
+    GetAttempts,
+    GetEndpoints,
+    SetEndpoint,
+    TestEndpoint,
+)
+from tickwheel.protocol.bodies.fetching import EndFetch, Fetch
+from tickwheel.protocol.bodies.groups import (
+    CreateGroup,
+    DeleteGroup,
+    GetGroups,
+    GetHistory,
+    GetMessages,
+    SeekGroup,
+)
+from tickwheel.protocol.bodies.operations import Disconnect, GetAudit, GetClients, GetEvents, GetFigures
 from tickwheel.protocol.bodies.requests import (
     FRAME_TYPE_OF_REQUEST,
     Cancel,
@@ -193,6 +210,44 @@ def every_request() -> list[Step]:
     return talk.steps
 
 
+def later_requests() -> list[Step]:
+    """The requests that version 0.1 did not know, in the order in which they came: what a client says."""
+    talk = Script("later")
+    talk.ask(GetFigures())
+    talk.ask(GetFigures(after_topic=7, after_group=3))
+    talk.ask(GetClients())
+    talk.ask(GetClients(after_id=300))
+    talk.ask(Disconnect(300))
+    talk.ask(GetAudit())
+    talk.ask(GetAudit(after=1, limit=5))
+    talk.ask(Fetch("orders", "phone", 10))
+    talk.ask(Fetch("orders", "phone", 10, 65_536, 20_000, "latest", 60_000))
+    talk.ask(EndFetch(17))
+    talk.ask(Return(group_id=1, ids=[2], epochs=[1]))
+    talk.change(Nack(1, [5], [1], error="poison", give_up=True))
+    talk.change(Nack(1, [5], [1], 1_000, uncounted=True))
+    talk.change(Decide(True, topic="orders", keys=["a"]))
+    talk.ask(GetEndpoints())
+    talk.ask(GetEndpoints("shop"))
+    talk.ask(GetEndpoints(topic="orders", after="shop", revision=7))
+    talk.change(SetEndpoint("shop", {"topic": "orders", "url": "https://shop.example/hooks"}))
+    talk.change(SetEndpoint("shop", {"rate_per_s": 0.5, "give_up_on": [400]}, "earliest", 1))
+    talk.change(EnableEndpoint("shop", enabled=False, reason="410"))
+    talk.change(EnableEndpoint("shop", enabled=True, expected_version=3))
+    talk.change(DeleteEndpoint("shop"))
+    talk.change(DeleteEndpoint("shop", keep_group=True, expected_version=4))
+    talk.ask(GetHistory(id=5, timeout_ms=30_000))
+    talk.ask(GetHistory(topic="orders", key="a", limit=5, timeout_ms=30_000))
+    talk.change(Prepare("orders", encode_send(1, SendColumns([b"asked later"])), check_after_ms=60_000))
+    talk.ask(GetEvents("latest", 30_000))
+    talk.ask(GetEvents((4_096, 2), 30_000, limit=5))
+    talk.ask(Query("select 1", 100, 60_000, stream=True))
+    talk.change(TestEndpoint("shop"))
+    talk.ask(GetAttempts("shop", 30_000))
+    talk.ask(GetAttempts("shop", 30_000, 5, (4_096, 2)))
+    return talk.steps
+
+
 def _sends(talk: Script) -> None:
     talk.send(
         1,
@@ -220,7 +275,7 @@ def _deliveries(talk: Script) -> None:
     talk.ask(Extend(1, [5, 1], [2, 1], 60_000))
     talk.ask(Ping(), advance_ms=28_000)  # message 2
     talk.change(SetTopic("orders", False, {"ack_wait_ms": 40_000}))
-    talk.ask(Return(1, [2], [1]))
+    talk.ask(Return(subscription=1, ids=[2], epochs=[1]))
     talk.ask(Unsubscribe(1))
     talk.ask(Unsubscribe(1))
     talk.ask(Subscribe("orders", "phone", 1, 1))
@@ -509,6 +564,12 @@ def main(folder: Path) -> None:
         with serving(data, LATER) as (_, line):
             steps = [line.record(step) for step in after_opening()]
         _save(folder / "opened.json.xz", {"state_hash": hashes, "steps": steps})
+
+
+def later_lines() -> Iterator[str]:
+    """`later_requests`, a line each: `python -c "from tests.support.recording import later_lines; print(*later_lines(),
+    sep='\\n')" > tests/recorded/later.txt` when one was added."""
+    yield from (f"{step.what} {step.client}" for step in later_requests())
 
 
 def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -16,6 +14,8 @@ import anyio
 import sqlalchemy as sa
 
 import tickwheel
+from tests.support import forking
+from tests.support.databases import OUTBOX
 from tickwheel.errors import UnknownTopic
 from tickwheel.outbox import Database, Relay, open_database
 from tickwheel.outbox.relay.batch import BatchMover
@@ -142,7 +142,7 @@ class RelayProcess:
 
     def __init__(self, *arguments: Any, step: str = "", after: int = 0, **options: Any) -> None:
         given = json.dumps([arguments, options, step, after])
-        self._process = subprocess.Popen([sys.executable, "-m", "tests.support.relaying", given])
+        self._process = forking.start(_PROGRAM, given, modules=OUTBOX)
 
     def wait_killed(self) -> None:
         """Waits until it has killed itself."""
@@ -154,8 +154,12 @@ class RelayProcess:
         assert self._process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
-def _main() -> None:
-    arguments, options, wanted, after = json.loads(sys.argv[1])
+_PROGRAM: Final = "import sys; from tests.support.relaying import relay_until; relay_until(sys.argv[1])"
+
+
+def relay_until(given: str) -> None:
+    """The program of such a process."""
+    arguments, options, wanted, after = json.loads(given)
     steps = 0
 
     async def kill(step: str) -> None:
@@ -165,7 +169,3 @@ def _main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     anyio.run(interrupted(kill)(*arguments, **options).run)
-
-
-if __name__ == "__main__":
-    _main()

@@ -32,6 +32,17 @@ def small_tmpfs(path: Path, size_bytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
+def fill(ballast: Path) -> None:
+    """Makes a file larger until nothing else fits beside it."""
+    with ballast.open("ab", buffering=0) as file:
+        block = bytes(1 << 20)
+        while block:
+            try:
+                file.write(block)
+            except OSError:
+                block = block[: len(block) // 2]
+
+
 def used_bytes(directory: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
 

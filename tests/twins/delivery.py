@@ -107,13 +107,27 @@ def _lookup(store: TwinStore, message_id: int, version: int, now_ms: int) -> int
         return SUPERSEDED
     if not store.has_topic(int(row["topic_id"])) or due_ms(store, message_id) > now_ms:
         return SUPERSEDED
+    return DUE if _is_whole(store, message_id) else BROKEN
+
+
+def damaged(store: TwinStore, ids: Sequence[int]) -> list[int]:
+    """Those whose record in the log does not match its checksum."""
+    return [
+        one
+        for one in ids
+        if int(store.rows[one]["position"]) < store.staging_position and not _is_whole(store, one)
+    ]
+
+
+def _is_whole(store: TwinStore, message_id: int) -> bool:
+    row = store.rows[message_id]
     position, size = int(row["position"]), int(row["record_bytes"])
     if size < MESSAGE_HEAD_BYTES or position + size > store.log_readable:
-        return BROKEN
+        return False
     record = store.log[position : position + size].tobytes()
     crc, record_bytes = struct.unpack_from("<II", record)
     same = record_bytes == size and int.from_bytes(record[16:24], "little") == message_id
-    return DUE if same and crc32c(record[4:]) == crc else BROKEN
+    return same and crc32c(record[4:]) == crc
 
 
 def backoff_ms(

@@ -28,6 +28,8 @@ def find(store: TwinStore, topic_id: int, key: bytes) -> int:
     """The id of the indexed message with this topic and key; 0 when there is none."""
     wanted, damaged = key_hash(topic_id, key), 0
     for message_id, entry_hash in store.keys.of(wanted).entries.items():
+        if message_id in store.leaving:
+            continue
         same_topic = store.key_topic(int(store.rows[message_id]["topic_id"])) == topic_id
         if entry_hash == wanted and same_topic and message_key(store, message_id) == key:
             return message_id

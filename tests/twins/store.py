@@ -95,6 +95,7 @@ class TwinStore:
     max_body_bytes: int = 0
     max_frame_bytes: int = 0
     may_send: frozenset[int] | None = None  # topics; None: all
+    leaving: frozenset[int] = frozenset()  # messages whose keys are free for what is judged or stored now
 
     def appended_position(self) -> int:
         return self.staging_position + self.staging_bytes

@@ -10,19 +10,10 @@ from typing import Any
 
 import numpy.typing as npt
 
+from tickwheel_native.wheel import BLOCK_BITS, CROWDS, LAST_DUE_MS, LEVELS, NEVER, SLOTS, STRANDS
 from timerlog.errors import BadTime
 from timerlog.files.mapped_file import Region
-from timerlog.wheel.native_core import (
-    BLOCK_BITS,
-    CROWDS,
-    LAST_DUE_MS,
-    LEVELS,
-    NEVER,
-    SLOTS,
-    STRANDS,
-    DamagedWheel,
-    view,
-)
+from timerlog.wheel.native_core import DamagedWheel, view
 from timerlog.wheel.timer_log import RESERVE_BYTES, TIMER_DTYPE, TimerLog
 from timerlog.wheel.timers import Timers
 from timerlog.wheel.wheel import TimerWheel

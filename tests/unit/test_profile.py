@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import profile
 from tests.support.order import LONG_S
-from tests.support.profile import AMOUNTS
+from tests.support.profile import AMOUNTS, DATABASES, LOOPS, TAKE_TURNS, has_its_day, is_left_out
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
@@ -27,6 +28,43 @@ def test_the_page_has_the_amounts() -> None:
 
 def test_the_page_has_what_runs_in_ci_only() -> None:
     assert section("only in ci") == sorted(f"- `{one}`" for one in marked())
+
+
+@pytest.mark.parametrize("databases", [DATABASES, DATABASES[1:]])
+def test_a_quick_run_has_each_database_and_each_loop_and_in_two_days_all_pairs(
+    databases: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = {(loop, database) for loop in LOOPS for database in databases}
+    monkeypatch.setattr(profile, "PROFILE", profile.QUICK)
+    for test in ("test_a.py::test_one", "test_a.py::test_other"):
+        days = []
+        for day in ("7", "8"):
+            monkeypatch.setenv("TICKWHEEL_DAY", day)
+            days.append({pair for pair in pairs if not is_left_out(test, [*pair, 17])})
+            assert {loop for loop, _ in days[-1]} == set(LOOPS)
+            assert sorted(database for _, database in days[-1]) == sorted(databases)
+        assert days[0] | days[1] == pairs
+    assert not is_left_out("test_a.py::test_one", ["trio", 17])
+    assert not is_left_out("test_a.py::test_one", ["mariadb"])
+    monkeypatch.setattr(profile, "PROFILE", profile.CI)
+    assert not any(is_left_out("test_a.py::test_one", pair) for pair in pairs)
+
+
+@pytest.mark.parametrize("folder", ["tests/spark", "tests/integration"])
+def test_tests_that_take_turns_have_their_days(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{folder}/test_a.py::test_{number}" for number in range(40)]
+    days = []
+    monkeypatch.setattr(profile, "PROFILE", profile.QUICK)
+    for day in ("7", "8", "9", "10"):
+        monkeypatch.setenv("TICKWHEEL_DAY", day)
+        days.append({name for name in names if has_its_day(name)})
+        assert all(has_its_day(f"{name}[1]") == has_its_day(f"{name}[2]") for name in names)
+        assert has_its_day("tests/unit/test_a.py::test_b")
+        assert 5 < len(days[-1]) < 25
+    assert days[0] == days[3]
+    assert sum(map(len, days[:3])) == len(set().union(*days)) == len(names)
+    monkeypatch.setattr(profile, "PROFILE", profile.CI)
+    assert all(map(has_its_day, names))
 
 
 def section(name: str) -> list[str]:
@@ -53,6 +91,10 @@ def is_marker(node: ast.Attribute) -> bool:
 def test_a_longer_profile_tries_no_less(amounts: tuple[str, int, int, int]) -> None:
     _, quick, ci, soak = amounts
     assert 0 < quick <= ci <= soak
+
+
+def test_what_takes_turns_is_there() -> None:
+    assert [place for place in TAKE_TURNS if not (ROOT / place).exists()] == []
 
 
 def test_what_goes_first_is_there() -> None:

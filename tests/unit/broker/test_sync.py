@@ -7,7 +7,15 @@ import pytest
 import trio
 import trio.testing
 
-from tickwheel_broker.group_commit import SHARED_SYNC_S, GroupCommit, InPlace, SyncFailed, SyncThread
+from tickwheel_broker.group_commit import (
+    SHARED_SYNC_S,
+    DiskCommitter,
+    GroupCommit,
+    InPlace,
+    SyncFailed,
+    SyncThread,
+)
+from timerlog.commitlog.durability import SyncTicket
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -36,7 +44,9 @@ class GatedRunner:
 async def test_replies_wait_for_the_disk_and_share_a_sync(store: Store) -> None:
     runner = GatedRunner()
     moved: list[int] = []
-    commit = GroupCommit(store, runner, on_durable=lambda: moved.append(store.log.durable_position))
+    commit = GroupCommit(
+        store, DiskCommitter(runner), on_durable=lambda: moved.append(store.log.durable_position)
+    )
     replies: list[bytes] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
@@ -61,7 +71,7 @@ async def test_replies_wait_for_the_disk_and_share_a_sync(store: Store) -> None:
 
 async def test_who_was_woken_at_the_same_time_shares_the_sync(store: Store) -> None:
     runner = GatedRunner()
-    commit = GroupCommit(store, runner, on_durable=lambda: None)
+    commit = GroupCommit(store, DiskCommitter(runner), on_durable=lambda: None)
     replies: list[bytes] = []
 
     async def lease() -> None:
@@ -88,7 +98,7 @@ async def test_acks_share_the_sync_of_a_delivery_that_is_about_to_come(
 ) -> None:
     runner, is_about_to_deliver = GatedRunner(), True
     commit = GroupCommit(
-        store, runner, on_durable=lambda: None, is_about_to_deliver=lambda: is_about_to_deliver
+        store, DiskCommitter(runner), on_durable=lambda: None, is_about_to_deliver=lambda: is_about_to_deliver
     )
     replies: list[bytes] = []
     async with trio.open_nursery() as nursery:
@@ -115,7 +125,9 @@ async def test_acks_share_the_sync_of_a_delivery_that_is_about_to_come(
 async def test_acks_wait_for_a_delivery_a_millisecond_at_most(
     store: Store, mock_clock: trio.testing.MockClock
 ) -> None:
-    commit = GroupCommit(store, InPlace(), on_durable=lambda: None, is_about_to_deliver=lambda: True)
+    commit = GroupCommit(
+        store, DiskCommitter(InPlace()), on_durable=lambda: None, is_about_to_deliver=lambda: True
+    )
     replies: list[bytes] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
@@ -131,7 +143,7 @@ async def test_acks_wait_for_a_delivery_a_millisecond_at_most(
 
 
 async def test_a_position_that_is_durable_is_answered_at_once(store: Store) -> None:
-    commit = GroupCommit(store, InPlace(), on_durable=lambda: None)
+    commit = GroupCommit(store, DiskCommitter(InPlace()), on_durable=lambda: None)
     replies: list[bytes] = []
     commit.when_durable(store.log.durable_position, replies.append, b"now")
     assert replies == [b"now"]
@@ -139,7 +151,7 @@ async def test_a_position_that_is_durable_is_answered_at_once(store: Store) -> N
 
 
 async def test_waiting_for_what_needs_no_sync_ends(store: Store) -> None:
-    commit = GroupCommit(store, InPlace(), on_durable=lambda: None)
+    commit = GroupCommit(store, DiskCommitter(InPlace()), on_durable=lambda: None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
         store.topics.open("t", NOW_MS)
@@ -150,10 +162,48 @@ async def test_waiting_for_what_needs_no_sync_ends(store: Store) -> None:
     store.close()
 
 
+class GatedCluster:
+    """Of a cluster that says when it knows that this node owns the log."""
+
+    def __init__(self) -> None:
+        self.is_current = False
+        self.gate = trio.Event()
+        self.commits = 0
+
+    async def commit(self, ticket: SyncTicket) -> float:
+        self.commits += 1
+        return 0.0
+
+    async def settle(self) -> None:
+        await self.gate.wait()
+        self.is_current = True
+
+
+async def test_what_comes_while_nothing_new_is_settled_waits_for_the_next_commit(store: Store) -> None:
+    store.sync()
+    cluster = GatedCluster()
+    commit = GroupCommit(store, cluster, on_durable=lambda: None)
+    replies: list[tuple[bytes, int]] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        for reply in (b"old", b"new"):
+            commit.when_durable(
+                store.log.appended_position, lambda reply: replies.append((reply, cluster.commits)), reply
+            )
+            await trio.testing.wait_all_tasks_blocked()
+            assert replies == []
+            store.topics.open("topic", NOW_MS)
+        cluster.gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert replies == [(b"old", 0), (b"new", 1)]
+        nursery.cancel_scope.cancel()
+    store.close()
+
+
 async def test_what_nobody_waits_for_is_synced_soon(
     store: Store, autojump_clock: trio.testing.MockClock
 ) -> None:
-    commit = GroupCommit(store, InPlace(), on_durable=lambda: None)
+    commit = GroupCommit(store, DiskCommitter(InPlace()), on_durable=lambda: None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
         store.topics.open("t", NOW_MS)
@@ -175,7 +225,9 @@ async def test_a_failed_sync_is_final(store: Store) -> None:
             raise OSError(5, "Input/output error")
 
     broken = Broken()
-    commit = GroupCommit(store, broken, on_durable=lambda: pytest.fail("nothing became durable"))
+    commit = GroupCommit(
+        store, DiskCommitter(broken), on_durable=lambda: pytest.fail("nothing became durable")
+    )
     replies: list[bytes] = []
     store.topics.open("t", NOW_MS)
     commit.when_durable(store.log.appended_position, replies.append, b"never")
@@ -205,7 +257,11 @@ async def test_interval_replies_at_once_and_syncs_later(store: Store) -> None:
     runner = GatedRunner()
     moved: list[int] = []
     commit = GroupCommit(
-        store, runner, on_durable=lambda: moved.append(1), durability="interval", sync_interval_s=0.001
+        store,
+        DiskCommitter(runner),
+        on_durable=lambda: moved.append(1),
+        durability="interval",
+        sync_interval_s=0.001,
     )
     replies: list[bytes] = []
     with trio.fail_after(PATIENCE_S):
@@ -226,7 +282,7 @@ async def test_interval_replies_at_once_and_syncs_later(store: Store) -> None:
 
 
 async def test_os_replies_at_once_and_leaves_syncing_to_the_system(store: Store) -> None:
-    commit = GroupCommit(store, GatedRunner(), on_durable=lambda: None, durability="os")
+    commit = GroupCommit(store, DiskCommitter(GatedRunner()), on_durable=lambda: None, durability="os")
     replies: list[bytes] = []
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:

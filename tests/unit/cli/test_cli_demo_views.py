@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import sys
+from collections.abc import Iterator
 from datetime import date
+from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from rich.console import Console, RenderableType
 
+from tickwheel_cli.demo import dashboard
 from tickwheel_cli.demo.flights import Flight
 from tickwheel_cli.demo.ledger import Ledger, Summary
 from tickwheel_cli.demo.view import DayBoard, LiveDay, LiveYear, PlainView, summary_view
@@ -158,3 +163,38 @@ def test_the_summary_as_json() -> None:
     assert plain["passed"] is True
     assert plain["bytes_a_message"] == 160.0
     assert plain["groups"]["auditor"]["delivered"] == 4
+
+
+# -- the dashboard ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _command() -> Iterator[None]:
+    with click.Context(click.Command("demo")):
+        yield
+
+
+@pytest.mark.usefixtures("_command")
+def test_it_ends_by_saying_how_to_get_the_dashboard(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [".venv/bin/tickwheel", "demo"])
+    dashboard.tell_how_to_watch(None, ["--year"])
+    assert capsys.readouterr().out.splitlines()[-1] == "  .venv/bin/tickwheel demo --web --year"
+    dashboard.tell_how_to_watch(Path("my data"), ["--year"])
+    assert capsys.readouterr().out.splitlines()[-1] == "  .venv/bin/tickwheel serve --data 'my data' --web"
+    monkeypatch.setattr(sys, "argv", ["/x/tickwheel/__main__.py", "demo"])
+    monkeypatch.setattr(dashboard, "find_spec", lambda name: None)
+    dashboard.tell_how_to_watch(None, [])
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == f"  {sys.executable} -m tickwheel demo --web"
+    assert "  " + sys.executable + " -m pip install 'tickwheel[web]'" in said
+
+
+@pytest.mark.usefixtures("_command")
+def test_without_a_terminal_the_dashboard_ends_by_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dashboard, "UNSEEN_STAY_S", 0.01)
+    dashboard.stay("http://127.0.0.1:7413", None)
+    assert capsys.readouterr().out.endswith("http://127.0.0.1:7413/ for 0.01 s, or until Ctrl-C.\n")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -44,20 +47,33 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=[command[0] for command in COMMANDS])
+#: Each command in a fork of a process that has imported the commands, and nothing that is missing.
+WITHOUT = """
+import json, os, sys
+sys.modules[sys.argv[1]] = None
+from tickwheel_cli.main import main
+for number, words in enumerate(json.loads(sys.argv[2])):
+    if pid := os.fork():
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        continue
+    os.dup2(os.open(f"{number}.stderr", os.O_WRONLY | os.O_CREAT), 2)
+    sys.argv[1:] = ["pipeline", *words]
+    main()
+"""
+
+
 @pytest.mark.parametrize("missing", ["pyarrow", "pyspark"])
-def test_a_command_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str], missing: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    script = f"import sys; sys.modules[{missing!r}] = None; from tickwheel_cli.main import main; main()"
+def test_a_command_says_what_is_missing(tmp_path: Path, missing: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", script, "pipeline", *command], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("error [spark_missing]"), done.stderr
-    assert f"{missing} cannot be imported" in done.stderr
-    assert "pip install 'tickwheel[spark]'" in done.stderr
+        [sys.executable, "-c", WITHOUT, missing, json.dumps(COMMANDS)],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["1"] * len(COMMANDS)
+    for number, command in enumerate(COMMANDS):
+        said = (tmp_path / f"{number}.stderr").read_text()
+        assert said.startswith("error [spark_missing]"), (command, said)
+        assert f"{missing} cannot be imported" in said
+        assert "pip install 'tickwheel[spark]'" in said
 
 
 @pytest.mark.usefixtures("no_java")
@@ -118,3 +134,80 @@ def test_a_job_that_fails_is_a_check_that_fails(monkeypatch: pytest.MonkeyPatch)
     checks = examine("local[1]", fails)  # type: ignore[arg-type]
     assert [one.ok for one in checks][:2] == [True, True]
     assert checks[2] == Check("job", False, "Java went away. Bring it back.")
+
+
+SUMMARY: dict[str, Any] = {
+    "lateness": None,
+    "ack_latency": None,
+    "totals": {"scheduled": 1, "due_next_day": 1},
+    "verdict": {"target_p99_ms": None, "met": None, "p99_ms": None},
+}
+
+
+@pytest.fixture
+def summary(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a report says that is made without Spark, in one step."""
+    pytest.importorskip("pyspark")
+    made = dict(SUMMARY)
+
+    @contextmanager
+    def nothing(master: str, conf: tuple[str, ...], *, progress: bool | None = None) -> Iterator[None]:
+        assert progress is False
+        yield
+
+    def make(spark: None, *places: Any, progress: Callable[[str], None] | None, **options: Any) -> Any:
+        if progress is not None:
+            progress("counting")
+        return made
+
+    monkeypatch.setattr("tickwheel_cli.pipeline.report.open_spark", nothing)
+    monkeypatch.setattr("tickwheel.spark.make_report", make)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("options", "is_terminal", "shows"),
+    [
+        ([], False, False),
+        ([], True, True),
+        (["--json"], True, False),
+        (["--no-progress"], True, False),
+        (["--progress"], False, True),
+        (["--progress", "--json"], False, True),
+    ],
+)
+def test_a_report_tells_of_its_progress_where_somebody_looks(
+    options: list[str],
+    is_terminal: bool,
+    shows: bool,
+    summary: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tickwheel_cli.pipeline.report.is_terminal", lambda: is_terminal)
+    words = ["pipeline", "report", "--data", str(tmp_path), "--out", str(tmp_path / "report"), *options]
+    done = CliRunner().invoke(root, words, standalone_mode=False, catch_exceptions=False)
+    steps = [line.split(" s  ")[1] for line in done.stderr.splitlines()]
+    assert steps == (["starting Spark", "counting"] if shows else [])
+    if "--json" in options:
+        assert json.loads(done.stdout) == summary
+
+
+@pytest.mark.parametrize(
+    ("verdict", "line"),
+    [
+        ({"met": True, "p99_ms": 70}, "target    met: p99 of lateness is 70 ms, 100 ms were allowed"),
+        ({"met": False, "p99_ms": 700}, "target    missed: p99 of lateness is 700 ms, 100 ms were allowed"),
+        (
+            {"met": None, "p99_ms": None},
+            "target    neither met nor missed: nothing was delivered for the first time",
+        ),
+    ],
+)
+def test_a_report_ends_with_its_verdict(
+    verdict: dict[str, Any], line: str, summary: dict[str, Any], tmp_path: Path
+) -> None:
+    summary["verdict"] = {"target_p99_ms": 100, **verdict}
+    words = ["pipeline", "report", "--data", str(tmp_path), "--out", str(tmp_path / "report")]
+    done = CliRunner().invoke(root, words, standalone_mode=False, catch_exceptions=False)
+    assert done.stdout.splitlines()[0] == line

@@ -9,15 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tickwheel.protocol.limits import MAX_TIME_MS
-from tickwheel_cli.shared.sizes import format_bytes
-from tickwheel_cli.shared.times import (
-    format_duration,
-    format_moment,
-    moment_to_ms,
-    ms_to_moment,
-    parse_duration,
-    parse_moment,
-)
+from tickwheel.protocol.readable import format_bytes, format_duration
+from tickwheel_cli.shared.times import format_moment, moment_to_ms, ms_to_moment, parse_duration, parse_moment
 
 
 @pytest.mark.parametrize(
@@ -96,7 +89,16 @@ def test_printed_durations(duration_ms: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (4 << 20, "4.0 MiB"), (3 << 40, "3.0 TiB")],
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (1.4, "1 byte"),
+        (2, "2 bytes"),
+        (1023, "1023 bytes"),
+        (1536, "1.5 KiB"),
+        (4 << 20, "4.0 MiB"),
+        (3 << 40, "3.0 TiB"),
+    ],
 )
-def test_printed_sizes(size: int, text: str) -> None:
+def test_printed_sizes(size: float, text: str) -> None:
     assert format_bytes(size) == text

@@ -162,6 +162,18 @@ def test_lookup_judges_each_timer() -> None:
     assert verdicts == [DUE, SUPERSEDED, DUE, SUPERSEDED, BROKEN, SUPERSEDED, SUPERSEDED, SUPERSEDED, DUE]
 
 
+def test_damage_is_found_in_what_is_in_the_log() -> None:
+    pair = store_with(16)
+    for side in pair.sides:
+        for message_id in (4, 15):
+            side.log[int(side.rows[message_id]["position"]) + 50] ^= 1
+    pair.write_row(6, position=int(pair.sides[0].rows[7]["position"]))
+    assert pair.call("damaged", [1, 4, 6, 7, *range(8, 17)]) == [4, 6, 15]
+    pair.set(staging_position=int(pair.sides[0].rows[12]["position"]))
+    assert pair.call("damaged", [*range(1, 17)]) == [4, 6]
+    assert pair.call("damaged", []) == []
+
+
 @pytest.mark.parametrize("position", [0, 64, 72, 119, 120, 121, 1 << 40, LAST - 51, LAST])
 @pytest.mark.parametrize("record_bytes", [0, 3, 47, 48, 1 << 14, (1 << 32) - 1])
 def test_lookup_of_a_row_that_names_no_record(position: int, record_bytes: int) -> None:

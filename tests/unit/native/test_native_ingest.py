@@ -194,6 +194,28 @@ def test_a_duplicate_that_differs_is_told_apart_if_that_is_asked(is_written: boo
     assert [code for _, code, _ in exceptions(delays.replies)] == [DUPLICATE] * 2, "a delay names no time"
 
 
+@pytest.mark.parametrize("is_written", [False, True])
+def test_what_leaves_lets_go_of_its_key(is_written: bool) -> None:
+    pair = Pair(ROOMY)
+    keys = [b"a", b"b", b"c", b"d"]
+    pair.ingest(SendFrame(items=[Item(b"old", key) for key in keys], columns=KEYS).encode())
+    if is_written:
+        pair.flush()
+    again = SendFrame(items=[Item(b"new", key) for key in [*keys, b"b"]], columns=KEYS).encode()
+    assert pair.call("send_check", again[16:], 0)[2] == [1, 2, 3, 4, 2]
+    pair.leave({2, 4})
+    assert pair.call("send_check", again[16:], 0)[2] == [1, 0, 3, 0, 0]
+    assert [pair.call("find", 1, key) for key in keys] == [1, 0, 3, 0]
+    told = exceptions(pair.ingest(again).replies)
+    assert told == [(0, DUPLICATE, 1), (2, DUPLICATE, 3), (4, DUPLICATE, 5)], (
+        "of two new ones the first has it"
+    )
+    pair.leave(set())
+    for message_id in (2, 4):
+        assert pair.call("remove", message_id) == 1
+    assert [pair.call("find", 1, key) for key in keys] == [1, 5, 3, 6]
+
+
 def test_a_key_belongs_to_its_topic() -> None:
     pair = Pair()
     for topic_id, stored in ((1, 1), (2, 1), (1, 0), (2, 0)):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tickwheel_native import ffi, lib
-from timerlog.wheel.native_core import LAST_DUE_MS, NEVER, WHEEL_DTYPE
+from tickwheel_native import ffi
+from tickwheel_native.wheel import BLOCK_BITS, CROWDS, LAST_DUE_MS, LEVELS, NEVER, SLOTS, STRANDS
+from timerlog.wheel.native_core import WHEEL_DTYPE
 from timerlog.wheel.timer_log import TIMER_DTYPE
 
 LAYOUTS = [("tw_timer", TIMER_DTYPE), ("tw_wheel", WHEEL_DTYPE)]
@@ -20,6 +21,6 @@ def test_fields_are_where_the_dtype_says(name: str, dtype) -> None:
 
 
 def test_constants() -> None:
-    assert lib.tw_wheel_bytes() == WHEEL_DTYPE.itemsize
-    assert lib.TW_WHEEL_NEVER == NEVER
-    assert lib.TW_WHEEL_LAST_DUE_MS == LAST_DUE_MS
+    assert NEVER == (1 << 63) - 1
+    assert LAST_DUE_MS == (4096 << 36) - 1
+    assert (LEVELS, BLOCK_BITS, SLOTS, STRANDS, CROWDS) == (4, 12, 8192, 6, 64)

@@ -13,6 +13,7 @@ import anyio
 from anyio.abc import ByteStream, TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from tests.unit.tickwheel.server_frames import DeliverItem, encode_ack_ok, encode_deliver, encode_send_ok
 from tickwheel.protocol.bodies.requests import (
     Answer,
     Cancel,
@@ -51,14 +52,10 @@ from tickwheel.protocol.machine import (
 from tickwheel.protocol.messages import (
     AckCode,
     AckOk,
-    DeliverItem,
     ItemException,
     SendCode,
     SendColumns,
     SendOk,
-    encode_ack_ok,
-    encode_deliver,
-    encode_send_ok,
 )
 
 LIMITS = HelloOk(

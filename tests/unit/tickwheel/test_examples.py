@@ -5,12 +5,32 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.support import forking
+from tests.support.databases import OUTBOX
+from tests.support.profile import PROFILE, QUICK
+
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SAYS = {
+    "endpoints.py": [
+        "the broker made a secret: True",
+        "there is one already",
+        "The HTTP tasks of 'http-tasks' may not be for https://elsewhere.example/.",
+        'shop is to be sent {"order": 17} at https://shop.example/hooks',
+        "tasks is to be sent 7 at https://eu.shop.example/jobs/remind",
+        "not done with: 1",
+    ],
+    "webhook_receiver.py": ["order 17: not now", "order 17: taken, attempt 2", "forged: refused"],
+    "testing_applications.py": [
+        "14 days, 0:00:00 {'name': 'ada', 'what': 'remind'} 503",
+        "14 days, 0:00:05 {'name': 'ada', 'what': 'remind'} 204",
+        "28 days, 0:00:00 {'name': 'ada', 'what': 'end'} 204",
+        "['ada: remind', 'ada: end']",
+    ],
     "groups.py": [
         "made: True",
         "read: ['17, delivery 1', '18, delivery 1', '19, delivery 1']",
@@ -102,7 +122,31 @@ SAYS = {
         "tickwheel_connections: 1",
         "late messages counted: 100",
     ],
+    "http_api.py": [
+        "sent: 201",
+        "sent again: 200, duplicate: True",
+        "it is: scheduled",
+        "cancel: cancelled",
+        "naive: 400, naive_datetime",
+    ],
+    "fastapi_reminders.py": [
+        "bed: cancelled 404",
+        "dentist: rescheduled",
+        "naive: 422",
+        "said: it is time: tea, it is time: dentist",
+        "forged: 401",
+    ],
     "priorities.py": ["first: alarm", "reports among the first 16: 2"],
+    "history.py": [
+        "sent",
+        "due",
+        "delivered billing",
+        "nacked billing card refused",
+        "delivered billing",
+        "acked billing",
+        "complete: True",
+    ],
+    "fetching.py": ["fetched: to ada, to bob", "sent: acked", "not sent: nacked", "again: to bob"],
     "ordering.py": ["ada: created, paid, shipped", "bob: created, paid, shipped"],
     "transactions.py": [
         "invoices: 1",
@@ -155,6 +199,8 @@ SLOW = {
     "spark_schedule.py": pytest.mark.soak,
 }
 YEAR = "flights_year.py"
+#: In a quick run what all of them import is imported once; in `ci` each is started as its first line says.
+RUN = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 #: anyio's Unix sockets ask asyncio to tell of data once, and on a busy machine it does so twice, which asyncio logs.
 TWICE = re.compile(
     r"^Exception in callback Future\.set_result\(None\)\n(?:.*\n)*?asyncio\.exceptions\.InvalidStateError: .*\n",
@@ -168,16 +214,23 @@ def test_no_example_is_forgotten() -> None:
 
 def lines_of(name: str, *options: str, timeout_s: int) -> list[str]:
     """What a program prints; it says nothing on its standard error but what Java warns of."""
-    command = [sys.executable, str(EXAMPLES / name), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    assert (
-        done.returncode,
-        [line for line in TWICE.sub("", done.stderr).splitlines() if not line.startswith("WARNING: ")],
-    ) == (
-        0,
-        [],
-    )
-    return done.stdout.splitlines()
+    words = [str(EXAMPLES / name), *options]
+    with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as said:
+        process: subprocess.Popen[bytes] | forking.Forked
+        if PROFILE == QUICK:
+            files = (0, printed.fileno(), said.fileno())
+            process = forking.start(RUN, *words, modules=("tickwheel_broker.daemon", *OUTBOX), files=files)
+        else:
+            process = subprocess.Popen([sys.executable, *words], stdout=printed, stderr=said)
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            process.kill()
+        printed.seek(0)
+        said.seek(0)
+        noted = TWICE.sub("", said.read()).splitlines()
+        assert (code, [line for line in noted if not line.startswith("WARNING: ")]) == (0, [])
+        return printed.read().splitlines()
 
 
 @pytest.mark.timeout(300)

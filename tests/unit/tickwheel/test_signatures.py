@@ -17,9 +17,9 @@ from tickwheel.client.admin import groups as _groups
 from tickwheel.client.consumer.subscription import SubscribeOptions
 from tickwheel.errors import BadArgument
 from tickwheel.protocol.bodies.base import Request
-from tickwheel_broker.config.settings import FIELDS
+from tickwheel_broker.config.settings import FIELDS, PUSH_SECTION
 
-OWN_WAY = {"subscribe_as", "forget"}
+OWN_WAY = {"subscribe_as", "fetch_as", "forget"}
 """For the blocking client itself."""
 
 
@@ -50,7 +50,12 @@ def test_the_options_of_a_client_are_those_of_its_class() -> None:
 def test_the_settings_of_a_broker_in_this_process_are_those_of_the_configuration_file() -> None:
     kinds: dict[str, Any] = {"duration": str, "size": int | str, "count": int}
     typed = get_type_hints(_options.BrokerSettings)
-    assert list(typed) == [name for name in FIELDS if name != "data_dir"]  # which is given by itself
+    # The directory is given by itself; only daemons are nodes of clusters; and push is a process of its own.
+    assert list(typed) == [
+        name
+        for name, field in FIELDS.items()
+        if name != "data_dir" and field.section not in ("Cluster", PUSH_SECTION)
+    ]
     for name, hint in typed.items():
         field = FIELDS[name]
         wanted = (str, str | os.PathLike[str])

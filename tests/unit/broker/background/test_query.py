@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 import trio
 import trio.testing
 
+from tests.support.damage import flip
 from tests.support.driver import NOW_MS, SMALL
+from tests.support.frames import send
 from tickwheel.protocol.bodies.requests import Query, decode_error
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.frames import FrameReader, FrameType
@@ -64,7 +67,7 @@ def store(tmp_path: Path) -> Store:
 async def test_turns_are_limited_and_so_are_those_who_wait(
     store: Store, autojump_clock: trio.testing.MockClock
 ) -> None:
-    queries, sink = Held(store.log, store.tables, SystemClock(), 1 << 20, at_once), Sink()
+    queries, sink = Held(store.log, store.tables, SystemClock(), 1 << 20, at_once, store.select.heal), Sink()
     outgoing = cast(Outgoing, sink)
     async with trio.open_nursery() as nursery:
         for number in range(MAX_AT_ONCE + MAX_WAITING):
@@ -83,7 +86,7 @@ async def test_turns_are_limited_and_so_are_those_who_wait(
 async def test_a_process_that_does_not_start_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     sink = Sink()
-    await Queries(store.log, store.tables, SystemClock(), 1 << 20, at_once).answer(
+    await Queries(store.log, store.tables, SystemClock(), 1 << 20, at_once, store.select.heal).answer(
         cast(Outgoing, sink), 1, Query("select 1", 10, 60_000)
     )
     error = sink.error()
@@ -95,8 +98,28 @@ async def test_a_process_that_does_not_start_is_told(store: Store, monkeypatch: 
 async def test_a_process_that_says_nothing_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/true")
     sink = Sink()
-    await Queries(store.log, store.tables, SystemClock(), 1 << 20, at_once).answer(
+    await Queries(store.log, store.tables, SystemClock(), 1 << 20, at_once, store.select.heal).answer(
         cast(Outgoing, sink), 1, Query("select 1", 10, 60_000)
     )
     assert sink.error().code == "query_failed"
+    store.close()
+
+
+async def test_what_a_query_finds_damaged_is_to_be_healed(store: Store, tmp_path: Path) -> None:
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x" * 100] * 5, times_ms=[NOW_MS + 60_000] * 5), NOW_MS)
+    store.log.flush()
+    flip(tmp_path / "data", int(store.tables.rows["position"][2]) + 50, store.log.segment_bytes)
+    healed: list[int] = []
+    queries = Queries(
+        store.log, store.tables, SystemClock(), 1 << 20, at_once, lambda ids: healed.extend(ids.tolist())
+    )
+    sink = Sink()
+    await queries.answer(cast(Outgoing, sink), 1, Query("select body from t order by id", 10, 60_000))
+    frame = sink.reader.next_frame()
+    assert frame is not None
+    bodies = [row[0] for row in msgspec.msgpack.decode(frame.payload)["rows"]]
+    assert bodies == [b"x" * 100, None, *[b"x" * 100] * 3]
+    assert healed == [2]
+    assert sink.reader.buffered_bytes == 0
     store.close()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tickwheel.protocol.errors import BadSchedule
 from tickwheel_broker.background.schedule_slots import (
+    FEW,
     LATE_MS,
     LEAD_MS,
     MOST_CAUGHT_UP,
@@ -29,9 +30,12 @@ from tickwheel_broker.background.schedule_slots import (
     handover_ms,
     key_of,
     merged,
+    repeated,
+    skipped_in_steps,
     slots,
     trigger_key,
     upcoming,
+    upcoming_in_steps,
     waiting,
     wake_ms,
 )
@@ -194,6 +198,42 @@ def test_the_slots_of_a_schedule_end_with_the_year_9999() -> None:
     assert upcoming(cron("0 * * * *"), late_ms, 5) == [ms("9999-12-31T23:00+00:00")]
 
 
+@pytest.mark.parametrize("tz", ["UTC", "America/New_York", "Asia/Kolkata"])
+def test_a_preview_ends_with_the_year_9999(tz: str) -> None:
+    late_ms = ms("9999-12-31T23:59:59+00:00")
+    assert list(skipped_in_steps(cron("0 0 1 1 *", tz), late_ms, late_ms)) == []
+    assert list(skipped_in_steps(cron("30 2 * * *", tz), late_ms - 40 * 24 * HOUR_MS, late_ms)) == []
+    assert repeated(every(HOUR_MS, tz=tz), late_ms) == ""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "count", "breaks"),
+    [
+        (lambda: cron("* * * * *", "Europe/Paris"), 300, 300 // FEW),
+        (lambda: every(HOUR_MS), 300, 300 // FEW),
+        (lambda: cron("0 0 1 1 *"), 60, 60 // 6),
+        (lambda: cron("0 0 29 2 */7"), 20, 20),  # each is 28 years after the one before
+    ],
+)
+def test_what_takes_long_is_found_in_steps(schedule: Callable[[], Schedule], count: int, breaks: int) -> None:
+    """Whether that is because there are many, or because they are rare."""
+    now_ms = ms("2026-01-01T00:00+00:00")
+    found = list(upcoming_in_steps(schedule(), now_ms, count))
+    assert [one for one in found if one is not None] == upcoming(schedule(), now_ms, count)
+    assert breaks - 1 <= found.count(None) <= breaks
+
+
+def test_times_that_there_are_not_are_found_in_steps() -> None:
+    rhythm, begin_ms = cron("30 2 * * *", "Europe/Paris"), ms("2026-01-01T00:00+00:00")
+    found = list(skipped_in_steps(rhythm, begin_ms, ms("2028-12-31T00:00+00:00")))
+    assert [one.date().isoformat() for one in found if one is not None] == [
+        "2026-03-29",
+        "2027-03-28",
+        "2028-03-26",
+    ]
+    assert found.count(None) == 1_095 // FEW
+
+
 def test_steps_go_on_by_elapsed_time_when_clocks_change() -> None:
     for day in ("2026-03-29T00:00+01:00", "2026-10-25T00:00+02:00"):
         found = upcoming(cron("*/30 * * * *", "Europe/Paris"), ms(day), 12)
@@ -321,12 +361,18 @@ def test_a_year_of_seconds_by_cron_takes_short_steps_and_not_many(policy: str, l
     assert MOST_COUNTED - MOST_CAUGHT_UP <= decision.missed <= MOST_COUNTED, "no more than this are counted"
 
 
-@pytest.mark.parametrize("expression", ["* * * 1 *", "0 9 * * *", "*/7 3 * * SUN", "* 9 1 * *"])
-def test_the_last_slots_are_found_behind_a_gap(expression: str) -> None:
+@pytest.mark.parametrize(
+    ("expression", "since"),
+    [("* * * 1 *", 1994), ("0 9 * * *", 1986), ("*/7 3 * * SUN", 1986), ("* 9 1 * *", 1986)],
+)
+def test_the_last_slots_are_found_behind_a_gap(expression: str, since: int) -> None:
     """Beyond what is counted one by one, the last slots are looked for from the end: it must find the same ones."""
-    schedule = cron(expression, "Europe/Paris", catch_up="all", last_slot_ms=ms("1986-01-01T00:00+00:00"))
+    schedule = cron(expression, "Europe/Paris", catch_up="all", last_slot_ms=ms(f"{since}-01-01T00:00+00:00"))
     now_ms = ms("1996-12-01T12:00+00:00")
     every_one = list(takewhile(lambda slot_ms: slot_ms <= now_ms, slots(schedule, schedule.last_slot_ms)))
+    assert expression != "* * * 1 *" or len(every_one) > 2 * MOST_COUNTED, (
+        "it is a gap behind what is counted"
+    )
     assert decided(schedule, now_ms).slots == every_one[-MOST_CAUGHT_UP:]
 
 

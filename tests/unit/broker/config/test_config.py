@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,5 +132,42 @@ def test_http_for_other_machines_needs_tls_too() -> None:
     assert from_arguments(http_listen=False, http_host="0.0.0.0").http_host == "0.0.0.0"
     assert from_arguments(http_listen=True, http_host="0.0.0.0", insecure=True).http_listen
     assert from_arguments(http_listen=True, http_host="::1").http_listen
+    with pytest.raises(ConfigError, match=r"web_host is '0\.0\.0\.0'"):
+        from_arguments(web=True, web_host="0.0.0.0")
+    assert from_arguments(web_host="0.0.0.0").web_host == "0.0.0.0"
+    assert from_arguments(web=True, web_host="", web_unix_socket="w").web
     with pytest.raises(ConfigError, match="listen_host is"):
         from_arguments(http_listen=True, listen_host="0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"web": True, "web_host": ""}, "nothing to listen on"),
+        ({"web_unix_socket": "x" * 101}, "web_unix_socket .* is longer than 100 bytes"),
+        (
+            {"push_allow_network": "10.0.0.0/8 10.0.0.1/8"},
+            r"push_allow_network .*10\.0\.0\.1/8 has host bits set",
+        ),
+        ({"push_port": "443 0"}, "push_port .*'0' is no port from 1 to 65535"),
+        ({"push_port": " "}, "push_port .* is empty"),
+        ({"push_metrics": "7414"}, "push_metrics .*'7414' is no place to listen at"),
+        ({"push_metrics": "localhost:65536"}, "no place to listen at"),
+        ({"push_refresh": "10ms"}, "at least 50ms"),
+        ({"web_cors_origins": "https://shop.example *"}, r"'\*' is no origin"),
+        ({"web_cors_origins": "https://shop.example/"}, "'https://shop.example/' is no origin"),
+        ({"web_forwarded_from": "10.0.0.0/8 proxy"}, "'proxy' is no address"),
+        ({"web_forwarded_from": "10.0.0.1/8"}, "'10.0.0.1/8' is no address"),
+    ],
+)
+def test_the_http_api(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        from_arguments(**settings)
+
+
+def test_what_the_http_api_believes() -> None:
+    settings = from_arguments(
+        web_cors_origins="https://shop.example http://localhost:5173 http://[::1]:80",
+        web_forwarded_from="unix 10.0.0.0/8 ::1",
+    )
+    assert len(settings.web_cors_origins.split()) == 3

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 import trio
 import trio.testing
 
 from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import send
+from tests.support.profile import amount
 from tickwheel_broker.broker import Broker
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.group_commit import InPlace
+from tickwheel_broker.monitoring import vitals
 from tickwheel_broker.monitoring.vitals import (
     FULL_S,
     SLOW_SYNC_S,
     STALL_S,
     Disk,
+    DiskSight,
     Reason,
     Vitals,
     look_at_disk,
@@ -28,6 +33,8 @@ from tickwheel_broker.monitoring.vitals import (
 from tickwheel_broker.wiring import watched_parts
 from timerlog.store import Store
 
+PATIENCE_S = 60.0
+HOURS = amount("idle_hours")
 WELL = Disk(size_bytes=1 << 40, free_bytes=1 << 39, is_read_only=False)
 
 
@@ -71,13 +78,13 @@ async def test_a_broker_that_works_is_alive_for_days(
     async with broker(tmp_path) as (made, nursery):
         nursery.start_soon(made.broker.run)
         topic_id = made.broker.store.topics.open("t", NOW_MS)
-        for hour in range(3):
+        for hour in range(HOURS):
             now_ms = made.broker.clock.now_ms()
             made.broker.store.produce.ingest(send(topic_id, [b"x"], times_ms=[now_ms + 1_800_000]), now_ms)
             await made.broker.commit.wait_durable(made.broker.store.log.appended_position)
             await trio.sleep(3_600)
             assert made.vitals.is_alive, hour
-        assert made.broker.store.look.stats(0)["ready"] == 3
+        assert made.broker.store.look.stats(0)["ready"] == HOURS
         assert made.vitals.reasons(WELL) == []
 
 
@@ -129,6 +136,47 @@ async def test_what_the_disk_says(tmp_path: Path, autojump_clock: trio.testing.M
         assert codes(made.vitals.reasons(None)) == ["disk_unreadable"]
         real = look_at_disk(str(tmp_path))
         assert 0 < real.free_bytes <= real.size_bytes
+
+
+async def test_a_disk_is_looked_at_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+
+    def seen(directory: str) -> Disk:
+        looks.append(directory)
+        if len(looks) == 2:
+            raise OSError("it is gone")
+        return WELL
+
+    monkeypatch.setattr(vitals, "look_at_disk", seen)
+    monkeypatch.setattr(vitals, "DISK_S", 0.0)
+    sight = DiskSight(str(tmp_path))
+    assert [await sight.look() for _ in range(3)] == [WELL, None, WELL]
+    monkeypatch.setattr(vitals, "DISK_S", 60.0)
+    assert [await sight.look() for _ in range(3)] == [WELL] * 3
+    assert looks == [str(tmp_path)] * 3
+
+
+async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go = threading.Event(), threading.Event()
+    looks: list[str] = []
+
+    def hang(directory: str) -> Disk:
+        looks.append(directory)
+        began.set()
+        go.wait(PATIENCE_S)
+        return WELL
+
+    monkeypatch.setattr(vitals, "look_at_disk", hang)
+    monkeypatch.setattr(vitals, "DISK_S", 0.0)
+    monkeypatch.setattr(vitals, "DISK_PATIENCE_S", 0.05)
+    sight = DiskSight(str(tmp_path))
+    try:
+        assert await sight.look() is None
+        assert began.wait(PATIENCE_S)
+        assert [await sight.look() for _ in range(3)] == [None] * 3
+        assert looks == [str(tmp_path)]
+    finally:
+        go.set()
 
 
 async def test_a_disk_that_does_not_answer_is_no_reason_to_start_again(

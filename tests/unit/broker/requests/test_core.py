@@ -27,6 +27,7 @@ from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.delivery import Subscription
 from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_broker.requests.operations import Clients
 from tickwheel_broker.security.grants import ANYONE
 from tickwheel_broker.wiring import requests_of
 from timerlog.errors import StoreError
@@ -43,7 +44,7 @@ class Client:
     rights = None
 
     def __init__(self, broker: Broker) -> None:
-        self.requests, _ = requests_of(broker)
+        self.requests = requests_of(broker, Clients())
         self.outgoing = Outgoing(Pipe(), 1 << 20)
         self.subscriptions: dict[int, Subscription] = {}
         self.answerings: dict[int, Any] = {}

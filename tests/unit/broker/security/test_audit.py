@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from tickwheel.protocol.errors import ConfigError
+from tickwheel_broker.security import audit as auditing
 from tickwheel_broker.security.audit import DONE_AT_ONCE, REFUSED_AT_ONCE, REFUSED_PER_S, Audit
 
 
@@ -97,3 +98,28 @@ async def test_without_a_file_it_is_in_the_ordinary_log(caplog: pytest.LogCaptur
 async def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written: No such file"):
         Audit(str(tmp_path / "gone" / "audit.jsonl"))
+
+
+async def test_the_last_lines_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditing, "KEPT_LINES", 5)
+    audit = Audit()
+    assert audit.tail(None, 10, 10_000) == ([], False)
+    assert audit.tail(1, 10, 10_000) == ([], True), "before its start there may have been some"
+    for number in range(4):
+        audit.done("SetTopic", subject=f"topic-{number}")
+    subjects = lambda found: [json.loads(line)["subject"] for _, line in found.lines]  # noqa: E731
+    last = audit.tail(None, 2, 10_000)
+    assert subjects(last) == ["topic-2", "topic-3"]
+    (first, _), *_ = audit.tail(None, 4, 10_000).lines
+    assert audit.tail(first, 2, 10_000).has_gap is False
+    assert subjects(audit.tail(first, 2, 10_000)) == ["topic-1", "topic-2"]
+    assert subjects(audit.tail(first, 10, 250)) == ["topic-1"], "as many as there is room for"
+    assert subjects(audit.tail(None, 10, 250)) == ["topic-2", "topic-3"]
+    assert audit.tail(last.lines[-1][0], 10, 10_000) == ([], False)
+    for number in range(4, 7):
+        audit.done("SetTopic", subject=f"topic-{number}")
+    found = audit.tail(first, 10, 10_000)
+    assert subjects(found) == [f"topic-{number}" for number in range(2, 7)]
+    assert found.has_gap, "topic-1 is gone"
+    numbers = [number for number, _ in found.lines]
+    assert numbers == sorted(set(numbers))

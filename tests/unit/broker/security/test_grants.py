@@ -4,9 +4,10 @@ import doctest
 
 import pytest
 
-import tickwheel_broker.security.grants as grants_module
+import tickwheel.protocol.grants as grants_module
 import tickwheel_broker.security.logins as logins_module
-from tickwheel_broker.security.grants import ANYONE, NOBODY, OWNER, PERMISSIONS, Identity, parse_grants
+from tickwheel.protocol.grants import PERMISSIONS, parse_grants
+from tickwheel_broker.security.grants import ANYONE, NOBODY, OWNER, Identity
 
 
 def test_examples_in_the_text() -> None:
@@ -67,6 +68,13 @@ def test_who_needs_no_grants_and_who_has_none() -> None:
         assert not someone.is_limited
     assert NOBODY.is_limited
     assert not NOBODY.sees("orders")
+
+
+def test_how_grants_are_told() -> None:
+    assert ANYONE.texts is None
+    assert NOBODY.texts == []
+    assert identity("query:*", "consume:orders").texts == ["consume:orders", "query:*"]
+    assert parse_grants(identity("all:x", "query:*").texts) == parse_grants(["all:x", "query:*"])
 
 
 def test_what_was_asked_is_not_remembered_without_end() -> None:

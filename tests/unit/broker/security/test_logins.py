@@ -87,6 +87,14 @@ async def test_admission() -> None:
     assert logins.admit(known()[ID], SECRET) == known()[ID]
 
 
+async def test_the_same_text_that_is_no_token_is_no_new_guess(verifier: Verifier) -> None:
+    logins = Logins(ManualClock(NOW))
+    for _ in range(2 * MAX_FAILURES):
+        with pytest.raises(BadToken, match="form"):
+            await logins.judge("nonsense", known(), "192.0.2.1:1")
+    await logins.judge(TEXT, known(), "192.0.2.1:1")
+
+
 async def test_the_same_wrong_token_is_no_new_guess(verifier: Verifier) -> None:
     logins = Logins(ManualClock(NOW))
     for _ in range(100):

@@ -24,7 +24,25 @@ from tickwheel.protocol.bodies.admin import (
 )
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.bulk import AdoptJob, PlanJob, ReserveIds
-from tickwheel.protocol.bodies.groups import CreateGroup, DeleteGroup, GetGroups, GetMessages, SeekGroup
+from tickwheel.protocol.bodies.endpoints import (
+    DeleteEndpoint,
+    EnableEndpoint,
+    Endpoint,
+    GetAttempts,
+    GetEndpoints,
+    SetEndpoint,
+    TestEndpoint,
+)
+from tickwheel.protocol.bodies.fetching import EndFetch, Fetch
+from tickwheel.protocol.bodies.groups import (
+    CreateGroup,
+    DeleteGroup,
+    GetGroups,
+    GetHistory,
+    GetMessages,
+    SeekGroup,
+)
+from tickwheel.protocol.bodies.operations import Disconnect, GetAudit, GetClients, GetEvents, GetFigures
 from tickwheel.protocol.bodies.requests import (
     REQUEST_CLASSES,
     Cancel,
@@ -51,14 +69,16 @@ from tickwheel.protocol.bodies.settling import (
     TransactionAck,
     TransactionChange,
 )
-from tickwheel.protocol.errors import Forbidden, UnknownSchedule
+from tickwheel.protocol.errors import Forbidden, UnknownEndpoint, UnknownSchedule
+from tickwheel.protocol.grants import PERMISSIONS, parse_grants
 from tickwheel.protocol.messages import SendColumns, encode_send
 from tickwheel_broker.broker import Broker
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.group_commit import InPlace
-from tickwheel_broker.security.grants import PERMISSIONS, Identity, parse_grants
-from tickwheel_broker.security.rights import Rights
+from tickwheel_broker.requests.operations import Clients
+from tickwheel_broker.security.grants import Identity
+from tickwheel_broker.security.rights import Rights, may_see_secrets
 from tickwheel_broker.wiring import requests_of
 from timerlog.store import Store
 
@@ -70,7 +90,7 @@ class World:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.requests, _ = requests_of(broker)
+        self.requests = requests_of(broker, Clients())
         store = broker.store
         self.topic_ids = {name: store.topics.open(name, NOW_MS) for name in ("mine", "theirs")}
         self.group_ids = {
@@ -84,7 +104,9 @@ class World:
 
     def rights(self, *grants: str) -> Rights:
         identity = Identity("0123456789ab", "test", parse_grants(grants))
-        return Rights(self.broker.store.tables, self.broker.schedules.topic_of, identity)
+        return Rights(
+            self.broker.store.tables, self.broker.schedules.topic_of, self.broker.endpoints.find, identity
+        )
 
     def is_admitted(self, rights: Rights, request: Request) -> bool:
         try:
@@ -104,8 +126,10 @@ class World:
             ("publish", Cancel(topic=name, keys=["k"])),
             ("publish", Reschedule(topic=name, keys=["k"], delay_ms=1)),
             ("publish", Change("cancel", name)),
+            ("publish", Decide(True, topic=name, keys=["k"])),
             ("publish", Transaction(b"i" * 16, sends=[send])),
             ("consume", Subscribe(name, "g", 1, 1)),
+            ("consume", Fetch(name, "g", 1)),
             ("consume", Nack(group_id, *receipts)),
             ("consume", Extend(group_id, *receipts, for_ms=1)),
             ("consume", Redeliver(topic=name, keys=["k"])),
@@ -114,12 +138,14 @@ class World:
             ("query", GetTopic(name)),
             ("query", GetGroups(name)),
             ("query", GetMessages(topic=name, keys=["k"])),
+            ("query", GetHistory(topic=name, key="k", timeout_ms=1)),
             ("consume", CreateGroup(name, "new")),
             ("consume", SeekGroup(name, "g", "latest")),
             ("admin", DeleteGroup(name, "g")),
             ("admin", SetTopic(name)),
             ("admin", DeleteTopic(name)),
             ("publish", SetSchedule("new", {"topic": name}, create=True)),
+            ("admin", SetEndpoint("new", {"topic": name})),
         ]
         return {type(request): (permission, request) for permission, request in found}
 
@@ -142,6 +168,11 @@ async def world(store: Store, tmp_path: Path) -> AsyncIterator[World]:
 EVERYWHERE: list[tuple[str, Request]] = [
     ("query", Query("SELECT 1", 1, 1)),
     ("query", GetStats()),
+    ("query", GetFigures()),
+    ("query", GetEvents("latest", 1)),
+    ("admin", GetClients()),
+    ("admin", Disconnect(1)),
+    ("admin", GetAudit()),
     ("query", GetWheel()),
     ("admin", Purge()),
     ("admin", Drop([])),
@@ -153,12 +184,14 @@ FREE: list[Request] = [
     Ping(),
     Unsubscribe(1),
     SetCredit(1, 1),
-    Return(1, [], []),
+    Return(subscription=1, ids=[], epochs=[]),
+    EndFetch(1),
     GetTopics(),
     GetSchedules(),
+    GetEndpoints(),
 ]
-BY_ID = {Decide}
 BY_SCHEDULE = {DeleteSchedule, TriggerSchedule}
+BY_ENDPOINT = {EnableEndpoint, DeleteEndpoint, TestEndpoint, GetAttempts}
 
 
 async def test_no_request_is_forgotten(world: World) -> None:
@@ -168,8 +201,8 @@ async def test_no_request_is_forgotten(world: World) -> None:
         *world.samples("mine"),
         *(type(r) for _, r in EVERYWHERE),
         *map(type, FREE),
-        *BY_ID,
         *BY_SCHEDULE,
+        *BY_ENDPOINT,
     }
     assert tested == asked
 
@@ -192,6 +225,13 @@ async def test_each_request_needs_its_permission_for_its_topic(world: World) -> 
                 )
     for _, request in world.samples("theirs").values():
         assert not world.is_admitted(world.rights("all:mine"), request), request
+
+
+async def test_messages_are_given_back_by_who_may_consume_them(world: World) -> None:
+    for name, is_allowed in (("mine", True), ("theirs", False)):
+        request = Return(group_id=world.group_ids[name], ids=[world.ids[name]], epochs=[1])
+        assert world.is_admitted(world.rights("consume:mine"), request) is is_allowed
+        assert not world.is_admitted(world.rights(f"publish:{name}"), request)
 
 
 async def test_what_concerns_everything_needs_a_permission_for_everything(world: World) -> None:
@@ -220,12 +260,37 @@ async def test_ids_of_other_topics_are_taken_out(world: World) -> None:
     ]
     for request in wanted:
         assert world.requests.admit(rights, request).ids == left
+    history = world.rights("query:mine")
+    for message_id, allowed in ((mine, mine), (theirs, 0), (1 << 50, 0)):
+        assert world.requests.admit(history, GetHistory(id=message_id, timeout_ms=1)).id == allowed
     transaction = Transaction(
         b"i" * 16, changes=[TransactionChange(ids=ids), TransactionChange(topic="mine", keys=["k"])]
     )
     assert world.requests.admit(rights, transaction).changes[0].ids == left
     assert world.requests.admit(world.rights("consume:mine"), Cancel(ids=ids)).ids == [0] * 5
     assert world.broker.store.change.cancel([0], NOW_MS) == ["not_found"]
+
+
+async def test_dead_letters_are_dropped_by_who_may_give_them_back(world: World) -> None:
+    """By a filter, by id, by key, in a transaction: with the right that replaying them takes."""
+    store = world.broker.store
+    dead_id, letter = store.topics.open("mine.dead", NOW_MS), store.tables.next_id
+    send = store.produce.judge(encode_send(dead_id, SendColumns([b"x"])), NOW_MS)
+    store.commit.write(bytes(16), [send], [], NOW_MS)
+    by_key = TransactionChange(topic="mine.dead", keys=["k"])
+    for grant in (*(f"{permission}:mine" for permission in PERMISSIONS), "publish:*", "consume:mine.dead"):
+        rights, is_allowed = world.rights(grant), grant.startswith("consume")
+        assert world.is_admitted(rights, ReplayDead("mine")) is (grant == "consume:mine")
+        for request in (
+            Change("cancel", "mine.dead"),
+            Change("reschedule", "mine.dead", delay_ms=1),
+            Cancel(topic="mine.dead", keys=["k"], stop=True),
+            Transaction(b"i" * 16, changes=[by_key]),
+        ):
+            assert world.is_admitted(rights, request) is is_allowed, (grant, request)
+        assert world.requests.admit(rights, Cancel(ids=[letter], stop=True)).ids == [letter * is_allowed]
+    assert not world.is_admitted(world.rights("all:theirs"), Change("cancel", "mine.dead"))
+    assert not world.rights("all:mine").may_send(dead_id)
 
 
 @pytest.mark.parametrize(
@@ -305,6 +370,53 @@ async def test_schedules_of_other_topics_are_not_there(world: World) -> None:
     assert not world.is_admitted(rights, SetSchedule("mine", {"topic": "theirs"}))
     assert world.is_admitted(world.rights("query:theirs"), GetSchedules("theirs"))
     assert not world.is_admitted(world.rights("query:theirs"), DeleteSchedule("theirs"))
+
+
+async def test_endpoints_are_for_who_administers_their_topic(world: World) -> None:
+    add_endpoints(world)
+    for name, wanted in (("mine", {"admin"}), ("mine", {"admin", "push"})):
+        off = EnableEndpoint(name, enabled=False)
+        requests = [off] if "push" in wanted else [
+            SetEndpoint(name, {"url": "https://b.example"}), EnableEndpoint(name, enabled=True), DeleteEndpoint(name),
+            TestEndpoint(name), GetAttempts(name, 1),
+        ]  # fmt: skip
+        for request in requests:
+            for permission in ("query", "admin", "push"):
+                rights = world.rights(f"{permission}:mine")
+                assert world.is_admitted(rights, request) is (permission in wanted), (request, permission)
+    both = world.rights("admin:mine", "admin:theirs")
+    assert world.is_admitted(both, SetEndpoint("mine", {"topic": "theirs"}))
+    assert not world.is_admitted(world.rights("admin:mine"), SetEndpoint("mine", {"topic": "theirs"}))
+
+
+async def test_endpoints_of_other_topics_are_not_there(world: World) -> None:
+    add_endpoints(world)
+    rights = world.rights("all:mine")
+    for request in (
+        GetEndpoints("theirs"),
+        SetEndpoint("theirs", {}),
+        EnableEndpoint("theirs", enabled=False),
+        DeleteEndpoint("theirs"),
+        TestEndpoint("theirs"),
+        GetAttempts("theirs", 1),
+    ):
+        with pytest.raises(UnknownEndpoint):
+            world.requests.admit(rights, request)
+
+
+async def test_who_sees_the_secrets_of_an_endpoint(world: World) -> None:
+    """All others who may know of the topic see it without them."""
+    add_endpoints(world)
+    endpoint = world.broker.endpoints.get("mine")
+    for permission in PERMISSIONS:
+        rights = world.rights(f"{permission}:mine")
+        assert world.is_admitted(rights, GetEndpoints("mine"))
+        assert may_see_secrets(rights.identity, endpoint) is (permission in ("admin", "push"))
+
+
+def add_endpoints(world: World) -> None:
+    for topic in ("mine", "theirs"):
+        world.broker.endpoints.put(Endpoint(name=topic, topic=topic, url="https://a.example"), "latest")
 
 
 def make_schedule(topic: str) -> Any:

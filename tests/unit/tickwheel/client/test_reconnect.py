@@ -15,9 +15,11 @@ from tickwheel import Client, SendResult
 from tickwheel.client.backoff import Backoff
 from tickwheel.errors import (
     NotConnected,
+    NotOwner,
     SendUncertain,
     ShuttingDown,
     StaleReceipt,
+    TickwheelError,
     TooManyConnections,
     TooManyGroups,
     UnsupportedProtocol,
@@ -152,6 +154,23 @@ async def test_shutting_down_is_retried_on_the_next_connection_even_without_key(
         server.refuse = refuse
         assert (await client.send("tea", b"a")).id == 1
         assert server.dials == 2
+
+
+@on_both
+async def test_what_is_refused_until_the_next_connection_keeps_its_order() -> None:
+    """Frames of one ``send_many``, say: its messages are to reach the topic in their order."""
+    for error in (ShuttingDown(), NotOwner()):
+        async with serving(auto_key=False) as (server, client):
+            await client.send("tea", b"first")
+
+            def refuse(event: ServerEvent, error: TickwheelError = error) -> TickwheelError | None:
+                return error if isinstance(event, SendRequested) and server.dials == 1 else None
+
+            server.refuse = refuse
+            bodies = [b"%d" % number + bytes(9_000) for number in range(20)]  # more than one frame
+            await client.send_many("tea", bodies)
+            assert len(server.seen(SendRequested)) > 4
+            assert [message.body for message in server.messages] == [b"first", *bodies]
 
 
 @on_both

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import doctest
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tickwheel import errors
-from tickwheel.protocol.errors import ServerError, TickwheelError, error_class, error_from_wire, to_wire
+from tickwheel.errors import TopicExists
+from tickwheel.protocol.errors import ServerError, TickwheelError, base, error_class, error_from_wire, to_wire
 from tickwheel_broker.errors import from_store
 from timerlog import errors as engine
 
@@ -72,3 +74,14 @@ def test_what_the_engine_refuses_is_told_with_the_one_advice_of_its_code(
         assert told.advice == known.advice
     else:  # more exact than the code's
         assert told.advice == cls.advice != known.advice
+
+
+def test_examples_in_the_text() -> None:
+    found = doctest.testmod(base)
+    assert (found.failed, found.attempted > 0) == (0, True)
+
+
+def test_what_happened_and_what_to_do_are_two_sentences() -> None:
+    error = TopicExists("there is a topic 'mails' already, and it has other settings")
+    assert "other settings. Use another name" in str(error)
+    assert str(TopicExists("no advice", advice="")) == "no advice"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.tickwheel.server_frames import DeliverItem, encode_ack_ok, encode_deliver, encode_send_ok
 from tickwheel.protocol.bodies.requests import Cancel, HelloOk, encode_body, encode_map, hello
 from tickwheel.protocol.errors import BadCrc, BadHandshake, FrameTooLarge, RemoteProtocolError, to_wire
 from tickwheel.protocol.frames import FrameType, encode_frame
@@ -16,7 +17,6 @@ from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES
 from tickwheel.protocol.machine import ClientMachine, Connected, NotUnderstood, Requested, ServerMachine
 from tickwheel.protocol.messages import (
     AckOk,
-    DeliverItem,
     ItemException,
     SendColumns,
     SendOk,
@@ -26,10 +26,7 @@ from tickwheel.protocol.messages import (
     decode_send,
     decode_send_ok,
     encode_ack,
-    encode_ack_ok,
-    encode_deliver,
     encode_send,
-    encode_send_ok,
     pack_column,
     retarget_send,
 )

@@ -20,7 +20,7 @@ from timerlog.background import InThread, Join, Pace, WaitDurable
 from timerlog.bulk.write import MANIFEST, Manifest, Topics, by_time, write_manifest, write_segments
 from timerlog.errors import BadJob
 from timerlog.layout import MessageState
-from timerlog.purge.purger import DropTicket, FreeTicket
+from timerlog.purge.drop import DropTicket, FreeTicket
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 from timerlog.tables.tables import remove_derived_files

@@ -100,7 +100,7 @@ def test_a_priority_or_none_is_told_in_aux() -> None:
 @given(st.integers(0, 3 * records.RUNS_A_RECORD))
 def test_many_runs_are_several_records_that_fit(count: int) -> None:
     runs = np.zeros(count, RUN)
-    runs["first"] = np.arange(count)
+    runs["first"], runs["count"] = np.arange(count), 1
     controls = records.in_records(RecordType.ACK, 7, runs)
     assert b"".join(payload for _, _, payload in controls) == runs.tobytes()
     assert all(len(payload) <= records.RUNS_A_RECORD * RUN.itemsize for _, _, payload in controls)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from tests.support.driver import MIB, NOW_MS, pump
+from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.full_disk import full_disk
 from tests.support.reader import Reader
@@ -16,6 +18,7 @@ from timerlog.engine.changed import Revoked
 from timerlog.errors import BadTime, DiskFull, UnknownGroup
 from timerlog.layout import MAX_TIME_MS, RecordType
 from timerlog.store import Store
+from timerlog.tables.tables import remove_derived_files
 
 
 @pytest.fixture
@@ -204,7 +207,7 @@ def test_what_could_be_delivered_by_now_can_be_postponed(store: Store, topic: in
     pump(store, NOW_MS)
     reader = Reader(store, topic)
     reader.nack(*reader.fetch(), delay_ms=0)
-    assert store.deliver.has_ready(reader.group)
+    assert reader.has_ready
     later_ms = NOW_MS + 500
     assert store.change.redeliver([1, 2], None, later_ms, NOW_MS) == ["waiting", "waiting"]
     assert store.change.redeliver([1, 2], None, later_ms, NOW_MS, postpone=True) == [
@@ -256,7 +259,7 @@ def test_what_was_acked_late_can_be_called_for(store: Store, at_ms: int | None) 
     ]
     if at_ms is not None:
         assert reader.fetch(now_ms=late_ms) == [(2, 2)], "the others are for later"
-        assert not store.deliver.has_ready(reader.group)
+        assert not reader.has_ready
         reader.ack((2, 2))
         pump(store, at_ms - 1)
         assert reader.fetch(now_ms=at_ms - 1) == [], "never early"
@@ -326,3 +329,61 @@ def test_documents(store: Store) -> None:
     store.change.put_document("a", None, NOW_MS)
     store.change.put_document("never there", None, NOW_MS)
     assert store.tables.documents == {"b": b""}
+
+
+def test_a_document_with_its_group(store: Store, topic: int) -> None:
+    made = store.groups.opening(topic, "with", NOW_MS, "latest")
+    with full_disk(store), pytest.raises(DiskFull):
+        store.change.put_document("a", b"one", NOW_MS, controls=made)
+    assert (store.tables.documents, store.tables.topics[topic].groups.get("with")) == ({}, None)
+    store.change.put_document("a", b"one", NOW_MS, controls=made)
+    group = store.groups.find("t", "with")
+    assert store.groups.backlog_of(group) == 0
+    with full_disk(store), pytest.raises(DiskFull):
+        store.change.put_document("a", None, NOW_MS, controls=store.groups.deleting("t", "with"))
+    assert store.groups.find("t", "with") == group
+    store.change.put_document("a", None, NOW_MS, controls=store.groups.deleting("t", "with"))
+    assert (store.tables.documents, store.tables.topics[topic].groups.get("with")) == ({}, None)
+
+
+@pytest.mark.parametrize("shards", [0, 4])
+def test_a_torn_log_has_a_document_and_its_group_or_neither(tmp_path: Path, shards: int) -> None:
+    """The log is cut somewhere inside of the record that makes or deletes both."""
+    for deletes in (False, True):
+        directory = tmp_path / f"{deletes}"
+        store = Store.open(directory, SMALL, NOW_MS)
+        store.topics.create("t", {}, shards, NOW_MS)
+        topic = store.tables.topic_ids["t"]
+        if deletes:
+            made = store.groups.opening(topic, "g", NOW_MS, "latest")
+            store.change.put_document("a", b"one", NOW_MS, controls=made)
+        store.sync()
+        start = store.log.durable_position
+        if deletes:
+            store.change.put_document("a", None, NOW_MS, controls=store.groups.deleting("t", "g"))
+        else:
+            made = store.groups.opening(topic, "g", NOW_MS, "latest")
+            store.change.put_document("a", b"one", NOW_MS, controls=made)
+        end = store.log.flush()
+        store.close(clean=False)
+        (segment,) = (directory / "commitlog").glob("*.log")
+        content = segment.read_bytes()
+        found = set()
+        for cut in (start, start + 8, *range(start + 16, end, 37), end):
+            remove_derived_files(directory)
+            segment.write_bytes(content[:cut] + bytes(len(content) - cut))
+            found.add(_has_document_and_group(directory))
+        assert found == {False, True}
+
+
+def _has_document_and_group(directory: Path) -> bool:
+    """Whether both are there; fails if only one is, or the group is not in all parts of its topic."""
+    store = Store.open(directory, SMALL, NOW_MS)
+    try:
+        topic = store.tables.topic_ids["t"]
+        parts = {topic, *store.topics.shards_of(topic)}
+        has_groups = {"g" in store.tables.topics[part].groups for part in parts}
+        assert has_groups == {"a" in store.tables.documents}
+        return has_groups.pop()
+    finally:
+        store.close(clean=False)

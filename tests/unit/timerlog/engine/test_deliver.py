@@ -26,9 +26,9 @@ def test_each_message_goes_to_one_reader_of_each_group(store: Store, topic: int)
     assert second.fetch(2) == [(3, 1), (4, 1)]
     assert other.fetch() == [(number, 1) for number in range(1, 6)]
     assert (store.holders.outstanding(first.holder), store.holders.outstanding(second.holder)) == (2, 2)
-    assert store.deliver.has_ready(first.group)
+    assert first.has_ready
     assert first.fetch() == [(5, 1)]
-    assert not store.deliver.has_ready(first.group)
+    assert not first.has_ready
     assert first.fetch() == []
 
 
@@ -49,7 +49,7 @@ def test_an_ack_after_the_lease_ended_counts_if_nobody_else_got_it(store: Store,
     reader = Reader(store, topic)
     reader.fetch(1)
     pump(store, NOW_MS + 1_000)
-    assert store.deliver.has_ready(reader.group)
+    assert reader.has_ready
     assert reader.ack((1, 1)) == (1, [])
     assert reader.fetch(100, NOW_MS + 1_000) == [(number, 1) for number in range(2, 6)]
 

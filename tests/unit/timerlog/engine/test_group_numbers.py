@@ -265,7 +265,7 @@ def test_numbers_of_before_are_free_with_a_fence_above_all_epochs(tmp_path: Path
         store.groups.open(topic, name, NOW_MS)
     old = store.groups._changed(2, deleted=True)
     assert old.fence is None
-    store.groups._write([old])
+    store.writer.write_together(store.groups._controls([old]))
     base = msgspec.msgpack.encode(msgspec.structs.replace(capture(store.tables, 0), free_groups=None))
     assert msgspec.msgpack.decode(base, type=type(capture(store.tables, 0))).free_groups is None
     store.tables.free_groups.clear()

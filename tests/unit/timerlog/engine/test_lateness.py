@@ -9,6 +9,7 @@ from tests.support.driver import NOW_MS, pump
 from tests.support.frames import send
 from tests.support.reader import Reader
 from timerlog.store import Store
+from timerlog.tables.lateness import LATENESS_MS, LatenessOf
 
 
 @pytest.fixture
@@ -59,3 +60,40 @@ def test_the_oldest_that_is_due(store: Store, topic: int) -> None:
     pump(store, NOW_MS)
     assert store.wheel.oldest_due_ms(NOW_MS + 699) is None
     assert store.wheel.oldest_due_ms(NOW_MS + 5_000) == NOW_MS + 700
+
+
+def test_each_group_has_its_own_and_the_whole_keeps_what_was_deleted(store: Store, topic: int) -> None:
+    store.produce.ingest(send(topic, [b"x"] * 5), NOW_MS)
+    pump(store, NOW_MS)
+    one, other = Reader(store, topic), Reader(store, topic, "other")
+    one.fetch(3)
+    other.fetch(5)
+    late = store.deliver.first_lateness_ms
+    assert (sum(late.of([one.group])), sum(late.of([other.group])), late.count) == (3, 5, 8)
+    assert sum(late.of([one.group, other.group])) == 8
+    assert late.of([other.group + 1]) == []
+
+
+def test_each_topic_has_its_own(store: Store, topic: int) -> None:
+    second = store.topics.open("second", NOW_MS)
+    for of, count in ((topic, 3), (second, 2), (topic, 4)):
+        store.produce.ingest(send(of, [b"x"] * count), NOW_MS)
+    late = LatenessOf(store.tables.topics)
+    store.look.count_lateness(late, np.arange(1, 10, dtype=np.uint64), NOW_MS + 4)
+    store.look.count_lateness(late, np.zeros(0, np.uint64), NOW_MS + 4)
+    store.look.count_lateness(late, np.array([4], np.uint64), NOW_MS + 90)
+    place = LATENESS_MS.index(5)
+    assert [late.of([one])[place] for one in (topic, second)] == [7, 2]
+    assert (late.of([second])[LATENESS_MS.index(100)], late.count) == (1, 10)
+    assert late.sum == 9 * 4 + 90
+
+
+def test_what_is_gone_is_forgotten_but_in_the_whole(store: Store, topic: int) -> None:
+    store.produce.ingest(send(topic, [b"x"]), NOW_MS)
+    alive = {5}
+    late = LatenessOf(alive)
+    for one in range(1_000):
+        late.take_of(one, store.tables.native, 0, np.array([1], np.uint64), None, NOW_MS)
+    assert late.count == 1_000
+    assert sum(late.of([5])) == 1
+    assert sum(late.of(range(1_000))) < 200

@@ -157,7 +157,7 @@ def test_an_answer_for_each_receipt(store: Store, topic: int) -> None:
         "never_delivered",
         "not_found",
     ]
-    assert "stale_receipt" in REFUSALS
+    assert "stale_receipt" in REFUSALS.values()
     assert marks(store, reader.group) == []
     assert reader.fetch() == [(1, 2), (5, 1)]
 
@@ -194,6 +194,48 @@ def test_after_the_last_attempt_a_nack_buries(store: Store, topic: int) -> None:
     assert reader.fetch() == [(2, 2), (3, 1), (4, 1), (5, 1)]
     assert store.look.describe_topic("t.dead")["messages"] == 1
     assert reader.nack((1, 2)) == ["stale_receipt"]
+
+
+def test_what_is_given_up_is_a_dead_letter_whatever_the_attempts(store: Store, topic: int) -> None:
+    store.topics.set("t", {}, ["max_attempts"], None, NOW_MS)
+    reader = Reader(store, topic)
+    reader.fetch(2)
+    answers = reader.nack((1, 1), (2, 9), (1, 1), (5, 1), delay_ms=None, error="poison", give_up=True)
+    assert answers == ["dead", "stale_receipt", "already_acked", "never_delivered"]
+    assert store.look.describe_topic("t.dead")["messages"] == 1
+    assert marks(store, reader.group) == []
+    pump(store, LAST_MS)
+    assert reader.fetch(now_ms=LAST_MS) == [(2, 2), (3, 1), (4, 1), (5, 1)]
+
+
+def test_what_cannot_be_given_up_comes_again(store: Store, topic: int) -> None:
+    reader = Reader(store, topic)
+    reader.fetch(1)
+    with full_disk(store, for_messages_only=True):
+        assert reader.nack((1, 1), delay_ms=None, error="poison", give_up=True) == ["nacked"]
+    assert (1, 2) not in reader.fetch(), "it waits for the backoff of its attempt"
+    pump(store, NOW_MS + 1_000)
+    assert reader.fetch(1, NOW_MS + 1_000) == [(1, 2)]
+    assert reader.nack((1, 2), give_up=True, now_ms=NOW_MS + 1_000) == ["dead"]
+
+
+def test_what_was_no_attempt_may_come_as_often_as_it_is_given_back(store: Store, topic: int) -> None:
+    reader, now_ms = Reader(store, topic), NOW_MS
+    assert reader.fetch(1) == [(1, 1)]
+    assert reader.nack((1, 1), error="no") == ["nacked"]
+    for epoch in range(2, 7):  # each time the last of two attempts
+        assert reader.fetch(1, now_ms) == [(1, epoch)]
+        assert reader.nack((1, epoch), delay_ms=700, is_attempt=False, now_ms=now_ms) == ["nacked"]
+        assert store.holders.outstanding(reader.holder) == 0
+        pump(store, now_ms + 699)
+        assert not store.tables.native.groups[reader.group].retry_lanes[1], "never early"
+        now_ms += 700
+        pump(store, now_ms)
+    assert reader.fetch(1, now_ms) == [(1, 7)]
+    assert reader.nack((1, 7), delay_ms=None, is_attempt=False, now_ms=now_ms) == ["nacked"]
+    assert reader.fetch(1, now_ms) == [(1, 8)], "without a delay it comes at once"
+    assert "t.dead" not in store.tables.topic_ids
+    assert reader.nack((1, 8), error="no", now_ms=now_ms) == ["dead"]
 
 
 def test_long_errors_are_cut(store: Store, topic: int) -> None:
@@ -241,6 +283,8 @@ def test_a_full_disk_changes_nothing(store: Store, topic: int) -> None:
     with full_disk(store):
         with pytest.raises(DiskFull):
             reader.nack((1, 2), (2, 1), error="x")
+        with pytest.raises(DiskFull):
+            reader.nack((1, 2), (2, 1), is_attempt=False)
         with pytest.raises(DiskFull):
             reader.extend((1, 2), (2, 1), until_ms=LAST_MS)
     assert store.look.state_hash() == before
@@ -296,8 +340,12 @@ def test_shards_are_nacked_and_extended_all_or_none(store: Store) -> None:
     assert all(marks(store, part) == [] for part in parts)
     assert reader.extend((99, 1), *held, until_ms=LAST_MS) == ["not_found"] + ["extended"] * 8
     assert reader.nack(*held, (99, 1)) == ["nacked"] * 8 + ["not_found"]
+    again = sorted(receipt for part in parts for receipt in reader.fetch(part=part))
+    assert again == [(message, 2) for message in range(1, 9)]
+    assert reader.nack(*again[:4], is_attempt=False) == ["nacked"] * 4
+    assert reader.nack(*again[4:], give_up=True) == ["dead"] * 4
     assert sorted(receipt for part in parts for receipt in reader.fetch(part=part)) == [
-        (message, 2) for message in range(1, 9)
+        (message, 3) for message in range(1, 5)
     ]
 
 

@@ -136,6 +136,87 @@ def test_two_messages_of_one_key_take_everything_back(tmp_path: Path) -> None:
     store.close()
 
 
+def keyed_store(directory: Path) -> tuple[Store, int]:
+    """A store with messages 1 and 2 for later, whose keys are "a" and "b"; (store, topic)."""
+    store = Store.open(directory, SMALL, NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"1", b"2"], keys=[b"a", b"b"], times_ms=[NOW_MS + 60_000] * 2), NOW_MS)
+    store.sync()
+    return store, topic
+
+
+def replace_first(store: Store, topic: int) -> list[tuple[int, int]]:
+    tx = store.transactions.begin(ID, NOW_MS)
+    try:
+        tx.cancel([1])
+        tx.send(send_payload(topic, [Outbound(b"3", b"a"), Outbound(b"4", b"c")], NOW_MS + 70_000))
+        return tx.commit()
+    finally:
+        tx.close()
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_what_is_cancelled_leaves_its_key_to_what_is_sent(tmp_path: Path, has_checkpoint: bool) -> None:
+    store, topic = keyed_store(tmp_path / "data")
+    if has_checkpoint:
+        store.close()
+        store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    assert replace_first(store, topic) == [(3, 2)]
+    assert store.select.find("t", ["a", "b", "c"]) == [3, 2, 4]
+    again = send(topic, [b"5"], keys=[b"a"], times_ms=[NOW_MS])
+    assert store.produce.ingest(again, NOW_MS).exceptions == 1, "it is taken again"
+    state_hash = store.look.state_hash()
+    for is_clean in (False, True, False):
+        store.close(clean=is_clean)
+        store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+        assert store.look.state_hash() == state_hash
+        assert store.select.find("t", ["a", "b", "c"]) == [3, 2, 4]
+    assert store.change.cancel([3], NOW_MS) == ["cancelled"]
+    assert store.select.find("t", ["a", "b", "c"]) == [0, 2, 4]
+    store.close()
+
+
+def test_a_key_is_handed_on_whole_or_not(tmp_path: Path) -> None:
+    store, topic = keyed_store(tmp_path / "data")
+    start, before = store.log.appended_position, store.look.state_hash()
+    replace_first(store, topic)
+    end, after = store.log.appended_position, store.look.state_hash()
+    store.close(clean=False)
+    (segment,) = (tmp_path / "data" / "commitlog").iterdir()
+    for cut in some_of(range(start, end + 1), 8):
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "data" / "commitlog", copy / "commitlog")
+        path = copy / "commitlog" / segment.name
+        os.truncate(path, cut)
+        os.truncate(path, segment.stat().st_size)
+        reopened = Store.open(copy, SMALL, NOW_MS)
+        is_whole = reopened.look.state_hash() == after
+        assert is_whole or reopened.look.state_hash() == before
+        assert reopened.select.find("t", ["a", "c"]) == ([3, 4] if is_whole else [1, 0])
+        reopened.close(clean=False)
+        shutil.rmtree(copy)
+
+
+def test_a_key_that_is_handed_on_is_handed_to_one(tmp_path: Path) -> None:
+    store, topic = keyed_store(tmp_path / "data")
+    state_hash, position = store.look.state_hash(), store.log.appended_position
+    tx = store.transactions.begin(ID, NOW_MS)
+    tx.cancel([1])
+    tx.send(send_payload(topic, [Outbound(b"x", b"a")]))
+    with pytest.raises(TransactionRefused, match="duplicate") as caught:
+        tx.send(send_payload(topic, [Outbound(b"x", b"b")]))
+    assert caught.value.message_id == 2
+    tx.send(send_payload(topic, [Outbound(b"y", b"a")]))
+    with pytest.raises(TransactionRefused, match="same key"):
+        tx.commit()
+    tx.close()
+    assert (store.look.state_hash(), store.log.appended_position) == (state_hash, position)
+    assert store.select.find("t", ["a", "b"]) == [1, 2], "the first one has its key as before"
+    repeated = send(topic, [b"1"], keys=[b"a"], times_ms=[NOW_MS])
+    assert store.produce.ingest(repeated, NOW_MS).exceptions == 1
+    store.close()
+
+
 def test_ordering_keys_and_dead_letters_survive_a_kill(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
     topic = store.topics.create("t", {"max_attempts": 1}, 0, NOW_MS).topic_id

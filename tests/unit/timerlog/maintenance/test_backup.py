@@ -78,6 +78,33 @@ def test_all_that_was_handed_over_when_it_begins_is_in_it(tmp_path: Path) -> Non
     store.close()
 
 
+def test_it_ends_however_fast_a_broker_goes_on(tmp_path: Path) -> None:
+    """For each segment that is copied there is a new one: it follows to where the log was after a first round."""
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    known = fill(store, topic, [b"first-%d" % number for number in range(4_500)], LATER_MS)
+    store.sync()
+    rounds: list[int] = []
+
+    def fill_a_segment(_: int) -> None:
+        rounds.append(store.log.appended_position)
+        assert len(rounds) < 20, "it follows for as long as the broker writes"
+        number, base = 0, store.log.appended_position // SMALL.segment_bytes
+        while store.log.appended_position // SMALL.segment_bytes == base:
+            fill(store, topic, [b"%d-%d-%d" % (len(rounds), number, one) for one in range(500)], LATER_MS)
+            number += 1
+        store.sync()
+
+    made = back_up(tmp_path / "data", tmp_path / "copy", NOW_MS, fill_a_segment)
+    assert len(known) < made.messages
+    assert check_backup(tmp_path / "copy") == made
+    restore(tmp_path / "copy", tmp_path / "new", NEW_LOG_ID)
+    store.close()
+    again = reopened(tmp_path / "new")
+    assert set(known) <= set(content(again))
+    again.close()
+
+
 def test_what_is_written_while_it_is_copied_is_no_damage(tmp_path: Path) -> None:
     """Each piece is read a moment after the one before: behind what was not written yet lies what came since."""
     settings = msgspec.structs.replace(SMALL, segment_bytes=64 * MIB)

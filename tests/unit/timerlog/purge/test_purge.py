@@ -7,13 +7,14 @@ from unittest import mock
 
 import pytest
 
+from tests.support.damage import flip
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tests.support.purging import LATER_MS, ack, content, fill, mixed, purge_steps, take
 from timerlog.background import WaitDurable
 from timerlog.errors import DamagedLog, DiskFull
 from timerlog.layout import MessageState
-from timerlog.purge.purger import DropTicket, FreeTicket
+from timerlog.purge.drop import DropTicket, FreeTicket
 from timerlog.recovery import checkpoint
 from timerlog.store import Store
 from timerlog.tables.tables import remove_derived_files
@@ -252,6 +253,29 @@ def test_transactions_and_failures_outlive_their_segment(tmp_path: Path) -> None
     assert store.tables.failures.dump() == history
     assert content(store)[stored[0][0]][0].body == b"in a transaction"
     store.close()
+
+
+def test_what_lies_before_damage_is_moved_once(tmp_path: Path) -> None:
+    """A segment that cannot be read to its end stays; trying it again makes the log no larger each time."""
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    ids = fill(store, topic, [b"far-%d" % number for number in range(100)], LATER_MS * 2)
+    store.change.cancel(ids[:10], NOW_MS)
+    store.log.roll()
+    store.sync()
+    segment_bytes, rows = store.log.segment_bytes, store.tables.rows
+    flip(tmp_path, int(rows["position"][ids[60]]) + 5, segment_bytes)  # its length
+    ends = []
+    for _ in range(3):
+        with pytest.raises(DamagedLog):
+            store.purge(NOW_MS)
+        store.sync()
+        ends.append(store.log.appended_position)
+    assert ends[1] - ends[0] < 1_000
+    assert ends[2] - ends[1] < 1_000
+    assert all(rows["position"][ids[10:60]] > segment_bytes), "where a start would find them"
+    assert all(rows["position"][ids[60:]] < segment_bytes)
+    store.close(clean=False)
 
 
 def test_a_damaged_message_is_not_copied(tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ import random
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
+from tests.support.damage import flip
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
-from tests.support.queried import ask, expected_rows, send_all
+from tests.support.queried import ask, damaged_of, expected_rows, job, send_all
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.readers.snapshot import Snapshot, describe
 from timerlog.store import Store
@@ -258,3 +260,22 @@ def test_bodies_in_several_segments_of_which_one_is_purged(store: Store) -> None
     kept = int(((positions < segments[1]) | (positions >= segments[2])).sum())
     assert 0 < kept < 750
     assert ask(store, "SELECT count(*) AS n, count(body) AS b FROM t", NOW_MS) == [{"n": 750, "b": kept}]
+
+
+@pytest.mark.parametrize("place", [4, 17, 50], ids=["length", "id", "body"])
+def test_what_is_damaged_is_null_and_told(store: Store, place: int) -> None:
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x" * 100] * 10, times_ms=[NOW_MS + 60_000] * 10), NOW_MS)
+    store.log.flush()
+    for message in (3, 7):
+        flip(
+            store.disk.directory, int(store.tables.rows["position"][message]) + place, store.log.segment_bytes
+        )
+    store.change.cancel([7], NOW_MS)
+    bodies = "SELECT id, body FROM t ORDER BY id"
+    rows = ask(store, bodies, NOW_MS)
+    assert [row["id"] for row in rows if row["body"] is None] == [3, 7]
+    assert damaged_of(job(store, bodies, NOW_MS)).tolist() == [3], "what is cancelled is not needed"
+    assert damaged_of(job(store, "SELECT nothing FROM t", NOW_MS)).tolist() == []
+    assert damaged_of(job(store, "SELECT count(*) FROM t", NOW_MS)).tolist() == [], "the log was not read"
+    store.select.heal(np.array([0, 3, 1 << 40], np.uint64))  # where nothing can be had again

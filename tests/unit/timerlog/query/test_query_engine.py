@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow
+import pyarrow.ipc
 import pytest
 
 from tests.support.driver import NOW_MS, pump
@@ -17,7 +19,7 @@ from tests.support.queried import answer_to, ask, job
 from tickwheel.protocol.frames import FrameReader, FrameType
 from timerlog.commitlog.view import LogView
 from timerlog.query.columns import TABLE_COLUMNS
-from timerlog.query.worker import run_job
+from timerlog.query.worker import Sql, run_job
 from timerlog.readers.snapshot import Snapshot
 from timerlog.store import Store
 
@@ -209,6 +211,51 @@ def test_values_have_their_types(filled: Store) -> None:
         "large": "170141183460469231731687303715884105727",
     }
     assert body["columns"][0] == {"name": "huge", "type": "HUGEINT"}
+
+
+def streamed(store: Store, sql: str, **changes: Any) -> tuple[Any, bool, int]:
+    """The table, whether it is cut off, and the size of the answer."""
+    work = Sql(sql, changes.pop("limit", 100_000), stream=True)
+    kind, body = answer_to(job(store, sql, NOW_MS, work=work, **changes))
+    assert kind == FrameType.QUERY_OK, body
+    return (
+        pyarrow.ipc.open_stream(body["stream"]).read_all(),
+        body["truncated"],
+        len(msgspec.msgpack.encode(body)),
+    )
+
+
+def test_a_stream_has_the_same_rows(filled: Store) -> None:
+    sql = 'SELECT id, topic, state, "group", deliver_at, body FROM orders ORDER BY id'
+    table, truncated, _ = streamed(filled, sql)
+    assert (table.num_rows, truncated) == (1_000, False)
+    plain = ask(filled, sql, NOW_MS)
+    columns = {name: table.column(name).to_pylist() for name in ("id", "topic", "state", "group", "body")}
+    assert columns == {name: [row[name] for row in plain] for name in columns}
+    assert not any(pyarrow.types.is_dictionary(field.type) for field in table.schema)
+
+
+@pytest.mark.parametrize("limit", [1, 1_023, 1_024, 1_025, 2_999])
+def test_a_stream_ends_at_its_limit(filled: Store, limit: int) -> None:
+    table, truncated, _ = streamed(filled, "SELECT * FROM range(3000) AS n(n)", limit=limit)
+    assert (table.column("n").to_pylist(), truncated) == (list(range(limit)), True)
+    assert streamed(filled, f"SELECT * FROM range({limit})", limit=limit)[1] is False
+
+
+@pytest.mark.parametrize("max_bytes", [2_000, 20_000, 100_000])
+def test_a_stream_fits_into_its_answer(filled: Store, max_bytes: int) -> None:
+    sql = "SELECT n, repeat('x', 100) || n AS text, [n, n] AS list FROM range(3000) AS n(n)"
+    table, truncated, size = streamed(filled, sql, max_bytes=max_bytes)
+    assert truncated
+    assert table.column("n").to_pylist() == list(range(table.num_rows))
+    assert max_bytes / 4 < size <= max_bytes
+
+
+def test_columns_that_fit_into_no_answer(filled: Store) -> None:
+    sql = f"SELECT {', '.join(f'1 AS column_{n}' for n in range(100))}"
+    kind, body = answer_to(job(filled, sql, NOW_MS, work=Sql(sql, 1, stream=True), max_bytes=2_000))
+    assert (kind, body["code"]) == (FrameType.ERROR, "bad_query")
+    assert "fewer" in body["message"]
 
 
 def test_the_columns_are_documented_and_described(filled: Store) -> None:

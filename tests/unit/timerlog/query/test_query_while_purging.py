@@ -41,7 +41,7 @@ def test_after_a_purge_messages_are_what_the_tables_say(store: Store) -> None:
 def test_what_is_purged_under_a_scan_is_left_out(store: Store) -> None:
     """The rows are copied, then everything that is done is purged, then deliveries are read: they are zeros by then,
     and a row with zeros for a delivery means a message that nobody got yet."""
-    read, purged = Snapshot._deliveries, []
+    read, purged = Snapshot.deliveries, []
 
     def purge_then_read(snapshot: Snapshot, group: GroupRecord, seqs: Int64Array) -> Array:
         if not purged:
@@ -51,7 +51,7 @@ def test_what_is_purged_under_a_scan_is_left_out(store: Store) -> None:
     untouched = {
         (row["id"], row["state"]) for row in expected_rows(store, LATER_MS) if row["state"] == "ready"
     }
-    with mock.patch.object(Snapshot, "_deliveries", purge_then_read):
+    with mock.patch.object(Snapshot, "deliveries", purge_then_read):
         rows = ask(store, "SELECT id, state FROM messages", LATER_MS)
     assert purged[0] > 8_000
     assert {(row["id"], row["state"]) for row in rows if row["state"] == "ready"} == untouched

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tickwheel_native.wheel import LAST_DUE_MS
 from timerlog.errors import BadTime, DiskFull
-from timerlog.wheel.native_core import LAST_DUE_MS
 from timerlog.wheel.timers import Timers
 from timerlog.wheel.wheel import CASCADE_BUDGET, CROWD_LIMIT, WALK_LIMIT, DamagedWheel, TimerWheel
 

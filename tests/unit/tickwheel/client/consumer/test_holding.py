@@ -172,12 +172,12 @@ async def test_what_waits_through_a_long_break_is_confirmed_or_dropped(
             message = await subscription.receive()
             while (await other.stats()).leased < COUNT:
                 await trio.sleep(0.01)
-            listener, there.network._listener = there.network._listener, None
+            listener = there.network._listeners.pop()
             there.network._connections[-1].cut()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(partial(handle_all, other, handled, 0.01, credit=COUNT))
                 await trio.sleep(15)
-                there.network._listener = listener
+                there.network._listeners.append(listener)
                 assert await subscription.receive(timeout=30) is None
                 assert message is not None
         assert (len(handled), handled.total()) == (COUNT, COUNT)
@@ -194,10 +194,10 @@ async def test_what_waits_through_a_break_that_nobody_used_is_handled_once(
         async with there.client() as client, client.subscribe("t", credit=COUNT, batch=10) as subscription:
             message = await subscription.receive()
             assert message is not None
-            listener, there.network._listener = there.network._listener, None
+            listener = there.network._listeners.pop()
             there.network._connections[-1].cut()
             await trio.sleep(15)
-            there.network._listener = listener
+            there.network._listeners.append(listener)
             while (message := await subscription.receive(timeout=10)) is not None:
                 handled[message.body] += 1
                 await message.ack(confirm=True)

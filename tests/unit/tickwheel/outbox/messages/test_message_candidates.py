@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidate, Candidates, choose
+from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidate, Candidates, PassedOver, choose
 
 rows = st.lists(st.tuples(st.integers(-3, 6), st.integers(0, 50)), max_size=60)
 
@@ -69,6 +69,25 @@ def test_nothing_starves_while_better_ones_keep_coming() -> None:
                 old.remove(one)
     olds = [index for index, one in enumerate(delivered) if str(one).startswith("old")]
     assert olds == [RESERVED_SHARE * (index + 1) - 1 for index in range(10)]
+
+
+def test_those_behind_locked_ones_have_their_share_while_better_ones_keep_coming() -> None:
+    """What others have locked takes one turn each, however soon it is tried again."""
+    locked = [Candidate(f"locked {number}", 99, number, 0) for number in range(30)]
+    free, better = Candidate("free", 99, 1_000, 0), [Candidate("better", 1, 2_000, 0)] * 1_000
+    candidates, passed, now_s, taken = Candidates(), PassedOver(), 0.0, list[object]()
+    while not taken or taken[-1] != "free":
+        assert len(taken) <= 1_000, "it starves"
+        if not len(candidates):
+            limit = 2 * (1 + len(passed))
+            lanes = {1: better[:limit], 99: [*locked, free][:limit]}
+            chosen, cut = choose(lanes, 99, limit, len(passed))
+            candidates.replace(passed.rest(chosen, now_s), cut)
+        now_s += 1.0  # all that was passed over may be tried again
+        (one,) = candidates.take(1)
+        taken.append(one.id)
+        passed.add([one] if one in locked else [], now_s)
+    assert len(taken) == RESERVED_SHARE * (len(locked) + 1)
 
 
 def test_a_priority_of_which_there_is_more_is_not_overtaken() -> None:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from tickwheel.spark.report.errors import EarlierRefused, OutputRefused, PlottingMissing, ReportError
 from tickwheel.spark.report.make import make_report
-from tickwheel.spark.report.options import (
-    OutputRefused,
-    PlottingMissing,
-    ReportError,
-    choose_step,
-    parse_tenant,
-    report_options,
-)
+from tickwheel.spark.report.options import choose_step, parse_tenant, report_options
 from tickwheel.spark.report.output import check_output, write_report
 from tickwheel_cli.main import root
 
@@ -126,6 +121,8 @@ def test_tenants() -> None:
             {"since": datetime(2031, 1, 2, tzinfo=UTC), "until": datetime(2031, 1, 1, tzinfo=UTC)},
             "before it begins",
         ),
+        ({"target_p99": timedelta(milliseconds=-5)}, "A target of -5 ms cannot be met"),
+        ({"target_p99": timedelta(microseconds=900)}, "A target of 0 ms cannot be met"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
@@ -168,6 +165,9 @@ def test_the_command_refuses_before_spark_is_started(tmp_path: Path, monkeypatch
     for arguments, error in (
         (["--out", str(tmp_path)], OutputRefused),
         (["--out", str(tmp_path / "new"), "--tenant", "nobody"], ReportError),
+        (["--out", str(tmp_path / "new"), "--target-p99", "0ms"], ReportError),
+        (["--out", str(tmp_path / "new"), "--target-p99=-5ms"], click.BadParameter),
+        (["--out", str(tmp_path / "new"), "--compare", str(tmp_path)], EarlierRefused),
     ):
         command = ["pipeline", "report", "--data", str(tmp_path), *arguments]
         with pytest.raises(error):

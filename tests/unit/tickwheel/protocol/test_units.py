@@ -2,7 +2,7 @@
 
 import pytest
 
-from tickwheel_broker.config.units import format_duration, format_size, parse_duration_ms, parse_size_bytes
+from tickwheel.protocol.units import format_duration, format_size, parse_duration_ms, parse_size_bytes
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,17 @@ def test_a_formatted_duration_reads_back(duration_ms: int) -> None:
 @pytest.mark.parametrize("size_bytes", [0, 1, 1_000, 1_024, 4 << 20, 3 << 30])
 def test_a_formatted_size_reads_back(size_bytes: int) -> None:
     assert parse_size_bytes(format_size(size_bytes)) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"),
+    [("PT30S", 30_000), ("pt1h30m", 5_400_000), ("P1DT0.5S", 86_400_500), ("P2W", 1_209_600_000)],
+)
+def test_durations_of_iso_8601(text: str, duration_ms: int) -> None:
+    assert parse_duration_ms(text) == duration_ms
+
+
+@pytest.mark.parametrize("text", ["P", "PT", "P1M", "P1Y", "P1DT", "PT1D", "PT250MS"])
+def test_what_is_no_duration_of_iso_8601(text: str) -> None:
+    with pytest.raises(ValueError, match="not a duration"):
+        parse_duration_ms(text)

@@ -1,0 +1,86 @@
+"""How a cluster's log begins."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.support.replicas import GENESIS
+from tickwheel_broker.cluster.beginning import (
+    ClusterExists,
+    ClusterUnreachable,
+    NoCluster,
+    begin,
+    look_at,
+    read_origin,
+)
+from tickwheel_simulation.cluster.partition import Line, Partition
+from timerlog.replication.genesis import genesis_record
+from timerlog.replication.record import Writer, fence
+from timerlog.settings import StoreSettings
+
+NOW_MS: Final = 1_000_000
+
+
+def begun(log: Partition) -> Partition:
+    log.put(genesis_record(GENESIS, 0))
+    return log
+
+
+def run(scenario: Callable[[Partition, Line], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            log = Partition(random.Random(1))
+            await scenario(log, Line(log, nursery))
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_it_is_written_once() -> None:
+    async def scenario(log: Partition, line: Line) -> None:
+        with pytest.raises(NoCluster):
+            await read_origin(line)
+        genesis = await begin(line, "test", StoreSettings(), NOW_MS)
+        found = await read_origin(line)
+        assert found.genesis == genesis
+        assert (found.start.end, found.start.offset, found.start.term) == (64, 0, 0)
+        with pytest.raises(ClusterExists):
+            await begin(line, "test", StoreSettings(), NOW_MS)
+        assert len(log.records) == 1
+
+    run(scenario)
+
+
+def test_what_does_not_begin_so_is_no_cluster() -> None:
+    async def scenario(log: Partition, line: Line) -> None:
+        log.put(b"somebody else's record")
+        with pytest.raises(NoCluster):
+            await read_origin(line)
+
+    run(scenario)
+
+
+def test_what_is_told_of_it() -> None:
+    async def scenario(log: Partition, line: Line) -> None:
+        begun(log)
+        status = await look_at(line, lambda: NOW_MS)
+        assert (status.end, status.term, status.owner, status.silent_ms) == (1, None, None, None)
+        log.put(fence(1, 1, NOW_MS - 9_000, b"tickwheel://one:7411"))
+        log.put(fence(2, 2, NOW_MS - 5_000, b"tickwheel://two:7411"))
+        log.put(
+            Writer(1, 1, 0).beat(NOW_MS, b"tickwheel://one:7411")
+        )  # of the former owner, which sleeps late
+        log.put(Writer(2, 2, 0).beat(NOW_MS - 300, b"tickwheel://two:7411"))
+        status = await look_at(line, lambda: NOW_MS)
+        assert (status.first, status.end, status.term, status.owner) == (0, 5, 2, 2)
+        assert (status.url, status.silent_ms) == ("tickwheel://two:7411", 300)
+        line.is_cut = True
+        with pytest.raises(ClusterUnreachable):
+            await look_at(line, lambda: NOW_MS)
+
+    run(scenario)

@@ -1,0 +1,114 @@
+"""Nodes that follow know where clients reach the owner: it says so in what it writes to the shared log."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.support.driver import NOW_MS
+from tests.support.replicas import GENESIS, SETTINGS
+from tests.support.waiting import until
+from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.cluster.known_owner import KnownOwner, words_of
+from tickwheel_broker.cluster.node import Node, replica_opener
+from tickwheel_broker.cluster.replicator import BEAT_S, Replicator
+from tickwheel_simulation.cluster.assigner import Assigner
+from tickwheel_simulation.cluster.partition import Line, Partition
+from timerlog.files.disk import FileDisk
+from timerlog.replication.follower import Follower
+from timerlog.replication.genesis import genesis_record
+from timerlog.replication.record import Kind, Writer, fence, unpack
+from timerlog.replication.rule import Reader, Said
+from timerlog.store import Store
+
+
+class Hearing:
+    """A reader, and what it has heard."""
+
+    def __init__(self) -> None:
+        self.reader, self.known = Reader(SETTINGS.segment_bytes), KnownOwner()
+
+    def take(self, record: bytes) -> str:
+        found, said = unpack(record), Said.PASSED_OVER
+        if found is not None:
+            said = self.reader.take(*found).said
+            self.known.hear(said, found[1])
+        return self.known.url
+
+
+def test_fences_and_beats_tell_and_those_of_former_owners_do_not() -> None:
+    one = Hearing()
+    assert one.take(fence(1, 1, NOW_MS, b"tickwheel://one")) == "tickwheel://one"
+    former = Writer(1, 1, 0)
+    assert one.take(former.beat(NOW_MS, b"tickwheel://one-b")) == "tickwheel://one-b"
+    assert one.take(b"something else") == "tickwheel://one-b"
+    assert one.take(fence(2, 2, NOW_MS, b"tickwheel://two")) == "tickwheel://two"
+    assert one.take(former.beat(NOW_MS, b"tickwheel://one")) == "tickwheel://two"
+    assert one.take(fence(3, 2, NOW_MS, b"tickwheel://three")) == "tickwheel://two"
+    assert one.take(former.data([(64, b"bytes")], NOW_MS)[0]) == "tickwheel://two"
+    assert one.take(fence(3, 3, NOW_MS)) == ""  # one that has no URL for clients
+    assert one.take(fence(4, 4, NOW_MS, b"x" * 5_000)) == ""
+    assert one.take(fence(4, 5, NOW_MS, b"\xff")) == "\N{REPLACEMENT CHARACTER}"
+
+
+def test_words_of_a_later_version_are_passed_over() -> None:
+    one = Hearing()
+    assert one.take(fence(1, 1, NOW_MS, words_of("tickwheel://one", "2025b").encode())) == "tickwheel://one"
+    assert one.known.zones == "2025b"
+    assert one.take(fence(2, 2, NOW_MS, b"tickwheel://two\nmood=good\nzones=2026a\n")) == "tickwheel://two"
+    assert one.known.zones == "2026a"
+    assert one.take(fence(3, 3, NOW_MS, words_of("", "2025b").encode())) == ""
+    assert one.known.zones == "2025b"
+    assert one.take(fence(4, 4, NOW_MS, words_of("tickwheel://two", "").encode())) == "tickwheel://two"
+    assert one.known.zones == ""
+
+
+async def test_all_nodes_know_the_owner_through_every_change(
+    tmp_path: Path, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with trio.open_nursery() as nursery:
+        log = Partition(random.Random(1))
+        log.put(genesis_record(GENESIS, 0))
+        clock = TrioClock(NOW_MS)
+        assigners = [Assigner() for _ in range(2)]
+
+        def node(number: int) -> Node:
+            directory = tmp_path / f"node-{number}"
+            directory.mkdir(exist_ok=True)
+            disk = FileDisk(directory)
+
+            def open_store(follower: Follower) -> Store:
+                return Store.of(follower.promote(), disk, SETTINGS, clock.now_ms())
+
+            async def serve(
+                _store: Store, _replicator: Replicator, until: Callable[[], Awaitable[None]]
+            ) -> None:
+                await until()
+
+            line, url = Line(log, nursery), f"tickwheel://node-{number}:7411"
+            opener = replica_opener(directory, disk, SETTINGS, clock)
+            zones = ("2025b", "2026a")[number]
+            return Node(number, line, assigners[number], clock, opener, open_store, serve, url, zones=zones)
+
+        nodes = [node(0), node(1)]
+        for one in nodes:
+            nursery.start_soon(one.run)
+        for owner in (0, 1, 0):
+            for number, assigner in enumerate(assigners):
+                assigner.choose(number == owner)
+            await until(partial(_all_know, nodes, f"tickwheel://node-{owner}:7411"))
+        await trio.sleep(2 * BEAT_S)
+        nursery.cancel_scope.cancel()
+    beats = [found for record in log.records if (found := unpack(record)) and found[0].kind is Kind.BEAT]
+    assert bytes(beats[-1][1]) == b"tickwheel://node-0:7411\nzones=2025b"
+    warned = [one for one in caplog.records if "rules of the time zones" in one.getMessage()]
+    assert len(warned) == 3, "each node when it first hears of another version, and again after its own"
+
+
+def _all_know(nodes: list[Node], url: str) -> bool:
+    return all(node.known_owner.url == url for node in nodes)

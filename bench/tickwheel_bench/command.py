@@ -16,10 +16,12 @@ from typing import Any
 import click
 
 from tickwheel_bench import machine
+from tickwheel_bench.cluster import appends, lost_broker
 from tickwheel_bench.databases import outbox
-from tickwheel_bench.load import lateness, overload, shaping, throughput
+from tickwheel_bench.load import lateness, overload, push, shaping, throughput
 from tickwheel_bench.spark import archive, bulk, reading
-from tickwheel_bench.storage import purge, query, storage
+from tickwheel_bench.storage import purge, query, storage, takeover
+from tickwheel_bench.web import dashboard, http
 
 Benchmark = Callable[[Path, float], dict[str, Any]]
 SMOKE_SCALE = 0.02
@@ -51,6 +53,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "wheel": ("the wheel alone: targets 5 M schedules/s, 10 M collections/s, flat within 1.3", _wheel),
     "idle": ("1,000,000 pending: targets < 1 % of a core, RssAnon < 200 MiB", storage.idle),
     "restart": ("kill -9 with 10,000,000 pending: target < 5 s", storage.restart),
+    "takeover": (
+        "a follower of 1,000,000 messages with keys becomes the owner: target < 1 s",
+        takeover.takeover,
+    ),
     "purge": ("5,000,000 acked: targets < 5 % of the disk left, p99 < 20 ms meanwhile", purge.purge),
     "bulk": ("10,000,000 rows by Spark: targets 2 x Parquet, 3 x sending, adopted in < 2 s", bulk.bulk),
     "reading": ("10,000,000 rows by Spark: targets 1 x Parquet filtered, 0.5 x whole", reading.reading),
@@ -63,12 +69,32 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
         "clients that misbehave: target p99 < 100 ms for the others, memory bounded",
         overload.overload,
     ),
+    "push": (
+        "500 requests/s to URLs at their time, a hanging endpoint beside them: target p50 < 5 ms",
+        push.push,
+    ),
+    "http": (
+        "over HTTP: targets 2,000 single sends/s at p99 < 20 ms, 100,000/s by batches, nothing 1 ms later",
+        http.http,
+    ),
+    "dashboard": (
+        "1,000,000 messages, 200 topics, 1,000 schedules: targets < 200 ms a page, ten tabs < 1 ms later",
+        dashboard.dashboard,
+    ),
+    "cluster": (
+        "appends to Kafka beside it (`make kafka`); two nodes: targets 500,000, 20,000, 900,000/s",
+        appends.cluster,
+    ),
+    "cluster-of-three": (
+        "the same with three Kafka brokers: targets 350,000, 7,000, 550,000/s; one is lost: < 5 s",
+        lost_broker.cluster_of_three,
+    ),
     "disk": ("overhead a pending message: target <= 160 bytes", storage.disk),
 }
 
 
 def _listing() -> str:
-    return "\n".join(f"  {name:<12} {text}" for name, (text, _) in BENCHMARKS.items())
+    return "\n".join(f"  {name:<16} {text}" for name, (text, _) in BENCHMARKS.items())
 
 
 @click.command(help=f"Measure speed, lateness, memory, restart and disk on this machine.\n\n\b\n{_listing()}")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -26,15 +27,17 @@ class Daemon:
         command = [*own, "serve", "--json", "--data", str(directory), "--listen-port", "0"]
         self._log = open(directory.parent / "broker.log", "ab")  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=self._log)
-        self.url = self._read_url()
+        self.announced = self._read_announced()
+        self.url = str(self.announced["urls"][0])
 
-    def _read_url(self) -> str:
+    def _read_announced(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             said = Path(self._log.name).read_text()[-2000:]
             raise RuntimeError(f"the broker did not start: {said}")
-        return str(json.loads(line)["urls"][0])
+        found: dict[str, Any] = json.loads(line)
+        return found
 
     @property
     def pid(self) -> int:
@@ -42,8 +45,7 @@ class Daemon:
 
     def cpu_s(self) -> float:
         """Processor seconds used so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
+        return cpu_s_of(self.pid)
 
     def memory_bytes(self, field: str) -> int:
         """A field of /proc/PID/status: ``RssAnon``, ``RssFile``, ``VmHWM``."""
@@ -75,6 +77,12 @@ class Daemon:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def cpu_s_of(pid: int) -> float:
+    """Processor seconds that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
 
 
 def disk_bytes(directory: Path) -> int:

@@ -13,6 +13,12 @@ from typing import Final
 PATIENCE_S: Final = 60.0
 """How long a process may take to start or to end; far more than it needs, because machines are busy."""
 
+_PORTS: Final = range(10_000, 32_000)
+"""Below those that the kernel gives to clients: a server that was killed must find its own port free when it comes
+back."""
+
+_given: set[int] = set()
+
 
 def wait_until(condition: Callable[[], bool], report: Callable[[], str]) -> None:
     """Asks again until it is so. Fails when that takes too long, and says what ``report`` says."""
@@ -24,13 +30,15 @@ def wait_until(condition: Callable[[], bool], report: Callable[[], str]) -> None
 
 
 def free_port() -> int:
-    """A port that nobody has now. Below those that the kernel gives to clients: a server that was killed must find its
-    own port free when it comes back."""
+    """A port that is free now, each time another one: what it is for may begin to listen much later."""
     for _ in range(1_000):
-        port = random.randrange(20_000, 32_000)
+        port = random.choice(_PORTS)
+        if port in _given:
+            continue
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            _given.add(port)
             return port
-    raise AssertionError("there is no free port between 20000 and 32000")
+    raise AssertionError("there is no free port")
 
 
 def children_of(parent: int) -> list[int]:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -49,14 +49,14 @@ class DatabaseServer(ABC):
         return self._home.set(database=database).render_as_string(hide_password=False)
 
     def create_database(self) -> str:
-        """Creates an empty database with a name that nobody uses; its URL."""
+        """Creates an empty database with a new name; its URL."""
         name = f"tickwheel_{secrets.token_hex(8)}"
         with self._administer() as connection:
             _create(connection, name)
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
-        """Drops what `create_database` created, though somebody may still be connected."""
+        """Drops what `create_database` created, though a client may still be connected."""
         with self._administer() as connection:
             _drop(connection, str(make_url(url).database))
 
@@ -115,6 +115,8 @@ class PrivateServer(DatabaseServer):
     #: The user that it runs as if we are root, who may not run it; the first that exists.
     accounts: Sequence[str]
     scheme: str
+    #: What its driver is told.
+    options: Mapping[str, str] = {}
     #: What a clean end of the server takes.
     stop_signal: signal.Signals
 
@@ -122,7 +124,7 @@ class PrivateServer(DatabaseServer):
         self.durable = durable
         self.port = free_port()
         self.password = secrets.token_hex(16)
-        home = URL.create(self.scheme, _ACCOUNT, self.password, "127.0.0.1", self.port)
+        home = URL.create(self.scheme, _ACCOUNT, self.password, "127.0.0.1", self.port, query=self.options)
         super().__init__(home.set(database=default_database(home)))
         self._owner = _owner(self.accounts) if os.geteuid() == 0 else None
         # Not in a folder of pytest's: only root can enter those if the tests run as root.
@@ -248,7 +250,7 @@ class PostgresServer(PrivateServer):
 
     def _prepare(self) -> None:
         password = self._write("password", self.password)
-        # --no-sync is for these new files only: after a crash of the machine nobody wants them.
+        # --no-sync is for these new files only: after a crash of the machine they are of no use.
         self._run(
             *(self._program("initdb"), f"--username={_ACCOUNT}", f"--pgdata={self.data}", "--no-sync"),
             *("--auth=scram-sha-256", f"--pwfile={password}", "--locale=C", "--encoding=UTF8"),
@@ -281,6 +283,8 @@ class MariaServer(PrivateServer):
     variable = "TICKWHEEL_TEST_MARIADB"
     accounts = ("mysql", "nobody")
     scheme = "mariadb+pymysql"
+    # It cannot speak TLS; the driver would still read the machine's certificates for each connection.
+    options: Mapping[str, str] = {"ssl_disabled": "true"}
     stop_signal = signal.SIGTERM
 
     # The new data directory and the server must agree on it.
@@ -344,7 +348,7 @@ def _drop(connection: Connection, name: str) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(text(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
         return
-    # A transaction that somebody left open would hold its tables for ever.
+    # A transaction that was left open would hold its tables without end.
     others = text("SELECT id FROM information_schema.processlist WHERE db = :name")
     for pid in connection.execute(others, {"name": name}).scalars().all():
         with suppress(OperationalError):  # it has ended by itself

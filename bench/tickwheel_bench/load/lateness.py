@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
+from tickwheel_bench.load.messages import schedule
 
-BODY = bytes(100)
 LEAD_MS = 3_000
 
 
@@ -58,12 +58,6 @@ class Recorder:
         }
 
 
-async def _schedule(client: Client, topic: str, due_ms: npt.NDArray[np.int64]) -> None:
-    for start in range(0, len(due_ms), 1000):
-        part = due_ms[start : start + 1000]
-        (await client.send_many(topic, [BODY] * len(part), deliver_at=part)).raise_for_errors()
-
-
 def even(directory: Path, scale: float) -> dict[str, Any]:
     """50,000 messages due each second, evenly spread, for ten seconds."""
     count = int(500_000 * scale)
@@ -71,7 +65,7 @@ def even(directory: Path, scale: float) -> dict[str, Any]:
     async def work() -> dict[str, Any]:
         async with Client(daemon.url) as client:
             start_ms = int(time.time() * 1000) + LEAD_MS + count // 200
-            await _schedule(client, "even", start_ms + np.arange(count) // 50)
+            await schedule(client, "even", start_ms + np.arange(count) // 50)
             ahead_ms = start_ms - time.time() * 1000
             recorder = Recorder("even", count)
             with anyio.fail_after(120):
@@ -89,8 +83,8 @@ def herd(directory: Path, scale: float) -> dict[str, Any]:
     async def work() -> dict[str, Any]:
         async with Client(daemon.url) as client, Client(daemon.url) as other:
             start_ms = int(time.time() * 1000) + LEAD_MS + int(count / 300)
-            await _schedule(client, "herd", np.full(count, start_ms + 2_000, np.int64))
-            await _schedule(client, "calm", start_ms + np.arange(calm_count))
+            await schedule(client, "herd", np.full(count, start_ms + 2_000, np.int64))
+            await schedule(client, "calm", start_ms + np.arange(calm_count))
             herd_of, calm = Recorder("herd", count), Recorder("calm", calm_count)
             with anyio.fail_after(180):
                 async with anyio.create_task_group() as group:

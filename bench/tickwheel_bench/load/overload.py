@@ -14,7 +14,8 @@ import numpy as np
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
-from tickwheel_bench.load.lateness import BODY, LEAD_MS, Recorder
+from tickwheel_bench.load.lateness import LEAD_MS, Recorder
+from tickwheel_bench.load.messages import schedule
 
 MIB: Final = 1 << 20
 SECONDS: Final = 15
@@ -31,14 +32,6 @@ SCENARIOS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "trickle": ((), ("--handshake-timeout", "5s", "--frame-timeout", "5s")),
     "storm": ((), ()),
 }
-
-
-async def _healthy(client: Client, start_ms: int, count: int) -> Recorder:
-    due_ms = start_ms + np.arange(count) * 1_000 // DUE_PER_S
-    for start in range(0, count, 1_000):
-        part = due_ms[start : start + 1_000]
-        (await client.send_many("healthy", [BODY] * len(part), deliver_at=part)).raise_for_errors()
-    return Recorder("healthy", count)
 
 
 async def _watch(daemon: Daemon, seen: dict[str, Any]) -> None:
@@ -58,7 +51,9 @@ async def _suffer(daemon: Daemon, name: str, seconds: int) -> dict[str, Any]:
                 (await client.send_many("abused", [bytes(1_000)] * 1_000)).raise_for_errors()
         lead_ms = IDLE_LEAD_MS if name == "idle" else LEAD_MS
         start_ms = int(time.time() * 1_000) + lead_ms
-        recorder = await _healthy(client, start_ms, seconds * DUE_PER_S)
+        count = seconds * DUE_PER_S
+        await schedule(client, "healthy", start_ms + np.arange(count) * 1_000 // DUE_PER_S)
+        recorder = Recorder("healthy", count)
         command = [
             sys.executable,
             "-m",

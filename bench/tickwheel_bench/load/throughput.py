@@ -1,9 +1,9 @@
-"""Sends, deliveries and acks a second, through the SDK, durable."""
+"""Sends, deliveries and acks a second, through the SDK, durable. ``flags`` are the broker's."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,7 @@ import anyio
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
-
-BODY = bytes(100)
-DAY_MS = 86_400_000
+from tickwheel_bench.load.messages import BODY, DAY_MS
 
 
 async def _share(tasks: int, work: Callable[[], Coroutine[Any, Any, None]]) -> float:
@@ -25,16 +23,18 @@ async def _share(tasks: int, work: Callable[[], Coroutine[Any, Any, None]]) -> f
     return time.perf_counter() - start
 
 
-def _run(directory: Path, work: Callable[[Client], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+def _run(
+    directory: Path, work: Callable[[Client], Awaitable[dict[str, Any]]], flags: Sequence[str]
+) -> dict[str, Any]:
     async def connected() -> dict[str, Any]:
         async with Client(daemon.url) as client:
             return await work(client)
 
-    with Daemon(directory) as daemon:
+    with Daemon(directory, *flags) as daemon:
         return anyio.run(connected, backend="asyncio")
 
 
-def send_many(directory: Path, scale: float) -> dict[str, Any]:
+def send_many(directory: Path, scale: float, *flags: str) -> dict[str, Any]:
     """``send_many`` of future messages: one producer process, one connection, several batches in flight."""
 
     async def work(client: Client) -> dict[str, Any]:
@@ -54,10 +54,10 @@ def send_many(directory: Path, scale: float) -> dict[str, Any]:
             figures[f"messages_per_s_batches_of_{size}"] = round(batches * 8 * size / seconds)
         return figures
 
-    return _run(directory, work)
+    return _run(directory, work, flags)
 
 
-def send_single(directory: Path, scale: float) -> dict[str, Any]:
+def send_single(directory: Path, scale: float, *flags: str) -> dict[str, Any]:
     """``send`` from 64 tasks over one connection: 64 in flight, each waits for its own durable answer."""
 
     async def work(client: Client) -> dict[str, Any]:
@@ -74,10 +74,10 @@ def send_single(directory: Path, scale: float) -> dict[str, Any]:
             figures[f"messages_per_s_{name}"] = round(rounds * 64 / await _share(64, producer))
         return figures
 
-    return _run(directory, work)
+    return _run(directory, work, flags)
 
 
-def deliver(directory: Path, scale: float) -> dict[str, Any]:
+def deliver(directory: Path, scale: float, *flags: str) -> dict[str, Any]:
     """One subscriber takes and acks a backlog: by batches, then (another group) one by one."""
     count = int(2_000_000 * scale) // 1000 * 1000
 
@@ -111,4 +111,4 @@ def deliver(directory: Path, scale: float) -> dict[str, Any]:
             "messages_per_s_one_by_one": round(await one_by_one(client)),
         }
 
-    return _run(directory, work)
+    return _run(directory, work, flags)

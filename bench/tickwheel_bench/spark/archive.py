@@ -14,7 +14,7 @@ import anyio
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon, disk_bytes
-from tickwheel_bench.storage.purge import BATCH, work_off
+from tickwheel_bench.load.messages import BATCH, work_off
 
 BODY_BYTES = 100
 _EVERYTHING = "2000-01-01T00:00Z"

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
+from tickwheel_bench.load.messages import schedule
 from tickwheel_bench.spark.session import (
     FEW_HOURS,
     HOUR_MS,
@@ -140,11 +141,7 @@ class _Stream(threading.Thread):
 
     async def _work(self) -> None:
         async with Client(self._url) as client:
-            for start in range(0, len(self._due_ms), 1_000):
-                part = self._due_ms[start : start + 1_000]
-                (
-                    await client.send_many("stream", [bytes(100)] * len(part), deliver_at=part)
-                ).raise_for_errors()
+            await schedule(client, "stream", self._due_ms)
             async with client.subscribe("stream", credit=50_000, batch=2_000) as subscription:
                 while self.is_wanted:
                     batch = await subscription.receive_batch(1)

@@ -12,32 +12,14 @@ import numpy as np
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon, disk_bytes
-from tickwheel_bench.load.lateness import BODY, Recorder
+from tickwheel_bench.load.lateness import Recorder
+from tickwheel_bench.load.messages import BATCH, schedule, work_off
 
-BATCH = 1_000
 DUE_PER_S = 10_000
 STREAM_S = 30
 ACK_WAIT_S = 10
 #: Nothing is purged before this is set to 0, so that the peak is really all messages at once.
 KEEP = timedelta(days=1)
-
-
-async def _schedule(client: Client, topic: str, due_ms: np.ndarray) -> None:
-    for start in range(0, len(due_ms), BATCH):
-        part = due_ms[start : start + BATCH]
-        (await client.send_many(topic, [BODY] * len(part), deliver_at=part)).raise_for_errors()
-
-
-async def work_off(client: Client, topic: str, count: int) -> None:
-    """Delivers and acks everything."""
-    async with client.subscribe(topic, group="bench", credit=50_000, batch=2_000) as subscription:
-        received = 0
-        async for batch in subscription.batches():
-            received += len(batch)
-            await batch.ack()
-            if received >= count:
-                break
-        await subscription.flush()
 
 
 async def _compact(client: Client, topic: str) -> dict[str, Any]:
@@ -64,12 +46,12 @@ def purge(directory: Path, scale: float) -> dict[str, Any]:
             await client.create_topic("old", purge_after=KEEP)
             await client.create_topic("stream", purge_after=0)
             soon_ms = int(time.time() * 1000) + 1_000
-            await _schedule(client, "old", soon_ms + np.arange(count) % max(1, int(60_000 * scale)))
+            await schedule(client, "old", soon_ms + np.arange(count) % max(1, int(60_000 * scale)))
             with anyio.fail_after(900):
                 await work_off(client, "old", count)
             peak_bytes = disk_bytes(directory)
             start_ms = int(time.time() * 1000) + 4_000
-            await _schedule(other, "stream", start_ms + np.arange(stream) * 1_000 // DUE_PER_S)
+            await schedule(other, "stream", start_ms + np.arange(stream) * 1_000 // DUE_PER_S)
             peak_bytes = max(peak_bytes, disk_bytes(directory))
             recorder = Recorder("stream", stream)
             with anyio.fail_after(300):

@@ -11,9 +11,9 @@ import numpy as np
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
-from tickwheel_bench.load.lateness import BODY, Recorder
+from tickwheel_bench.load.lateness import Recorder
+from tickwheel_bench.load.messages import BATCH, BODY, DAY_MS, schedule
 
-BATCH = 1_000
 LEAD_MS = 2_000
 DUE_A_SECOND = 1_000
 STREAM_S = 20
@@ -35,7 +35,7 @@ def query(directory: Path, scale: float) -> dict[str, Any]:
     async def work() -> dict[str, Any]:
         async with Client(daemon.url) as client, Client(daemon.url) as other:
             for _ in range(count // BATCH):
-                (await client.send_many("orders", [BODY] * BATCH, delay_ms=86_400_000)).raise_for_errors()
+                (await client.send_many("orders", [BODY] * BATCH, delay_ms=DAY_MS)).raise_for_errors()
             seconds = {name: await _timed(client, sql) for name, sql in QUERIES.items()}
             figures: dict[str, Any] = {"messages": count, "seconds": seconds}
             work_s = max(seconds["states"] - seconds["start"], 1e-3)
@@ -64,9 +64,7 @@ async def _stream(
 ) -> dict[str, Any]:
     count = DUE_A_SECOND * stream_s
     due_ms = int(time.time() * 1000) + LEAD_MS + np.arange(count) * 1000 // DUE_A_SECOND
-    for start in range(0, count, BATCH):
-        part = due_ms[start : start + BATCH]
-        (await client.send_many(topic, [BODY] * len(part), deliver_at=part)).raise_for_errors()
+    await schedule(client, topic, due_ms)
     recorder, answered = Recorder(topic, count), 0
     with anyio.fail_after(300):
         async with anyio.create_task_group() as group:

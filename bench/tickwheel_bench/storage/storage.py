@@ -11,20 +11,19 @@ import numpy as np
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon, disk_bytes
-
-BODY = bytes(100)
-DAY_MS = 86_400_000
-BATCH = 1_000
+from tickwheel_bench.load.messages import BATCH, BODY, DAY_MS
 
 
-async def _fill(client: Client, count: int, *, keys: bool = False) -> None:
+async def _fill(url: str, count: int, keys: bool = False) -> None:
     """Schedules ``count`` messages evenly over the days from tomorrow to a year ahead."""
     rng = np.random.default_rng(7411)
     now_ms = int(time.time() * 1000)
-    for start in range(0, count, BATCH):
-        due_ms = rng.integers(now_ms + DAY_MS, now_ms + 365 * DAY_MS, BATCH)
-        names = [f"order-{start + index:010d}" for index in range(BATCH)] if keys else None
-        (await client.send_many("far", [BODY] * BATCH, deliver_at=due_ms, keys=names)).raise_for_errors()
+    async with Client(url) as client:
+        for start in range(0, count, BATCH):
+            due_ms = rng.integers(now_ms + DAY_MS, now_ms + 365 * DAY_MS, BATCH)
+            names = [f"order-{start + index:010d}" for index in range(BATCH)] if keys else None
+            results = await client.send_many("far", [BODY] * BATCH, deliver_at=due_ms, keys=names)
+            results.raise_for_errors()
 
 
 def idle(directory: Path, scale: float) -> dict[str, Any]:
@@ -33,8 +32,7 @@ def idle(directory: Path, scale: float) -> dict[str, Any]:
     watch_s = max(2.0, 20.0 * scale)
 
     async def work() -> dict[str, Any]:
-        async with Client(daemon.url) as client:
-            await _fill(client, count)
+        await _fill(daemon.url, count)
         await anyio.sleep(2)
         before = daemon.cpu_s()
         await anyio.sleep(watch_s)
@@ -54,13 +52,8 @@ def disk(directory: Path, scale: float) -> dict[str, Any]:
     figures: dict[str, Any] = {"pending": count}
     for name, keys, key_bytes in (("without_keys", False, 0), ("with_keys_of_16_bytes", True, 16)):
         place = directory / name
-
-        async def work(keys: bool = keys, url: list[str] = []) -> None:  # noqa: B006 - filled below
-            async with Client(url[0]) as client:
-                await _fill(client, count, keys=keys)
-
         with Daemon(place) as daemon:
-            anyio.run(work, keys, [daemon.url], backend="asyncio")
+            anyio.run(_fill, daemon.url, count, keys, backend="asyncio")
             time.sleep(2)
             overhead = disk_bytes(place) / count - len(BODY) - key_bytes
         figures[f"overhead_bytes_{name}"] = round(overhead, 1)
@@ -73,8 +66,8 @@ def restart(directory: Path, scale: float) -> dict[str, Any]:
     count = int(10_000_000 * scale) // BATCH * BATCH
 
     async def fill(url: str) -> None:
+        await _fill(url, count)
         async with Client(url) as client:
-            await _fill(client, count)
             await client.send("soon", b"first", deliver_at=int(time.time() * 1000) + 1_000)
 
     async def first_delivery(url: str) -> float:

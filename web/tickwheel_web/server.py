@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
-import h11
+import httptools
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from tickwheel_web.ending import OWN_PATIENCE, WRITE_S
@@ -36,6 +36,7 @@ ORPHAN_DRAIN_S: Final = 1
 MORE_HANDSHAKES: Final = 16
 """So many more than the connections may be under way: of one too many it can only be said when TLS is spoken."""
 AFTER_REFUSAL_S: Final = 0.1
+_FRAMING: Final = (b"content-length", b"transfer-encoding")
 _STDIN: Final = 0
 _JOINED_BYTES: Final = 64 * 1024
 """To copy more than this costs more than a second call of the system."""
@@ -162,23 +163,38 @@ class Joined(asyncio.Transport):
         return len(self._head) + self._connection.get_write_buffer_size()
 
 
-class Protocol(H11Protocol):
+class Protocol(HttpToolsProtocol):
     """One connection. What is refused before there is a request is a problem, too. A client that keeps silent, or reads
-    nothing, loses its connection."""
+    nothing, loses its connection.
+
+    The parser is strict where bytes could be taken for two different requests; what it leaves to others is checked
+    here: the size of a head, ``Host``, and fields behind a body, which are forgotten.
+    """
 
     def __init__(
         self, config: uvicorn.Config, state: ServerState, app_state: dict[str, Any], serving: Serving
     ) -> None:
         super().__init__(config, state, app_state)
+        self.parser = self._parser()
         self._serving = serving
         self._head = Alarm(self.loop, serving.request_s, self._too_slow)
         self._rest = Alarm(self.loop, serving.request_s, self._hang_up)
         """Of a body whose request was answered before it had come."""
         self._unread = Alarm(self.loop, serving.write_s, self._look_at_unread)
         self._unread_bytes = 0
+        self._answered: RequestResponseCycle | None = None
+        """Whose request is being answered, or was last; ``cycle`` is the one that was read last."""
         self._begun: RequestResponseCycle | None = None
         """Whose answer was begun last."""
+        self._is_in_body = False
+        """Between the head of a request and its end."""
+        self._unparsed_bytes = 0
+        """Since the parser has told something: of a head that is not whole, or of fields behind a body."""
+        self._framing: list[tuple[bytes, bytes]] = []
+        """How the body is found of a request that wishes for another protocol, until a new parser knows."""
         self._lingering = Alarm(self.loop, LINGER_S, self._hang_up)
+        self._is_deaf = False
+        """What comes is forgotten."""
         self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -195,33 +211,142 @@ class Protocol(H11Protocol):
 
     def _begins_answer(self) -> bool:
         """Whether what is written now is the first of the answer: its head."""
-        if self._begun is self.cycle or self.conn.our_state is not h11.SEND_BODY:
+        answered = self._answered
+        if answered is None or answered is self._begun or not answered.response_started:
             return False
-        self._begun = self.cycle
+        self._begun = answered
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
         for alarm in (self._head, self._rest, self._unread, self._lingering):
             alarm.stop()
+        for cycle, _ in self.pipeline:
+            cycle.disconnected = True
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """A head that was begun must end in time."""
-        if self._is_refused:
+        """A head that was begun must end in time, and be short enough."""
+        if self._is_deaf:
             return
-        super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
-            self._rest.stop()
-            self._head.set()
-        else:
+        self._unparsed_bytes += len(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._meet_garbage()
+            return
+        if self._unparsed_bytes > self._serving.max_header_bytes:
+            self._meet_garbage()
+        elif self._is_in_body or self._is_answering():
             self._head.stop()
+        else:
+            self._head.set()
+
+    def _feed(self, data: bytes) -> None:
+        """Only HTTP/1.1 is spoken here, so a wish for another protocol is passed over. Raises HttpParserError."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+            if self._framing:
+                self._begin_body()
+
+    def _begin_body(self) -> None:
+        """httptools takes what follows such a wish for no body, but for the other protocol, or the next request. Java's
+        client wishes for HTTP/2 with each request, so there often is a body: another parser is told how to find it."""
+        self.parser = self._parser()
+        fields = b"".join(b"%b: %b\r\n" % field for field in self._framing)
+        self.parser.feed_data(b"POST / HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n")
+
+    def _parser(self) -> httptools.HttpRequestParser:
+        """Without uvicorn's leniency: what follows a request that is the last one is no request."""
+        parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_data_after_close=False)
+        return parser
+
+    def _is_answering(self) -> bool:
+        return self._answered is not None and not self._answered.response_complete
+
+    def on_message_begin(self) -> None:
+        """A request."""
+        if not self._framing:
+            super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Its head, unless it is not as it must be."""
+        if self._framing:  # it was told before, to another parser
+            self._framing = []
+            return
+        if self._unparsed_bytes > self._serving.max_header_bytes:  # of the head and what came with it
+            size_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            if size_bytes > self._serving.max_header_bytes:
+                raise httptools.HttpParserError("a head that is too large")
+        if not self.url.startswith(b"/"):
+            raise httptools.HttpParserError("a target that is no path")
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            raise httptools.HttpParserError("not one Host")
+        super().on_headers_complete()
+        if self.parser.should_upgrade():
+            self._framing = [field for field in self.headers if field[0] in _FRAMING]
+        self.headers = []  # so fields behind the body are not taken for such that a proxy has checked
+        self._is_in_body = True
+        self._unparsed_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        """A part of it."""
+        self._unparsed_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        if self._framing:
+            return
+        self._is_in_body = False
+        self._unparsed_bytes = 0
+        self._rest.stop()
+        super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """What is left of the body must come in time, or the connection would stay for as long as something comes."""
+        """What is left of the body must come in time, or the connection would stay for as long as something comes. So
+        must the head of the next request, if it was begun."""
         super().on_response_complete()
-        if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
+        if self.transport.is_closing() or self._is_answering():
+            return
+        if self._is_in_body:
             self._rest.set()
+        elif self._unparsed_bytes:
+            self._head.set()
+
+    def _meet_garbage(self) -> None:
+        """What has come is no HTTP, or has too long a head. An answer that was begun is not disturbed by another one;
+        requests that wait for their turn behind it were not begun."""
+        if self._is_answering():
+            answered = self._answered
+            assert answered is not None
+            self._is_deaf = True
+            self.pipeline.clear()
+            answered.keep_alive = False
+            if answered is not self.cycle or not self._is_in_body:
+                return
+            answered.disconnected = True  # the rest of its body never comes
+            answered.message_event.set()
+            if answered.response_started:
+                self.transport.close()
+                return
+        most = self._serving.max_header_bytes
+        told = f"This is no request of HTTP/1.1, or its head has more than {most:,} bytes."
+        self._refuse(Refused(400, "bad_http", told))
 
     def shutdown(self) -> None:
         """The server ends."""
@@ -241,17 +366,6 @@ class Protocol(H11Protocol):
         super().resume_writing()
         self._unread.stop()
 
-    def send_400_response(self, msg: str) -> None:
-        """What is no HTTP, or has too long a head."""
-        most = self._serving.max_header_bytes
-        self._refuse(
-            Refused(
-                400,
-                "bad_http",
-                f"This is no request of HTTP/1.1, or its head has more than {most:,} bytes.",
-            )
-        )
-
     def _too_slow(self) -> None:
         told = f"No request arrived within {self._serving.request_s:g} s."
         self._refuse(Refused(408, "request_too_slow", told))
@@ -259,7 +373,11 @@ class Protocol(H11Protocol):
     def _look_at_unread(self) -> None:
         """Hangs up on who has read nothing since the last look, unless the answer is one that sees to that itself."""
         left_bytes = self.transport.get_write_buffer_size()
-        is_judged = not self.transport.is_closing() and self.scope and self.scope["state"].get(OWN_PATIENCE)
+        is_judged = (
+            not self.transport.is_closing()
+            and self._answered is not None
+            and self._answered.scope["state"].get(OWN_PATIENCE)
+        )
         if left_bytes >= self._unread_bytes and not is_judged:
             self._hang_up()
             return
@@ -291,7 +409,7 @@ class Protocol(H11Protocol):
         """Ends the answer, and forgets for a moment what the client still writes: hanging up on it would take the
         answer away from it. Of many at once only some get that moment: each is an open file."""
         others = sum(isinstance(one, Protocol) and one._is_refused for one in self.connections)
-        self._is_refused = True
+        self._is_refused = self._is_deaf = True
         if others >= MAX_LINGERING or not self.transport.can_write_eof():
             self.transport.close()
             return
@@ -416,7 +534,6 @@ def serve(app: Starlette, listeners: Sequence[socket.socket], serving: Serving) 
         "ws": "none",
         "loop": "auto",
         "lifespan": "on",
-        "h11_max_incomplete_event_size": serving.max_header_bytes,
         "timeout_keep_alive": KEEP_ALIVE_S,
         "timeout_graceful_shutdown": DRAIN_S,
         "server_header": False,

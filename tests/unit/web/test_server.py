@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.server import ServerState
 
+from tests.unit.web.wire import Wire
 from tickwheel_web.ending import OWN_PATIENCE
 from tickwheel_web.server import Protocol, Serving
 
@@ -30,33 +31,6 @@ class Looking(Protocol):
     def _look_at_unread(self) -> None:
         self.looks += 1
         super()._look_at_unread()
-
-
-class Wire(asyncio.Transport):
-    """What was written, by calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written: list[bytes] = []
-        self.is_closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written.append(bytes(data))
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
 
 
 Client = Callable[[asyncio.StreamReader, asyncio.StreamWriter, set[Looking]], Awaitable[None]]

@@ -7,7 +7,6 @@ alone, as `tickwheel.embedded` and `tickwheel.testing` run it in a thread of the
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,6 +18,7 @@ import trio
 
 from tickwheel.protocol.errors import ConfigError, TickwheelError
 from tickwheel_broker import logs
+from tickwheel_broker.background.collector import spare_collector
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.broker import Broker
 from tickwheel_broker.children.web import WebProcess, open_web
@@ -221,7 +221,7 @@ async def _serve_with_signals(
                     if stopped_early:
                         running.stop()
                     nursery.start_soon(_obey_signals, signals, running, manager)
-                    _spare_collector()
+                    spare_collector()
                     if ready is not None:
                         ready(running)
                     manager.tell(READY=1)
@@ -231,15 +231,6 @@ async def _serve_with_signals(
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise first_error(group) from group
-
-
-def _spare_collector() -> None:
-    """Take what start-up has made out of the garbage collector's sight.
-
-    Otherwise it walks through all of it now and then, for some 20 ms, and nothing is delivered meanwhile.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def _fill_standard_streams() -> None:

@@ -149,7 +149,7 @@ def test_a_directory_is_no_broker(tmp_path: Path) -> None:
     assert b"--url, not --data" in Shell(tmp_path).run("--data", "data", "web", code=2).stderr
 
 
-@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+@pytest.mark.parametrize("package", ["starlette", "httptools", "uvicorn"])
 def test_without_the_extra(tmp_path: Path, package: str) -> None:
     program = f"import sys; sys.modules[{package!r}] = None\n{PROGRAM[-1]}"
     done = subprocess.run(

@@ -12,7 +12,6 @@ from typing import Final
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -27,6 +26,7 @@ from tickwheel_web.dashboard.site import Dashboard
 from tickwheel_web.ending import Ending
 from tickwheel_web.endpoints import Asked, Endpoint, Parts, Shared
 from tickwheel_web.limits import Limits
+from tickwheel_web.middleware.compression import Compression
 from tickwheel_web.middleware.cors import Cors, checked
 from tickwheel_web.middleware.forwarded import Forwarded, Proxies
 from tickwheel_web.middleware.guard import Guard
@@ -191,7 +191,7 @@ def make(
             *([] if person is None else [Middleware(Person, *person)]),
             *([Middleware(Forwarded, proxies)] if forwarded_from else []),
             *([Middleware(ReadingOnly)] if is_read_only else []),
-            Middleware(GZipMiddleware, minimum_size=_COMPRESSED_BYTES),
+            Middleware(Compression, minimum_size=_COMPRESSED_BYTES),
         ],
         exception_handlers={HTTPException: http_problem, Exception: _defect},
         lifespan=lifespan,

@@ -119,7 +119,8 @@ class Clients:
             raise
         finally:
             held.users -= 1
-            held.used_s = anyio.current_time()
+            if not held.users:
+                held.used_s = anyio.current_time()
             if self._held.get(key) is not held and not held.users:
                 held.is_over.set()
 

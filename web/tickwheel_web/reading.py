@@ -6,15 +6,14 @@ import difflib
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl
 
 import anyio
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from tickwheel.protocol.limits import MAX_TOKEN_CHARS
 from tickwheel_web.problems import Refused
@@ -63,12 +62,16 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
     parts, size_bytes = [], 0
     try:
         with anyio.fail_after(timeout_s):
-            async with aclosing(request.stream()) as stream:
-                async for part in stream:
-                    size_bytes += len(part)
-                    if size_bytes > max_bytes:
-                        raise _too_large(request, max_bytes)
-                    parts.append(part)
+            has_more = True
+            while has_more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise Refused(400, "incomplete_request", "The body ended too early.")
+                part, has_more = message.get("body", b""), message.get("more_body", False)
+                size_bytes += len(part)
+                if size_bytes > max_bytes:
+                    raise _too_large(request, max_bytes)
+                parts.append(part)
     except TimeoutError:
         raise Refused(
             408,
@@ -76,8 +79,6 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
             f"The body did not arrive within {timeout_s:g} s. Nothing was done; send it again.",
             headers={"Connection": "close"},
         ) from None
-    except ClientDisconnect:
-        raise Refused(400, "incomplete_request", "The body ended too early.") from None
     return b"".join(parts)
 
 
@@ -213,7 +214,13 @@ def token(request: Request) -> str:
 
 def address(request: Request) -> str:
     """Of who asks; ``unknown`` where the server tells none, as on a Unix socket."""
+    return "unknown" if request.client is None else _written(request.client.host)
+
+
+@lru_cache(maxsize=1_024)
+def _written(address: str) -> str:
+    """The one way to write it."""
     try:
-        return "unknown" if request.client is None else str(ipaddress.ip_address(request.client.host))
+        return str(ipaddress.ip_address(address))
     except ValueError:
         return "unknown"

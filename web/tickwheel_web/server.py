@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
+import anyio
 import httptools
 import uvicorn
 from starlette.applications import Starlette
@@ -542,4 +543,7 @@ def serve(app: Starlette, listeners: Sequence[socket.socket], serving: Serving) 
         "log_config": None,
         "log_level": "error",
     }
-    Server(uvicorn.Config(app, **options), listeners, serving, app.state.ending.come).run()
+    config = uvicorn.Config(app, **options)
+    server = Server(config, listeners, serving, app.state.ending.come)
+    # Not uvicorn's run(): everything that is begun here then knows which loop this is, and does not look for it.
+    anyio.run(server.serve, backend_options={"loop_factory": config.get_loop_factory()})

@@ -169,6 +169,9 @@ def _check_place(text: str) -> None:
 
 
 def _announce(place: Place | None) -> None:
+    from tickwheel_broker.background.collector import spare_collector
+
+    spare_collector()
     if place is None:
         print_result({"ready": True}, "endpoints are served")
         return

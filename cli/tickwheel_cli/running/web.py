@@ -17,6 +17,8 @@ from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import current_session, json_option, security_options, url_option
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from tickwheel_broker.config.settings import Settings
 
 
@@ -50,6 +52,7 @@ def web(config_file: Path | None, descriptors: Sequence[int], *, ends_with_stdin
     the setting web_port. SIGHUP loads certificates anew. Needs pip install 'tickwheel[web]'.
     """
     from tickwheel_broker import logs
+    from tickwheel_broker.background.collector import spare_collector
     from tickwheel_broker.config.load import load
     from tickwheel_broker.net.open_files import allow_many, are_scarce
     from tickwheel_broker.net.tls import certificates_of
@@ -59,9 +62,42 @@ def web(config_file: Path | None, descriptors: Sequence[int], *, ends_with_stdin
     # Whatever the file says of the broker's own directory is of no interest here.
     settings = load(config_file, flags={**flags, "web": True, "data_dir": os.curdir}).settings
     logs.configure(settings, name="tickwheel")
+    app = _application(settings)
+    try:
+        from tickwheel_web.server import Serving, serve
+    except ImportError as error:
+        if error.name not in ("httptools", "uvicorn"):
+            raise
+        raise WebMissing from error
+    certificates = certificates_of(settings)
+
+    def reload() -> None:
+        if certificates is not None:
+            certificates.reload()
+
+    def ready() -> None:
+        spare_collector()
+        _announce(urls)
+
+    allow_many()
+    with _listeners(settings, descriptors) as (sockets, urls):
+        serving = Serving(
+            max_connections=settings.web_max_connections,
+            are_files_scarce=are_scarce,
+            max_header_bytes=settings.web_max_header_bytes,
+            request_s=settings.web_request_timeout_ms / 1_000,
+            tls=None if certificates is None else certificates.context,
+            ends_with_stdin=ends_with_stdin,
+            ready=ready,
+            reload=reload,
+        )
+        serve(app, sockets, serving)
+
+
+def _application(settings: Settings) -> Starlette:
     import tickwheel.web
 
-    app = tickwheel.web.app(
+    return tickwheel.web.app(
         current_session().url,
         max_request_bytes=settings.web_max_request_bytes,
         request_timeout=settings.web_request_timeout_ms / 1_000,
@@ -78,31 +114,6 @@ def web(config_file: Path | None, descriptors: Sequence[int], *, ends_with_stdin
         trusted_from=settings.web_trusted_from.split(),
         trusted_users=settings.web_trusted_users,
     )
-    try:
-        from tickwheel_web.server import Serving, serve
-    except ImportError as error:
-        if error.name != "uvicorn":
-            raise
-        raise WebMissing from error
-    certificates = certificates_of(settings)
-
-    def reload() -> None:
-        if certificates is not None:
-            certificates.reload()
-
-    allow_many()
-    with _listeners(settings, descriptors) as (sockets, urls):
-        serving = Serving(
-            max_connections=settings.web_max_connections,
-            are_files_scarce=are_scarce,
-            max_header_bytes=settings.web_max_header_bytes,
-            request_s=settings.web_request_timeout_ms / 1_000,
-            tls=None if certificates is None else certificates.context,
-            ends_with_stdin=ends_with_stdin,
-            ready=lambda: _announce(urls),
-            reload=reload,
-        )
-        serve(app, sockets, serving)
 
 
 @contextmanager

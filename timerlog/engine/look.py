@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -33,8 +33,8 @@ class Look:
         self._wheel, self._settings = engine.wheel, engine.settings
         self._reserve, self._spare = engine.reserve, engine.spare
 
-    def stats(self, now_ms: int) -> dict[str, int]:
-        """Counts over everything; see docs/protocol.md, STATS_OK."""
+    def stats(self, now_ms: int, disk_bytes: int | None = None) -> dict[str, int]:
+        """Counts over everything; see docs/protocol.md, STATS_OK. ``disk_bytes``: if it was counted before."""
         topics = [self._native.topics[topic_id] for topic_id in self._tables.topics]
         groups = [self._native.groups[group_id] for group_id in self._tables.groups]
         return {
@@ -51,13 +51,16 @@ class Look:
             "groups": len(groups),
             "appended_bytes": self._log.appended_position,
             "durable_bytes": self._log.durable_position,
-            "disk_bytes": self.disk_bytes(),
+            "disk_bytes": sum(self.disk_sizes()) if disk_bytes is None else disk_bytes,
             "syncs": self._log.syncs,
         }
 
-    def disk_bytes(self) -> int:
-        held = self._spare.size_bytes + self._reserve.size_bytes
-        return self._log.disk_bytes() + self._tables.disk_bytes() + self._wheel.disk_bytes() + held
+    def disk_sizes(self) -> Iterator[int]:
+        """What all files occupy, one number after the other: there may be thousands."""
+        yield self._spare.size_bytes + self._reserve.size_bytes
+        yield self._log.disk_bytes()
+        yield self._wheel.disk_bytes()
+        yield from self._tables.disk_sizes()
 
     def topics(self) -> list[dict[str, Any]]:
         """One entry a topic; see docs/protocol.md, TOPICS_OK."""

@@ -35,6 +35,7 @@ _PLENTY: Final = 5
 class Asked(listing.Asked, forbid_unknown_fields=True, frozen=True):
     """Which days, in which zone; schedules with a text in their name or topic: each costs the broker a computation."""
 
+    limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 25
     view: Literal["month", "week"] = "month"
     day: Annotated[str, msgspec.Meta(max_length=10)] = ""
     zone: Annotated[str, msgspec.Meta(max_length=100)] = "UTC"

@@ -17,6 +17,7 @@ import anyio
 import httptools
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -38,6 +39,8 @@ MORE_HANDSHAKES: Final = 16
 """So many more than the connections may be under way: of one too many it can only be said when TLS is spoken."""
 AFTER_REFUSAL_S: Final = 0.1
 _FRAMING: Final = (b"content-length", b"transfer-encoding")
+_PARSED_BYTES: Final = 4 * 1024
+"""At a time: no more requests than there are in so many bytes wait for their turn."""
 _STDIN: Final = 0
 _JOINED_BYTES: Final = 64 * 1024
 """To copy more than this costs more than a second call of the system."""
@@ -164,6 +167,19 @@ class Joined(asyncio.Transport):
         return len(self._head) + self._connection.get_write_buffer_size()
 
 
+class Reading(FlowControl):
+    """Of a connection. Nothing more is read while requests wait for their turn."""
+
+    def __init__(self, connection: asyncio.Transport, is_enough: Callable[[], bool]) -> None:
+        super().__init__(connection)
+        self._is_enough = is_enough
+
+    def resume_reading(self) -> None:
+        """As uvicorn has it, which would read on with each request that it answers, and keep what it has read."""
+        if not self._is_enough():
+            super().resume_reading()
+
+
 class Protocol(HttpToolsProtocol):
     """One connection. What is refused before there is a request is a problem, too. A client that keeps silent, or reads
     nothing, loses its connection.
@@ -191,6 +207,8 @@ class Protocol(HttpToolsProtocol):
         """Between the head of a request and its end."""
         self._unparsed_bytes = 0
         """Since the parser has told something: of a head that is not whole, or of fields behind a body."""
+        self._held = b""
+        """It was read, and is parsed when no request waits for its turn."""
         self._framing: list[tuple[bytes, bytes]] = []
         """How the body is found of a request that wishes for another protocol, until a new parser knows."""
         self._lingering = Alarm(self.loop, LINGER_S, self._hang_up)
@@ -204,6 +222,7 @@ class Protocol(HttpToolsProtocol):
         # What is written has left us, or is waited for. With 0 asyncio's TLS would wait without end.
         transport.set_write_buffer_limits(high=1, low=0)
         self.transport = Joined(transport, self.loop, self._begins_answer)
+        self.flow = Reading(transport, self._has_enough)
         serving = self._serving
         if len(self.connections) > serving.max_connections or serving.are_files_scarce():
             self._refuse(Refused(503, "too_many_connections", "There are too many connections. Try again."))
@@ -220,6 +239,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
+        self._is_deaf = True
         for alarm in (self._head, self._rest, self._unread, self._lingering):
             alarm.stop()
         for cycle, _ in self.pipeline:
@@ -231,21 +251,29 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """A head that was begun must end in time, and be short enough."""
-        if self._is_deaf:
+        if self._is_deaf or self.transport.is_closing():
             return
-        self._unparsed_bytes += len(data)
         self._unset_keepalive_if_required()
-        try:
-            self._feed(data)
-        except httptools.HttpParserError:
-            self._meet_garbage()
-            return
-        if self._unparsed_bytes > self._serving.max_header_bytes:
-            self._meet_garbage()
-        elif self._is_in_body or self._is_answering():
+        data = self._held + data
+        while data and not self.pipeline:
+            self._unparsed_bytes += len(data[:_PARSED_BYTES])
+            try:
+                self._feed(data[:_PARSED_BYTES])
+            except httptools.HttpParserError:
+                self._meet_garbage()
+                return
+            data = data[_PARSED_BYTES:]
+            if self._unparsed_bytes > self._serving.max_header_bytes:
+                self._meet_garbage()
+                return
+        self._held = data
+        if self._is_in_body or self._is_answering():
             self._head.stop()
         else:
             self._head.set()
+
+    def _has_enough(self) -> bool:
+        return bool(self.pipeline or self._held)
 
     def _feed(self, data: bytes) -> None:
         """Only HTTP/1.1 is spoken here, so a wish for another protocol is passed over. Raises HttpParserError."""
@@ -322,6 +350,9 @@ class Protocol(HttpToolsProtocol):
         """What is left of the body must come in time, or the connection would stay for as long as something comes. So
         must the head of the next request, if it was begun."""
         super().on_response_complete()
+        if self._held and not self.pipeline:
+            self.loop.call_soon(self.data_received, b"")
+        self.flow.resume_reading()
         if self.transport.is_closing() or self._is_answering():
             return
         if self._is_in_body:
@@ -336,6 +367,7 @@ class Protocol(HttpToolsProtocol):
             answered = self._answered
             assert answered is not None
             self._is_deaf = True
+            self._held = b""
             self.pipeline.clear()
             answered.keep_alive = False
             if answered is not self.cycle or not self._is_in_body:

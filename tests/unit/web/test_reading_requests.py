@@ -47,7 +47,7 @@ async def _slow(request: Request) -> Response:
     return Response(b"slow")
 
 
-def conversation(parts: Sequence[bytes]) -> tuple[bytes, bool]:
+def conversation(parts: Sequence[bytes], kind: type[Protocol] = Protocol) -> tuple[bytes, bool]:
     """All that is answered to bytes that arrive in these parts, and whether the connection ends."""
 
     async def run() -> tuple[bytes, bool]:
@@ -57,7 +57,7 @@ def conversation(parts: Sequence[bytes]) -> tuple[bytes, bool]:
         )
         config.load()
         wire, state = Wire(), ServerState()
-        protocol = Protocol(config, state, {}, SERVING)
+        protocol = kind(config, state, {}, SERVING)
         protocol.connection_made(wire)
         async with asyncio.timeout(60):
             for part in parts:
@@ -159,10 +159,24 @@ def test_garbage_behind_a_request_does_not_disturb_its_answer(behind: bytes) -> 
     assert is_closed
 
 
-def test_what_waits_behind_an_answer_before_garbage_is_not_begun() -> None:
+def test_what_waits_behind_an_answer_before_garbage_is_answered() -> None:
     said, is_closed = conversation([GET.replace(b"echo", b"slow") + GET, b"\x00\x00\r\n\r\n"])
-    assert statuses(said) == [200]
+    assert statuses(said) == [200, 200, 400]
     assert is_closed
+
+
+def test_only_few_requests_are_kept_at_a_time() -> None:
+    waiting: list[int] = []
+
+    class Counting(Protocol):
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            waiting.append(len(self.pipeline))
+
+    said, is_closed = conversation([GET * 1_000, b"\r\n" + GET], Counting)
+    assert statuses(said) == [200] * 1_001
+    assert not is_closed
+    assert max(waiting) <= 4_096 // len(GET) + 1
 
 
 def test_garbage_in_a_body_ends_its_request() -> None:

@@ -254,7 +254,7 @@ class Protocol(HttpToolsProtocol):
         if self._is_deaf or self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
-        data = self._held + data
+        data, self._held = self._held + data, b""
         while data and not self.pipeline:
             self._unparsed_bytes += len(data[:_PARSED_BYTES])
             try:
@@ -271,6 +271,12 @@ class Protocol(HttpToolsProtocol):
             self._head.stop()
         else:
             self._head.set()
+
+    def _read_on(self) -> None:
+        """What is held, and then what has not been read."""
+        self.data_received(b"")
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def _has_enough(self) -> bool:
         return bool(self.pipeline or self._held)
@@ -350,10 +356,12 @@ class Protocol(HttpToolsProtocol):
         """What is left of the body must come in time, or the connection would stay for as long as something comes. So
         must the head of the next request, if it was begun."""
         super().on_response_complete()
+        if self.transport.is_closing():
+            return
         if self._held and not self.pipeline:
-            self.loop.call_soon(self.data_received, b"")
+            self.loop.call_soon(self._read_on)
         self.flow.resume_reading()
-        if self.transport.is_closing() or self._is_answering():
+        if self._is_answering():
             return
         if self._is_in_body:
             self._rest.set()
@@ -367,7 +375,6 @@ class Protocol(HttpToolsProtocol):
             answered = self._answered
             assert answered is not None
             self._is_deaf = True
-            self._held = b""
             self.pipeline.clear()
             answered.keep_alive = False
             if answered is not self.cycle or not self._is_in_body:

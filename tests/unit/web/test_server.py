@@ -218,3 +218,19 @@ def test_after_such_a_body_the_next_request_is_answered() -> None:
         assert b" 200 " in await reader.readuntil(b"tea")
 
     converse(client)
+
+
+@pytest.mark.parametrize("requests", [128, 500], ids=["as many as are parsed at a time", "more"])
+def test_a_head_whose_end_comes_after_many_requests_is_read(requests: int) -> None:
+    async def client(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: set[Looking]
+    ) -> None:
+        last = _asks("/small")
+        assert 4_096 // len(last) == 128
+        writer.write(last * requests + last[:-4])
+        for _ in range(requests):
+            await reader.readuntil(b"tea")
+        writer.write(last[-4:])
+        assert b" 200 " in await reader.readuntil(b"tea")
+
+    converse(client, Serving())

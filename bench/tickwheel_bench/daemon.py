@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tickwheel_bench.processes import children_of
+
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -46,6 +48,10 @@ class Daemon:
     def cpu_s(self) -> float:
         """Processor seconds used so far."""
         return cpu_s_of(self.pid)
+
+    def children_cpu_s(self) -> float:
+        """The same of the processes that it has started, such as the one that serves HTTP."""
+        return sum(cpu_s_of(child) for child in children_of(self.pid))
 
     def memory_bytes(self, field: str) -> int:
         """A field of /proc/PID/status: ``RssAnon``, ``RssFile``, ``VmHWM``."""

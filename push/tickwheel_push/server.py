@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import resource
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeAlias
 
 import anyio
@@ -28,7 +26,6 @@ async def serve(
 ) -> None:
     """Until SIGTERM or Ctrl-C; a second one does not wait for what is on its way. ``watched_at``: where to listen for
     who watches. Raises TickwheelError, and OSError if it cannot listen."""
-    _allow_many_files()
     tally, failed = Tally(), None
     async with client, anyio.create_task_group() as group:
         push = Push(client, settings, tally)
@@ -49,13 +46,6 @@ async def serve(
         group.cancel_scope.cancel()
     if failed is not None:
         raise failed
-
-
-def _allow_many_files() -> None:
-    """As many as the system allows: each connection is one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _end_by_signal(push: Push, everything: anyio.CancelScope) -> None:

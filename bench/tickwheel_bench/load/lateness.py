@@ -58,6 +58,18 @@ class Recorder:
         }
 
 
+async def lateness_of(url: str, topic: str, seconds: float, due_per_s: int) -> dict[str, Any]:
+    """How late messages of one topic are that come due evenly, at a broker that runs."""
+    count = int(seconds * due_per_s)
+    async with Client(url) as client:
+        start_ms = int(time.time() * 1_000) + LEAD_MS
+        await schedule(client, topic, start_ms + np.arange(count) * 1_000 // due_per_s)
+        recorder = Recorder(topic, count)
+        with anyio.fail_after(120):
+            await recorder.run(client)
+        return recorder.figures()
+
+
 def even(directory: Path, scale: float) -> dict[str, Any]:
     """50,000 messages due each second, evenly spread, for ten seconds."""
     count = int(500_000 * scale)

@@ -17,10 +17,9 @@ import anyio
 import numpy as np
 
 from tickwheel import Client
-from tickwheel_bench.daemon import Daemon, cpu_s_of
-from tickwheel_bench.load.lateness import LEAD_MS, Recorder
+from tickwheel_bench.daemon import Daemon
+from tickwheel_bench.load.lateness import lateness_of
 from tickwheel_bench.load.messages import DAY_MS, schedule
-from tickwheel_bench.processes import children_of
 from tickwheel_web.dashboard.table import PAGES
 
 MESSAGES: Final = 1_000_000
@@ -177,16 +176,18 @@ def _loaded(
 
 def _round(daemon: Daemon, url: str, number: int, seconds: float) -> dict[str, Any]:
     """How late messages are without tabs and beside them."""
-    without = anyio.run(_lateness, daemon.url, f"without-{number}", seconds, backend="asyncio")
+    without = anyio.run(lateness_of, daemon.url, f"without-{number}", seconds, _DUE_PER_S, backend="asyncio")
     command = [sys.executable, "-m", "tickwheel_bench.web.tabs", url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tabs:
         assert tabs.stdin is not None
         assert tabs.stdout is not None
         json.loads(tabs.stdout.readline())  # all are open
-        before_s, web_before_s, begun_s = cpu_s_of(daemon.pid), _web_cpu_s(daemon), time.perf_counter()
-        beside = anyio.run(_lateness, daemon.url, f"beside-{number}", seconds, backend="asyncio")
+        before_s, web_before_s, begun_s = daemon.cpu_s(), daemon.children_cpu_s(), time.perf_counter()
+        beside = anyio.run(
+            lateness_of, daemon.url, f"beside-{number}", seconds, _DUE_PER_S, backend="asyncio"
+        )
         took_s = time.perf_counter() - begun_s
-        broker_s, web_s = cpu_s_of(daemon.pid) - before_s, _web_cpu_s(daemon) - web_before_s
+        broker_s, web_s = daemon.cpu_s() - before_s, daemon.children_cpu_s() - web_before_s
         tabs.stdin.close()
         seen = json.loads(tabs.stdout.readline())
     if tabs.returncode:
@@ -202,20 +203,4 @@ def _round(daemon: Daemon, url: str, number: int, seconds: float) -> dict[str, A
 
 
 def _cpu_s(daemon: Daemon) -> float:
-    return cpu_s_of(daemon.pid) + _web_cpu_s(daemon)
-
-
-def _web_cpu_s(daemon: Daemon) -> float:
-    """Of the process that serves pages."""
-    return sum(cpu_s_of(child) for child in children_of(daemon.pid))
-
-
-async def _lateness(url: str, topic: str, seconds: float) -> dict[str, Any]:
-    count = int(seconds * _DUE_PER_S)
-    async with Client(url) as client:
-        start_ms = int(time.time() * 1_000) + LEAD_MS
-        await schedule(client, topic, start_ms + np.arange(count) * 1_000 // _DUE_PER_S)
-        recorder = Recorder(topic, count)
-        with anyio.fail_after(120):
-            await recorder.run(client)
-        return recorder.figures()
+    return daemon.cpu_s() + daemon.children_cpu_s()

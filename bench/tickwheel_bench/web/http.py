@@ -13,12 +13,11 @@ import anyio
 import numpy as np
 
 from tickwheel import Client
-from tickwheel_bench.daemon import Daemon, cpu_s_of
-from tickwheel_bench.load.lateness import LEAD_MS, Recorder
+from tickwheel_bench.daemon import Daemon
+from tickwheel_bench.load.lateness import LEAD_MS, lateness_of
 from tickwheel_bench.load.messages import schedule
-from tickwheel_bench.processes import children_of
 
-_DUE_PER_MS: Final = 2
+_DUE_PER_S: Final = 2_000
 _SECONDS: Final = 15.0
 _RATE: Final = 2_000
 _WAITED_PER_S: Final = 500
@@ -35,9 +34,9 @@ def http(directory: Path, scale: float) -> dict[str, Any]:
         single = _measured(daemon, url, seconds=seconds)
         paced = _measured(daemon, url, seconds=seconds, rate=_RATE)
         waiting = {kind: _waiting(daemon.url, url, kind, seconds) for kind in ("poll", "stream")}
-        quiet = anyio.run(_lateness, daemon.url, "quiet", seconds, backend="asyncio")
+        quiet = anyio.run(lateness_of, daemon.url, "quiet", seconds, _DUE_PER_S, backend="asyncio")
         beside = _load(url, seconds=seconds + LEAD_MS / 1_000 + 1)
-        busy = anyio.run(_lateness, daemon.url, "busy", seconds, backend="asyncio")
+        busy = anyio.run(lateness_of, daemon.url, "busy", seconds, _DUE_PER_S, backend="asyncio")
         beside_figures = _figures(beside)
         batch = _measured(daemon, url, seconds=seconds, connections=4, batch=1_000)
     return {
@@ -53,10 +52,10 @@ def http(directory: Path, scale: float) -> dict[str, Any]:
 
 def _measured(daemon: Daemon, url: str, *, seconds: float, **how: int) -> dict[str, Any]:
     """A load, and what it costs web and broker."""
-    web_s, broker_s = _web_cpu_s(daemon), daemon.cpu_s()
+    web_s, broker_s = daemon.children_cpu_s(), daemon.cpu_s()
     found = _figures(_load(url, seconds=seconds, **how))
     requests = found["requests"]
-    used_s = {"web": _web_cpu_s(daemon) - web_s, "broker": daemon.cpu_s() - broker_s}
+    used_s = {"web": daemon.children_cpu_s() - web_s, "broker": daemon.cpu_s() - broker_s}
     return found | {
         f"{name}_cpu_ms_a_request": round(cpu_s * 1_000 / requests, 3) for name, cpu_s in used_s.items()
     }
@@ -91,19 +90,3 @@ async def _schedule_waited(broker_url: str, topic: str, count: int) -> None:
     async with Client(broker_url) as client:
         start_ms = int(time.time() * 1_000) + LEAD_MS
         await schedule(client, topic, start_ms + np.arange(count) * 1_000 // _WAITED_PER_S)
-
-
-def _web_cpu_s(daemon: Daemon) -> float:
-    """Of the process that serves HTTP."""
-    return sum(cpu_s_of(child) for child in children_of(daemon.pid))
-
-
-async def _lateness(url: str, topic: str, seconds: float) -> dict[str, Any]:
-    count = int(seconds * 1_000) * _DUE_PER_MS
-    async with Client(url) as client:
-        start_ms = int(time.time() * 1_000) + LEAD_MS
-        await schedule(client, topic, start_ms + np.arange(count) // _DUE_PER_MS)
-        recorder = Recorder(topic, count)
-        with anyio.fail_after(120):
-            await recorder.run(client)
-        return recorder.figures()

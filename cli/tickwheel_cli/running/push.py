@@ -92,6 +92,7 @@ def push(
     if metrics is not None:
         _check_place(metrics)
     from tickwheel_broker.config.load import load, place_of
+    from tickwheel_broker.net.open_files import allow_many
 
     # Whatever the file says of the broker's own directory is of no interest here.
     given = load(
@@ -114,6 +115,7 @@ def push(
             raise
         raise PushMissing from error
     settings = _settings(given)
+    allow_many()
     import anyio
 
     from tickwheel import Client

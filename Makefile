@@ -133,7 +133,7 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
-	@echo "Installing Tickwheel and what it needs into $(VENV): about 125 MB."
+	@echo "Installing Tickwheel and what it needs into $(VENV): about 135 MB."
 	@PYTHONUNBUFFERED=1 $(PIP) install --progress-bar off --no-compile --editable '.[web]' | sed -u -E -n '$(PROGRESS)'
 	@touch $@
 

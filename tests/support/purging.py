@@ -94,9 +94,14 @@ def purge_steps(store: Store, now_ms: int) -> Iterator[Pause]:
     while not job.is_done:
         pause = store.purger.step(now_ms)
         yield pause
-        match pause:
-            case WaitDurable():
-                store.sync()
-            case DropTicket() | FreeTicket():
-                pause.run()
+        carry_out(store, pause)
     assert job.error is None, job.error
+
+
+def carry_out(store: Store, pause: Pause) -> None:
+    """What a step asks for before the next."""
+    match pause:
+        case WaitDurable():
+            store.sync()
+        case DropTicket() | FreeTicket():
+            pause.run()

@@ -109,6 +109,7 @@ class Purger:
         self._job: Job | None = None
         self._steps: Steps | None = None
         self._now_ms = 0
+        self._began_ms = 0
         self._next_survey_ms = 0
         self._last_position = 0
         self._dead = np.empty(STEP_MESSAGES, np.uint64)
@@ -147,6 +148,7 @@ class Purger:
             return None
         if self._steps is None:
             self._job = self._jobs.popleft() if self._jobs else Job()
+            self._began_ms = now_ms
             self._steps = self._run(self._job)
         job = self._job
         assert job is not None
@@ -163,7 +165,8 @@ class Purger:
 
     def _finish(self, job: Job, error: Exception | None) -> None:
         job.is_done, job.error, self._steps, self._job = True, error, None, None
-        self._next_survey_ms = self._now_ms + SURVEY_MS
+        # Not from its end: the survey knows nothing of what came due while the run went on.
+        self._next_survey_ms = self._began_ms + SURVEY_MS
         if error is None and not job.report.segments:
             self._next_survey_ms += self._surveyed_rows // _SURVEYED_ROWS_A_MS
 

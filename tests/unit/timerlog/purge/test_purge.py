@@ -10,7 +10,7 @@ import pytest
 from tests.support.damage import flip
 from tests.support.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.frames import send
-from tests.support.purging import LATER_MS, ack, content, fill, mixed, purge_steps, take
+from tests.support.purging import LATER_MS, ack, carry_out, content, fill, mixed, purge_steps, take
 from timerlog.background import WaitDurable
 from timerlog.errors import DamagedLog, DiskFull
 from timerlog.layout import MessageState
@@ -67,6 +67,19 @@ def test_a_run_that_has_not_begun_serves_all_who_ask(store: Store) -> None:
     assert store.purge(LATER_MS) is run.report
     assert (plan.is_done, run.is_done) == (True, True)
     assert store.purger.start() is not run
+
+
+def test_what_came_due_during_a_run_goes_with_the_next(tmp_path: Path) -> None:
+    """A clock that jumps between two steps of a run, and stands still then."""
+    store = mixed(tmp_path)
+    purger = store.purger
+    purger.step(NOW_MS)
+    assert purger.is_running
+    before = len(content(store))
+    while not purger.is_idle(LATER_MS):
+        carry_out(store, purger.step(LATER_MS))
+    assert before - len(content(store)) > 4_000
+    store.close()
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

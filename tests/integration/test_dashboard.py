@@ -450,6 +450,18 @@ async def test_tabs_of_a_token_share_what_is_asked(daemon: Daemon) -> None:
         assert (await recent.figures(client, "b"))[0] is not first
 
 
+async def test_what_a_tab_loads_by_itself_may_be_some_seconds_old(daemon: Daemon) -> None:
+    recent = Recent()
+    async with tickwheel.Client(daemon.url) as client:
+        first = await recent.stats(client, "a", 60)
+        assert await recent.stats(client, "a", 60) is first
+        assert await recent.stats(client, "a", 0) is not first
+        horizons = [timedelta(minutes=1)]
+        wheel = await recent.wheel(client, "a", 60, horizons)
+        assert await recent.wheel(client, "a", 60, horizons) is wheel
+        assert await recent.wheel(client, "a", 60, [timedelta(hours=1)]) is not wheel
+
+
 async def test_a_page_is_what_starts_the_samples(visitor: Visitor) -> None:
     assert "Nothing is known yet" in (await visitor.get("/lateness")).text
     with trio.fail_after(PATIENCE_S):

@@ -41,7 +41,7 @@ class Tab:
         """The page, again and again."""
         await asyncio.sleep(first_s)
         while True:
-            reader, writer = await self._ask("/", "text/html")
+            reader, writer = await self._ask("/", "text/html", "HX-Request: true\r\n")
             try:
                 answer = await reader.read()
             finally:
@@ -51,9 +51,12 @@ class Tab:
             self.pages += 1
             await asyncio.sleep(_REFRESH_S)
 
-    async def _ask(self, path: str, kind: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _ask(
+        self, path: str, kind: str, more: str = ""
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection(self._host, self._port)
-        head = f"GET {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nAccept: {kind}\r\nConnection: close\r\n\r\n"
+        lines = f"Host: {self._host}:{self._port}\r\nAccept: {kind}\r\nConnection: close\r\n{more}"
+        head = f"GET {path} HTTP/1.1\r\n{lines}\r\n"
         writer.write(head.encode())
         return reader, writer
 

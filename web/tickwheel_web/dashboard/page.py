@@ -15,7 +15,7 @@ from tickwheel import Client
 from tickwheel_web.clients import Clients
 from tickwheel_web.dashboard.environment import Templates
 from tickwheel_web.dashboard.figures.history import History
-from tickwheel_web.dashboard.figures.recent import Recent
+from tickwheel_web.dashboard.figures.recent import LIVE_S, REFRESH_S, Recent
 from tickwheel_web.dashboard.guard import HEADERS
 from tickwheel_web.dashboard.logins import Login, Logins
 from tickwheel_web.dashboard.notices import Notice, Notices, Tone, command
@@ -146,6 +146,11 @@ class Viewed:
         return StreamingResponse(content, headers=headers, media_type=FILE)
 
     @property
+    def max_age_s(self) -> float:
+        """How old what is shown may be."""
+        return REFRESH_S if is_refresh(self.request) else LIVE_S
+
+    @property
     def above(self) -> str:
         """The path that this one is a part of, such as that of the topic that it pauses."""
         return self._with_parts(self.row.path.rpartition("/")[0])
@@ -157,6 +162,11 @@ class Viewed:
     def _with_parts(self, path: str) -> str:
         parts = self.request.path_params.items()
         return path.format(**{name: quote(str(value), safe="") for name, value in parts})
+
+
+def is_refresh(request: Request) -> bool:
+    """Whether a script loads a part of a page anew."""
+    return request.method == "GET" and "hx-request" in request.headers
 
 
 Showing: TypeAlias = Callable[[Viewed], Awaitable[Response]]

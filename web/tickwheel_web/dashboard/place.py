@@ -19,7 +19,7 @@ from tickwheel_web.clients import Clients
 from tickwheel_web.dashboard.figures.sampling import Sampling
 from tickwheel_web.dashboard.guard import HEADERS
 from tickwheel_web.dashboard.logins import Login, cookie_of
-from tickwheel_web.dashboard.page import NOTICE, Page, Site, Viewed
+from tickwheel_web.dashboard.page import NOTICE, Page, Site, Viewed, is_refresh
 from tickwheel_web.dashboard.rights import Rights
 from tickwheel_web.limits import Limits
 from tickwheel_web.middleware.guard import Guard
@@ -77,7 +77,7 @@ class Refusing:
     ) -> Response:
         """What went wrong; with the menu, where it is known who asks."""
         problem = problem_of(error)
-        if is_refresh(request):
+        if is_refresh(request):  # what is there is better than a problem in its place
             return Response(status_code=204, headers={**HEADERS, "HX-Trigger": STALE})
         if viewed is not None:
             return viewed.page("problem.html", status=problem.status, problem=problem)
@@ -185,11 +185,6 @@ def _query(row: Page, request: Request) -> msgspec.Struct:
     """The query parameters, without the one of notices. Fields of forms that were left empty were not given."""
     given = {name: value for name, value in request.query_params.items() if name != NOTICE and value != ""}
     return reading.converted(row.query, given)
-
-
-def is_refresh(request: Request) -> bool:
-    """Whether a script loads a part of a page anew: what is there is better than a problem in its place."""
-    return request.method == "GET" and "hx-request" in request.headers
 
 
 def _to_login(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Answers of the broker that all tabs of a token share for a moment."""
+"""Answers of the broker that all tabs of a token share for a moment: what tabs ask by themselves takes little of it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import Any, Final
 import anyio
 
 from tickwheel import Client
-from tickwheel.stats import Figures, Wheel
+from tickwheel.stats import Figures, Stats, Wheel
 
-FIGURES_S: Final = 0.9
-"""A little less than from one look to the next."""
+LIVE_S: Final = 0.9
+"""How old it may be: a little less than from one look of an open tab at the figures to the next."""
+REFRESH_S: Final = 4.5
+"""The same for a page that a tab loads anew by itself."""
 COST_FACTOR: Final = 50
 """A count that took the broker a while is used again for so many times as long."""
 _MAX_KEPT: Final = 1_000
@@ -28,7 +30,8 @@ class _Kept:
     turn: anyio.Lock = field(default_factory=anyio.Lock)
     answer: Any = None
     before: Any = None
-    until_s: float = float("-inf")
+    asked_s: float = float("-inf")
+    cost_s: float = 0.0
 
 
 class Recent:
@@ -39,21 +42,28 @@ class Recent:
 
     async def figures(self, client: Client, token: str) -> tuple[Figures, Figures | None]:
         """Those of now, and those that were asked for before."""
-        found = await self._recent((token, "figures"), client.figures, FIGURES_S, 0)
+        found = await self._recent((token, "figures"), client.figures, LIVE_S, 0)
         return found.answer, found.before
 
-    async def wheel(self, client: Client, token: str, horizons: Sequence[timedelta]) -> Wheel:
+    async def stats(self, client: Client, token: str, max_age_s: float) -> Stats:
+        """Counts over everything."""
+        answer: Stats = (await self._recent((token, "stats"), client.stats, max_age_s, 0)).answer
+        return answer
+
+    async def wheel(
+        self, client: Client, token: str, max_age_s: float, horizons: Sequence[timedelta]
+    ) -> Wheel:
         """What is due when: the broker counts for it, which takes time with many messages."""
 
         async def ask() -> Wheel:
             return await client.wheel(horizons=horizons)
 
-        found = await self._recent((token, tuple(horizons)), ask, FIGURES_S, COST_FACTOR)
+        found = await self._recent((token, tuple(horizons)), ask, max_age_s, COST_FACTOR)
         answer: Wheel = found.answer
         return answer
 
     async def _recent(
-        self, key: tuple[str, Hashable], ask: Callable[[], Awaitable[Any]], least_s: float, factor: float
+        self, key: tuple[str, Hashable], ask: Callable[[], Awaitable[Any]], max_age_s: float, factor: float
     ) -> _Kept:
         key = hashlib.sha256(key[0].encode()).hexdigest(), key[1]
         kept = self._kept.setdefault(key, _Kept())
@@ -62,9 +72,8 @@ class Recent:
             self._kept.popitem(last=False)
         async with kept.turn:
             began_s = anyio.current_time()
-            if began_s >= kept.until_s:
+            if began_s - kept.asked_s >= max(max_age_s, factor * kept.cost_s):
                 answer = await ask()
-                now_s = anyio.current_time()
                 kept.before, kept.answer = kept.answer, answer
-                kept.until_s = began_s + max(least_s, factor * (now_s - began_s))
+                kept.asked_s, kept.cost_s = began_s, anyio.current_time() - began_s
         return kept

@@ -137,10 +137,10 @@ def _href(viewed: Viewed, span: Span) -> str | None:
 
 async def _of_all(viewed: Viewed, scale: Scale) -> tuple[datetime, list[Span]]:
     """The broker has it at hand."""
-    wheel = await viewed.site.recent.wheel(viewed.client, viewed.token, scale.steps)
+    wheel = await viewed.site.recent.wheel(viewed.client, viewed.token, viewed.max_age_s, scale.steps)
     found = spans(wheel.now, wheel.forecast)
     if not scale.is_even:
-        stats = await viewed.client.stats()
+        stats = await viewed.site.recent.stats(viewed.client, viewed.token, viewed.max_age_s)
         rest = max(0, stats.scheduled - sum(one.messages for one in found))
         found.append(Span(found[-1].until or wheel.now, None, rest, None))
     return wheel.now, found

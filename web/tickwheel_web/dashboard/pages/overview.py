@@ -22,8 +22,9 @@ async def overview(viewed: Viewed) -> Response:
     """Asks for figures, statistics, and what is due when."""
     site = viewed.site
     figures, before = await site.recent.figures(viewed.client, viewed.token)
-    wheel = await site.recent.wheel(viewed.client, viewed.token, list(HORIZONS.values()))
-    stats = await viewed.client.stats()
+    asked = viewed.client, viewed.token, viewed.max_age_s
+    wheel = await site.recent.wheel(*asked, list(HORIZONS.values()))
+    stats = await site.recent.stats(*asked)
     minute, hour = site.history.lately(MINUTE_S), site.history.lately(HOUR_S)
     points = site.history.points(HOUR_S, POINTS, figures.now_ms)
     found = remarks(figures, hour)

@@ -35,7 +35,7 @@ class Level(NamedTuple):
 
 async def wheel(viewed: Viewed) -> Response:
     """As the broker draws it."""
-    found = await viewed.site.recent.wheel(viewed.client, viewed.token, HORIZONS)
+    found = await viewed.site.recent.wheel(viewed.client, viewed.token, viewed.max_age_s, HORIZONS)
     levels = [shown(found, level) for level in found.levels]
     return viewed.page(
         "pages/wheel.html",

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 import trio
+from markupsafe import escape
 
 import tickwheel
 import tickwheel.web
@@ -171,10 +172,26 @@ async def test_settings_are_changed_by_the_fields_that_differ(
         ("max_body_bytes", "huge"),
         ("priority", "256"),
     ):
-        page = await visitor.post("/topics/set/settings", {name: text})
+        page = await visitor.post("/topics/set/settings", {name: text, "max_attempts": "9"})
         assert page.status == 400, (name, page.text)
         assert SCRIPT not in page.html
+        assert f'id="setting-{name}" name="{name}" type="text" value="{escape(text)}"' in page.html
+        assert page.html.count('aria-invalid="true"') == 1
+        assert 'id="setting-max_attempts" name="max_attempts" type="text" value="9"' in page.html
     assert (await client.topic("set")).settings == info.settings
+
+
+async def test_settings_that_do_not_fit_together_are_said_above_the_form(
+    visitor: Visitor, client: tickwheel.Client
+) -> None:
+    await client.create_topic("unfit")
+    form = {"min_backoff": "2m", "was-min_backoff": "", "max_backoff": "1m", "was-max_backoff": ""}
+    page = await visitor.post("/topics/unfit/settings", form)
+    assert page.status == 400
+    assert "Nothing was done." in page.text
+    assert 'value="2m"' in page.html
+    assert (await client.topic("unfit")).settings == {}
+    assert (await visitor.post("/topics/no-such-topic/settings", form)).status == 404
 
 
 async def test_cancelling_all_tells_what_became_of_them(visitor: Visitor, client: tickwheel.Client) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from tickwheel.errors import TickwheelError
 from tickwheel.protocol.units import format_duration, format_size, parse_size_bytes
 from tickwheel.stats import TopicInfo
-from tickwheel_web.dashboard.forms import Field, Form
+from tickwheel_web.dashboard.forms import Field, Filled, Form
 from tickwheel_web.dashboard.page import Viewed
 from tickwheel_web.reading import converted
 from tickwheel_web.topics.shapes import Settings, settings_of
@@ -40,14 +41,31 @@ class Setting(NamedTuple):
     """What was set for the topic; empty: nothing."""
     effective: str
     meaning: str
+    typed: str
+    """What stands in its field."""
+    wrong: str = ""
+    """With that."""
 
 
 def settings(info: TopicInfo) -> list[Setting]:
     """In the order of the form."""
     own, effective = _texts(info.settings), _texts(info.effective)
     return [
-        Setting(name, one.label, own.get(name, ""), effective.get(name, ""), one.hint)
+        Setting(name, one.label, own.get(name, ""), effective.get(name, ""), one.hint, own.get(name, ""))
         for name, one in FORM.fields.items()
+    ]
+
+
+def refused(viewed: Viewed, info: TopicInfo, error: TickwheelError) -> tuple[Filled, list[Setting]]:
+    """The form as it was typed, with what is wrong with it. What it says of before stays."""
+    filled = FORM.filled(FORM.given(viewed), error)
+    return filled, [
+        one._replace(
+            own=viewed.field(f"{_WAS}{one.name}"),
+            typed=filled.given[one.name],
+            wrong=filled.wrong.get(one.name, ""),
+        )
+        for one in settings(info)
     ]
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from tickwheel.errors import Forbidden, TickwheelError
 from tickwheel.protocol.limits import dead_topic
 from tickwheel.protocol.readable import noun
 from tickwheel.stats import GroupInfo
@@ -66,10 +67,19 @@ async def resume(viewed: Viewed) -> Response:
 
 async def change(viewed: Viewed) -> Response:
     """All of it, or nothing."""
-    name, wanted = viewed.path("topic"), settings.changes(viewed)
-    if not wanted.values and not wanted.unset:
-        return viewed.done(viewed.above, "No setting was changed: all are as they were.", tone="warn")
-    info = await viewed.client.set_topic(name, unset=wanted.unset, **wanted.values)
+    name = viewed.path("topic")
+    try:
+        wanted = settings.changes(viewed)
+        if not wanted.values and not wanted.unset:
+            return viewed.done(viewed.above, "No setting was changed: all are as they were.", tone="warn")
+        info = await viewed.client.set_topic(name, unset=wanted.unset, **wanted.values)
+    except Forbidden:
+        raise
+    except TickwheelError as error:
+        filled, found = settings.refused(viewed, await viewed.client.topic(name), error)
+        return viewed.page(
+            "topics/settings.html", status=filled.status, topic=name, form=filled, settings=found
+        )
     now = {one.name: one for one in settings.settings(info)}
     told = [f"{one} is {now[one].effective}" for one in wanted.values]
     told += [f"{one} is {now[one].effective} again, as the broker says" for one in wanted.unset]

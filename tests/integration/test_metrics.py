@@ -21,6 +21,7 @@ from tickwheel_broker.clock import SystemClock
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.monitoring.metrics import Metrics
+from tickwheel_broker.monitoring.vitals import DiskSight
 from tickwheel_broker.monitoring.watched import Sight
 from tickwheel_broker.wiring import watched_parts
 from timerlog.store import Store
@@ -46,6 +47,10 @@ def of_topic(found: Scraped, topic: str) -> list[float]:
 
 def of_group(found: Scraped, topic: str, group: str = "default") -> list[float]:
     return [found.value(f"messages_{name}_total", topic=topic, group=group) for name in GROUP_FIGURES]
+
+
+def timers_on_wheel(found: Scraped) -> float:
+    return sum(found.value("wheel_timers", level=str(level)) for level in range(4))
 
 
 async def receive(
@@ -76,7 +81,10 @@ async def test_a_known_load_is_counted_exactly(daemon: Daemon, topic: str) -> No
             again = await receive(subscription, 21)
             assert sorted(message.epoch for message in again) == [*([1] * 20), 2]
             await subscription.flush()
-            found = scrape(url)
+            # A count of the wheel that took a while is said again for a while: it may be the one of before.
+            with trio.fail_after(PATIENCE_S):
+                while timers_on_wheel(found := scrape(url)) < 30 + 1 + 30:
+                    await trio.sleep(0.05)
     assert of_topic(found, topic) == [101, 1, 0, 30, 70]
     assert of_group(found, topic) == [71, 1, 40, 0]
     assert found.value("backlog_messages", topic=topic, group="default") == 30
@@ -85,10 +93,8 @@ async def test_a_known_load_is_counted_exactly(daemon: Daemon, topic: str) -> No
     assert found.value("subscribers") == 1
     for name, count in (("delivery_lateness_seconds", 70), ("first_delivery_lateness_seconds", 70)):
         assert found.value(f"{name}_count") - before.value(f"{name}_count") == count
-    timers = sum(found.value("wheel_timers", level=str(level)) for level in range(4))
     # The cancelled one stays on the wheel until its time; so do the ends of leases that were acked.
-    assert timers >= 30 + 1 + 30
-    assert timers == found.value("timers_due", within="later") + found.value("timers_gone")
+    assert timers_on_wheel(found) == found.value("timers_due", within="later") + found.value("timers_gone")
     assert found.value("messages_due", within="day") == 0
     assert found.value("messages_due", within="week") == 30
     assert found.value("timers_due", within="week") == 30 + 30
@@ -226,9 +232,8 @@ async def test_a_scrape_lets_others_work_in_between(tmp_path: Path) -> None:
             turns += 1
 
     async with trio.open_nursery() as nursery:
-        metrics = Metrics(
-            Sight(settings, watched=watched_parts(Broker(settings, store, clock, InPlace(), nursery)))
-        )
+        sight = Sight(settings, watched=watched_parts(Broker(settings, store, clock, InPlace(), nursery)))
+        metrics = Metrics(sight, DiskSight(settings.data_dir))
         await metrics.scrape("")
         nursery.start_soon(count_turns)
         text, _ = await metrics.scrape("")
@@ -249,7 +254,7 @@ async def test_a_scrape_ends_with_the_broker_of_a_node(tmp_path: Path) -> None:
     texts: list[bytes] = []
     async with trio.open_nursery() as nursery:
         sight = Sight(settings, watched=watched_parts(Broker(settings, store, clock, InPlace(), nursery)))
-        metrics = Metrics(sight)
+        metrics = Metrics(sight, DiskSight(settings.data_dir))
 
         async def scrape() -> None:
             texts.append((await metrics.scrape(""))[0])

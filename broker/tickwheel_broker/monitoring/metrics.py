@@ -26,7 +26,7 @@ from tickwheel_broker.cluster.node import Role
 from tickwheel_broker.cluster.standing import Standing
 from tickwheel_broker.monitoring.figures import Distribution, Figure
 from tickwheel_broker.monitoring.metric_totals import GROUP_METRICS, OTHER, TOPIC_METRICS, Totals
-from tickwheel_broker.monitoring.vitals import Disk, look_at_disk
+from tickwheel_broker.monitoring.vitals import Disk, DiskSight
 from tickwheel_broker.monitoring.watched import Sight, Watched
 
 _TOPICS_AT_ONCE: Final = 20
@@ -44,8 +44,9 @@ __all__ = ["OTHER", "Metrics"]
 class Metrics:
     """Writes what Prometheus scrapes. One scrape at a time; others wait."""
 
-    def __init__(self, sight: Sight) -> None:
+    def __init__(self, sight: Sight, disk: DiskSight) -> None:
         self._sight = sight
+        self._disk = disk
         self._figures: _Figures | None = None
         self._process = ProcessCollector(registry=None)
         self._turn = trio.Lock()
@@ -54,7 +55,8 @@ class Metrics:
         """(the text, its content type), in the form that the Accept header prefers."""
         encode, content_type = choose_encoder(accept)
         async with self._turn:
-            process, disk = await trio.to_thread.run_sync(self._ask_the_system)
+            process = await trio.to_thread.run_sync(lambda: list(self._process.collect()))
+            disk = await self._disk.look_now()
             parts = await _encoded(process, encode)
             with self._sight.look() as watched:
                 figures = self._figures_of(watched)
@@ -73,13 +75,6 @@ class Metrics:
         elif self._figures is None or self._figures.watched is not watched:
             self._figures = _Figures(watched)
         return self._figures
-
-    def _ask_the_system(self) -> tuple[list[Metric], Disk | None]:
-        process = list(self._process.collect())
-        try:
-            return process, look_at_disk(self._sight.settings.data_dir)
-        except OSError:
-            return process, None
 
 
 async def _encoded(families: Iterable[Metric], encode: Callable[[CollectorRegistry], bytes]) -> list[bytes]:

@@ -69,15 +69,8 @@ class _Part(NamedTuple):
     progress: object
 
 
-async def ask_for_disk(directory: str, turn: trio.CapacityLimiter | None = None) -> Disk | None:
-    """In a thread: a disk that does not answer must not stop the broker. Nor is that waited for: None."""
-    with trio.move_on_after(DISK_PATIENCE_S), suppress(OSError):
-        return await trio.to_thread.run_sync(look_at_disk, directory, abandon_on_cancel=True, limiter=turn)
-    return None
-
-
 class DiskSight:
-    """For those who ask often: until a disk has answered, no other thread waits for it."""
+    """In a thread: a disk that does not answer must not stop the broker. Until it has, no other thread waits for it."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -86,12 +79,20 @@ class DiskSight:
         self._seen: Disk | None = None
 
     async def look(self) -> Disk | None:
-        """As it is now, or was a few seconds ago; None: it did not answer."""
+        """As it is now, or was a few seconds ago, for those who ask often; None: it did not answer."""
         now_s = trio.current_time()
         if now_s - self._looked_s >= DISK_S:
             self._looked_s = now_s
-            self._seen = await ask_for_disk(self._directory, self._turn)
+            self._seen = await self.look_now()
         return self._seen
+
+    async def look_now(self) -> Disk | None:
+        """As it is now; None: it does not answer within a moment."""
+        with trio.move_on_after(DISK_PATIENCE_S), suppress(OSError):
+            return await trio.to_thread.run_sync(
+                look_at_disk, self._directory, abandon_on_cancel=True, limiter=self._turn
+            )
+        return None
 
 
 @dataclass(slots=True, eq=False)

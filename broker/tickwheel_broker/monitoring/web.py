@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 from tickwheel_broker import logs
 from tickwheel_broker.monitoring.metrics import Metrics
-from tickwheel_broker.monitoring.vitals import Reason, ask_for_disk
+from tickwheel_broker.monitoring.vitals import DiskSight, Reason
 from tickwheel_broker.monitoring.watched import Drain, Sight
 from tickwheel_broker.net.listeners import GONE_BEFORE_ACCEPT
 from tickwheel_broker.net.open_files import most_of_http
@@ -63,7 +63,8 @@ class Pages:
         self._sight = sight
         self._access = access
         self._drain = drain
-        self._metrics = Metrics(sight)
+        self._disk = DiskSight(sight.settings.data_dir)
+        self._metrics = Metrics(sight, self._disk)
 
     def app(self) -> Starlette:
         """The three pages as an ASGI application, and what a node of a cluster can be asked to do."""
@@ -81,7 +82,7 @@ class Pages:
         return PlainTextResponse("ok\n" if is_alive else "not alive\n", 200 if is_alive else 503)
 
     async def _ready(self, request: Request) -> Response:
-        disk = await ask_for_disk(self._sight.settings.data_dir)
+        disk = await self._disk.look_now()
         # Only now: meanwhile the broker of a node may have ended, and its store with it.
         watched, standing = self._sight.watched, self._sight.standing
         reasons = [_NOT_SERVING] if watched is None else watched.vitals.reasons(disk)

@@ -174,6 +174,7 @@ async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch:
         assert await sight.look() is None
         assert began.wait(PATIENCE_S)
         assert [await sight.look() for _ in range(3)] == [None] * 3
+        assert await sight.look_now() is None
         assert looks == [str(tmp_path)]
     finally:
         go.set()

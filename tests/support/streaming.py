@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
-_STARTS = 3
+_STARTS = 8
 
 
 def run_to_the_end(start: Callable[[], StreamingQuery]) -> list[int]:

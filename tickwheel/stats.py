@@ -209,6 +209,22 @@ class TopicFigures(msgspec.Struct, frozen=True):
     groups: list[GroupFigures] = msgspec.field(default_factory=list)
 
 
+class FigureTotals(msgspec.Struct, frozen=True):
+    """Of all topics and groups together. ``messages``, ``cancelled``, and those of deliveries only grow."""
+
+    messages: int
+    scheduled: int
+    ready: int
+    cancelled: int
+    delivered: int
+    acked: int
+    leased: int
+    dead: int
+    redelivered: int
+    backlog: int
+    """Due, and not done by a group; a message counts once for each."""
+
+
 class Figures(msgspec.Struct, frozen=True):
     """What the broker says of itself in numbers; the names are those of the metrics, without ``tickwheel_`` (and, of
     counters, ``_total``). A number that there is several times (``refusals`` by error code, ``queue_messages`` by
@@ -216,6 +232,7 @@ class Figures(msgspec.Struct, frozen=True):
 
     now_ms: int
     started_ms: int
+    totals: FigureTotals
     counters: dict[str, float | dict[str, float]] = msgspec.field(default_factory=dict)
     """They only grow: those of the log and of topics since the directory was made, others since ``started_ms``."""
     gauges: dict[str, float | dict[str, float]] = msgspec.field(default_factory=dict)

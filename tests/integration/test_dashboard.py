@@ -443,11 +443,11 @@ async def test_samples_are_taken_for_those_who_may_look(stranger: Visitor, guard
 async def test_tabs_of_a_token_share_what_is_asked(daemon: Daemon) -> None:
     recent = Recent()
     async with tickwheel.Client(daemon.url) as client:
-        first, before = await recent.figures(client, "a")
+        first, before = await recent.figures(client, "a", 60)
         assert before is None
         for _ in range(5):
-            assert (await recent.figures(client, "a"))[0] is first
-        assert (await recent.figures(client, "b"))[0] is not first
+            assert (await recent.figures(client, "a", 60))[0] is first
+        assert (await recent.figures(client, "b", 60))[0] is not first
 
 
 async def test_what_a_tab_loads_by_itself_may_be_some_seconds_old(daemon: Daemon) -> None:

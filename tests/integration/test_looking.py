@@ -17,6 +17,7 @@ import trio
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, wait_ready
+from tests.support.totals import totals_of
 from tickwheel import Subscription
 from tickwheel.errors import BadArgument, BadRequest, Forbidden, UnknownGroup, UnknownTopic
 from tickwheel.stats import Histogram
@@ -114,6 +115,10 @@ async def test_figures_as_numbers(daemon: Daemon, topic: str, shell: Shell) -> N
             assert again is not None
             await again.ack(confirm=True)
             found = await client.figures()
+            totals = await client.figures(totals_only=True)
+    assert found.totals == totals_of(found.topics)
+    assert (totals.topics, totals.totals, totals.started) == ([], found.totals, found.started)
+    assert totals.gauges.keys() == found.gauges.keys()
     late = found.histograms["delivery_lateness_seconds"]
     assert [
         sum(counts) for counts in zip(*(one.lateness for one in found.topics if one.lateness), strict=True)
@@ -145,9 +150,15 @@ def test_figures_of_more_topics_than_fit_into_one_answer(tmp_path: Path) -> None
         for name in names:
             client.create_topic(name)
             client.create_group(name, "g")
-        found = client.figures().topics
+        client.create_topic("parts", shards=4)
+        client.create_group("parts", "g")
+        client.send_many("parts", [b"x"] * 40, keys=[str(number) for number in range(40)])
+        whole = client.figures()
+    found = [one for one in whole.topics if not one.name.startswith("parts")]
     assert {one.name for one in found} == names
     assert len(found) == len(names)
+    assert whole.totals == totals_of(whole.topics)
+    assert whole.totals.messages == 40
     assert all([group.name for group in one.groups] == ["g"] for one in found)
 
 

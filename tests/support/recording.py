@@ -245,6 +245,7 @@ def later_requests() -> list[Step]:
     talk.change(TestEndpoint("shop"))
     talk.ask(GetAttempts("shop", 30_000))
     talk.ask(GetAttempts("shop", 30_000, 5, (4_096, 2)))
+    talk.ask(GetFigures(totals_only=True))
     return talk.steps
 
 

@@ -26,17 +26,16 @@ class Numbers(NamedTuple):
 
 def numbers_of(figures: Figures) -> Numbers:
     """Of the whole broker."""
-    wholes = [topic for topic in figures.topics if not topic.shard_of]
-    groups = [group for topic in wholes for group in topic.groups]
+    totals = figures.totals
     return Numbers(
-        sent=sum(topic.messages for topic in wholes),
-        delivered=sum(group.delivered for group in groups),
-        acked=sum(group.acked for group in groups),
-        redelivered=sum(group.redelivered for group in groups),
-        dead=sum(group.dead for group in groups),
-        scheduled=sum(topic.scheduled for topic in wholes),
-        in_flight=sum(group.leased for group in groups),
-        backlog=sum(group.backlog for group in groups),
+        sent=totals.messages,
+        delivered=totals.delivered,
+        acked=totals.acked,
+        redelivered=totals.redelivered,
+        dead=totals.dead,
+        scheduled=totals.scheduled,
+        in_flight=totals.leased,
+        backlog=totals.backlog,
         due_backlog=gauge(figures, "due_backlog"),
         disk_bytes=gauge(figures, "log_bytes"),
     )

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tickwheel_native import store as native_store
 from timerlog.commitlog.records import TopicRecord
 from timerlog.engine.groups import Groups
 from timerlog.engine.state import Engine
@@ -22,6 +23,15 @@ from timerlog.tables.tables import by_topic
 from timerlog.wheel.forecast import WheelPicture
 
 _HASH_ROWS: Final = 262_144
+_OF_TOPICS: Final = ("messages", "scheduled", "ready", "cancelled")
+_OF_GROUPS: Final = {
+    "delivered": "deliveries",
+    "acked": "acked",
+    "leased": "leased",
+    "dead": "dead",
+    "backlog": "pending",
+}
+_IN_STATS: Final = (*_OF_TOPICS, "delivered", "acked", "leased")
 
 
 class Look:
@@ -32,28 +42,42 @@ class Look:
         self._log, self._tables, self._native = engine.log, engine.tables, engine.native
         self._wheel, self._settings = engine.wheel, engine.settings
         self._reserve, self._spare = engine.reserve, engine.spare
+        self._topic_fields = native_store.topic_columns(engine.tables.native, ("exists", *_OF_TOPICS))
+        self._group_fields = native_store.group_columns(
+            engine.tables.native, ("exists", *_OF_GROUPS.values())
+        )
 
     def stats(self, now_ms: int, disk_bytes: int | None = None) -> dict[str, int]:
         """Counts over everything; see docs/protocol.md, STATS_OK. ``disk_bytes``: if it was counted before."""
-        topics = [self._native.topics[topic_id] for topic_id in self._tables.topics]
-        groups = [self._native.groups[group_id] for group_id in self._tables.groups]
+        totals = self.totals()
         return {
             "now_ms": now_ms,
             "tick_ms": self._wheel.tick_ms,
-            "messages": sum(t.messages for t in topics),
-            "scheduled": sum(t.scheduled for t in topics),
-            "ready": sum(t.ready for t in topics),
-            "cancelled": sum(t.cancelled for t in topics),
-            "delivered": sum(g.deliveries for g in groups),
-            "acked": sum(g.acked for g in groups),
-            "leased": sum(g.leased for g in groups),
-            "topics": len(topics),
-            "groups": len(groups),
+            **{name: totals[name] for name in _IN_STATS},
+            "topics": len(self._tables.topics),
+            "groups": len(self._tables.groups),
             "appended_bytes": self._log.appended_position,
             "durable_bytes": self._log.durable_position,
             "disk_bytes": sum(self.disk_sizes()) if disk_bytes is None else disk_bytes,
             "syncs": self._log.syncs,
         }
+
+    def totals(self) -> dict[str, int]:
+        """Counts of all topics and groups together, at once for all of them; see ``tickwheel.stats.FigureTotals``."""
+        tables = self._tables
+        topics, groups = slice(tables.last_topic_id + 1), slice(tables.last_group_id + 1)
+        are_topics, are_groups = (
+            self._topic_fields["exists"][topics] > 0,
+            self._group_fields["exists"][groups] > 0,
+        )
+        return (
+            {name: int(self._topic_fields[name][topics][are_topics].sum()) for name in _OF_TOPICS}
+            | {
+                name: int(self._group_fields[field][groups][are_groups].sum())
+                for name, field in _OF_GROUPS.items()
+            }
+            | {"redelivered": self._groups.redelivered.total()}
+        )
 
     def disk_sizes(self) -> Iterator[int]:
         """What all files occupy, one number after the other: there may be thousands."""

@@ -34,7 +34,6 @@ _FIGURES_BYTES: Final = 16_384
 """More than the broker's own figures take."""
 _ENTRY_BYTES: Final = 768
 """More than those of a topic or a group take, without names."""
-_FIRST_FIGURES: Final = GetFigures()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +78,10 @@ class FigureRequests:
 
         async def work() -> bytes:
             answer: dict[str, Any] = {"now_ms": self._clock.now_ms(), "started_ms": self._lifetime.started_ms}
-            if request == _FIRST_FIGURES:
+            if not (request.after_topic or request.after_group):
                 answer |= self._of_the_broker(await self._disk.look())
+            if request.totals_only:
+                return encode_map(answer | {"topics": [], "groups": [], "more": False})
             topics: list[dict[str, Any]] = []
             groups: list[dict[str, Any]] = []
             answer |= {"topics": topics, "groups": groups, "more": True}
@@ -117,6 +118,7 @@ class FigureRequests:
             {} if disk is None else {"disk_size_bytes": disk.size_bytes, "disk_free_bytes": disk.free_bytes}
         )
         return {
+            "totals": self._look.totals(),
             "counters": {one.name: one.value for one in numbers if one.is_counter},
             "gauges": {one.name: one.value for one in numbers if not one.is_counter} | of_disk,
             "histograms": {

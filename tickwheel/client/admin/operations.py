@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tickwheel.client.checks import one_id, whole
+from tickwheel.client.checks import flag, one_id, whole
 from tickwheel.client.requests import Requests
 from tickwheel.protocol.bodies.operations import (
     MAX_AUDIT_LINES,
@@ -19,11 +19,19 @@ from tickwheel.protocol.bodies.operations import (
     GetFigures,
 )
 from tickwheel.protocol.errors import BadFrame, RemoteProtocolError
-from tickwheel.stats import AuditLine, AuditTail, ClientInfo, Figures, GroupFigures
+from tickwheel.stats import AuditLine, AuditTail, ClientInfo, Figures, GroupFigures, TopicFigures
 
 
-class _Figures(Figures, frozen=True, kw_only=True):
-    """One page."""
+class _Page(msgspec.Struct, frozen=True):
+    """Topics and groups, a part of them."""
+
+    topics: list[TopicFigures]
+    groups: list[GroupFigures]
+    more: bool
+
+
+class _FirstPage(Figures, frozen=True, kw_only=True):
+    """And the broker's own."""
 
     groups: list[GroupFigures]
     more: bool
@@ -37,13 +45,16 @@ class _Clients(msgspec.Struct, frozen=True):
 class OperationRequests(Requests):
     """Of interest to who runs the broker."""
 
-    async def figures(self) -> Figures:
-        """The broker's counters and histograms, as ``/metrics`` has them, and those of every topic and group."""
-        first = page = await self._ask(GetFigures(), _Figures)
+    async def figures(self, *, totals_only: bool = False) -> Figures:
+        """The broker's counters and histograms, as ``/metrics`` has them, and those of every topic and group;
+        ``totals_only``: without those of each, which costs little where there are many."""
+        asked = GetFigures(totals_only=flag(totals_only, "totals_only"))
+        first = await self._ask(asked, _FirstPage)
+        page: _FirstPage | _Page = first
         topics, groups = list(page.topics), list(page.groups)
         while page.more:
             after_topic, after_group = topics[-1].topic_id, groups[-1].group_id if groups else 0
-            page = await self._ask(GetFigures(after_topic=after_topic, after_group=after_group), _Figures)
+            page = await self._ask(GetFigures(after_topic=after_topic, after_group=after_group), _Page)
             if not (page.topics or page.groups):
                 raise RemoteProtocolError("An answer about figures was empty.")
             topics += page.topics
@@ -54,6 +65,7 @@ class OperationRequests(Requests):
         return Figures(
             now_ms=first.now_ms,
             started_ms=first.started_ms,
+            totals=first.totals,
             counters=first.counters,
             gauges=first.gauges,
             histograms=first.histograms,

@@ -14,10 +14,12 @@ MAX_AUDIT_LINES: Final = 1_000
 
 
 class GetFigures(Request, frozen=True):
-    """FIGURES: with those of topics and groups, by number from ``after_topic`` and ``after_group`` on."""
+    """FIGURES: with those of topics and groups, by number from ``after_topic`` and ``after_group`` on. ``totals_only``:
+    without those of each."""
 
     after_topic: U32 = 0
     after_group: U32 = 0
+    totals_only: bool = False
 
 
 class GetClients(Request, frozen=True):

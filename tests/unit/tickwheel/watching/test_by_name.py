@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.totals import totals_of
 from tickwheel.stats import Figures, GroupFigures, Histogram, TopicFigures
 from tickwheel.watching import by_name
 from tickwheel.watching.between import DELIVERED, REACHED
@@ -24,7 +25,8 @@ def topic(name: str, number: int, late: Late, groups: dict[str, Late] | None = N
 
 def figures(seconds: float, *topics: TopicFigures, started_ms: int = 0) -> Figures:
     histograms = {name: Histogram(BOUNDS, [0, 0, 0], 0.0) for name in (REACHED, DELIVERED)}
-    return Figures(START_MS + int(seconds * 1_000), started_ms, histograms=histograms, topics=list(topics))
+    now_ms = START_MS + int(seconds * 1_000)
+    return Figures(now_ms, started_ms, totals_of(topics), histograms=histograms, topics=list(topics))
 
 
 def told(late: LatenessByName, of: str = REACHED, span_s: float = 3_600) -> dict[tuple[str, str], Late]:

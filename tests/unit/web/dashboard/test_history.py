@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.totals import totals_of
 from tickwheel.stats import Figures, GroupFigures, Histogram, TopicFigures
 from tickwheel.watching.between import REACHED
 from tickwheel_web.dashboard.figures.history import History
@@ -19,6 +20,7 @@ def figures(
     return Figures(
         START_MS + int(seconds * 1_000),
         started_ms,
+        totals_of([topic]),
         histograms={REACHED: Histogram(bounds or BOUNDS, late, 0.0)},
         topics=[topic],
     )
@@ -127,7 +129,12 @@ def test_groups_are_added_up_and_shards_are_not() -> None:
     shard = TopicFigures("orders/-80", 2, 10, 2, 8, 0, 0, shard_of="orders", groups=[group])
     history = History()
     for seconds in (0, 5):
-        history.add(Figures(START_MS + seconds * 1_000, 0, topics=[whole, shard], gauges={"due_backlog": 3}))
+        topics = [whole, shard]
+        history.add(
+            Figures(
+                START_MS + seconds * 1_000, 0, totals_of(topics), topics=topics, gauges={"due_backlog": 3}
+            )
+        )
     found = history.lately(60)
     assert found is not None
     assert (found.last.sent, found.last.in_flight, found.last.due_backlog) == (10.0, 2.0, 3.0)

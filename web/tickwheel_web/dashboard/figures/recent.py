@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -40,30 +41,32 @@ class Recent:
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
 
-    async def figures(self, client: Client, token: str) -> tuple[Figures, Figures | None]:
-        """Those of now, and those that were asked for before."""
-        found = await self._recent((token, "figures"), client.figures, LIVE_S, 0)
+    async def live(self, client: Client, token: str) -> tuple[Figures, Figures | None]:
+        """Of all together, now, and those that were asked for before."""
+        found = await self._recent((token, "live"), partial(client.figures, totals_only=True), LIVE_S)
+        return found.answer, found.before
+
+    async def figures(self, client: Client, token: str, max_age_s: float) -> tuple[Figures, Figures | None]:
+        """The same with those of each topic and group."""
+        found = await self._recent((token, "figures"), client.figures, max_age_s)
         return found.answer, found.before
 
     async def stats(self, client: Client, token: str, max_age_s: float) -> Stats:
         """Counts over everything."""
-        answer: Stats = (await self._recent((token, "stats"), client.stats, max_age_s, 0)).answer
+        answer: Stats = (await self._recent((token, "stats"), client.stats, max_age_s)).answer
         return answer
 
     async def wheel(
         self, client: Client, token: str, max_age_s: float, horizons: Sequence[timedelta]
     ) -> Wheel:
         """What is due when: the broker counts for it, which takes time with many messages."""
-
-        async def ask() -> Wheel:
-            return await client.wheel(horizons=horizons)
-
+        ask = partial(client.wheel, horizons=horizons)
         found = await self._recent((token, tuple(horizons)), ask, max_age_s, COST_FACTOR)
         answer: Wheel = found.answer
         return answer
 
     async def _recent(
-        self, key: tuple[str, Hashable], ask: Callable[[], Awaitable[Any]], max_age_s: float, factor: float
+        self, key: tuple[str, Hashable], ask: Callable[[], Awaitable[Any]], max_age_s: float, factor: int = 0
     ) -> _Kept:
         key = hashlib.sha256(key[0].encode()).hexdigest(), key[1]
         kept = self._kept.setdefault(key, _Kept())

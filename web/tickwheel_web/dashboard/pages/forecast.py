@@ -95,7 +95,7 @@ async def forecast(viewed: Viewed) -> Response:
     """Counts, exactly."""
     scale = SCALES[viewed.query.horizon]
     now, found = await (_of_topic(viewed, scale) if viewed.query.topic else _of_all(viewed, scale))
-    figures, _ = await viewed.site.recent.figures(viewed.client, viewed.token)
+    figures, _ = await viewed.site.recent.figures(viewed.client, viewed.token, viewed.max_age_s)
     peak = max(found, key=lambda one: one.messages)
     return viewed.page(
         "pages/forecast.html",

@@ -52,7 +52,9 @@ class Bucket(NamedTuple):
 async def lateness(viewed: Viewed) -> Response:
     """Out of what this process has sampled."""
     history, name = viewed.site.history, _WHICH[viewed.query.until]
-    figures, _ = await viewed.site.recent.figures(viewed.client, viewed.token)  # and allowed
+    figures, _ = await viewed.site.recent.figures(
+        viewed.client, viewed.token, viewed.max_age_s
+    )  # and allowed
     label, span_s, count = _WINDOWS[viewed.query.window]
     points = history.points(span_s, count, figures.now_ms)
     found = [point.between.lateness.get(name) for point in points if point.between is not None]

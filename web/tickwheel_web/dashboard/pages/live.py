@@ -28,7 +28,7 @@ async def live(viewed: Viewed) -> Response:
         return Response(media_type=EVENTS)
     with ExitStack() as held:
         held.enter_context(viewed.site.tabs.hold(viewed.caller))
-        now, before = await viewed.site.recent.figures(viewed.client, viewed.token)  # and allowed
+        now, before = await viewed.site.recent.live(viewed.client, viewed.token)  # and allowed
         return _Live(viewed, texts(now, before), held.pop_all())
 
 
@@ -61,7 +61,7 @@ class _Live(Response):
         while self._is_logged_in():
             await anyio.sleep(EVERY_S)
             try:
-                now, before = await self._viewed.site.recent.figures(self._viewed.client, self._viewed.token)
+                now, before = await self._viewed.site.recent.live(self._viewed.client, self._viewed.token)
             except TickwheelError:
                 return  # the browser asks again, and is told then
             found = texts(now, before)

@@ -21,13 +21,14 @@ MAX_REMARKS: Final = 10
 async def overview(viewed: Viewed) -> Response:
     """Asks for figures, statistics, and what is due when."""
     site = viewed.site
-    figures, before = await site.recent.figures(viewed.client, viewed.token)
+    figures, before = await site.recent.live(viewed.client, viewed.token)
     asked = viewed.client, viewed.token, viewed.max_age_s
+    of_each, _ = await site.recent.figures(*asked)
     wheel = await site.recent.wheel(*asked, list(HORIZONS.values()))
     stats = await site.recent.stats(*asked)
     minute, hour = site.history.lately(MINUTE_S), site.history.lately(HOUR_S)
     points = site.history.points(HOUR_S, POINTS, figures.now_ms)
-    found = remarks(figures, hour)
+    found = remarks(of_each, hour)
     return viewed.page(
         "pages/overview.html",
         figures=figures,

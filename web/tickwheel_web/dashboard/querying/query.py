@@ -81,7 +81,7 @@ class Column(NamedTuple):
 async def query(viewed: Viewed) -> Response:
     """The form, and the rows if it was sent."""
     asked: Asked = viewed.query
-    figures, _ = await viewed.site.recent.figures(viewed.client, viewed.token)
+    figures, _ = await viewed.site.recent.figures(viewed.client, viewed.token, viewed.max_age_s)
     found, problem = None, None
     if asked.run and asked.sql.strip():
         try:

@@ -10,4 +10,4 @@ async def activities(viewed: Viewed) -> Activities:
     """As far as the token may know."""
     if not viewed.rights.sees("query:*"):
         return Activities(None, None)
-    return Activities(*await viewed.site.recent.figures(viewed.client, viewed.token))
+    return Activities(*await viewed.site.recent.figures(viewed.client, viewed.token, viewed.max_age_s))

@@ -6,11 +6,12 @@ from typing import Final
 
 from starlette.responses import Response
 
-from tickwheel.errors import Forbidden, TickwheelError
+from tickwheel.errors import BadTopicSettings
 from tickwheel.protocol.limits import dead_topic
 from tickwheel.protocol.readable import noun
 from tickwheel.stats import GroupInfo
 from tickwheel_web.dashboard.acting import counted, need_typed
+from tickwheel_web.dashboard.forms import Wrong
 from tickwheel_web.dashboard.page import Viewed
 from tickwheel_web.dashboard.topics import settings
 from tickwheel_web.dashboard.topics.activity import activities
@@ -73,13 +74,9 @@ async def change(viewed: Viewed) -> Response:
         if not wanted.values and not wanted.unset:
             return viewed.done(viewed.above, "No setting was changed: all are as they were.", tone="warn")
         info = await viewed.client.set_topic(name, unset=wanted.unset, **wanted.values)
-    except Forbidden:
-        raise
-    except TickwheelError as error:
-        filled, found = settings.refused(viewed, await viewed.client.topic(name), error)
-        return viewed.page(
-            "topics/settings.html", status=filled.status, topic=name, form=filled, settings=found
-        )
+    except (Wrong, BadTopicSettings) as error:
+        form, found = settings.refused(viewed, await viewed.client.topic(name), error)
+        return viewed.page("topics/settings.html", status=form.status, topic=name, form=form, settings=found)
     now = {one.name: one for one in settings.settings(info)}
     told = [f"{one} is {now[one].effective}" for one in wanted.values]
     told += [f"{one} is {now[one].effective} again, as the broker says" for one in wanted.unset]

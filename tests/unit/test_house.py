@@ -67,6 +67,9 @@ FLOORS: dict[str, list[set[str]]] = {
         {"messages", "looking", "running", "outbox", "pipeline", "demo"},
         {"main"},
     ],
+    "tickwheel_gateway": [
+        {"filters", "transport", "wire"},
+    ],
     "tickwheel_push": [
         {"http"},
         {"http.addresses", "http.answer", "http.cloud_event", "http.signature"},

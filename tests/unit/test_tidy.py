@@ -21,11 +21,12 @@ PACKAGES = (
     "tickwheel",
     "tickwheel_cli",
     "tickwheel_bench",
+    "tickwheel_gateway",
     "tickwheel_push",
     "tickwheel_simulation",
     "tickwheel_web",
 )
-FOLDERS = ("native", "timerlog", "broker", "tickwheel", "cli", "bench", "push", "simulation", "web")
+FOLDERS = ("native", "timerlog", "broker", "tickwheel", "cli", "bench", "gateway", "push", "simulation", "web")
 MAX_MODULE_LINES = 700
 MAX_FUNCTION_LINES = 70
 
@@ -63,6 +64,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tickwheel_bench.web.dashboard": {"tickwheel_bench", "tickwheel", "tickwheel_web"},
     "tickwheel_bench.machine": {"tickwheel_bench", "tickwheel_native"},
     "tickwheel_simulation": {"tickwheel", "tickwheel_broker", "timerlog", "tickwheel_native"},
+    # What any program that uses Tickwheel may import.
+    "tickwheel_gateway": {"tickwheel.errors", "tickwheel.protocol.limits", "tickwheel.protocol.units", *PUBLIC},
     "tickwheel_push": {
         "tickwheel.errors",
         # What broker, HTTP API and dashboard judge and write alike.

@@ -26,7 +26,18 @@ PACKAGES = (
     "tickwheel_simulation",
     "tickwheel_web",
 )
-FOLDERS = ("native", "timerlog", "broker", "tickwheel", "cli", "bench", "gateway", "push", "simulation", "web")
+FOLDERS = (
+    "native",
+    "timerlog",
+    "broker",
+    "tickwheel",
+    "cli",
+    "bench",
+    "gateway",
+    "push",
+    "simulation",
+    "web",
+)
 MAX_MODULE_LINES = 700
 MAX_FUNCTION_LINES = 70
 
@@ -65,7 +76,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tickwheel_bench.machine": {"tickwheel_bench", "tickwheel_native"},
     "tickwheel_simulation": {"tickwheel", "tickwheel_broker", "timerlog", "tickwheel_native"},
     # What any program that uses Tickwheel may import.
-    "tickwheel_gateway": {"tickwheel.errors", "tickwheel.protocol.limits", "tickwheel.protocol.units", *PUBLIC},
+    "tickwheel_gateway": {
+        "tickwheel.errors",
+        "tickwheel.protocol.limits",
+        "tickwheel.protocol.units",
+        *PUBLIC,
+    },
     "tickwheel_push": {
         "tickwheel.errors",
         # What broker, HTTP API and dashboard judge and write alike.

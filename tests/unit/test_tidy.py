@@ -230,7 +230,7 @@ LEFT_UNDONE = re.compile(r"\b(?:" + "|".join(["TO" + "DO", "FIX" + "ME", "X" + "
 def lines_with(pattern: re.Pattern[str]) -> list[str]:
     found = []
     for path in project_files():
-        if path.suffix in {".svg", ".xz", ".zip", ".png"} or path.name == "LICENSE":
+        if path.suffix in {".binpb", ".svg", ".xz", ".zip", ".png"} or path.name == "LICENSE":
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if pattern.search(line):

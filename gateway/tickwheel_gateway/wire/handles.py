@@ -1,0 +1,89 @@
+"""Handles: what a client is given to name a delivery, or a message that it has sent. They carry all that is needed, so
+that any process of a gateway understands those of any other."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+from typing import Final, NamedTuple
+
+from tickwheel_gateway.wire.codes import Code, Refused
+
+_MOST: Final = 0xFFFF_FFFF_FFFF_FFFF
+_RECEIPT: Final = "tw1"
+_RECALL: Final = "v1"
+_OWNER: Final = "tickwheel"
+_numbers = itertools.count(1)
+
+
+class Receipt(NamedTuple):
+    """One delivery of a message to a group."""
+
+    group_id: int
+    id: int
+    epoch: int
+    until_ms: int
+    """When its lease ends, by the clock of the gateway; 0: the gateway renews it."""
+
+    @property
+    def is_renewed(self) -> bool:
+        """Whether the gateway keeps the lease for the client."""
+        return self.until_ms == 0
+
+    def has_expired(self, now_ms: int) -> bool:
+        """Also where the message was given to none since: it is RocketMQ's rule."""
+        return 0 < self.until_ms <= now_ms
+
+
+def encode_receipt(receipt: Receipt) -> str:
+    """Each time another text, as RocketMQ has it: a client may tell an older one from a newer one."""
+    return ".".join(map(str, (_RECEIPT, *receipt, next(_numbers))))
+
+
+def decode_receipt(text: str) -> Receipt:
+    """Raises Refused.
+
+    >>> decode_receipt("tw1.7.1042.1.1900000000000.55")
+    Receipt(group_id=7, id=1042, epoch=1, until_ms=1900000000000)
+    """
+    kind, *fields = text.split(".")
+    if kind == _RECEIPT and len(fields) == 5 and all(map(_is_number, fields)):
+        return Receipt(*map(int, fields[:4]))
+    raise Refused(Code.INVALID_RECEIPT_HANDLE, "this receipt handle is none of this server")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) <= _MOST
+
+
+class Recall(NamedTuple):
+    """A message that was scheduled."""
+
+    topic: str
+    """As RocketMQ has its name."""
+    deliver_at_ms: int
+    key: str
+
+
+def encode_recall(recall: Recall) -> str:
+    """Base64 of words, as RocketMQ has it; clients do not look into it."""
+    words = (_RECALL, recall.topic, _OWNER, str(recall.deliver_at_ms), recall.key)
+    return base64.urlsafe_b64encode(" ".join(words).encode()).decode()
+
+
+def decode_recall(text: str) -> Recall:
+    """Raises Refused.
+
+    >>> decode_recall(encode_recall(Recall("orders", 1900000000000, "01AB.7f000001")))
+    Recall(topic='orders', deliver_at_ms=1900000000000, key='01AB.7f000001')
+    """
+    try:
+        version, topic, owner, time, key = (
+            base64.b64decode(text, b"-_", validate=True).decode().split(" ", maxsplit=4)
+        )
+    except (binascii.Error, ValueError):
+        version = topic = owner = time = key = ""
+    if (version, owner) != (_RECALL, _OWNER) or not topic or not key or not _is_number(time):
+        raise Refused(Code.BAD_REQUEST, "this recall handle is none of this server")
+    return Recall(topic, int(time), key)

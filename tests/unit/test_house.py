@@ -68,7 +68,12 @@ FLOORS: dict[str, list[set[str]]] = {
         {"main"},
     ],
     "tickwheel_gateway": [
-        {"filters", "transport", "wire"},
+        {"transport", "wire"},
+        {"filters.refusals", "filters.conversions", "filters.tree"},
+        {"filters.tags", "filters.tokens", "filters.operators", "filters.conditions"},
+        {"filters.syntax"},
+        {"filters.expressions"},
+        {"filters"},
     ],
     "tickwheel_push": [
         {"http"},

@@ -98,7 +98,9 @@ class Server:
             for listener in listeners:
                 await opened.enter_async_context(listener)
             task_status.started()
-            await trio.serve_listeners(self.serve_stream, listeners, handler_nursery=nursery)
+            if listeners:
+                await trio.serve_listeners(self.serve_stream, listeners, handler_nursery=nursery)
+            await trio.sleep_forever()  # whoever has other streams gives them to `serve_stream`
 
     async def _converse(self, stream: trio.abc.HalfCloseableStream) -> None:
         peer, local = _names(stream)

@@ -78,6 +78,7 @@ class Peer:
         """Error code and last stream."""
         self.reason = b""
         self.is_at_end = False
+        self._rest = b""
         self.has_settings = False
         self.h2.initiate_connection()
 
@@ -137,10 +138,14 @@ class Peer:
         if not data:
             self.is_at_end = True
             return
-        for event in self.h2.receive_data(bytes(data)):
-            self._take(event)
-        with contextlib.suppress(trio.BrokenResourceError):
-            await self.flush()
+        self._rest += data
+        while len(self._rest) >= 9 and len(self._rest) >= (end := 9 + int.from_bytes(self._rest[:3], "big")):
+            # Frame by frame: `h2` forgets what it has to say when it sees GOAWAY.
+            for event in self.h2.receive_data(self._rest[:end]):
+                self._take(event)
+            self._rest = self._rest[end:]
+            with contextlib.suppress(trio.BrokenResourceError):
+                await self.flush()
 
     def _take(self, event: Any) -> None:
         match event:

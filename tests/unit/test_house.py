@@ -74,6 +74,13 @@ FLOORS: dict[str, list[set[str]]] = {
         {"filters.syntax"},
         {"filters.expressions"},
         {"filters"},
+        {"transport.call", "transport.limits", "transport.tally"},
+        {"transport.abuse", "transport.engine", "transport.framing", "transport.opening"},
+        {"transport.frames", "transport.heads"},
+        {"transport.exchange"},
+        {"transport.outgoing"},
+        {"transport.connection"},
+        {"transport.listener"},
     ],
     "tickwheel_push": [
         {"http"},

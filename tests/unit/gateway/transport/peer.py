@@ -77,6 +77,7 @@ class Peer:
         self.goaways: list[tuple[int, int]] = []
         """Error code and last stream."""
         self.reason = b""
+        self.answers_pings = True
         self.is_at_end = False
         self._rest = b""
         self.has_settings = False
@@ -144,8 +145,9 @@ class Peer:
             for event in self.h2.receive_data(self._rest[:end]):
                 self._take(event)
             self._rest = self._rest[end:]
-            with contextlib.suppress(trio.BrokenResourceError):
-                await self.flush()
+            if self.answers_pings:
+                with contextlib.suppress(trio.BrokenResourceError):
+                    await self.flush()
 
     def _take(self, event: Any) -> None:
         match event:

@@ -20,6 +20,7 @@ async def test_without_streams_for_two_minutes(autojump_clock: trio.testing.Mock
         await trio.sleep(100)
         await peer.call(b"x")
         began_at = trio.current_time()
+        await trio.sleep(100)
         await peer.until_end()
         assert peer.goaways == [(0, 1)]
         assert 120 <= trio.current_time() - began_at < 123
@@ -67,10 +68,11 @@ async def test_the_client_leaves_but_wants_its_answers() -> None:
         await peer.until_end()
 
 
-async def test_stop_finishes_what_runs() -> None:
+async def test_stop_finishes_what_runs(autojump_clock: trio.testing.MockClock) -> None:
     service = Service()
     async with serving(service) as (server, connect):
         peer = connect()
+        peer.answers_pings = False
         stream_id = peer.ask(b"x", headers=head("/t/Gate"))
         await peer.flush()
         await service.began.wait()
@@ -103,7 +105,7 @@ async def test_stop_has_an_end(autojump_clock: trio.testing.MockClock) -> None:
         await peer.until_end()
 
 
-async def test_handlers_are_told_of_the_stop() -> None:
+async def test_handlers_are_told_of_the_stop(autojump_clock: trio.testing.MockClock) -> None:
     service = Service()
     async with serving(service) as (server, connect):
 
@@ -118,6 +120,7 @@ async def test_handlers_are_told_of_the_stop() -> None:
         server.stop()
         assert (await peer.answer(stream_id)).status == 0
         await peer.until_end()
+        assert trio.current_time() == 0  # the client showed that it knows
 
 
 @pytest.mark.parametrize("is_idle", [True, False])

@@ -10,8 +10,9 @@ from typing import Protocol
 import trio
 
 from tickwheel_gateway.transport.call import CallEnded, Ends, Method
+from tickwheel_gateway.transport.engine import OK_TRAILERS
 from tickwheel_gateway.transport.framing import MessageReader, framed
-from tickwheel_gateway.transport.heads import OK_TRAILERS, Head, trailers
+from tickwheel_gateway.transport.heads import Head, trailers
 
 _Headers = list[tuple[bytes, bytes]]
 

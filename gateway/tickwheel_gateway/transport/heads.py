@@ -11,8 +11,6 @@ from tickwheel_gateway.transport.framing import Malformed, UnknownCompression, p
 
 _Header = tuple[bytes, bytes]
 
-OK_HEAD: Final[list[_Header]] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
-OK_TRAILERS: Final[list[_Header]] = [(b"grpc-status", b"0")]
 _ACCEPTED: Final = (b"grpc-accept-encoding", b"identity,gzip")
 _GRPC: Final = b"application/grpc"
 

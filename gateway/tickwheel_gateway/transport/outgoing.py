@@ -10,9 +10,8 @@ import trio
 from h2.errors import ErrorCodes
 
 from tickwheel_gateway.transport.abuse import Guard
-from tickwheel_gateway.transport.engine import Engine
+from tickwheel_gateway.transport.engine import OK_HEAD, Engine
 from tickwheel_gateway.transport.exchange import Exchange, Piece
-from tickwheel_gateway.transport.heads import OK_HEAD
 
 HIGH_WATER_BYTES: Final = 1 << 20
 """So much is given to the engine before the socket takes some."""

@@ -110,6 +110,7 @@ class Connection:
     def look(self, now: float) -> None:
         """What has taken too long by now is ended."""
         if now - self._sender.stalled_since >= self._limits.send_timeout_s:
+            self._tally.abuses["no_reading"] += 1
             self._nursery.cancel_scope.cancel()  # it can be told nothing
         elif now - self._sender.blocked_since() >= self._limits.send_timeout_s:
             self._say_abuse("no_window")

@@ -40,8 +40,10 @@ _BLOCKS: Final = {
 """In HPACK, by the static table alone: they do not depend on what was sent before."""
 _FRAME_HEAD: Final = struct.Struct("!BHBBI")
 _HEADERS, _END_STREAM, _END_HEADERS = 1, 1, 4
-_MOST_CLOSED: Final = 4_096
-_SWEEP_EVERY: Final = 64
+_MOST_CLOSED: Final = 128
+"""Streams that are remembered after their end, so that what was under way to them is no error: `h2` would keep 65,536,
+which are 8 MiB for each client that stays long enough."""
+_SWEEP_EVERY: Final = 8
 
 
 class _Decoder(hpack.Decoder):

@@ -156,19 +156,22 @@ class Exchange:
         if self.ending is None:
             self.end(trailers(status, text))
 
-    async def requests(self) -> AsyncIterator[bytes]:
+    def requests(self) -> AsyncIterator[bytes]:
         """See `Call`."""
-        while True:
-            while not self.inbox:
-                if self.is_closed:
-                    raise CallEnded
-                if self.has_all:
-                    return
-                self._arrival = trio.Event()
-                await self._arrival.wait()
-            message = self.inbox.popleft()
-            self._carrier.took(self, len(message))
-            yield message
+        return _Requests(self)
+
+    async def next_request(self) -> bytes:
+        """Raises StopAsyncIteration at the end, and CallEnded."""
+        while not self.inbox:
+            if self.is_closed:
+                raise CallEnded
+            if self.has_all:
+                raise StopAsyncIteration
+            self._arrival = trio.Event()
+            await self._arrival.wait()
+        message = self.inbox.popleft()
+        self._carrier.took(self, len(message))
+        return message
 
     def end(self, ending: _Headers) -> None:
         """Whatever was said before: these are the trailers. What was not begun is dropped."""
@@ -204,7 +207,7 @@ class Exchange:
 
     def _take_back(self, pieces: list[Piece] | deque[Piece]) -> bool:
         """Drops what was not begun; whether there was something."""
-        back = {piece for piece in pieces if not piece.at and piece in self.out}
+        back = {piece for piece in pieces if not piece.at}.intersection(self.out)
         for piece in back:
             self.out_bytes -= len(piece.data)
             if piece.done is not None:
@@ -212,3 +215,16 @@ class Exchange:
         if back:
             self.out = deque(piece for piece in self.out if piece not in back)
         return bool(back)
+
+
+class _Requests:
+    """No generator: one that a cancelled handler leaves would be finished by the garbage collector."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def __aiter__(self) -> _Requests:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await self._exchange.next_request()

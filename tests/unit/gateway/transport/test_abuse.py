@@ -154,6 +154,7 @@ async def test_a_socket_that_takes_nothing(autojump_clock: trio.testing.MockCloc
         await server.serve_stream(theirs)
         assert 30 <= trio.current_time() - began_at < 33
         assert server.tally.connections == 0
+        assert server.tally.abuses == {"no_reading": 1}
 
 
 async def test_resets_of_answered_streams_are_no_abuse() -> None:

@@ -9,6 +9,7 @@ import math
 import pytest
 import trio
 import trio.testing
+from h2.settings import SettingCodes
 
 from tests.unit.gateway.transport.peer import Answer, Peer, Service, head, serving
 from tickwheel_gateway.transport.call import Call, CallEnded, Method
@@ -252,3 +253,25 @@ async def test_pings_are_answered() -> None:
         for number in range(20):
             peer.h2.ping(b"%08d" % number)
             await peer.until(lambda number=number: len(peer.pings) > number)  # type: ignore[misc]
+
+
+async def test_the_peer_changes_its_header_table() -> None:
+    """The next header block must say so, whatever is in it."""
+    async with serving(Service()) as (_, connect):
+        peer = connect()
+        for size in (0, 4_096, 100, 0):
+            assert (await peer.call(b"x", headers=head("/t/Fail"))).status == 3
+            peer.h2.update_settings({SettingCodes.HEADER_TABLE_SIZE: size})
+            assert (await peer.call(b"x")).messages == [b"x"]
+            assert (await peer.call(b"x", headers=head("/t/Fail"))).status == 3
+
+
+async def test_many_calls_leave_no_memory() -> None:
+    async with serving(Service()) as (server, connect):
+        peer = connect()
+        held = [peer.ask(end=False, headers=head("/t/Chat")) for _ in range(20)]
+        for _ in range(500):
+            await peer.call(b"x")
+        (connection,) = server._connections
+        assert len(connection._engine.streams) <= 2 * len(held) + 10
+        assert len(connection._engine._closed_streams) <= 128

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +39,8 @@ class Running:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.in_loop(self.server.stop)
+        with contextlib.suppress(trio.RunFinishedError):  # a test may have stopped it
+            self.in_loop(self.server.stop)
         self._end.result(PATIENCE_S)
         self._pool.shutdown()
 

@@ -74,6 +74,8 @@ class Connection:
         self._last_stream = http2.ANY_STREAM
         """Later ones are refused."""
         self._leaving_since = math.inf
+        self._is_over = False
+        """Nothing is read any more, and the engine may have ended."""
 
     async def run(self) -> None:
         """Until the connection is over, and the handlers of its calls too."""
@@ -82,6 +84,7 @@ class Connection:
                 self._nursery.start_soon(self._write)
                 with self._reading:
                     await self._read()
+                self._is_over = True
                 self._drop_all()
                 with trio.move_on_after(self._limits.farewell_s):
                     self._sender.finish()
@@ -94,7 +97,9 @@ class Connection:
 
     def leave(self) -> None:
         """Begin to end: what is under way will be finished."""
-        if self._leaving_since == math.inf and self._last_stream == http2.ANY_STREAM:
+        if self._is_over or self._leaving_since < math.inf:
+            return
+        if self._last_stream == http2.ANY_STREAM:
             self._leaving_since = trio.current_time()
             self._sender.say(http2.goaway(http2.ANY_STREAM, ErrorCodes.NO_ERROR))
             self._engine.ping(_FAREWELL_PING)
@@ -109,6 +114,8 @@ class Connection:
 
     def look(self, now: float) -> None:
         """What has taken too long by now is ended."""
+        if self._is_over:
+            return
         if now - self._sender.stalled_since >= self._limits.send_timeout_s:
             self._tally.abuses["no_reading"] += 1
             self._nursery.cancel_scope.cancel()  # it can be told nothing
@@ -313,7 +320,7 @@ class Connection:
         if exchange.inbox or exchange.has_all:
             return
         if exchange.ungranted_bytes >= self._limits.stream_window_bytes // 2:
-            self._engine.increment_flow_control_window(exchange.ungranted_bytes, exchange.stream_id)
+            self._engine.widen(exchange.stream_id, exchange.ungranted_bytes)
             exchange.ungranted_bytes = 0
             self._sender.ring()
 

@@ -127,6 +127,12 @@ class Engine(h2.connection.H2Connection):
         """How many it takes of this stream, whatever it takes in all."""
         return self.streams[stream_id].outbound_flow_control_window
 
+    def widen(self, stream_id: int, size_bytes: int) -> None:
+        """Let the peer send more on a stream, unless it has ended it since."""
+        stream = self.streams.get(stream_id)
+        if stream is not None and not stream.closed:
+            self.increment_flow_control_window(size_bytes, stream_id)
+
     def reset(self, stream_id: int, code: ErrorCodes) -> None:
         """End a stream whose other side may not have ended."""
         with contextlib.suppress(h2.exceptions.StreamClosedError):

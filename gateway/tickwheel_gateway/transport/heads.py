@@ -38,7 +38,7 @@ def read_head(headers: Iterable[_Header]) -> Head:
     path = http_method = content_type = b""
     metadata: dict[str, str] = {}
     for name, value in headers:
-        if name[0] == 58:  # a colon
+        if name[:1] == b":":
             if name == b":path":
                 path = value
             elif name == b":method":

@@ -159,3 +159,15 @@ async def test_a_handler_that_cleans_up_slowly_is_waited_for(autojump_clock: tri
         await trio.sleep(10)
         assert len(given_back) == 1
         assert server.tally.connections == 0
+
+
+async def test_stop_while_a_connection_is_cut_off(autojump_clock: trio.testing.MockClock) -> None:
+    async with serving(Service()) as (server, connect):
+        peer = connect()
+        await peer.call(b"x")
+        await peer.flush()
+        await peer.stream.send_all(b"\0\0\1\0\0\0\0\0\0x")  # DATA of no stream
+        await peer.until_end()
+        server.stop()
+        await trio.sleep(5)
+        assert server.tally.connections == 0

@@ -245,3 +245,16 @@ async def test_nothing_is_held_after_the_end(way: str) -> None:
                 await peer.answer(stream_id)
         await trio.testing.wait_all_tasks_blocked()
         assert (held._work_bytes, held._partial_bytes, held._calls) == (0, 0, {})
+
+
+async def test_much_data_then_a_reset_then_others() -> None:
+    """All in one read: the window of a stream that is gone is not widened."""
+    async with serving(Service(), Limits(stream_window_bytes=64 * _KIB)) as (_, connect):
+        peer = connect()
+        await peer.call(b"x")
+        stream_id = peer.ask(end=False)
+        peer.put(stream_id, framed(bytes(60_000))[:40_000])
+        peer.h2.reset_stream(stream_id)
+        asked = [peer.ask(b"x") for _ in range(30)]
+        for each in asked:
+            assert (await peer.answer(each)).status == 0

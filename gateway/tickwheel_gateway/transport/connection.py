@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import trio
-from h2.errors import ErrorCodes
 
 from tickwheel_gateway.transport import engine as http2
 from tickwheel_gateway.transport.abuse import Abuse, Guard
 from tickwheel_gateway.transport.call import Call, CallEnded, Ends, Method, Status
-from tickwheel_gateway.transport.engine import Engine
+from tickwheel_gateway.transport.engine import Engine, ErrorCodes
 from tickwheel_gateway.transport.exchange import Exchange
 from tickwheel_gateway.transport.frames import Cutter, FrameTooLarge, NotHttp2
 from tickwheel_gateway.transport.framing import Malformed, MessageReader

@@ -13,7 +13,7 @@ import h2.exceptions
 import h2.settings
 import h2.stream
 import hpack
-from h2.errors import ErrorCodes
+from h2.errors import ErrorCodes as ErrorCodes
 from hyperframe.frame import GoAwayFrame
 
 from tickwheel_gateway.transport.limits import FRAME_BYTES, HEADER_TABLE_BYTES, Limits
@@ -107,7 +107,7 @@ class Engine(h2.connection.H2Connection):
         return len(self._data_to_send)
 
     def answer(self, stream_id: int, headers: Headers, *, last: bool = False) -> None:
-        """Headers or trailers. Those that every call has are encoded once: that is an eighth of what a call costs."""
+        """Headers or trailers. Those that every call has are encoded once: `h2` takes a fifth of its time for them."""
         block = _BLOCKS.get(id(headers))
         if block is None or self.encoder.table_size_changes:  # the next block must tell of the change
             self.send_headers(stream_id, headers, end_stream=last)

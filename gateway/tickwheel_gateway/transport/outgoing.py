@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 import trio
-from h2.errors import ErrorCodes
 
 from tickwheel_gateway.transport.abuse import Guard
-from tickwheel_gateway.transport.engine import OK_HEAD, Engine
+from tickwheel_gateway.transport.engine import OK_HEAD, Engine, ErrorCodes
 from tickwheel_gateway.transport.exchange import Exchange, Piece
 
 HIGH_WATER_BYTES: Final = 1 << 20

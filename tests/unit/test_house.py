@@ -81,6 +81,11 @@ FLOORS: dict[str, list[set[str]]] = {
         {"transport.outgoing"},
         {"transport.connection"},
         {"transport.listener"},
+        {"config"},
+        {"clients"},
+        {"delivery"},
+        {"calls"},
+        {"server"},
     ],
     "tickwheel_push": [
         {"http"},

@@ -1,0 +1,145 @@
+"""How a call becomes a handler's: who calls is found out, its request is read, its answer is written.
+
+Handlers raise Refused, or what Tickwheel's client raises; here it becomes a Status in an answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+from google.protobuf.message import DecodeError
+
+from tickwheel import Client
+from tickwheel_gateway.calls.answers import refusal, tell
+from tickwheel_gateway.clients.caller import Caller, caller_of
+from tickwheel_gateway.clients.registry import Registry
+from tickwheel_gateway.transport.call import Call, CallEnded, Method, Status
+from tickwheel_gateway.wire import schema
+from tickwheel_gateway.wire.codes import Code, Refused
+
+_GARBAGE: Final = "the request is none of this method"
+
+
+class Brokers(Protocol):
+    """Connections to the broker."""
+
+    def client(self, token: str) -> AbstractAsyncContextManager[Client]:
+        """That of a token, for one call. Raises what connecting raises."""
+
+
+Identify: TypeAlias = Callable[[Mapping[str, str]], str]
+"""The token of who has sent these headers, empty where none is needed. Raises Refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a handler has beside the request."""
+
+    caller: Caller
+    client: Client
+    """Of the broker, with the caller's rights."""
+    call: Call
+
+
+Unary: TypeAlias = Callable[[Asked, Any], Awaitable[Any]]
+"""Answers a request."""
+Streaming: TypeAlias = Callable[[Asked, Any], Awaitable[None]]
+"""Answers a request through ``asked.call.stream``."""
+
+
+class Tally(Protocol):
+    """Counts calls."""
+
+    def called(self, name: str, code: int, duration_s: float) -> None:
+        """One has ended, with this code of RocketMQ."""
+
+
+class Service:
+    """Makes methods of handlers."""
+
+    def __init__(self, identify: Identify, brokers: Brokers, registry: Registry, tally: Tally) -> None:
+        self._identify = identify
+        self._brokers = brokers
+        self._registry = registry
+        self._tally = tally
+
+    def caller(self, call: Call) -> Caller:
+        """Raises Refused."""
+        return caller_of(call, self._identify(call.metadata))
+
+    def unary(self, name: str, answer: Unary) -> tuple[str, Method]:
+        """A method with one answer; its path, and itself. Its messages are called as RocketMQ calls them."""
+        request_class = getattr(schema, f"{name}Request")
+        response_class = getattr(schema, f"{name}Response")
+
+        async def handle(call: Call) -> None:
+            began_s = time.monotonic()
+            try:
+                request = request_class.FromString(call.request)
+            except DecodeError:
+                self._tally.called(name, 0, time.monotonic() - began_s)
+                call.fail(Status.INTERNAL, _GARBAGE)
+                return
+            try:
+                response = await self._ask(call, request, answer)
+            except Exception as error:
+                refused = refusal(error, name)
+                response = response_class()
+                tell(response.status, refused.code, refused.text)
+            self._tally.called(name, response.status.code, time.monotonic() - began_s)
+            call.reply(response.SerializeToString())
+
+        return schema.SERVICE + name, Method(handle)
+
+    def streaming(self, name: str, answer: Streaming) -> tuple[str, Method]:
+        """A method whose answers are a stream, which begins with a status."""
+        request_class = getattr(schema, f"{name}Request")
+        response_class = getattr(schema, f"{name}Response")
+
+        async def handle(call: Call) -> None:
+            began_s, code = time.monotonic(), int(Code.OK)
+            try:
+                request = request_class.FromString(call.request)
+            except DecodeError:
+                self._tally.called(name, 0, time.monotonic() - began_s)
+                call.fail(Status.INTERNAL, _GARBAGE)
+                return
+            try:
+                await self._ask(call, request, answer)
+            except CallEnded:
+                pass
+            except Exception as error:
+                refused = refusal(error, name)
+                code = refused.code
+                response = response_class()
+                tell(response.status, refused.code, refused.text)
+                await self._last(call, response)
+            self._tally.called(name, code, time.monotonic() - began_s)
+
+        return schema.SERVICE + name, Method(handle)
+
+    async def _last(self, call: Call, response: Any) -> None:
+        if call.written:  # a status comes first or not at all
+            call.fail(Status.INTERNAL, response.status.message)
+            return
+        try:
+            await call.stream(response.SerializeToString(), last=True)
+        except CallEnded:
+            return
+
+    async def _ask(self, call: Call, request: Any, answer: Callable[[Asked, Any], Awaitable[Any]]) -> Any:
+        caller = self.caller(call)
+        self._registry.heard(caller)
+        async with self._brokers.client(caller.token) as client:
+            return await answer(Asked(caller, client, call), request)
+
+
+def required(name: str, what: str, code: Code) -> str:
+    """A name that a request must have. Raises Refused."""
+    if not name.strip():
+        raise Refused(code, f"{what} is blank")
+    return name

@@ -1,0 +1,1 @@
+"""Who calls, what they have said of themselves, and whether they are still there."""

@@ -1,0 +1,58 @@
+"""Who calls, as the headers of a request say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tickwheel_gateway.transport.call import Call
+from tickwheel_gateway.wire.codes import Code, Refused
+
+CLIENT_ID: Final = "x-mq-client-id"
+LANGUAGE: Final = "x-mq-language"
+VERSION: Final = "x-mq-client-version"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A client of RocketMQ, in one of its calls."""
+
+    client_id: str
+    language: str = ""
+    """In capitals, as JAVA; Node says HTTP."""
+    version: tuple[int, ...] = ()
+    """Of its library; empty when it says none that has numbers."""
+    host: str = ""
+    """Its address, without the port."""
+    local: tuple[str, int] = ("", 0)
+    """The address that it has reached."""
+    token: str = ""
+    """Tickwheel's, with which the broker is asked; empty: none."""
+
+
+def caller_of(call: Call, token: str) -> Caller:
+    """Raises Refused."""
+    client_id = call.metadata.get(CLIENT_ID, "")
+    if not client_id.strip():
+        raise Refused(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing")
+    return Caller(
+        client_id,
+        call.metadata.get(LANGUAGE, "").upper(),
+        _version(call.metadata.get(VERSION, "")),
+        call.ends.peer.rpartition(":")[0],
+        call.ends.local,
+        token,
+    )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """
+    >>> _version("5.1.2-SNAPSHOT"), _version("v5.0"), _version("")
+    ((5, 1, 2), (5, 0), ())
+    """
+    numbers: list[int] = []
+    for part in text.removeprefix("v").split("-")[0].split("."):
+        if not (part.isascii() and part.isdecimal()) or len(part) > 6:
+            break
+        numbers.append(int(part))
+    return tuple(numbers)

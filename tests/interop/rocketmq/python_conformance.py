@@ -34,7 +34,7 @@ from rocketmq.grpc_protocol import FilterType
 ENDPOINT, RUN = sys.argv[1:3]
 CHOSEN = sys.argv[3:]
 LEASE_S = 10
-WAIT_S = 2
+WAIT_S = 5
 PATIENCE_S = 15
 
 _printing = threading.Lock()
@@ -160,7 +160,7 @@ def step_2():
             "name": "Wert",
             "ümlaut": "süß",
             "emoji": "\U0001f680",
-            "long": "x" * 1_000,
+            "long": "x" * 100,
             "dots": "a.b",
         }
         sent = message_of(topic, "body", tag="tag", keys="one", properties=properties)
@@ -411,14 +411,21 @@ def step_12():
 
     def filtered(name):
         expression, kind = wanted[name]
+        found = []
         with simple(group_of(12, name.replace(" ", "_")), topic, expression, kind) as consumer:
-            found = []
-            for _ in range(2):
-                some = consumer.receive(32, LEASE_S) or []
-                for one in some:
-                    consumer.ack(one)
-                found += map(body_of, some)
-            return sorted(found)
+
+            def take():
+                for _ in range(2):
+                    some = consumer.receive(32, LEASE_S) or []
+                    for one in some:
+                        consumer.ack(one)
+                    found.extend(map(body_of, some))
+
+            for _ in range(3):  # a filter that RocketMQ has not heard of yet is an internal error there
+                how = outcome(take)
+                if how == "ok" or how["code"] != 50_001:
+                    break
+        return sorted(found) if how == "ok" else how
 
     with concurrent.futures.ThreadPoolExecutor(len(wanted)) as pool:
         for name, found in zip(wanted, pool.map(filtered, wanted), strict=True):

@@ -93,6 +93,20 @@ def key_of(message_id: str, client_id: str) -> str:
     return f"{message_id}.{hashlib.sha1(client_id.encode(), usedforsecurity=False).hexdigest()[:8]}"
 
 
+def id_of(key: str) -> str:
+    """The other way round: as its client calls it.
+
+    >>> id_of("01AB.cf49bbff")
+    '01AB'
+    """
+    return key.rpartition(".")[0] or key
+
+
+def client_of(headers: Mapping[str, Any]) -> str:
+    """Who has sent a message, as it calls itself; empty: a program of Tickwheel, not one of RocketMQ."""
+    return str(_own(headers).get("client", ""))
+
+
 def sent(message: Any, sender: Sender, limits: Limits, now_ms: int) -> Sent:
     """A Message for the broker. Raises Refused, with the rule that comes first."""
     system = message.system_properties

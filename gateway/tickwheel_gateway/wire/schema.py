@@ -72,6 +72,9 @@ PRIORITY: Final = _number("MessageType", "PRIORITY")
 IDENTITY: Final = _number("Encoding", "IDENTITY")
 GZIP: Final = _number("Encoding", "GZIP")
 MD5: Final = _number("DigestType", "MD5")
+PRODUCER: Final = _number("ClientType", "PRODUCER")
+COMMIT: Final = _number("TransactionResolution", "COMMIT")
+ROLLBACK: Final = _number("TransactionResolution", "ROLLBACK")
 
 
 def milliseconds(time: Any) -> int:

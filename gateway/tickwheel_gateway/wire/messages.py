@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from tickwheel.protocol.limits import DEFAULT_MAX_BODY_BYTES, DEFAULT_PRIORITY
+from tickwheel.protocol.limits import DEFAULT_MAX_BODY_BYTES, DEFAULT_PRIORITY, MAX_TIME_MS
 from tickwheel_gateway.wire import properties, schema
 from tickwheel_gateway.wire.codes import Code, Refused
 
@@ -160,6 +160,8 @@ def _deliver_at_ms(system: Any, limits: Limits, now_ms: int) -> int | None:
             Code.ILLEGAL_DELIVERY_TIME,
             f"the max delay time of message is too large, max is {limits.max_delay_ms}",
         )
+    if deliver_at_ms > MAX_TIME_MS:
+        raise Refused(Code.ILLEGAL_DELIVERY_TIME, "the delivery time of message is beyond the year 9999")
     return max(0, deliver_at_ms)
 
 

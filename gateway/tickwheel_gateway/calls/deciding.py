@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tickwheel.protocol.limits import MAX_KEY_BYTES
 from tickwheel_gateway.calls.answers import tell
-from tickwheel_gateway.calls.deadlines import in_time
+from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.service import Asked, required
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
@@ -33,7 +33,7 @@ class Deciding:
         tell(response.status, Code.OK)
         if request.resolution not in (schema.COMMIT, schema.ROLLBACK):
             return response
-        with in_time(asked):
+        with InTime(asked):
             if request.resolution == schema.COMMIT:
                 ((result, _),) = await asked.client.commit_prepared(topic=topic, keys=[name])
                 verb, done = "committed", "committed"

@@ -7,7 +7,7 @@ from typing import Any, Final
 from tickwheel.client.results import CancelResult
 from tickwheel.protocol.limits import MAX_KEY_BYTES
 from tickwheel_gateway.calls.answers import tell
-from tickwheel_gateway.calls.deadlines import in_time
+from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.service import Asked
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
@@ -35,7 +35,7 @@ class Recalling:
             raise Refused(Code.BAD_REQUEST, "the recall handle is of a message of another topic")
         if len(handle.key.encode()) > MAX_KEY_BYTES:
             raise Refused(Code.BAD_REQUEST, "this recall handle is none of this server")
-        with in_time(asked):
+        with InTime(asked):
             result = await asked.client.cancel(topic, key=handle.key)
         if result == CancelResult.NOT_FOUND:
             # Not 40401: RocketMQ's client for Python takes that for success.

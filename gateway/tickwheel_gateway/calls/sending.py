@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 from tickwheel.errors import TickwheelError, TransactionRefused
 from tickwheel_gateway.calls.answers import refusal, tell, tell_all
-from tickwheel_gateway.calls.deadlines import in_time
+from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.service import Asked
 from tickwheel_gateway.clients.registry import Registry
 from tickwheel_gateway.config import Config
@@ -57,12 +56,16 @@ class Sending:
         """A SendMessageResponse. Raises Refused, and what Tickwheel's client raises, when nothing was stored."""
         now_ms = self._now_ms()
         topic, messages = self._checked(asked, request, now_ms)
+        size_bytes = len(asked.call.request)
+        if self._pending_bytes and self._pending_bytes + size_bytes > self._max_pending_bytes:
+            raise Refused(Code.TOO_MANY_REQUESTS, "too many messages are waiting for the broker")
+        self._pending_bytes += size_bytes
+        try:
+            with InTime(asked):
+                stored = await self._store(asked, topic, messages)
+        finally:
+            self._pending_bytes -= size_bytes
         response = schema.SendMessageResponse()
-        with self._room(len(asked.call.request)), in_time(asked):
-            if len(messages) == 1:
-                stored: list[Stored] = [await self._store(asked, topic, messages[0])]
-            else:
-                stored = await self._store_many(asked, topic, messages)
         theirs = request.messages[0].topic.name
         for message, result in zip(messages, stored, strict=True):
             _fill(response.entries.add(), theirs, message, result, now_ms)
@@ -84,20 +87,12 @@ class Sending:
             messages.append(sent(message, sender, limits, now_ms))
         return topic, messages
 
-    @contextmanager
-    def _room(self, size_bytes: int) -> Iterator[None]:
-        """Counts what is not stored yet. Raises Refused when it is too much; one request alone never is."""
-        if self._pending_bytes and self._pending_bytes + size_bytes > self._max_pending_bytes:
-            raise Refused(Code.TOO_MANY_REQUESTS, "too many messages are waiting for the broker")
-        self._pending_bytes += size_bytes
-        try:
-            yield
-        finally:
-            self._pending_bytes -= size_bytes
-
-    async def _store(self, asked: Asked, topic: str, message: Sent) -> int:
+    async def _store(self, asked: Asked, topic: str, messages: Sequence[Sent]) -> list[Stored]:
+        if len(messages) > 1:
+            return await self._store_many(asked, topic, messages)
+        (message,) = messages
         if message.is_transaction:
-            return await self._prepare(asked, topic, message)
+            return [await self._prepare(asked, topic, message)]
         result = await asked.client.send(
             topic,
             message.body,
@@ -107,7 +102,7 @@ class Sending:
             order_key=message.order_key,
             headers=message.headers,
         )
-        return result.id
+        return [result.id]
 
     async def _prepare(self, asked: Asked, topic: str, message: Sent) -> int:
         after_ms = message.check_after_ms

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from tickwheel.protocol.limits import DEFAULT_MAX_BODY_BYTES, DEFAULT_PRIORITY, MAX_TIME_MS
@@ -24,16 +24,14 @@ _TICKWHEELS: Final = "tickwheel-"
 _ID_DIGITS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(NamedTuple):
     """Who sends."""
 
     client_id: str
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """What may be sent."""
 
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
@@ -90,7 +88,12 @@ def key_of(message_id: str, client_id: str) -> str:
     >>> key_of("01AB", "host@1@0")
     '01AB.cf49bbff'
     """
-    return f"{message_id}.{hashlib.sha1(client_id.encode(), usedforsecurity=False).hexdigest()[:8]}"
+    return f"{message_id}.{_mark_of(client_id)}"
+
+
+@lru_cache(maxsize=4_096)
+def _mark_of(client_id: str) -> str:
+    return hashlib.sha1(client_id.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
 def id_of(key: str) -> str:

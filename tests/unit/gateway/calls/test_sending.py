@@ -260,7 +260,7 @@ async def test_a_broker_that_comes_back_has_stored_it_once(tmp_path: Path, autoj
 
 
 async def test_more_than_may_wait_is_refused_at_once(tmp_path: Path, autojump_clock: Any) -> None:
-    async with producing(tmp_path, max_pending_bytes=1_000) as (producer, there):
+    async with producing(tmp_path, max_pending_bytes=1_000) as (producer, _):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(producer.send, message("01", bytes(2_000)))
             await trio.testing.wait_all_tasks_blocked()

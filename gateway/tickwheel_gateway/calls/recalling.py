@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tickwheel.client.results import CancelResult
+from tickwheel import CancelResult
 from tickwheel.protocol.limits import MAX_KEY_BYTES
 from tickwheel_gateway.calls.answers import tell
 from tickwheel_gateway.calls.deadlines import InTime

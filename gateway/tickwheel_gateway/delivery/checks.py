@@ -4,6 +4,9 @@ For each topic that a producer with a telemetry stream is there for, and for eac
 have, there is a subscription to its prepared messages. A check is given to the client that has prepared the message if
 it is here, else to another producer of the topic. Nothing is acked: the answer is an EndTransaction, and without one
 the broker asks again.
+
+Of several tokens, only clients whose own token may read the prepared messages of a topic are asked about them: what a
+client says of its topics, or how it calls itself, is no proof.
 """
 
 from __future__ import annotations
@@ -13,13 +16,11 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import trio
 
-from tickwheel import Client
-from tickwheel.client.admin.prepared import CheckedBatch, CheckedMessage
-from tickwheel.client.consumer.subscription import Subscription
+from tickwheel import CheckedMessage, Client, Subscription
 from tickwheel.errors import TickwheelError, UnknownTopic
 from tickwheel.protocol.limits import PREPARED_SUFFIX
 from tickwheel_gateway.clients.registry import Declared, Known, Registry, Stream
@@ -37,13 +38,13 @@ SEND_S: Final = 5.0
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 30.0
 """Before it is tried again to subscribe; each time twice as long."""
-_LEAVE_S: Final = 5.0
+_LEAVE_S: Final = 2.0
 _PREPARED: Final = "tickwheel-prepared"
 """The header with what a prepared message will be."""
 
 _log = logging.getLogger("tickwheel.gateway.checks")
 
-Checking: TypeAlias = Subscription[CheckedMessage, CheckedBatch]
+Checking: TypeAlias = Subscription[CheckedMessage, Any]
 
 
 class Brokers(Protocol):
@@ -99,6 +100,8 @@ class Checks:
         self._registry = registry
         self._brokers = brokers
         self._watched: dict[Place, _Watch] = {}
+        self._allowed: set[Place] = set()
+        """Those that the broker has let subscribe."""
         self._look_now = trio.Event()
         registry.when_gone(self._gone)
 
@@ -155,7 +158,7 @@ class Checks:
         ``told``."""
         try:
             async with self._brokers.client(place.token) as client:
-                await self._check(place.topic, client)
+                await self._check(place, client)
             return None
         except UnknownTopic as error:  # nothing was prepared so far
             return error.code
@@ -167,20 +170,22 @@ class Checks:
             _log.exception("no producer of %s is asked about prepared messages", place.topic)
             return type(error).__name__
 
-    async def _check(self, topic: str, client: Client) -> None:
+    async def _check(self, place: Place, client: Client) -> None:
         """Until a check was taken by none. Raises UnknownTopic as long as no message of the topic was prepared."""
         # To subscribe would make the topic of prepared messages, without the times that checks have.
-        await client.topic(topic + PREPARED_SUFFIX)
+        await client.topic(place.topic + PREPARED_SUFFIX)
         asked: deque[tuple[int, int]] = deque(maxlen=CREDIT)
-        async with client.check_prepared(topic, credit=CREDIT) as checks:
+        async with client.check_prepared(place.topic, credit=CREDIT) as checks:
+            self._allowed.add(place)
             try:
                 async for message in checks:
                     asked.append((message.id, message.epoch))
-                    if not await self._ask(topic, message):
+                    if not await self._ask(place.topic, message):
                         break
                     # Its answer comes another way; without one the message comes again.
                     message.acks.let_go(*message.receipts)
             finally:
+                self._allowed.discard(place)
                 with trio.CancelScope(deadline=trio.current_time() + _LEAVE_S, shield=True):
                     await _give_back(checks, asked)
 
@@ -203,11 +208,14 @@ class Checks:
     def _producers(self, topic: str, client_id: str) -> Iterator[Known]:
         """That can be asked: first the one that has prepared the message."""
         own = self._registry.get(client_id)
-        if own is not None and own.stream is not None:
+        if own is not None and own.stream is not None and self._may_be_asked(own, topic):
             yield own
         for known in self._registry.with_stream(lambda one: topic in topics_of(one)):
-            if known is not own:
+            if known is not own and self._may_be_asked(known, topic):
                 yield known
+
+    def _may_be_asked(self, known: Known, topic: str) -> bool:
+        return Place(topic, known.caller.token) in self._allowed
 
 
 def topics_of(known: Known) -> frozenset[str]:

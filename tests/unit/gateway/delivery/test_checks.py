@@ -299,6 +299,21 @@ async def test_each_token_sees_what_it_may(
         await until(lambda: "good" not in place.open)
 
 
+async def test_only_who_may_read_them_is_told_of_prepared_messages(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with checking(tmp_path) as place:
+        place.refused["bad"] = Forbidden("no")
+        good = place.comes(Caller("good", token="good"), "orders")
+        await place.prepares("01AB", caller=Caller("host"))
+        stranger = place.comes(Caller("host", token="bad"), "orders")  # it calls itself as another does
+        bad = place.comes(Caller("bad", token="bad"), "orders")
+        await until(lambda: good.heard)
+        await place.registry.forget("good")
+        await trio.sleep(2 * AGAIN_S)
+        assert (good.asked, stranger.heard, bad.heard) == (["01AB"], [], [])
+
+
 async def test_what_no_producer_of_rocketmq_can_answer(
     tmp_path: Path, autojump_clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final, TypeAlias
@@ -14,6 +13,7 @@ from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.service import Asked
 from tickwheel_gateway.clients.registry import Registry
 from tickwheel_gateway.config import Config
+from tickwheel_gateway.delivery.clock import NowMs, wall_ms
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 from tickwheel_gateway.wire.handles import Recall, encode_recall
@@ -29,11 +29,6 @@ Stored: TypeAlias = int | Refused
 """The number that the broker has given a message, or why there is none."""
 
 
-def wall_clock_ms() -> int:
-    """Epoch milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
 class Sending:
     """Answers SendMessage."""
 
@@ -43,7 +38,7 @@ class Sending:
         registry: Registry,
         *,
         max_pending_bytes: int = MAX_PENDING_BYTES,
-        now_ms: Callable[[], int] = wall_clock_ms,
+        now_ms: NowMs = wall_ms,
     ) -> None:
         """``max_pending_bytes``: of requests whose messages are not stored yet. ``now_ms``: the time."""
         self._config = config

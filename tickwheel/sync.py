@@ -373,6 +373,11 @@ class Client:
         return self._client.grants
 
     @property
+    def max_body_bytes(self) -> int:
+        """The largest body that the broker takes, as it told when this client connected last. Raises ClientClosed."""
+        return self._client.max_body_bytes
+
+    @property
     def created_topics(self) -> list[str]:
         """Topics that the sends of this client made since it was opened, up to 100."""
         return self._client.created_topics

@@ -189,6 +189,11 @@ class Client(
         return None if found is UNSET else list(found)
 
     @property
+    def max_body_bytes(self) -> int:
+        """The largest body that the broker takes, as it told when this client connected last. Raises ClientClosed."""
+        return self._session.limits.max_body_bytes
+
+    @property
     def created_topics(self) -> list[str]:
         """Topics that the sends of this client made since it was opened, up to 100."""
         return list(self._session.created_topics)

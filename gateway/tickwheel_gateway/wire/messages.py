@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from tickwheel.protocol.limits import DEFAULT_MAX_BODY_BYTES, DEFAULT_PRIORITY
+from tickwheel.protocol.limits import DEFAULT_MAX_BODY_BYTES, DEFAULT_PRIORITY, MAX_TIME_MS
 from tickwheel_gateway.wire import properties, schema
 from tickwheel_gateway.wire.codes import Code, Refused
 
@@ -24,16 +24,14 @@ _TICKWHEELS: Final = "tickwheel-"
 _ID_DIGITS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(NamedTuple):
     """Who sends."""
 
     client_id: str
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """What may be sent."""
 
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
@@ -90,7 +88,26 @@ def key_of(message_id: str, client_id: str) -> str:
     >>> key_of("01AB", "host@1@0")
     '01AB.cf49bbff'
     """
-    return f"{message_id}.{hashlib.sha1(client_id.encode(), usedforsecurity=False).hexdigest()[:8]}"
+    return f"{message_id}.{_mark_of(client_id)}"
+
+
+@lru_cache(maxsize=4_096)
+def _mark_of(client_id: str) -> str:
+    return hashlib.sha1(client_id.encode(), usedforsecurity=False).hexdigest()[:8]
+
+
+def id_of(key: str) -> str:
+    """The other way round: as its client calls it.
+
+    >>> id_of("01AB.cf49bbff")
+    '01AB'
+    """
+    return key.rpartition(".")[0] or key
+
+
+def client_of(headers: Mapping[str, Any]) -> str:
+    """Who has sent a message, as it calls itself; empty: a program of Tickwheel, not one of RocketMQ."""
+    return str(_own(headers).get("client", ""))
 
 
 def sent(message: Any, sender: Sender, limits: Limits, now_ms: int) -> Sent:
@@ -146,6 +163,8 @@ def _deliver_at_ms(system: Any, limits: Limits, now_ms: int) -> int | None:
             Code.ILLEGAL_DELIVERY_TIME,
             f"the max delay time of message is too large, max is {limits.max_delay_ms}",
         )
+    if deliver_at_ms > MAX_TIME_MS:
+        raise Refused(Code.ILLEGAL_DELIVERY_TIME, "the delivery time of message is beyond the year 9999")
     return max(0, deliver_at_ms)
 
 

@@ -13,6 +13,7 @@ not: so these two stand for each other, and what Tickwheel does not allow at the
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from tickwheel_gateway.wire.codes import Code, Refused
@@ -30,11 +31,13 @@ _TAKEN: Final = ("rmq%", "%%_", "%%-")
 """What begins so would have the same name as another one."""
 
 
+@lru_cache(maxsize=4_096)
 def topic_of(name: str) -> str:
     """In Tickwheel. Raises Refused."""
     return _checked(name, "topic", MAX_TOPIC_CHARS, MOST_TOPIC_CHARS, Code.ILLEGAL_TOPIC)
 
 
+@lru_cache(maxsize=4_096)
 def group_of(name: str) -> str:
     """In Tickwheel. Raises Refused."""
     return _checked(name, "group", MAX_GROUP_CHARS, MOST_GROUP_CHARS, Code.ILLEGAL_CONSUMER_GROUP)

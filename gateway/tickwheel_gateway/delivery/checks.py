@@ -1,0 +1,267 @@
+"""Check-back: producers are asked what becomes of prepared messages that they have not decided about.
+
+For each topic that a producer with a telemetry stream is there for, and for each of the tokens that such producers
+have, there is a subscription to its prepared messages. A check is given to the client that has prepared the message if
+it is here, else to another producer of the topic. Nothing is acked: the answer is an EndTransaction, and without one
+the broker asks again.
+
+Of several tokens, only clients whose own token may read the prepared messages of a topic are asked about them: what a
+client says of its topics, or how it calls itself, is no proof.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+import trio
+
+from tickwheel import CheckedMessage, Client, Subscription
+from tickwheel.errors import TickwheelError, UnknownTopic
+from tickwheel.protocol.limits import PREPARED_SUFFIX
+from tickwheel_gateway.clients.registry import Declared, Known, Registry, Stream
+from tickwheel_gateway.wire import schema
+from tickwheel_gateway.wire.codes import Refused
+from tickwheel_gateway.wire.messages import Given, Held, client_of, received
+from tickwheel_gateway.wire.names import theirs, topic_of
+
+CREDIT: Final = 100
+"""So many checks of a topic may be without an answer."""
+LOOK_S: Final = 1.0
+"""As often it is looked who is there."""
+SEND_S: Final = 5.0
+"""A client whose socket does not take a check for so long does not get it."""
+FIRST_WAIT_S: Final = 1.0
+LONGEST_WAIT_S: Final = 30.0
+"""Before it is tried again to subscribe; each time twice as long."""
+_LEAVE_S: Final = 2.0
+_PREPARED: Final = "tickwheel-prepared"
+"""The header with what a prepared message will be."""
+
+_log = logging.getLogger("tickwheel.gateway.checks")
+
+Checking: TypeAlias = Subscription[CheckedMessage, Any]
+
+
+class Brokers(Protocol):
+    """Connections to the broker."""
+
+    def client(self, token: str) -> AbstractAsyncContextManager[Client]:
+        """That of a token, which stays at least as long. Raises what connecting raises."""
+
+
+class Place(NamedTuple):
+    """Where checks come from."""
+
+    topic: str
+    """In Tickwheel: the one that the prepared messages are for."""
+    token: str
+
+
+class _Watch:
+    """What is done for a place, until no producer is there."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.has_prepared = trio.Event()
+        """Set once a client has prepared a message here."""
+        self._scope = trio.CancelScope()
+
+    def end(self) -> None:
+        """No producer is there any more."""
+        self.is_over = True
+        self._scope.cancel()
+
+    async def pause(self, wait_s: float) -> None:
+        """Before it is tried again; shorter when there is something to ask about for the first time."""
+        if self.has_prepared.is_set():
+            await trio.sleep(wait_s)
+            return
+        with trio.move_on_after(wait_s):
+            await self.has_prepared.wait()
+
+    @contextmanager
+    def until_over(self) -> Iterator[None]:
+        """What is done within it ends with the last producer."""
+        with trio.CancelScope() as self._scope:
+            if self.is_over:
+                self._scope.cancel()
+            yield
+
+
+class Checks:
+    """The checks of one process of the gateway."""
+
+    def __init__(self, registry: Registry, brokers: Brokers) -> None:
+        self._registry = registry
+        self._brokers = brokers
+        self._watched: dict[Place, _Watch] = {}
+        self._allowed: set[Place] = set()
+        """Those that the broker has let subscribe."""
+        self._look_now = trio.Event()
+        registry.when_gone(self._gone)
+
+    async def run(self) -> None:
+        """Until it is cancelled. What goes wrong with one topic is in the log, and is tried again."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._look_now = trio.Event()
+                self._look(nursery)
+                with trio.move_on_after(LOOK_S):
+                    await self._look_now.wait()
+
+    async def _gone(self, known: Known) -> None:
+        self._look_now.set()
+
+    def _look(self, nursery: trio.Nursery) -> None:
+        """Begins and ends what producers have changed."""
+        wanted: dict[Place, bool] = {}
+        for known in self._registry:
+            if known.stream is not None:
+                token = known.caller.token
+                for topic in topics_of(known):
+                    place = Place(topic, token)
+                    wanted[place] = wanted.get(place, False) or topic in known.transactions
+        for place, watch in self._watched.items():
+            if place not in wanted:
+                watch.end()
+        for place, has_prepared in wanted.items():
+            watch = self._watched.get(place) or self._begin(place, nursery)
+            if has_prepared:
+                watch.has_prepared.set()
+
+    def _begin(self, place: Place, nursery: trio.Nursery) -> _Watch:
+        watch = self._watched[place] = _Watch()
+        nursery.start_soon(self._watch, place, watch)
+        return watch
+
+    # One place ----------------------------------------------------------------------------------------------------
+
+    async def _watch(self, place: Place, watch: _Watch) -> None:
+        wait_s, told = FIRST_WAIT_S, ""
+        try:
+            while not watch.is_over:
+                with watch.until_over():
+                    problem = await self._try_to_check(place, told)
+                    wait_s, told = (FIRST_WAIT_S if problem is None else wait_s), problem or ""
+                    await watch.pause(wait_s)
+                    wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+        finally:
+            del self._watched[place]
+
+    async def _try_to_check(self, place: Place, told: str) -> str | None:
+        """None: it went well for a time; else the code of what was wrong, of which the log tells unless it was
+        ``told``."""
+        try:
+            async with self._brokers.client(place.token) as client:
+                await self._check(place, client)
+            return None
+        except UnknownTopic as error:  # nothing was prepared so far
+            return error.code
+        except TickwheelError as error:
+            if error.code != told:
+                _log.warning("no producer of %s is asked about prepared messages: %s", place.topic, error)
+            return error.code
+        except Exception as error:  # a defect of one place must not end the others
+            _log.exception("no producer of %s is asked about prepared messages", place.topic)
+            return type(error).__name__
+
+    async def _check(self, place: Place, client: Client) -> None:
+        """Until a check was taken by none. Raises UnknownTopic as long as no message of the topic was prepared."""
+        # To subscribe would make the topic of prepared messages, without the times that checks have.
+        await client.topic(place.topic + PREPARED_SUFFIX)
+        asked: deque[tuple[int, int]] = deque(maxlen=CREDIT)
+        async with client.check_prepared(place.topic, credit=CREDIT) as checks:
+            self._allowed.add(place)
+            try:
+                async for message in checks:
+                    asked.append((message.id, message.epoch))
+                    if not await self._ask(place.topic, message):
+                        break
+                    # Its answer comes another way; without one the message comes again.
+                    message.acks.let_go(*message.receipts)
+            finally:
+                self._allowed.discard(place)
+                with trio.CancelScope(deadline=trio.current_time() + _LEAVE_S, shield=True):
+                    await _give_back(checks, asked)
+
+    async def _ask(self, topic: str, message: CheckedMessage) -> bool:
+        """Whether some client has taken the check, or none can ever."""
+        if message.key is None:
+            return True  # no producer of RocketMQ could name it
+        try:
+            held = _held(message, message.key)
+            for known in self._producers(topic, client_of(held.headers)):
+                if known.stream is not None:
+                    command = _command(held, topic, message.epoch, known)
+                    if await _tell(known.stream, command):
+                        return True
+        except Exception:  # headers are what its sender has written
+            _log.exception("no producer can be asked about message %d of %s", message.id, message.topic)
+            return True
+        return False
+
+    def _producers(self, topic: str, client_id: str) -> Iterator[Known]:
+        """That can be asked: first the one that has prepared the message."""
+        own = self._registry.get(client_id)
+        if own is not None and own.stream is not None and self._may_be_asked(own, topic):
+            yield own
+        for known in self._registry.with_stream(lambda one: topic in topics_of(one)):
+            if known is not own and self._may_be_asked(known, topic):
+                yield known
+
+    def _may_be_asked(self, known: Known, topic: str) -> bool:
+        return Place(topic, known.caller.token) in self._allowed
+
+
+def topics_of(known: Known) -> frozenset[str]:
+    """Those that a client is a producer of, in Tickwheel."""
+    declared = frozenset() if known.declared is None else _declared(known.declared)
+    return declared | known.transactions if known.transactions else declared
+
+
+@lru_cache(maxsize=10_000)
+def _declared(declared: Declared) -> frozenset[str]:
+    if declared.client_type != schema.PRODUCER:
+        return frozenset()
+    found = set()
+    for name in declared.topics:
+        with suppress(Refused):  # settings with such names are refused where they come
+            found.add(topic_of(name))
+    return frozenset(found)
+
+
+def _held(message: CheckedMessage, key: str) -> Held:
+    """The message that it will be, once it is committed. Raises whatever its headers are not as they should be."""
+    headers = message.headers
+    due_ms = headers.pop(_PREPARED)["deliver_at_ms"] or message.created_ms
+    return Held(message.id, key, message.body, headers, due_ms, message.created_ms, message.order_key)
+
+
+def _command(held: Held, topic: str, check: int, known: Known) -> bytes:
+    """A TelemetryCommand. ``check``: the number of it."""
+    host, port = known.caller.local
+    given = Given({"name": theirs(topic)}, f"{host}:{port}", attempt=check, is_check=True)
+    command = schema.TelemetryCommand()
+    recover = command.recover_orphaned_transaction_command
+    recover.message.CopyFrom(received(held, given))
+    recover.transaction_id = held.key
+    return bytes(command.SerializeToString())
+
+
+async def _tell(stream: Stream, command: bytes) -> bool:
+    with trio.move_on_after(SEND_S):
+        return await stream.send(command)
+    return False
+
+
+async def _give_back(checks: Checking, asked: deque[tuple[int, int]]) -> None:
+    """What was asked and is not decided goes to others at once: that a client was asked who has gone does not count."""
+    with suppress(TickwheelError):
+        await checks.stop()
+        ids, epochs = [one[0] for one in asked], [one[1] for one in asked]
+        await checks.acks.give_back(ids, epochs)

@@ -1,0 +1,105 @@
+"""The calls of a producer as they stand on the wire, one after another, with a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.driver import NOW_MS
+from tests.support.gateway_call import OpenCall
+from tests.support.gateway_sending import Producer, message, transaction
+from tests.support.in_time import broker_in_time
+from tickwheel import Client
+from tickwheel_gateway.calls.deciding import Deciding
+from tickwheel_gateway.calls.recalling import Recalling
+from tickwheel_gateway.calls.service import Service
+from tickwheel_gateway.transport.call import Method
+from tickwheel_gateway.wire import schema
+from tickwheel_gateway.wire.codes import Code
+
+
+class Tallied:
+    """What was counted."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+
+    def called(self, name: str, code: int, duration_s: float) -> None:
+        assert duration_s >= 0
+        self.calls.append((name, code))
+
+
+class One:
+    """The broker's one client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @asynccontextmanager
+    async def client(self, token: str, address: str = "") -> AsyncIterator[Client]:
+        yield self._client
+
+
+class Line:
+    """To the handlers, by the names of the calls."""
+
+    def __init__(self, client: Client) -> None:
+        producer = Producer(client)
+        self.tallied = Tallied()
+        service = Service(lambda headers: "", One(client), producer.registry, self.tallied)
+        self._methods: dict[str, Method] = dict(
+            [
+                service.unary("SendMessage", producer.sending.send),
+                service.unary("EndTransaction", Deciding().end),
+                service.unary("RecallMessage", Recalling().recall),
+            ]
+        )
+
+    async def call(self, name: str, request: Any) -> Any:
+        call = OpenCall(request=request.SerializeToString())
+        await self._methods[schema.SERVICE + name].handler(call)
+        (reply,) = call.replies
+        return getattr(schema, f"{name}Response").FromString(reply)
+
+    async def send(self, *messages: Any) -> Any:
+        return await self.call("SendMessage", schema.SendMessageRequest(messages=messages))
+
+
+async def test_a_refusal_says_which_rule(tmp_path: Path, autojump_clock: Any) -> None:
+    async with broker_in_time(tmp_path, auto_create_topics="false") as there, there.client() as client:
+        line = Line(client)
+        answer = await line.send(message(tag="a|b"))
+        assert (answer.status.code, answer.status.message) == (
+            Code.ILLEGAL_MESSAGE_TAG,
+            "tag cannot contain '|'",
+        )
+        assert list(answer.entries) == []
+        answer = await line.send(message())
+        assert answer.status.code == Code.TOPIC_NOT_FOUND
+        assert answer.status.message.startswith("unknown_topic: ")
+        assert line.tallied.calls == [
+            ("SendMessage", Code.ILLEGAL_MESSAGE_TAG),
+            ("SendMessage", Code.TOPIC_NOT_FOUND),
+        ]
+
+
+async def test_a_transaction_and_a_recall(tmp_path: Path, autojump_clock: Any) -> None:
+    async with broker_in_time(tmp_path) as there, there.client() as client:
+        line = Line(client)
+        one, later = transaction("01"), message("02", delivery_timestamp=NOW_MS + 60_000)
+        answer = await line.send(one, later)
+        assert [entry.message_id for entry in answer.entries] == ["01", "02"]
+        end = schema.EndTransactionRequest(
+            transaction_id=answer.entries[0].transaction_id, resolution=schema.COMMIT, topic=one.topic
+        )
+        assert (await line.call("EndTransaction", end)).status.code == Code.OK
+        end.resolution = schema.ROLLBACK
+        status = (await line.call("EndTransaction", end)).status
+        assert status.code == Code.INTERNAL_SERVER_ERROR
+        assert status.message == "the message cannot be rolled back: it was committed before"
+        recall = schema.RecallMessageRequest(recall_handle=answer.entries[1].recall_handle, topic=one.topic)
+        recalled = await line.call("RecallMessage", recall)
+        assert (recalled.status.code, recalled.message_id) == (Code.OK, "02")
+        assert [one.body for one in await client.fetch("orders", "readers", count=10)] == [b"{}"]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import trio
 
@@ -28,6 +28,7 @@ from tickwheel_gateway.delivery.dead_letters import DeadLetters, Dying
 from tickwheel_gateway.delivery.fetched import held_of, properties_of, shown
 from tickwheel_gateway.delivery.renewing import Renewing
 from tickwheel_gateway.filters.expressions import Filter, Filters
+from tickwheel_gateway.filters.tags import TagFilter
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 from tickwheel_gateway.wire.handles import Receipt, encode_receipt
@@ -48,7 +49,8 @@ _BURY_AGAIN: Final = timedelta(minutes=1)
 _log = logging.getLogger("tickwheel.gateway.calls")
 
 
-class _Wish(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Wish:
     """What a request asks for."""
 
     topic: str
@@ -179,10 +181,11 @@ class Receiving:
         """The client asks again, because it did not get an answer: what that had comes first."""
         if not attempt_id:
             return
-        lost = self._attempts.take(asked.caller.client_id, attempt_id)
-        for group_id, receipts in lost.items():
+        client_id = asked.caller.client_id
+        for group_id, receipts in self._attempts.handed(client_id, attempt_id).items():
             self._renewing.drop(group_id, receipts)
             await asked.client.give_back(group_id, receipts)
+        self._attempts.forget(client_id, attempt_id)
 
     # -- what is found --
 
@@ -238,9 +241,7 @@ class Receiving:
                 wish.lease_ms,
             )
             out = shown(held, given)
-            system = out.system_properties
-            tag = system.tag if system.HasField("tag") else None
-            if not wish.filter.matches(tag, properties_of(out)):
+            if not _is_wanted(wish.filter, out):
                 found.refused.append((message.id, message.epoch))
             elif attempt > wish.attempts:
                 found.dying.append(_dying(wish, fetched.group_id, message, held))
@@ -315,6 +316,12 @@ class Receiving:
             self._attempts.remember(
                 caller.client_id, wish.request.attempt_id, group_id, receipts, wish.lease_ms
             )
+
+
+def _is_wanted(chosen: Filter, message: Any) -> bool:
+    system = message.system_properties
+    tag = system.tag if system.HasField("tag") else None
+    return chosen.matches(tag, {} if isinstance(chosen, TagFilter) else properties_of(message))
 
 
 def check_invisible(invisible_ms: int, least_ms: int, most_ms: int) -> None:

@@ -52,7 +52,11 @@ class Attempts:
         while self._kept and (len(self._kept) > self._most or next(iter(self._kept.values())).ends <= now):
             self._kept.popitem(last=False)
 
-    def take(self, client_id: str, attempt_id: str) -> dict[int, list[Delivered]]:
-        """What was handed out under this id, by the number of the group; it is forgotten."""
-        attempt = self._kept.pop((client_id, attempt_id), None)
-        return {} if attempt is None or attempt.ends <= trio.current_time() else attempt.handed
+    def handed(self, client_id: str, attempt_id: str) -> dict[int, list[Delivered]]:
+        """What was handed out under this id, by the number of the group."""
+        attempt = self._kept.get((client_id, attempt_id))
+        return {} if attempt is None or attempt.ends <= trio.current_time() else dict(attempt.handed)
+
+    def forget(self, client_id: str, attempt_id: str) -> None:
+        """It was given back."""
+        self._kept.pop((client_id, attempt_id), None)

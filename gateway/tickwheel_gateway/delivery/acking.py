@@ -24,6 +24,8 @@ class _Waiting:
     receipts: list[Delivered]
     results: list[ReceiptResult] | None = None
     error: Exception | None = None
+    has_left: bool = False
+    """It was cancelled, or has its answer."""
     bell: trio.Event = field(default_factory=trio.Event)
     """Rung when there is an answer, or when it may be the one who asks."""
 
@@ -70,7 +72,8 @@ class Acking:
                 await mine.bell.wait()
                 mine.bell = trio.Event()
         finally:
-            if mine in line.waiting:  # it was cancelled
+            mine.has_left = True
+            if mine in line.waiting:
                 line.waiting.remove(mine)
             line.wake()
             if not line.waiting and not line.is_asking:
@@ -93,7 +96,7 @@ async def _ask(client: Client, group_id: int, line: _Line) -> None:
         for each in asking:
             each.error = error
     except BaseException:
-        line.waiting[:0] = asking
+        line.waiting[:0] = [each for each in asking if not each.has_left]
         raise
     else:
         at = 0

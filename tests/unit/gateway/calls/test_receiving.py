@@ -115,9 +115,8 @@ async def test_how_many_at_once(tmp_path: Path, autojump_clock: MockClock) -> No
         assert refused.value.code == Code.BAD_REQUEST
 
 
-@pytest.mark.parametrize(
-    ("wish", "code", "text"),
-    [
+async def test_what_is_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
+    wrong: list[tuple[dict[str, Any], Code, str]] = [
         ({"topic": " "}, Code.ILLEGAL_TOPIC, "blank"),
         ({"topic": "a.b"}, Code.ILLEGAL_TOPIC, "letters"),
         ({"group": ""}, Code.ILLEGAL_CONSUMER_GROUP, "blank"),
@@ -126,15 +125,12 @@ async def test_how_many_at_once(tmp_path: Path, autojump_clock: MockClock) -> No
         ({"sql": "a >"}, Code.ILLEGAL_FILTER_EXPRESSION, "illegal filter expression"),
         ({"tags": "||"}, Code.ILLEGAL_FILTER_EXPRESSION, "separators"),
         ({"batch_size": -1}, Code.BAD_REQUEST, "batch_size"),
-    ],
-)
-async def test_what_is_refused(
-    tmp_path: Path, autojump_clock: MockClock, wish: dict[str, Any], code: Code, text: str
-) -> None:
+    ]
     async with consuming(tmp_path) as consumer:
-        with pytest.raises(Refused, match=text) as refused:
-            await consumer.receive(**wish)
-        assert refused.value.code == code
+        for wish, code, text in wrong:
+            with pytest.raises(Refused, match=text) as refused:
+                await consumer.receive(**wish)
+            assert refused.value.code == code
 
 
 async def test_a_lease_that_ends_gives_the_message_to_the_next_with_a_new_handle(
@@ -183,17 +179,14 @@ async def test_a_poll_goes_on_when_all_was_refused(tmp_path: Path, autojump_cloc
         assert abs(await nothing(consumer, wait_s=5, sql="size > 5") - 5) < SLACK_S
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
+async def test_what_a_condition_may_name(tmp_path: Path, autojump_clock: MockClock) -> None:
+    conditions = (
         "TAGS = 'a'",
         "KEYS = 'k1 k2'",
         "UNIQ_KEY = '01AB'",
         "__SHARDINGKEY = 'group'",
         "colour IN ('red') AND KEYS IS NOT NULL",
-    ],
-)
-async def test_what_a_condition_may_name(tmp_path: Path, autojump_clock: MockClock, sql: str) -> None:
+    )
     async with consuming(tmp_path) as consumer:
         await consumer.send(b"other")
         await consumer.send(
@@ -204,7 +197,8 @@ async def test_what_a_condition_may_name(tmp_path: Path, autojump_clock: MockClo
             message_group="group",
             user_properties={"colour": "red"},
         )
-        assert bodies(await consumer.receive(sql=sql)) == [b"x"]
+        for number, sql in enumerate(conditions):
+            assert bodies(await consumer.receive(sql=sql, group=f"g{number}")) == [b"x"], sql
 
 
 # -- order ---------------------------------------------------------------------------------------------------------
@@ -320,25 +314,27 @@ async def _poll(consumer: Consumer, found: list[Any]) -> None:
     found.extend(await consumer.receive(wait_s=15))
 
 
-@pytest.mark.parametrize("written", [0, 1, 2, 5])
 async def test_a_stream_that_breaks_gives_back_what_was_not_written(
-    tmp_path: Path, autojump_clock: MockClock, written: int
+    tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with consuming(tmp_path) as consumer:
         for number in range(5):
             await consumer.send(b"%d" % number)
-        call = breaks_after(written)
-        with pytest.raises(CallEnded):
-            await consumer.ask(call, auto_renew=True)
-        assert len(consumer.renewing) == written
-        sent = [answer.message for answer in read(schema.ReceiveMessageResponse, call)[1:]]
-        assert len(sent) == written
-        if written < 5:
-            rest = await consumer.receive()
+        for written in (-1, 0, 1, 2, 5):
+            group = f"g{written + 1}"
+            call, before = breaks_after(written), len(consumer.renewing)
+            with pytest.raises(CallEnded):
+                await consumer.ask(call, auto_renew=True, group=group)
+            count = max(0, written)
+            assert len(consumer.renewing) - before == count
+            sent = [answer.message for answer in read(schema.ReceiveMessageResponse, call)[1:]]
+            assert len(sent) == count
+            if written == 5:
+                await nothing(consumer, group=group)
+                continue
+            rest = await consumer.receive(group=group)
             assert bodies([*sent, *rest]) == [b"0", b"1", b"2", b"3", b"4"]
             assert {message.system_properties.delivery_attempt for message in rest} == {1}
-        else:
-            await nothing(consumer)
 
 
 async def test_a_call_that_is_cancelled_while_it_acks_what_was_refused_gives_back(

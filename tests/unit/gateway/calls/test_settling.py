@@ -41,10 +41,10 @@ async def test_each_handle_has_its_own_answer(tmp_path: Path, autojump_clock: Mo
     async with consuming(tmp_path) as consumer:
         expired = await one(consumer, invisible_s=10)
         good = await one(consumer)
+        other = await one(consumer, auto_renew=True)
         await trio.sleep(11)
         assert await consumer.ack(expired, good) == (30_000, [40_013, 20_000])
         assert await consumer.ack(good) == (20_000, [20_000]), "twice does no harm"
-        other = await one(consumer, auto_renew=True)
         assert await consumer.ack(other, good) == (20_000, [20_000, 20_000])
         wrong = (
             "",

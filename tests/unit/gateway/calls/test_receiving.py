@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.support.cancelling import LIMIT, TrioCanceller
 from tests.support.gateway_call import CALLER, OpenCall, asked, read
 from tests.support.gateway_consumer import (
     Consumer,
@@ -337,25 +339,37 @@ async def test_a_stream_that_breaks_gives_back_what_was_not_written(
             assert {message.system_properties.delivery_attempt for message in rest} == {1}
 
 
-async def test_a_call_that_is_cancelled_while_it_acks_what_was_refused_gives_back(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with consuming(tmp_path) as consumer:
-        await consumer.send(b"no", tag="no")
-        await consumer.send(b"yes", tag="yes")
-        real, acked = consumer.client.ack, trio.Event()
-
-        async def never(*_: Any) -> None:
-            acked.set()
-            await trio.sleep_forever()
-
-        consumer.client.ack = never  # type: ignore[method-assign,assignment]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: consumer.receive(tags="yes"))
-            await acked.wait()
-            nursery.cancel_scope.cancel()
-        consumer.client.ack = real  # type: ignore[method-assign]
-        assert bodies(await consumer.receive()) == [b"no", b"yes"]
+async def test_a_call_that_is_cancelled_at_any_step(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """One message is refused by the filter, one has no attempts left, and one is wanted."""
+    canceller, ways = TrioCanceller(), set()
+    async with consuming(tmp_path, Config(max_attempts=1)) as consumer:
+        trio.lowlevel.add_instrument(canceller)
+        for step in range(1, LIMIT, 3):
+            await consumer.send(b"dead %d" % step, tag="yes")
+            (message,) = await consumer.receive()
+            await consumer.change(*handles([message]), 0)
+            await consumer.send(b"no %d" % step, tag="no")
+            await consumer.send(b"yes %d" % step, tag="yes")
+            call = OpenCall()
+            ended = not await canceller.attempt(
+                partial(consumer.ask, call, auto_renew=True, tags="yes", wait_s=2), step
+            )
+            found = [answer.message for answer in read(schema.ReceiveMessageResponse, call)[1:-1]]
+            assert len(consumer.renewing) == len(found)
+            ways.add(len(found))
+            if not found:
+                found = await consumer.receive(wait_s=2, tags="yes")
+            dead = await consumer.receive(wait_s=2, topic="%DLQ%g", group="undertaker")
+            assert (bodies(found), bodies(dead)) == ([b"yes %d" % step], [b"dead %d" % step])
+            assert found[0].system_properties.delivery_attempt == 1
+            assert await consumer.ack(*handles(found)) == (20_000, [20_000])
+            assert await consumer.ack(*handles(dead), topic="%DLQ%g") == (20_000, [20_000])
+            assert (await consumer.client.group("t", "g")).backlog == 0
+            if ended:
+                break
+        trio.lowlevel.remove_instrument(canceller)
+    assert ended
+    assert ways == {0, 1}
 
 
 async def test_a_connection_that_breaks_does_not_end_the_poll(

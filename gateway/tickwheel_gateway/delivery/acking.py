@@ -73,7 +73,7 @@ class Acking:
                 mine.bell = trio.Event()
         finally:
             mine.has_left = True
-            if mine in line.waiting:
+            if not mine.is_answered and mine in line.waiting:
                 line.waiting.remove(mine)
             line.wake()
             if not line.waiting and not line.is_asking:

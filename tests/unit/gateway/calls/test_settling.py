@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.support.cancelling import TrioCanceller
 from tests.support.gateway_call import asked
 from tests.support.gateway_consumer import Consumer, bodies, consuming, handles, now_ms
 from tickwheel_gateway.config import Config
@@ -125,6 +127,33 @@ async def test_an_ack_that_the_broker_cannot_take(tmp_path: Path, autojump_clock
             pass
         assert await consumer.ack(handle, "nonsense") == (30_000, [50_001, 40_013])
         assert len(consumer.renewing) == 1, "it may come again, and until then the lease is kept"
+
+
+async def test_calls_that_are_cancelled_at_any_step_may_be_made_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    canceller = TrioCanceller()
+    async with consuming(tmp_path) as consumer:
+        trio.lowlevel.add_instrument(canceller)
+        forwarded = 0
+        for settle in (consumer.ack, partial(consumer.change, invisible_s=20), consumer.forward):
+            is_cancelled, step = True, 0
+            while is_cancelled:
+                step += 1
+                handle = await one(consumer)
+                is_cancelled = await canceller.attempt(partial(settle, handle), step)
+                again = await settle(handle)
+                forwarded += settle == consumer.forward
+                if isinstance(again, str):
+                    again = await consumer.ack(again)
+                assert again in (None, (20_000, [20_000]))
+            assert step > 5
+        trio.lowlevel.remove_instrument(canceller)
+        assert (await consumer.client.group("t", "g")).backlog == 0
+        dead = []
+        while len(found := await consumer.client.fetch("rmq.DLQ.g", "undertaker", count=100)):
+            dead += found.ids
+        assert len(dead) == forwarded
 
 
 # -- changes -------------------------------------------------------------------------------------------------------

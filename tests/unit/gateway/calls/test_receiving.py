@@ -6,11 +6,12 @@ import gc
 import logging
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.support.cancelling import LIMIT, TrioCanceller
 from tests.support.gateway_call import CALLER, OpenCall, asked, read
@@ -25,8 +26,10 @@ from tests.support.gateway_consumer import (
     receive_request,
     until,
 )
+from tests.unit.gateway.transport.peer import head, serving
 from tickwheel import Fetched
 from tickwheel.client.consumer.acks import AckQueue
+from tickwheel_gateway.calls.service import Service
 from tickwheel_gateway.clients.registry import Declared
 from tickwheel_gateway.config import Config, Group
 from tickwheel_gateway.transport.call import CallEnded
@@ -337,6 +340,35 @@ async def test_a_stream_that_breaks_gives_back_what_was_not_written(
             rest = await consumer.receive(group=group)
             assert bodies([*sent, *rest]) == [b"0", b"1", b"2", b"3", b"4"]
             assert {message.system_properties.delivery_attempt for message in rest} == {1}
+
+
+async def test_a_client_that_resets_the_stream_has_what_was_written(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Over HTTP/2: its window takes two messages and a half."""
+    async with consuming(tmp_path) as consumer:
+        for number in range(5):
+            await consumer.send(b"%d" % number * 10_000, message_id=f"{number}")
+        service = Service(lambda metadata: "", consumer.broker, consumer.registry, _NoTally())
+        methods = [service.streaming("ReceiveMessage", consumer.receiving.receive)]
+        async with serving(SimpleNamespace(methods=dict(methods))) as (_, connect):
+            peer = connect(window=26_000, gives_windows=False)
+            headers = head(methods[0][0], **{"x-mq-client-id": "c"})
+            stream_id = peer.ask(receive_request(auto_renew=True).SerializeToString(), headers=headers)
+            await peer.until(lambda: len(peer.answers[stream_id].body) == 26_000)
+            await wait_all_tasks_blocked()
+            assert len(consumer.renewing) == 5
+            peer.h2.reset_stream(stream_id)
+            await peer.flush()
+            rest = await consumer.receive()
+            assert [body[:1] for body in bodies(rest)] == [b"2", b"3", b"4"]
+            assert {message.system_properties.delivery_attempt for message in rest} == {1}
+            assert len(consumer.renewing) == 2
+
+
+class _NoTally:
+    def called(self, name: str, code: int, duration_s: float) -> None:
+        """Nothing is counted."""
 
 
 async def test_a_call_that_is_cancelled_at_any_step(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -193,9 +193,14 @@ def bodies(messages: Sequence[Any]) -> list[bytes]:
     return [message.body for message in messages]
 
 
+def handle_of(message: Any) -> str:
+    """The receipt handle of a message."""
+    return str(message.system_properties.receipt_handle)
+
+
 def handles(messages: Sequence[Any]) -> list[str]:
     """The receipt handles of what was received."""
-    return [message.system_properties.receipt_handle for message in messages]
+    return [handle_of(message) for message in messages]
 
 
 def breaks_after(messages: int) -> OpenCall:

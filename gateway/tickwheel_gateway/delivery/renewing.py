@@ -122,7 +122,7 @@ class Renewing:
         for handed in everything:
             if handed.until <= now:
                 _log.warning(
-                    "leases of %d messages of client %s ended before the broker could be told to renew them",
+                    "leases of %d messages of client %s ended before the broker could be told of them",
                     len(handed.receipts),
                     handed.client_id,
                 )

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from tests.support.cancelling import TrioCanceller
 from tests.support.gateway_call import asked
-from tests.support.gateway_consumer import Consumer, bodies, consuming, handles, now_ms
+from tests.support.gateway_consumer import Consumer, bodies, consuming, handle_of, handles, now_ms
 from tickwheel_gateway.config import Config
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
@@ -24,8 +24,7 @@ async def one(consumer: Consumer, *, auto_renew: bool = False, invisible_s: floa
     """The handle of a message that was just sent and received."""
     await consumer.send(b"x%d" % now_ms())
     (message,) = await consumer.receive(auto_renew=auto_renew, invisible_s=invisible_s)
-    (handle,) = handles([message])
-    return handle
+    return handle_of(message)
 
 
 async def refused(consumer: Consumer, handle: str, seconds: float, code: Code) -> str:
@@ -150,7 +149,7 @@ async def test_calls_that_are_cancelled_at_any_step_may_be_made_again(
             assert step > 5
         trio.lowlevel.remove_instrument(canceller)
         assert (await consumer.client.group("t", "g")).backlog == 0
-        dead = []
+        dead: list[int] = []
         while len(found := await consumer.client.fetch("rmq.DLQ.g", "undertaker", count=100)):
             dead += found.ids
         assert len(dead) == forwarded
@@ -187,7 +186,7 @@ async def test_a_change_is_when_the_message_comes_again(tmp_path: Path, autojump
             assert abs(trio.current_time() - began - seconds) < 0.05
             assert message.system_properties.delivery_attempt == 2
             assert await consumer.ack(new) == (40_013, [40_013])
-            assert await consumer.ack(*handles([message])) == (20_000, [20_000])
+            assert await consumer.ack(handle_of(message)) == (20_000, [20_000])
 
 
 async def test_a_change_of_a_push_consumer_is_a_nack(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -202,7 +201,7 @@ async def test_a_change_of_a_push_consumer_is_a_nack(tmp_path: Path, autojump_cl
             (message,) = await consumer.receive(wait_s=20)
             assert abs(trio.current_time() - began - waits_s) < 0.05
             assert message.system_properties.delivery_attempt == 2
-            assert await consumer.ack(*handles([message])) == (20_000, [20_000])
+            assert await consumer.ack(handle_of(message)) == (20_000, [20_000])
 
 
 async def test_changes_that_are_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -224,7 +223,7 @@ async def test_a_message_is_forwarded_once(tmp_path: Path, autojump_clock: MockC
     async with consuming(tmp_path) as consumer:
         await consumer.send(b"bad", message_id="01AB", message_group="m", keys=["k"])
         (message,) = await consumer.receive(auto_renew=True)
-        (handle,) = handles([message])
+        handle = handle_of(message)
         await consumer.forward(handle)
         await consumer.forward(handle)
         assert len(consumer.renewing) == 0

@@ -22,19 +22,20 @@ _LONG = timedelta(seconds=5)
 class Gate:
     """A client's acks, one request at a time, when they are let through."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Any) -> None:
         self._ack = client.ack
         self.asked: list[list[Delivered]] = []
         self.error: TickwheelError | None = None
         self.open = trio.Event()
-        client.ack = self.ack  # type: ignore[method-assign,assignment]
+        client.ack = self.ack
 
     async def ack(self, group_id: int, receipts: list[Delivered]) -> list[ReceiptResult]:
         self.asked.append(receipts)
         await self.open.wait()
         if self.error is not None:
             raise self.error
-        return await self._ack(group_id, receipts)
+        results: list[ReceiptResult] = await self._ack(group_id, receipts)
+        return results
 
 
 class Caller:
@@ -45,7 +46,7 @@ class Caller:
         self.scope = trio.CancelScope()
         self.results: Any = None
 
-    async def ack(self, acking: Acking, client: Client, group_id: int) -> None:
+    async def ack(self, acking: Acking, client: Any, group_id: int) -> None:
         with self.scope:
             try:
                 self.results = await acking.ack(client, group_id, self.receipts)
@@ -90,7 +91,7 @@ async def test_one_that_is_cancelled_does_not_cancel_the_others(
     autojump_clock: MockClock, cancelled: list[int]
 ) -> None:
     client = _Broker()
-    gate, acking = Gate(client), Acking()  # type: ignore[arg-type]
+    gate, acking = Gate(client), Acking()
     callers = [Caller([(number, 1)]) for number in range(6)]
     async with trio.open_nursery() as nursery:
         for together in (callers[:3], callers[3:]):
@@ -109,7 +110,7 @@ async def test_one_that_is_cancelled_does_not_cancel_the_others(
 
 async def test_an_error_is_for_those_who_asked_together(tmp_path: Path, autojump_clock: MockClock) -> None:
     client = _Broker()
-    gate, acking = Gate(client), Acking()  # type: ignore[arg-type]
+    gate, acking = Gate(client), Acking()
     gate.error = ClientClosed()
     callers = [Caller([(number, 1)]) for number in range(4)]
     async with trio.open_nursery() as nursery:
@@ -123,7 +124,7 @@ async def test_an_error_is_for_those_who_asked_together(tmp_path: Path, autojump
         await wait_all_tasks_blocked()
         gate.error = None
         again = Caller([(5, 1)])
-        await again.ack(acking, client, 7)  # type: ignore[arg-type]
+        await again.ack(acking, client, 7)
     assert [caller.results for caller in callers] == ["client_closed"] * 4
     assert again.results == ["acked 5"]
 

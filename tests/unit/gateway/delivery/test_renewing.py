@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.gateway_call import CALLER, OpenCall
-from tests.support.gateway_consumer import Consumer, another, bodies, consuming, handles
+from tests.support.gateway_consumer import Consumer, another, bodies, consuming, handle_of, handles
 from tickwheel.errors import NotConnected
 from tickwheel_gateway.config import Config
 from tickwheel_gateway.wire.codes import Code
@@ -46,7 +46,7 @@ def count_extends(consumer: Consumer) -> list[int]:
         frames.append(len(receipts))
         return await real(group_id, receipts, duration)
 
-    consumer.client.extend = counted  # type: ignore[method-assign]
+    consumer.client.extend = counted  # type: ignore[method-assign,assignment]
     return frames
 
 
@@ -69,7 +69,7 @@ async def test_not_for_ever(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with consuming(tmp_path, Config(renew_max_ms=150_000)) as consumer:
         (message,) = await pushed(consumer)
         assert 150 <= await comes_again_after(consumer) <= 150 + 60
-        assert await consumer.ack(*handles([message])) == (40_013, [40_013])
+        assert await consumer.ack(handle_of(message)) == (40_013, [40_013])
         assert len(consumer.renewing) == 0
 
 
@@ -136,7 +136,7 @@ async def test_a_broker_that_is_away_is_asked_again(
         assert "leases could not be renewed" in caplog.text
         await trio.sleep(60)
         assert len(consumer.renewing) == 1
-        assert await consumer.ack(*handles([message])) == (20_000, [20_000])
+        assert await consumer.ack(handle_of(message)) == (20_000, [20_000])
 
 
 async def test_a_broker_that_is_away_for_too_long(

@@ -198,6 +198,20 @@ def _headers(given: dict[str, str], system: Any, sender: Sender) -> dict[str, An
     return {**given, OWN: own}
 
 
+def dead_headers(held: Held, topic: str) -> dict[str, Any]:
+    """Those of a message that is sent to the dead letters of a group. It keeps its id, and says where it comes from.
+
+    ``topic``: its own, as RocketMQ has the name.
+    """
+    own = _own(held.headers)
+    message = message_id(held)
+    if not own:
+        own = {"id": message, "born_ms": held.created_ms}
+        if OWN in held.headers:
+            own["shadowed"] = {OWN: _text(held.headers[OWN])}
+    return {**held.headers, OWN: {**own, "dead": {"topic": topic, "message_id": message}}}
+
+
 # -- back ----------------------------------------------------------------------------------------------------------
 
 

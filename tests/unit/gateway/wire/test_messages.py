@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
-from tickwheel_gateway.wire.messages import Given, Held, Limits, Sender, message_id, received, sent
+from tickwheel_gateway.wire.messages import (
+    Given,
+    Held,
+    Limits,
+    Sender,
+    dead_headers,
+    message_id,
+    received,
+    sent,
+)
 from tickwheel_gateway.wire.properties import RESERVED
 
 NOW_MS = 1_900_000_000_000
@@ -236,3 +245,27 @@ def test_how_many_and_how_large() -> None:
         with pytest.raises(Refused) as refused:
             sent(whole, SENDER, Limits(max_body_bytes=5), NOW_MS)
         assert refused.value.code == code
+
+
+def test_the_headers_of_a_dead_letter() -> None:
+    own = {"id": "01AB", "tag": "a"}
+    known = Held(7, "k", b"x", {"p": "v", "rocketmq": own}, 0, 5, None)
+    assert dead_headers(known, "t") == {
+        "p": "v",
+        "rocketmq": {**own, "dead": {"topic": "t", "message_id": "01AB"}},
+    }
+    ours = f"00{7:032x}"
+    other = dead_headers(known._replace(headers={"n": 1, "rocketmq": 5}), "t")
+    assert other == {
+        "n": 1,
+        "rocketmq": {
+            "id": ours,
+            "born_ms": 5,
+            "shadowed": {"rocketmq": "5"},
+            "dead": {"topic": "t", "message_id": ours},
+        },
+    }
+    shown = received(known._replace(id=8, headers=other), Given(schema.Message().topic, "h:1"))
+    assert dict(shown.user_properties) == {"n": "1", "rocketmq": "5"}
+    assert shown.system_properties.message_id == ours
+    assert shown.system_properties.dead_letter_queue.message_id == ours

@@ -1,0 +1,355 @@
+"""ReceiveMessage: messages for a consumer, at once or as soon as there are some.
+
+What is fetched is in one of three places: with the broker again, settled, or written to the client's socket. A call
+that ends between gives back what it holds, as not looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import trio
+
+from tickwheel import Client, Fetched, Message, RequestUncertain, TickwheelError
+from tickwheel.errors import HeadersTooLarge
+from tickwheel_gateway.calls.answers import tell
+from tickwheel_gateway.calls.service import Asked
+from tickwheel_gateway.clients.registry import Declared, Registry
+from tickwheel_gateway.config import Config
+from tickwheel_gateway.delivery.acking import Delivered
+from tickwheel_gateway.delivery.attempts import Attempts
+from tickwheel_gateway.delivery.clock import NowMs, wall_ms
+from tickwheel_gateway.delivery.dead_letters import DeadLetters, Dying
+from tickwheel_gateway.delivery.fetched import held_of, properties_of, shown
+from tickwheel_gateway.delivery.renewing import Renewing
+from tickwheel_gateway.filters.expressions import Filter, Filters
+from tickwheel_gateway.filters.tags import TagFilter
+from tickwheel_gateway.wire import schema
+from tickwheel_gateway.wire.codes import Code, Refused
+from tickwheel_gateway.wire.handles import Receipt, encode_receipt
+from tickwheel_gateway.wire.messages import Given, Held
+from tickwheel_gateway.wire.names import group_of, topic_of
+
+MAX_BATCH: Final = 32
+NOTHING_NEW: Final = "no new message"
+_BEFORE_DEADLINE_MS: Final = 250
+"""So long before it, a call waits no more."""
+_GIVE_UP_S: Final = 0.05
+"""So long before its deadline, a call is answered in any case."""
+_GIVE_BACK_S: Final = 5.0
+"""How long a call that was cancelled tries to give back what it holds."""
+_BURY_AGAIN: Final = timedelta(minutes=1)
+"""When a message that could not become a dead letter comes again."""
+
+_log = logging.getLogger("tickwheel.gateway.calls")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a request asks for."""
+
+    topic: str
+    """In Tickwheel."""
+    group: str
+    """In Tickwheel."""
+    count: int
+    filter: Filter
+    is_renewed: bool
+    lease_ms: int
+    ends: float
+    """When there is no more waiting, on trio's clock."""
+    attempts: int
+    """How many a message has."""
+    request: Any
+
+
+@dataclass(slots=True)
+class _Hand:
+    """What a call has fetched, and neither settled nor written."""
+
+    group_id: int = 0
+    receipts: dict[Delivered, None] = field(default_factory=dict)
+
+    def take(self, fetched: Fetched) -> None:
+        """What has come is held."""
+        self.group_id = fetched.group_id
+        self.receipts |= dict.fromkeys(zip(fetched.ids, fetched.epochs, strict=True))
+
+    def let_go(self, receipts: Iterable[Delivered]) -> None:
+        """These are where they belong."""
+        for receipt in receipts:
+            self.receipts.pop(receipt, None)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What becomes of what was fetched."""
+
+    wanted: list[tuple[Delivered, Any]] = field(default_factory=list)
+    """Receipts, and messages as RocketMQ has them."""
+    refused: list[Delivered] = field(default_factory=list)
+    """By the filter."""
+    dying: list[Dying] = field(default_factory=list)
+
+
+class Receiving:
+    """Answers ReceiveMessage."""
+
+    def __init__(
+        self,
+        config: Config,
+        registry: Registry,
+        filters: Filters,
+        renewing: Renewing,
+        attempts: Attempts,
+        dead_letters: DeadLetters,
+        stopping: trio.Event,
+        now_ms: NowMs = wall_ms,
+    ) -> None:
+        self._config = config
+        self._registry = registry
+        self._filters = filters
+        self._renewing = renewing
+        self._attempts = attempts
+        self._dead_letters = dead_letters
+        self._stopping = stopping
+        self._now_ms = now_ms
+        self._fetches: set[trio.CancelScope] = set()
+
+    async def run(self) -> None:
+        """Until ``stopping`` is set: then it ends the calls that wait. To be started once."""
+        await self._stopping.wait()
+        for scope in self._fetches:
+            scope.cancel()
+
+    async def receive(self, asked: Asked, request: Any) -> None:
+        """Raises Refused, CallEnded, and what the broker refuses."""
+        wish = self._wish(asked, request)
+        await self._return_lost(asked, request.attempt_id)
+        hand = _Hand()
+        try:
+            found = await self._find(asked, wish, hand)
+            await self._answer(asked, wish, hand, found)
+        except BaseException:
+            await _give_back(asked.client, hand)
+            raise
+
+    # -- what is asked for --
+
+    def _wish(self, asked: Asked, request: Any) -> _Wish:
+        topic = topic_of(request.message_queue.topic.name)
+        group = group_of(request.group.name)
+        chosen = self._filters.get(request.filter_expression.type, request.filter_expression.expression)
+        is_renewed = request.auto_renew
+        lease_ms = self._config.renew_lease_ms
+        if not is_renewed:
+            lease_ms = schema.milliseconds(request.invisible_duration)
+            check_invisible(lease_ms, self._config.invisible_min_ms, self._config.invisible_max_ms)
+        if request.batch_size < 1:
+            raise Refused(Code.BAD_REQUEST, f"batch_size is {request.batch_size}, and must be 1 or more")
+        most = self._config.receive_batch_size if is_renewed else MAX_BATCH
+        return _Wish(
+            topic,
+            group,
+            min(request.batch_size, most),
+            chosen,
+            is_renewed,
+            lease_ms,
+            trio.current_time() + self._wait_ms(asked, request) / 1_000,
+            self._config.attempts_of(request.group.name),
+            request,
+        )
+
+    def _wait_ms(self, asked: Asked, request: Any) -> float:
+        left_ms = (asked.call.deadline - trio.current_time()) * 1_000
+        wait_ms: float = self._config.long_polling_max_ms
+        if request.HasField("long_polling_timeout"):
+            wait_ms = schema.milliseconds(request.long_polling_timeout)
+        elif left_ms < math.inf:
+            # Go's SimpleConsumer: what its call may take is the wait, and its time for any request.
+            known = self._registry.get(asked.caller.client_id)
+            declared = (known.declared if known is not None else None) or Declared()
+            wait_ms = left_ms - declared.request_timeout_ms
+        return max(0, min(wait_ms, self._config.long_polling_max_ms, left_ms - _BEFORE_DEADLINE_MS))
+
+    async def _return_lost(self, asked: Asked, attempt_id: str) -> None:
+        """The client asks again, because it did not get an answer: what that had comes first."""
+        if not attempt_id:
+            return
+        client_id = asked.caller.client_id
+        for group_id, receipts in self._attempts.handed(client_id, attempt_id).items():
+            self._renewing.drop(group_id, receipts)
+            await asked.client.give_back(group_id, receipts)
+        self._attempts.forget(client_id, attempt_id)
+
+    # -- what is found --
+
+    async def _find(self, asked: Asked, wish: _Wish, hand: _Hand) -> _Found:
+        """Something, or what there is when the time is over."""
+        while True:
+            fetched = await self._fetch(asked, wish)
+            if fetched is None:
+                return _Found()
+            hand.take(fetched)
+            found = self._sort(asked, wish, fetched)
+            await self._settle(asked.client, hand, found)
+            if found.wanted or trio.current_time() >= wish.ends:
+                return found
+
+    async def _fetch(self, asked: Asked, wish: _Wish) -> Fetched | None:
+        """None: the gateway stops, and there is nothing any more."""
+        with trio.CancelScope(deadline=asked.call.deadline - _GIVE_UP_S) as scope:
+            self._fetches.add(scope)
+            try:
+                while not self._stopping.is_set():
+                    left_ms = max(0, math.ceil((wish.ends - trio.current_time()) * 1_000))
+                    try:
+                        return await asked.client.fetch(
+                            wish.topic,
+                            wish.group,
+                            count=wish.count,
+                            wait=timedelta(milliseconds=left_ms),
+                            lease=timedelta(milliseconds=wish.lease_ms),
+                            start="earliest",
+                        )
+                    except RequestUncertain:  # the connection broke, and there may be another one by now
+                        if trio.current_time() >= wish.ends:
+                            raise
+            finally:
+                self._fetches.discard(scope)
+        if not self._stopping.is_set():
+            raise Refused(Code.PROXY_TIMEOUT, "the broker did not answer before the deadline of the call")
+        return None
+
+    def _sort(self, asked: Asked, wish: _Wish, fetched: Fetched) -> _Found:
+        found = _Found()
+        until_ms = 0 if wish.is_renewed else self._now_ms() + wish.lease_ms
+        store_host = self._store_host(asked)
+        for message, attempt in zip(fetched, fetched.attempts, strict=True):
+            receipt = Receipt(fetched.group_id, message.id, message.epoch, until_ms)
+            held = held_of(message)
+            given = Given(
+                wish.request.message_queue.topic,
+                store_host,
+                encode_receipt(receipt),
+                attempt,
+                wish.lease_ms,
+            )
+            out = shown(held, given)
+            if not _is_wanted(wish.filter, out):
+                found.refused.append((message.id, message.epoch))
+            elif attempt > wish.attempts:
+                found.dying.append(_dying(wish, fetched.group_id, message, held))
+            else:
+                found.wanted.append(((message.id, message.epoch), out))
+        return found
+
+    def _store_host(self, asked: Asked) -> str:
+        host, port = self._config.advertise or asked.caller.local
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def _settle(self, client: Client, hand: _Hand, found: _Found) -> None:
+        """What does not go to the client."""
+        if found.refused:
+            await client.ack(hand.group_id, found.refused)
+            hand.let_go(found.refused)
+        for dying in found.dying:
+            await self._bury(client, dying)
+            hand.let_go([(dying.held.id, dying.epoch)])
+
+    async def _bury(self, client: Client, dying: Dying) -> None:
+        receipts = [(dying.held.id, dying.epoch)]
+        try:
+            await self._dead_letters.forward(client, dying)
+        except (Refused, HeadersTooLarge) as error:
+            _log.warning(
+                "message %d is given up by %s and cannot be in its dead letters (%s): it is in those of its topic",
+                dying.held.id,
+                dying.group,
+                error,
+            )
+            await client.nack(dying.group_id, receipts, error=str(error), give_up=True)
+        except TickwheelError as error:
+            _log.warning(
+                "message %d is given up by %s and could not become a dead letter: %s",
+                dying.held.id,
+                dying.group,
+                error,
+            )
+            await client.nack(dying.group_id, receipts, _BURY_AGAIN, error=str(error))
+
+    # -- what is answered --
+
+    async def _answer(self, asked: Asked, wish: _Wish, hand: _Hand, found: _Found) -> None:
+        first, last = schema.ReceiveMessageResponse(), schema.ReceiveMessageResponse()
+        if found.wanted:
+            tell(first.status, Code.OK)
+        else:
+            tell(first.status, Code.MESSAGE_NOT_FOUND, NOTHING_NEW)
+        schema.set_milliseconds(last.delivery_timestamp, self._now_ms())
+        receipts = [receipt for receipt, _ in found.wanted]
+        answers = [schema.ReceiveMessageResponse(message=message) for _, message in found.wanted]
+        self._remember(asked, wish, hand.group_id, receipts)
+        try:
+            await asked.call.stream(
+                *(answer.SerializeToString() for answer in (first, *answers, last)), last=True
+            )
+        except BaseException:
+            written = max(0, asked.call.written - 1)  # the status is the first
+            hand.let_go(receipts[:written])
+            self._renewing.drop(hand.group_id, receipts[written:])
+            raise
+
+    def _remember(self, asked: Asked, wish: _Wish, group_id: int, receipts: list[Delivered]) -> None:
+        if not receipts:
+            return
+        caller = asked.caller
+        if wish.is_renewed:
+            self._registry.heard(caller)  # it is there, also if it said meanwhile that it goes
+            self._renewing.keep(caller, group_id, receipts)
+        if wish.request.attempt_id:
+            self._attempts.remember(
+                caller.client_id, wish.request.attempt_id, group_id, receipts, wish.lease_ms
+            )
+
+
+def _is_wanted(chosen: Filter, message: Any) -> bool:
+    system = message.system_properties
+    tag = system.tag if system.HasField("tag") else None
+    return chosen.matches(tag, {} if isinstance(chosen, TagFilter) else properties_of(message))
+
+
+def check_invisible(invisible_ms: int, least_ms: int, most_ms: int) -> None:
+    """Raises Refused, with RocketMQ's texts."""
+    if invisible_ms < least_ms:
+        raise Refused(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too small. min is {least_ms}")
+    if invisible_ms > most_ms:
+        raise Refused(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too large. max is {most_ms}")
+
+
+def _dying(wish: _Wish, group_id: int, message: Message, held: Held) -> Dying:
+    request = wish.request
+    return Dying(
+        request.group.name,
+        request.message_queue.topic.name,
+        group_id,
+        message.epoch,
+        held,
+        message.priority,
+    )
+
+
+async def _give_back(client: Client, hand: _Hand) -> None:
+    """The call is over. What cannot be given back comes again when its lease ends."""
+    if not hand.receipts:
+        return
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + _GIVE_BACK_S):
+        try:
+            await client.give_back(hand.group_id, list(hand.receipts))
+        except TickwheelError as error:
+            _log.warning("%d messages could not be given back: %s", len(hand.receipts), error)

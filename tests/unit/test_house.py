@@ -82,10 +82,11 @@ FLOORS: dict[str, list[set[str]]] = {
         {"transport.outgoing"},
         {"transport.connection"},
         {"transport.listener"},
-        {"config"},
+        {"config", "certificates"},
         {"clients"},
         {"delivery"},
         {"calls"},
+        {"tally"},
         {"server"},
     ],
     "tickwheel_push": [

@@ -72,6 +72,16 @@ PRIORITY: Final = _number("MessageType", "PRIORITY")
 IDENTITY: Final = _number("Encoding", "IDENTITY")
 GZIP: Final = _number("Encoding", "GZIP")
 MD5: Final = _number("DigestType", "MD5")
+READ_WRITE: Final = _number("Permission", "READ_WRITE")
+IPV4: Final = _number("AddressScheme", "IPv4")
+IPV6: Final = _number("AddressScheme", "IPv6")
+DOMAIN_NAME: Final = _number("AddressScheme", "DOMAIN_NAME")
+PRODUCER: Final = _number("ClientType", "PRODUCER")
+PUSH_CONSUMER: Final = _number("ClientType", "PUSH_CONSUMER")
+SIMPLE_CONSUMER: Final = _number("ClientType", "SIMPLE_CONSUMER")
+PULL_CONSUMER: Final = _number("ClientType", "PULL_CONSUMER")
+LITE_PUSH_CONSUMER: Final = _number("ClientType", "LITE_PUSH_CONSUMER")
+LITE_SIMPLE_CONSUMER: Final = _number("ClientType", "LITE_SIMPLE_CONSUMER")
 
 
 def milliseconds(time: Any) -> int:

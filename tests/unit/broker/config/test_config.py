@@ -8,8 +8,9 @@ import pytest
 
 from tickwheel.protocol.errors import ConfigError
 from tickwheel_broker.config.example import example_toml
+from tickwheel_broker.config.fields import FIELDS
 from tickwheel_broker.config.load import from_arguments, load
-from tickwheel_broker.config.settings import FIELDS, Settings
+from tickwheel_broker.config.settings import Settings
 
 REPOSITORY = Path(__file__).parents[4]
 

@@ -468,8 +468,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         _plain(
             "Where clients of RocketMQ 5 reach the gateway, such as 0.0.0.0:8081; with TLS and plain text on one port "
-            "where tls_certificate is set. One that other machines can reach needs TLS, then no plain text is taken, "
-            "and rocketmq_credentials_file."
+            "where tls_certificate is set. One that other machines can reach needs that and rocketmq_credentials_file, "
+            "and takes no plain text."
         ),
     ] = "127.0.0.1:8081"
     rocketmq_advertise: Annotated[

@@ -6,6 +6,7 @@ or UTC and call both the same. So a signature that somebody has seen is good as 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import logging
@@ -14,8 +15,8 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -105,6 +106,7 @@ def sign(pair: Pair, date_time: str) -> str:
 def add(path: Path, access_key: str, token: str) -> Pair:
     """A new pair, which stands for a token of the broker from now on. The file is made when it is not there, and is
     replaced as a whole. Raises ConfigError, OSError."""
+    path = path.resolve()
     file = _file(path)
     if _ACCESS_KEY.fullmatch(access_key) is None:
         raise file.wrong(
@@ -112,20 +114,32 @@ def add(path: Path, access_key: str, token: str) -> Pair:
         )
     if _TOKEN.fullmatch(token) is None:
         raise file.wrong("cannot have what is no token of a broker")
-    text = ""
-    if path.exists():
-        if access_key in _read(file):
-            raise file.wrong(f"has the access key {access_key} already")
-        text = path.read_text("utf-8")
-    if text and not text.endswith("\n"):
-        text += "\n"
     pair = Pair(access_key, secrets.token_urlsafe(_SECRET_BYTES))
-    _replace(path, f"{text}{pair.access_key} {pair.secret_key} {token}\n")
+    with _alone_in(path.parent) as directory:
+        text = ""
+        if path.exists():
+            if access_key in _read(file):
+                raise file.wrong(f"has the access key {access_key} already")
+            text = path.read_text("utf-8")
+        if text and not text.endswith("\n"):
+            text += "\n"
+        _replace(path, f"{text}{pair.access_key} {pair.secret_key} {token}\n")
+        os.fsync(directory)
     return pair
 
 
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[int]:
+    """Others that want to add to a file there wait."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def _replace(path: Path, text: str) -> None:
-    path = path.resolve()
     descriptor, scratch = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(descriptor, "w", encoding="utf-8") as new:

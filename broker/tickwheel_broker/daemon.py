@@ -21,7 +21,7 @@ from tickwheel_broker import logs
 from tickwheel_broker.background.collector import spare_collector
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.children.web import WebProcess, open_web
+from tickwheel_broker.children.all import Children, open_children
 from tickwheel_broker.clock import Clock, SystemClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.connections.server import Server
@@ -56,7 +56,7 @@ class Running:
         certificates: Certificates | None = None,
         access: Access | None = None,
         watching: Watching | None = None,
-        web: WebProcess | None = None,
+        children: Children | None = None,
     ) -> None:
         self.urls = urls
         self.settings = settings
@@ -64,7 +64,7 @@ class Running:
         self.access = access
         self.tokens_changed = Bell()
         self.watching = watching
-        self.web = web
+        self.children = children
         self.broker: Broker | None = None
         """Once it serves."""
         self.sight = Sight(settings)
@@ -87,8 +87,8 @@ class Running:
         """Load certificates and tokens anew, as SIGHUP does; what is bad is logged, and the old ones stay."""
         if self.certificates is not None:
             self.certificates.reload()
-        if self.web is not None:
-            self.web.reload()
+        if self.children is not None:
+            self.children.reload()
         if self.access is not None:
             self.access.audit.reopen()
             if self.access.reload():
@@ -164,9 +164,9 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
     with (
         closing(access.audit),
         closing(await open_watching(settings, certificates)) as watching,
-        closing(await open_web(settings)) as web,
+        closing(await open_children(settings)) as children,
     ):
-        await _serve_watched(settings, clock, ready, certificates, access, watching, web)
+        await _serve_watched(settings, clock, ready, certificates, access, watching, children)
     _log.info("stopped")
 
 
@@ -177,7 +177,7 @@ async def _serve_watched(
     certificates: Certificates | None,
     access: Access,
     watching: Watching,
-    web: WebProcess,
+    children: Children,
 ) -> None:
     # A new directory is made only when the addresses are free. An old one is opened first: clients do not wait for it.
     listeners = await open_listeners(settings, certificates) if _listens_first(settings) else None
@@ -193,7 +193,7 @@ async def _serve_watched(
             if listeners is None:
                 listeners = await open_listeners(settings, certificates)
             urls = [one.url for one in listeners]
-            running = Running(urls, settings, certificates, access, watching, web)
+            running = Running(urls, settings, certificates, access, watching, children)
             await _serve_store(store, clock, listeners, ready, running)
         except* (SyncFailed, StoreError, OSError) as group:
             raise explain(first_error(group), store.check_directory) from group
@@ -331,8 +331,8 @@ async def _serve_store(
     with SyncThread() as sync_thread:
         async with trio.open_nursery() as nursery:
             broker = Broker(running.settings, store, clock, sync_thread, nursery, running.access)
-            if running.web is not None:
-                nursery.start_soon(running.web.run, running.urls, running.wait_stopped)
+            if running.children is not None:
+                nursery.start_soon(running.children.run, running.urls, running.wait_stopped)
             await serve_broker(broker, listeners, ready, running, nursery)
             nursery.cancel_scope.cancel()
 
@@ -376,9 +376,10 @@ async def serve_broker(
 
 
 def http_urls(running: Running) -> dict[str, object]:
-    """Where it is watched, and its HTTP API, for the log; nothing of what there is not."""
-    found = {"http": running.watching, "web": running.web}
-    return {name: " ".join(one.urls) for name, one in found.items() if one is not None and one.urls}
+    """Where it is watched, and what is beside it, for the log; nothing of what there is not."""
+    found = {"http": running.watching.urls} if running.watching is not None else {}
+    found |= running.children.urls if running.children is not None else {}
+    return {name: " ".join(urls) for name, urls in found.items() if urls}
 
 
 def _recovered(broker: Broker) -> dict[str, object]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
 
+from tickwheel.protocol.limits import DEFAULT_MAX_BODY_BYTES
+
 RETRY_DELAYS_MS: Final = (
     *(1_000, 5_000, 10_000, 30_000),
     *(minutes * 60_000 for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
@@ -27,6 +29,10 @@ class Config:
 
     advertise: tuple[str, int] | None = None
     """Where clients find the gateway; None: where they say that they have found it."""
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    """As the broker has it."""
+    creates_topics: bool = True
+    """Whether the broker makes a topic when it is first used."""
     queues: int = 1
     receive_batch_size: int = 32
     """Of push consumers."""

@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import SocketAttribute
 
 from tickwheel import Client, TickwheelError
-from tickwheel_push.listener import Listener
+from tickwheel.sharing.listener import Listener
 from tickwheel_push.process import Push, Settings
 from tickwheel_push.tally import Tally
 

@@ -21,8 +21,8 @@ from tests.support.kafka import needs_kafka
 from tickwheel import sync
 from tickwheel_bench.cluster.kafka import Kafka, start_all
 from tickwheel_bench.processes import free_port
+from tickwheel_broker.config.fields import FIELDS
 from tickwheel_broker.config.load import load
-from tickwheel_broker.config.settings import FIELDS
 
 COMPOSE = Path(__file__).parents[2] / "deploy" / "compose.yaml"
 BROKERS, NODES = ("kafka1", "kafka2", "kafka3"), ("node1", "node2", "node3")

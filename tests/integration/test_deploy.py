@@ -22,7 +22,7 @@ from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.certificates import Files
 from tests.support.http_client import get
 from tickwheel import sync
-from tickwheel_broker.config.settings import FIELDS
+from tickwheel_broker.config.fields import FIELDS
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_broker.monitoring.vitals import STALL_S
 

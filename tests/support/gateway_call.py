@@ -47,9 +47,8 @@ class OpenCall:
         """The client ends its request."""
         self._put.close()
 
-    async def requests(self) -> AsyncIterator[bytes]:
-        async for message in self._get:
-            yield message
+    def requests(self) -> AsyncIterator[bytes]:
+        return self._get
 
     def reply(self, data: bytes) -> None:
         self.replies.append(data)

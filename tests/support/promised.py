@@ -15,7 +15,7 @@ from tests.integration.daemon_harness import Daemon
 from tests.support.http_client import scrape
 from tickwheel import errors, sync
 from tickwheel.protocol.frames import FrameType
-from tickwheel_broker.config.settings import FIELDS
+from tickwheel_broker.config.fields import FIELDS
 
 
 def settings() -> Iterator[str]:

@@ -64,6 +64,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tickwheel_cli": {"tickwheel", "tickwheel_broker"},
     "tickwheel_cli.looking.inspect": {"tickwheel_cli", "tickwheel", "tickwheel_broker", "timerlog"},
     "tickwheel_cli.running.web": {"tickwheel_cli", "tickwheel", "tickwheel_broker", "tickwheel_web"},
+    "tickwheel_cli.running.gateway": {
+        "tickwheel_cli",
+        "tickwheel",
+        "tickwheel_broker",
+        "tickwheel_gateway",
+    },
     "tickwheel_cli.running.push": {"tickwheel_cli", "tickwheel", "tickwheel_broker", "tickwheel_push"},
     "tickwheel_cli.running.simulate": {"tickwheel_cli", "tickwheel_simulation"},
     "tickwheel_cli.running.backup": {"tickwheel_cli", "tickwheel", "tickwheel_broker", "timerlog"},
@@ -78,12 +84,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What any program that uses Tickwheel may import.
     "tickwheel_gateway": {
         "tickwheel.errors",
+        # What the processes beside a broker have in common.
+        "tickwheel.sharing",
+        # What a grant means.
+        "tickwheel.protocol.grants",
         "tickwheel.protocol.limits",
         "tickwheel.protocol.units",
         *PUBLIC,
     },
     "tickwheel_push": {
         "tickwheel.errors",
+        "tickwheel.sharing",
         # What broker, HTTP API and dashboard judge and write alike.
         "tickwheel.protocol.breaker",
         "tickwheel.protocol.endpoint_tests",
@@ -97,6 +108,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What any program that uses Tickwheel may import, the one parser of durations, receipts as texts, and limits.
     "tickwheel_web": {
         "tickwheel.errors",
+        "tickwheel.sharing",
         # Colours and shapes that the report of Spark has, too.
         "tickwheel.look",
         "tickwheel.stats",

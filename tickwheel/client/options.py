@@ -99,5 +99,26 @@ class BrokerSettings(TypedDict, total=False):
     web_trusted_header: str
     web_trusted_from: str
     web_trusted_users: str | os.PathLike[str]
+    rocketmq: bool
+    rocketmq_listen: str
+    rocketmq_advertise: str
+    rocketmq_credentials_file: str | os.PathLike[str]
+    rocketmq_metrics: str
+    rocketmq_queues: int
+    rocketmq_receive_batch_size: int
+    rocketmq_long_polling_max: str
+    rocketmq_invisible_min: str
+    rocketmq_invisible_max: str
+    rocketmq_renew_lease: str
+    rocketmq_renew_max: str
+    rocketmq_max_attempts: int
+    rocketmq_retry_delays: str
+    rocketmq_groups: str
+    rocketmq_fifo_groups: str
+    rocketmq_priority_topics: str
+    rocketmq_max_delay: str
+    rocketmq_max_connections: int
+    rocketmq_max_streams: int
+    rocketmq_max_pending_bytes: int | str
     log_level: Literal["debug", "info", "warning", "error"]
     log_format: Literal["auto", "console", "json"]

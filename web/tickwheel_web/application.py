@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +18,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from tickwheel.errors import TickwheelError
+from tickwheel.errors import ShuttingDown, TickwheelError
+from tickwheel.sharing.clients import Clients, Open
 from tickwheel_web import reading
-from tickwheel_web.clients import Clients, Open
 from tickwheel_web.credit import Credits
 from tickwheel_web.dashboard.page import Hiding
 from tickwheel_web.dashboard.site import Dashboard
@@ -130,6 +131,16 @@ async def _document(request: Request) -> Response:
 _DOCUMENT: Final = encoded()
 
 
+def _not_running() -> ShuttingDown:
+    return ShuttingDown(
+        "The web application is not running.",
+        advice="Run its lifespan: docs/how-to/http.md says how when it is mounted in another one.",
+    )
+
+
+_make_clients = partial(Clients, not_running=_not_running)
+
+
 def make(
     open_client: Open,
     limits: Limits,
@@ -147,7 +158,7 @@ def make(
     """The application. ``needs_token``, ``names_addresses``: as ``Clients`` has them. ``hosts``: as ``Guard``
     has them. Raises BadArgument."""
     proxies = Proxies(forwarded_from)
-    clients = Clients(open_client, needs_token=needs_token, names_addresses=names_addresses)
+    clients = _make_clients(open_client, needs_token=needs_token, names_addresses=names_addresses)
     shared = Shared(limits, Ending(), Credits())
     guard = Guard(hosts, checked(cors_origins))
     person = None if trusted is None else (checked_name(trusted.header), Proxies(trusted.peers))

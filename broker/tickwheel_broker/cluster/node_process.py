@@ -27,7 +27,7 @@ from tickwheel_broker import logs
 from tickwheel_broker.background.disk_room import Room, room_of
 from tickwheel_broker.background.schedule_slots import zone_rules
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.children.web import WebProcess, open_web
+from tickwheel_broker.children.all import Children, open_children
 from tickwheel_broker.clock import Clock, SystemClock
 from tickwheel_broker.cluster.beginning import kafka_errors, wait_for_origin
 from tickwheel_broker.cluster.candidacy import Candidacy, Reason
@@ -132,7 +132,7 @@ async def serve_node(
     with ExitStack() as opened:
         opened.enter_context(closing(access.audit))
         watching = opened.enter_context(closing(await open_watching(settings, certificates)))
-        web = opened.enter_context(closing(await open_web(settings)))
+        children = opened.enter_context(closing(await open_children(settings)))
         listeners = await open_listeners(settings, certificates)
         for listener in listeners:
             opened.callback(listener.close)
@@ -141,7 +141,7 @@ async def serve_node(
         except StoreError as error:
             raise from_store(error) from error
         opened.callback(lock.release)
-        process = NodeProcess(settings, clock, access, watching, web, certificates, listeners)
+        process = NodeProcess(settings, clock, access, watching, children, certificates, listeners)
         try:
             async with (connect or connect_kafka)(settings, process.pulse.is_healthy) as connected:
                 await process.run(connected, ready)
@@ -197,7 +197,7 @@ class NodeProcess:
         clock: Clock,
         access: Access,
         watching: Watching,
-        web: WebProcess,
+        children: Children,
         certificates: Certificates | None,
         listeners: list[Listener],
     ) -> None:
@@ -206,7 +206,7 @@ class NodeProcess:
         urls = [listener.url for listener in listeners]
         self._url = settings.advertised_url or next((url for url in urls if "+unix" not in url), "")
         self.standing = Standing(parse_cluster_url(settings.cluster).name, settings.node)
-        self._running = Running(urls, settings, certificates, access, watching, web)
+        self._running = Running(urls, settings, certificates, access, watching, children)
         self._running.sight.standing = self.standing
         self._counters = Counters()
         self._directory = Path(settings.data_dir)
@@ -231,8 +231,8 @@ class NodeProcess:
                 assert running.watching is not None
                 drain = _Drain(candidacy, self._wait_handed_over, nursery)
                 nursery.start_soon(running.watching.run, running.sight, self._access, drain.begin)
-                assert running.web is not None
-                nursery.start_soon(running.web.run, running.urls, running.wait_stopped)
+                assert running.children is not None
+                nursery.start_soon(running.children.run, running.urls, running.wait_stopped)
                 nursery.start_soon(shared.look)
                 nursery.start_soon(self.pulse.run)
                 _log.info(

@@ -3,7 +3,7 @@
 import textwrap
 
 from tickwheel.protocol.units import format_duration, format_size
-from tickwheel_broker.config.settings import FIELDS, SettingField
+from tickwheel_broker.config.fields import FIELDS, SettingField
 
 _HEADING = """\
 # Settings of the Tickwheel broker. Every line shows a default; take the '#' away to change it.

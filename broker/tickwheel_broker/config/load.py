@@ -26,7 +26,10 @@ from tickwheel.protocol.units import (
     parse_size_bytes,
 )
 from tickwheel_broker.config.cluster_url import parse_cluster_url
-from tickwheel_broker.config.settings import FIELDS, SettingField, Settings
+from tickwheel_broker.config.fields import FIELDS, SettingField
+from tickwheel_broker.config.places import is_loopback, is_port, place_of
+from tickwheel_broker.config.rocketmq import rocketmq_conflicts
+from tickwheel_broker.config.settings import Settings
 
 ENVIRONMENT_PREFIX = "TICKWHEEL_"
 _TYPING_MISTAKE = 0.75
@@ -40,6 +43,7 @@ _OF_CLIENTS = frozenset({"url", "token", "token_file", "plain_token", "ca", "cer
 
 MAX_UNIX_PATH_BYTES = 100
 WEB_SOCKET = "web.sock"
+ROCKETMQ_SOCKET = "rocketmq.sock"
 _ORIGIN = re.compile(r"https?://(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?")
 _SWITCH_TEXTS = {
     "1": True,
@@ -137,10 +141,11 @@ class _Reading:
     def result(self) -> Loaded:
         """Raises ConfigError with all problems; whether values fit together is asked when each is fine by itself."""
         settings = Settings(**self._values)  # type: ignore[arg-type]
-        if settings.web and not settings.unix_socket:
-            path = os.path.join(settings.data_dir, WEB_SOCKET)
+        if (settings.web or settings.rocketmq) and not settings.unix_socket:
+            name, beside = (WEB_SOCKET, "web") if settings.web else (ROCKETMQ_SOCKET, "rocketmq")
+            path = os.path.join(settings.data_dir, name)
             settings = msgspec.structs.replace(settings, unix_socket=path)
-            self._origins["unix_socket"] = f"{WEB_SOCKET} in data_dir, for web"
+            self._origins["unix_socket"] = f"{name} in data_dir, for {beside}"
         problems = self._problems or list(_conflicts(settings, self._origins))
         if problems:
             raise ConfigError("\n".join(problems))
@@ -174,6 +179,7 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
             )
     yield from _web_conflicts(settings, origins)
     yield from _push_conflicts(settings, origins)
+    yield from rocketmq_conflicts(settings, origins)
     try:
         delay_levels_ms(settings.delay_levels)
     except ValueError as error:
@@ -237,7 +243,7 @@ def _push_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
         except ValueError as error:
             yield f"push_allow_network ({origins['push_allow_network']}): {error}"
     for port in settings.push_port.split():
-        if not _is_port(port):
+        if not is_port(port):
             yield f"push_port ({origins['push_port']}): {port!r} is no port from 1 to 65535"
     if not settings.push_port.split():
         yield f"push_port ({origins['push_port']}) is empty: nothing could be called"
@@ -245,19 +251,6 @@ def _push_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
         place_of(settings.push_metrics or "localhost:0")
     except ValueError as error:
         yield f"push_metrics ({origins['push_metrics']}): {error}"
-
-
-def place_of(text: str) -> tuple[str, int]:
-    """Host and port; 0: any. Raises ValueError."""
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port == "0" or _is_port(port)):
-        raise ValueError(f"{text!r} is no place to listen at; write it like 127.0.0.1:7414")
-    return host, int(port)
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 5 and 1 <= int(text) <= 65_535
 
 
 def _cluster_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
@@ -281,20 +274,11 @@ def _cluster_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterat
 
 def exposed_host(settings: Settings) -> str:
     """The setting by which other machines may reach the broker, such as `listen_host`; empty: they may not."""
-    if settings.listen_tcp and not _is_loopback(settings.listen_host):
+    if settings.listen_tcp and not is_loopback(settings.listen_host):
         return "listen_host"
-    if settings.http_listen and not _is_loopback(settings.http_host):
+    if settings.http_listen and not is_loopback(settings.http_host):
         return "http_host"
-    return "web_host" if settings.web and settings.web_host and not _is_loopback(settings.web_host) else ""
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return "web_host" if settings.web and settings.web_host and not is_loopback(settings.web_host) else ""
 
 
 def _read_file(path: Path) -> dict[str, Any]:

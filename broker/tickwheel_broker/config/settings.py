@@ -1,7 +1,7 @@
 """Every setting of the broker: its name, type, limits, default and the sentence that explains it.
 
 This table is the only place. The configuration file, the environment, the flags and the commented example
-file (`docs/tickwheel.example.toml`) are all read off it. A setting has one name in four spellings:
+file (`docs/tickwheel.example.toml`) are all read off it, through `fields`. A setting has one name in four spellings:
 `ack_wait` in the file, `TICKWHEEL_ACK_WAIT` in the environment, `--ack-wait` as a flag, `ack_wait=` as a
 Python argument.
 
@@ -9,7 +9,7 @@ Inside the program a duration is an `int` of milliseconds and its attribute ends
 written `30s`, without the suffix. A size is an `int` of bytes; outside `4MiB` works as well.
 """
 
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -40,25 +40,6 @@ def _count(help_text: str, low: int, high: int) -> Any:
 
 def _plain(help_text: str) -> Any:
     return Meta(description=help_text, extra={"unit": "plain"})
-
-
-PUSH_SECTION = "Push"
-"""Its settings are of no process but `tickwheel push`."""
-
-_SECTIONS = {
-    "listen_host": "Listening",
-    "tls_certificate": "Security",
-    "data_dir": "Storage",
-    "max_body_bytes": "Limits",
-    "ack_wait_ms": "Delivery",
-    "handshake_timeout_ms": "Time-outs",
-    "cluster": "Cluster",
-    "http_listen": "Monitoring",
-    "web": "HTTP API",
-    "push_allow_network": PUSH_SECTION,
-    "log_level": "Logging",
-}
-"""By the attribute with which each begins."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -475,6 +456,126 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int, _duration("So often `tickwheel push` looks for changed endpoints.", 50, HOUR_MS)
     ] = SECOND_MS
 
+    # -- RocketMQ -------------------------------------------------------------------------------------------
+    rocketmq: Annotated[
+        bool,
+        _plain(
+            "Whether to start `tickwheel gateway` beside the broker, and anew when it ends. It reaches the broker by "
+            "unix_socket, or rocketmq.sock in the data directory. Needs pip install 'tickwheel[rocketmq]'."
+        ),
+    ] = False
+    rocketmq_listen: Annotated[
+        str,
+        _plain(
+            "Where clients of RocketMQ 5 reach the gateway, such as 0.0.0.0:8081; with TLS and plain text on one port "
+            "where tls_certificate is set. One that other machines can reach needs that and rocketmq_credentials_file, "
+            "and takes no plain text."
+        ),
+    ] = "127.0.0.1:8081"
+    rocketmq_advertise: Annotated[
+        str,
+        _plain(
+            "Address that clients of RocketMQ are told, such as broker.example:8081. Empty: the one by which each has "
+            "come."
+        ),
+    ] = ""
+    rocketmq_credentials_file: Annotated[
+        str,
+        _plain(
+            "File with an access key, a secret key and a token on each line, as `tickwheel gateway credentials add` "
+            "writes it. Other users of the machine may not read it; it is read again when it has changed. Empty: who "
+            "reaches the gateway may do all that the gateway may."
+        ),
+    ] = ""
+    rocketmq_metrics: Annotated[
+        str,
+        _plain(
+            "Where `tickwheel gateway` answers /metrics, /livez and /readyz, such as 127.0.0.1:7415. Empty: nowhere."
+        ),
+    ] = ""
+    rocketmq_queues: Annotated[
+        int, _count("Queues that each topic seems to have. One is right: the broker balances itself.", 1, 64)
+    ] = 1
+    rocketmq_receive_batch_size: Annotated[
+        int, _count("Messages that a push consumer of RocketMQ receives at a time, at most.", 1, 1_000)
+    ] = 32
+    rocketmq_long_polling_max_ms: Annotated[
+        int, _duration("The longest that a receive of RocketMQ waits for messages.", 1_000, HOUR_MS)
+    ] = 20 * SECOND_MS
+    rocketmq_invisible_min_ms: Annotated[
+        int, _duration("The shortest time for which a simple consumer may take messages.", 1, DAY_MS)
+    ] = 10 * SECOND_MS
+    rocketmq_invisible_max_ms: Annotated[
+        int, _duration("The longest time for which a simple consumer may take messages.", 1, 365 * DAY_MS)
+    ] = 12 * HOUR_MS
+    rocketmq_renew_lease_ms: Annotated[
+        int,
+        _duration(
+            "How long a lease of a push consumer's message is; the gateway renews it while the consumer is there. So "
+            "long after a gateway is lost its messages come again.",
+            15_000,
+            DAY_MS,
+        ),
+    ] = MINUTE_MS
+    rocketmq_renew_max_ms: Annotated[
+        int,
+        _duration(
+            "How long a push consumer's message is renewed, from its delivery on.", 15_000, 365 * DAY_MS
+        ),
+    ] = 3 * HOUR_MS
+    rocketmq_max_attempts: Annotated[
+        int,
+        _count("How often a message is given to a group of RocketMQ; then it is in its %DLQ%.", 1, 10_000),
+    ] = 17
+    rocketmq_retry_delays: Annotated[
+        str,
+        _plain("How long a push consumer's message waits before its second attempt, its third, and so on."),
+    ] = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    rocketmq_groups: Annotated[
+        str,
+        _plain(
+            "Groups of RocketMQ with attempts, and perhaps delays, of their own, with spaces between them, such as "
+            "billing=3 mails=5:10s,1m,10m."
+        ),
+    ] = ""
+    rocketmq_fifo_groups: Annotated[
+        str,
+        _plain(
+            "Groups of RocketMQ that are orderly, as names or patterns such as *-fifo, with spaces between them. Push "
+            "consumers of others do not ask for order."
+        ),
+    ] = ""
+    rocketmq_priority_topics: Annotated[
+        str,
+        _plain(
+            "Topics of which clients of RocketMQ are told that they take priorities, as names or patterns, with spaces "
+            "between them. Java and C# are told from 5.2.0 on: older ones do not start then."
+        ),
+    ] = ""
+    rocketmq_max_delay_ms: Annotated[
+        int,
+        _duration(
+            "How far ahead clients of RocketMQ may send. 0: as far as they like.",
+            0,
+            36_500 * DAY_MS,
+        ),
+    ] = 0
+    rocketmq_max_connections: Annotated[int, _count("Connections to the gateway at a time.", 1, 100_000)] = (
+        10_000
+    )
+    rocketmq_max_streams: Annotated[
+        int, _count("Calls at a time on one connection to the gateway.", 100, 100_000)
+    ] = 4_096
+    rocketmq_max_pending_bytes: Annotated[
+        int,
+        _size(
+            "Requests in work on one connection to the gateway. Beyond it, it is not read from. At least "
+            "max_frame_bytes.",
+            MIB,
+            GIB,
+        ),
+    ] = 32 * MIB
+
     # -- logging --------------------------------------------------------------------------------------------
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _plain("The least level logged.")] = (
         "info"
@@ -483,81 +584,3 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Literal["auto", "console", "json"],
         _plain("`auto` writes readable lines to a terminal and JSON otherwise."),
     ] = "auto"
-
-
-class SettingField(msgspec.Struct, frozen=True):
-    """What the configuration file, the environment, the flags and the help pages need to know of one
-    setting.
-    """
-
-    name: str
-    attribute: str
-    section: str
-    unit: Literal["duration", "size", "count", "plain"]
-    help_text: str
-    default: int | str | bool
-    choices: tuple[str, ...]
-    annotation: Any
-
-    @property
-    def is_switch(self) -> bool:
-        """Whether the setting is true or false."""
-        return isinstance(self.default, bool)
-
-    @property
-    def variable(self) -> str:
-        """The environment variable of this setting."""
-        return f"TICKWHEEL_{self.name.upper()}"
-
-    @property
-    def flag(self) -> str:
-        """The command-line flag of this setting."""
-        return "--" + self.name.replace("_", "-")
-
-
-def _fields() -> dict[str, SettingField]:
-    hints = msgspec.inspect.type_info(Settings)
-    assert isinstance(hints, msgspec.inspect.StructType)
-    annotations = get_type_hints(Settings, include_extras=True)
-    found: dict[str, SettingField] = {}
-    section = ""
-    for field in hints.fields:
-        section = _SECTIONS.get(field.name, section)
-        annotated = annotations[field.name]
-        meta: Meta = annotated.__metadata__[0]
-        assert meta.extra is not None
-        assert meta.description is not None
-        unit = meta.extra["unit"]
-        name = field.name.removesuffix("_ms") if unit == "duration" else field.name
-        choices = getattr(annotated.__origin__, "__args__", ())
-        found[name] = SettingField(
-            name=name,
-            attribute=field.name,
-            section=section,
-            unit=unit,
-            help_text=meta.description,
-            default=field.default,
-            choices=choices,
-            annotation=annotated,
-        )
-    return found
-
-
-FIELDS: dict[str, SettingField] = _fields()
-"""All settings by their outward name, in the order in which they are documented."""
-
-_ALSO_OF_WEB = ("insecure", "tls_certificate", "tls_key", "tls_client_ca", "log_level", "log_format")
-
-
-def push_settings() -> list[str]:
-    """The settings that `tickwheel push` takes, and nothing else."""
-    return [name for name, field in FIELDS.items() if field.section == PUSH_SECTION]
-
-
-def web_flags() -> dict[str, str]:
-    """The settings that `tickwheel web` takes, and its flags for them: `--host` is `web_host`."""
-    return {
-        name: field.flag.replace("--web-", "--")
-        for name, field in FIELDS.items()
-        if name.startswith("web_") or name in _ALSO_OF_WEB
-    }

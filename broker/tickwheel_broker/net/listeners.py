@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import trio
 
+from tickwheel_broker.config.places import place_of
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.errors import AddressInUse, CannotListen
 from tickwheel_broker.net.tls import Certificates
@@ -74,7 +75,7 @@ class SocketListener:
 
 
 @dataclass(frozen=True)
-class WebListener:
+class OpenSocket:
     """A listening socket for a process that is not ours to run."""
 
     socket: socket.socket
@@ -142,22 +143,30 @@ def _unix_url(scheme: str, path: str) -> str:
     return f"{scheme}+unix://{quote(os.path.abspath(path))}"
 
 
-async def open_web_listeners(settings: Settings) -> list[WebListener]:
+async def open_web_listeners(settings: Settings) -> list[OpenSocket]:
     """Those of the HTTP API. Raises AddressInUse or CannotListen; then nothing is left open."""
     advice = "Choose another web_host, web_port or web_unix_socket."
     with contextlib.ExitStack() as opened:
-        listeners: list[WebListener] = []
+        listeners: list[OpenSocket] = []
         if settings.web_unix_socket:
             path = settings.web_unix_socket
             sock = await _bind_unix(path, _GROUP, advice)
-            listeners.append(WebListener(_plain(sock), _unix_url("http", path), path))
+            listeners.append(OpenSocket(_plain(sock), _unix_url("http", path), path))
             opened.callback(listeners[-1].close)
         if settings.web_host:
             scheme = "https" if settings.tls_certificate else "http"
             for one in await _open_tcp(settings.web_host, settings.web_port, scheme, advice):
-                listeners.append(WebListener(_plain(one.socket), one.url))
+                listeners.append(OpenSocket(_plain(one.socket), one.url))
         opened.pop_all()
         return listeners
+
+
+async def open_rocketmq_listeners(settings: Settings) -> list[OpenSocket]:
+    """Those of the gateway for RocketMQ, whose clients write an address without a scheme. Raises AddressInUse or
+    CannotListen; then nothing is left open."""
+    host, port = place_of(settings.rocketmq_listen)
+    opened = await _open_tcp(host, port, "grpc", "Choose another rocketmq_listen.")
+    return [OpenSocket(_plain(one.socket), one.url.removeprefix("grpc://")) for one in opened]
 
 
 async def _bind_unix(path: str, mode: int, advice: str | None = None) -> trio.socket.SocketType:

@@ -68,7 +68,7 @@ def show(config_file: Path | None, origin: bool, **flags: Any) -> None:
 def plain_values(loaded: Loaded) -> list[tuple[str, int | str | bool, str]]:
     """Name, value as JSON has it, and origin of every setting."""
     from tickwheel_broker.config.example import plain_value
-    from tickwheel_broker.config.settings import FIELDS
+    from tickwheel_broker.config.fields import FIELDS
 
     return [
         (name, plain_value(field, getattr(loaded.settings, field.attribute)), loaded.origins[name])
@@ -79,7 +79,7 @@ def plain_values(loaded: Loaded) -> list[tuple[str, int | str | bool, str]]:
 def setting_rows(loaded: Loaded) -> list[tuple[str, str, str]]:
     """Name, value as in the file, and origin of every setting."""
     from tickwheel_broker.config.example import format_value
-    from tickwheel_broker.config.settings import FIELDS
+    from tickwheel_broker.config.fields import FIELDS
 
     return [
         (name, format_value(field, getattr(loaded.settings, field.attribute)), loaded.origins[name])

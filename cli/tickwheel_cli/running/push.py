@@ -91,7 +91,8 @@ def push(
         raise click.UsageError("push needs a broker that runs: --url, not --data")
     if metrics is not None:
         _check_place(metrics)
-    from tickwheel_broker.config.load import load, place_of
+    from tickwheel_broker.config.load import load
+    from tickwheel_broker.config.places import place_of
     from tickwheel_broker.net.open_files import allow_many
 
     # Whatever the file says of the broker's own directory is of no interest here.
@@ -162,7 +163,7 @@ def _trust(trusted: ssl.SSLContext, path: str) -> None:
 
 
 def _check_place(text: str) -> None:
-    from tickwheel_broker.config.load import place_of
+    from tickwheel_broker.config.places import place_of
 
     try:
         place_of(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     tickwheel serve --data ./data
     tickwheel serve --data ./data --listen-port 0 --unix-socket ./tickwheel.sock
     tickwheel serve --data ./data --web
+    tickwheel serve --data ./data --rocketmq
     tickwheel serve --config tickwheel.toml
     tickwheel serve --data ./data --cluster kafka://k1:9092,k2:9092,k3:9092/orders --node 1
 
@@ -52,15 +54,15 @@ def serve(config_file: Path | None, **flags: Any) -> None:
 
 def _announce(running: Running) -> None:
     print_result(
-        {"urls": running.urls, **_web(running), "data_dir": running.settings.data_dir},
-        f"listening on {' and '.join([*running.urls, *_web(running).get('web', [])])}, "
+        {"urls": running.urls, **_beside(running), "data_dir": running.settings.data_dir},
+        f"listening on {' and '.join([*running.urls, *chain(*_beside(running).values())])}, "
         f"data in {running.settings.data_dir}",
     )
 
 
-def _web(running: Running) -> dict[str, list[str]]:
-    """Where the HTTP API is, if there is one."""
-    return {"web": running.web.urls} if running.web is not None and running.web.urls else {}
+def _beside(running: Running) -> dict[str, list[str]]:
+    """Where HTTP API and gateway are, if there are any."""
+    return {} if running.children is None else running.children.urls
 
 
 def _announce_node(running: Running) -> None:
@@ -68,7 +70,7 @@ def _announce_node(running: Running) -> None:
     print_result(
         {
             "urls": running.urls,
-            **_web(running),
+            **_beside(running),
             "data_dir": settings.data_dir,
             "cluster": settings.cluster,
             "node": settings.node,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from tickwheel_broker.config.example import format_value
-from tickwheel_broker.config.settings import FIELDS, PUSH_SECTION, SettingField, web_flags
+from tickwheel_broker.config.fields import FIELDS, PUSH_SECTION, SettingField, rocketmq_flags, web_flags
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -47,7 +47,16 @@ def some_setting_options(*names: str) -> Callable[[_Command], _Command]:
 
 def web_options(command: _Command) -> _Command:
     """As `setting_options`, for `tickwheel web`."""
-    for name, flag in reversed(web_flags().items()):
+    return _as_flags(web_flags(), command)
+
+
+def rocketmq_options(command: _Command) -> _Command:
+    """As `setting_options`, for `tickwheel gateway`."""
+    return _as_flags(rocketmq_flags(), command)
+
+
+def _as_flags(flags: dict[str, str], command: _Command) -> _Command:
+    for name, flag in reversed(flags.items()):
         command = _option(FIELDS[name], flag)(command)
     return command
 

@@ -13,6 +13,7 @@ import click
 
 from tickwheel.errors import WebMissing
 from tickwheel_cli.running.settings_options import config_file_option, web_options
+from tickwheel_cli.running.sockets import inherited
 from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import current_session, json_option, security_options, url_option
 
@@ -122,7 +123,7 @@ def _listeners(
 ) -> Iterator[tuple[list[socket.socket], list[str]]]:
     """The sockets, and their URLs as far as they are our own. Raises AddressInUse, CannotListen."""
     if descriptors:
-        yield [_inherited(number) for number in descriptors], []
+        yield [inherited(number) for number in descriptors], []
         return
     import trio
 
@@ -134,15 +135,6 @@ def _listeners(
     finally:
         for one in opened:
             one.close()
-
-
-def _inherited(number: int) -> socket.socket:
-    try:
-        found = socket.socket(fileno=number)
-    except OSError as error:
-        raise click.UsageError(f"--listen-fd {number} is no socket: {error.strerror}") from None
-    found.setblocking(False)
-    return found
 
 
 def _announce(urls: Sequence[str]) -> None:

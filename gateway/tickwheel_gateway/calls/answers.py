@@ -30,6 +30,7 @@ _CODES: Final = {
     "shutting_down": Code.INTERNAL_SERVER_ERROR,
     "token_expired": Code.UNAUTHORIZED,
     "token_revoked": Code.UNAUTHORIZED,
+    "too_many_attempts": Code.TOO_MANY_REQUESTS,
     "too_many_connections": Code.TOO_MANY_REQUESTS,
     "too_many_groups": Code.TOO_MANY_REQUESTS,
     "too_many_subscriptions": Code.TOO_MANY_REQUESTS,

@@ -27,8 +27,8 @@ _GARBAGE: Final = "the request is none of this method"
 class Brokers(Protocol):
     """Connections to the broker."""
 
-    def client(self, token: str) -> AbstractAsyncContextManager[Client]:
-        """That of a token, for one call. Raises what connecting raises."""
+    def client(self, token: str, address: str = "") -> AbstractAsyncContextManager[Client]:
+        """That of a token, for one call from an address. Raises what connecting raises."""
 
 
 Identify: TypeAlias = Callable[[Mapping[str, str]], str]
@@ -134,7 +134,7 @@ class Service:
     async def _ask(self, call: Call, request: Any, answer: Callable[[Asked, Any], Awaitable[Any]]) -> Any:
         caller = self.caller(call)
         self._registry.heard(caller)
-        async with self._brokers.client(caller.token) as client:
+        async with self._brokers.client(caller.token, caller.host) as client:
             return await answer(Asked(caller, client, call), request)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tickwheel_broker.config.settings import FIELDS, push_settings
+from tickwheel_broker.config.fields import FIELDS, push_settings
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_cli.main import root
 from tickwheel_cli.running.serve import serve

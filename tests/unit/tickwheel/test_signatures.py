@@ -17,7 +17,7 @@ from tickwheel.client.admin import groups as _groups
 from tickwheel.client.consumer.subscription import SubscribeOptions
 from tickwheel.errors import BadArgument
 from tickwheel.protocol.bodies.base import Request
-from tickwheel_broker.config.settings import FIELDS, PUSH_SECTION
+from tickwheel_broker.config.fields import FIELDS, PUSH_SECTION
 
 OWN_WAY = {"subscribe_as", "fetch_as", "forget"}
 """For the blocking client itself."""

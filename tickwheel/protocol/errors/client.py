@@ -35,6 +35,13 @@ class PushMissing(TickwheelError, ImportError):
     advice = "Install it: pip install 'tickwheel[push]'."
 
 
+class GatewayMissing(TickwheelError, ImportError):
+    """The gateway for RocketMQ was asked for, and what it needs is not installed."""
+
+    code = "extra_missing"
+    advice = "Install it: pip install 'tickwheel[rocketmq]'."
+
+
 class NotConnected(TickwheelError, ConnectionError):
     """There is no connection to the broker."""
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from tickwheel import Client
-from tickwheel_web.clients import Clients
+from tickwheel.sharing.clients import Clients
 from tickwheel_web.dashboard.environment import Templates
 from tickwheel_web.dashboard.figures.history import History
 from tickwheel_web.dashboard.figures.recent import LIVE_S, REFRESH_S, Recent

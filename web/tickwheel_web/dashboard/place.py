@@ -14,8 +14,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from tickwheel.errors import TickwheelError
+from tickwheel.sharing.clients import Clients
 from tickwheel_web import reading
-from tickwheel_web.clients import Clients
 from tickwheel_web.dashboard.figures.sampling import Sampling
 from tickwheel_web.dashboard.guard import HEADERS
 from tickwheel_web.dashboard.logins import Login, cookie_of

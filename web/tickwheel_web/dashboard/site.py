@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from tickwheel_web.clients import Clients
+from tickwheel.sharing.clients import Clients
 from tickwheel_web.dashboard.assets import Assets
 from tickwheel_web.dashboard.environment import Templates
 from tickwheel_web.dashboard.figures.history import History

@@ -1,5 +1,6 @@
 """Settings: every origin, their order, and every refusal with its origin in the message."""
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ import pytest
 
 from tickwheel.protocol.errors import ConfigError
 from tickwheel_broker.config.example import example_toml
+from tickwheel_broker.config.fields import FIELDS
 from tickwheel_broker.config.load import from_arguments, load
-from tickwheel_broker.config.settings import FIELDS, Settings
+from tickwheel_broker.config.settings import Settings
 
 REPOSITORY = Path(__file__).parents[4]
 
@@ -171,3 +173,45 @@ def test_what_the_http_api_believes() -> None:
         web_forwarded_from="unix 10.0.0.0/8 ::1",
     )
     assert len(settings.web_cors_origins.split()) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"rocketmq_listen": "8081"}, "rocketmq_listen .*'8081' is no place to listen at"),
+        ({"rocketmq_advertise": "broker.example"}, "rocketmq_advertise .* is no place"),
+        ({"rocketmq_metrics": "localhost:65536"}, "rocketmq_metrics .* is no place"),
+        ({"rocketmq_retry_delays": ""}, "rocketmq_retry_delays .* 1 to 255 durations"),
+        ({"rocketmq_groups": "billing"}, "'billing' is no group with its attempts"),
+        ({"rocketmq_groups": "billing=0"}, "'billing=0' is no group"),
+        ({"rocketmq_groups": "billing=3:soon"}, "rocketmq_groups .*soon"),
+        ({"rocketmq_groups": "a=3 a=4"}, "a is there twice"),
+        ({"rocketmq_invisible_max": "9s"}, "rocketmq_invisible_max .* is below rocketmq_invisible_min"),
+        (
+            {"rocketmq": True, "rocketmq_max_pending_bytes": "1MiB"},
+            "rocketmq_max_pending_bytes .* at least max_frame_bytes",
+        ),
+        (
+            {"rocketmq": True, "rocketmq_listen": "0.0.0.0:8081"},
+            "Set tls_certificate and rocketmq_credentials_file, listen on",
+        ),
+        (
+            {"rocketmq": True, "rocketmq_listen": "[::]:8081", "tls_certificate": "c"},
+            "Set rocketmq_credentials_file, listen on",
+        ),
+    ],
+)
+def test_the_gateway_for_rocketmq(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        from_arguments(**settings)
+
+
+def test_where_the_gateway_for_rocketmq_may_listen() -> None:
+    assert from_arguments(rocketmq_listen="0.0.0.0:8081").rocketmq_listen == "0.0.0.0:8081"
+    assert from_arguments(rocketmq=True, rocketmq_listen="0.0.0.0:0", insecure=True).rocketmq
+    secure = {"tls_certificate": "c", "rocketmq_credentials_file": "f"}
+    assert from_arguments(rocketmq=True, rocketmq_listen="0.0.0.0:0", **secure).rocketmq
+    settings = from_arguments(rocketmq=True, data_dir="d")
+    assert settings.unix_socket == os.path.join("d", "rocketmq.sock")
+    assert from_arguments(rocketmq=True, web=True, data_dir="d").unix_socket == os.path.join("d", "web.sock")
+    assert from_arguments(rocketmq=True, unix_socket="own.sock").unix_socket == "own.sock"

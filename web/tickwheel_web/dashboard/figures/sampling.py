@@ -8,7 +8,7 @@ from typing import Final
 import anyio
 
 from tickwheel.errors import ConnectionDenied, Forbidden, TickwheelError
-from tickwheel_web.clients import Clients
+from tickwheel.sharing.clients import Clients
 from tickwheel_web.dashboard.figures.history import EVERY_S, History
 from tickwheel_web.dashboard.logins import Login, Logins
 

@@ -10,8 +10,8 @@ from starlette.responses import RedirectResponse, Response
 
 from tickwheel.errors import TickwheelError
 from tickwheel.protocol.limits import MAX_TOKEN_CHARS
+from tickwheel.sharing.clients import Clients
 from tickwheel_web import reading
-from tickwheel_web.clients import Clients
 from tickwheel_web.dashboard.environment import Templates
 from tickwheel_web.dashboard.guard import HEADERS
 from tickwheel_web.dashboard.logins import Logins, cookie_of, set_cookie

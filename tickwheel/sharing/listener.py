@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 import h11
 from anyio.abc import SocketStream
-
-from tickwheel_push.tally import Tally
 
 MOST_HEAD_BYTES: Final = 16 * 1024
 REQUEST_S: Final = 10.0
@@ -20,12 +18,19 @@ PAUSE_S: Final = 0.1
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
+class Figures(Protocol):
+    """What a process counts."""
+
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """(the text, its content type), in the form that the Accept header prefers."""
+
+
 class Listener:
     """Answers one request a connection. What is no HTTP is hung up on."""
 
-    def __init__(self, tally: Tally, is_ready: Callable[[], bool], look: Callable[[], None]) -> None:
-        """``look``: brings the figures of this moment into the tally."""
-        self._tally = tally
+    def __init__(self, figures: Figures, is_ready: Callable[[], bool], look: Callable[[], None]) -> None:
+        """``look``: brings the figures of this moment into ``figures``."""
+        self._figures = figures
         self._is_ready = is_ready
         self._look = look
         self._open = 0
@@ -68,7 +73,7 @@ class Listener:
         if path == b"/metrics":
             self._look()
             accept = dict(request.headers).get(b"accept", b"")
-            return 200, *self._tally.text(accept.decode("latin-1"))
+            return 200, *self._figures.text(accept.decode("latin-1"))
         if path == b"/livez":
             return 200, b"ok\n", _TEXT
         if path == b"/readyz":

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from anyio.abc import SocketAttribute
 
-from tickwheel_push.listener import MOST_CONNECTIONS, Listener
+from tickwheel.sharing.listener import MOST_CONNECTIONS, Listener
 from tickwheel_push.tally import Tally
 
 

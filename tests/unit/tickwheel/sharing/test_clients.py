@@ -19,8 +19,8 @@ from tickwheel.errors import (
     TooManyAttempts,
     TooManyConnections,
 )
-from tickwheel_web.attempts import MAX_WRONG
-from tickwheel_web.clients import Clients
+from tickwheel.sharing.attempts import MAX_WRONG
+from tickwheel.sharing.clients import Clients
 
 
 class Fake:
@@ -30,11 +30,16 @@ class Fake:
         self.token = token
         self._place = place
 
+    @property
+    def is_connected(self) -> bool:
+        return self.token in self._place.connected
+
     async def __aenter__(self) -> Fake:
         await trio.sleep(0.1)
         if self.token.startswith("bad"):
             raise BadToken
         self._place.open.append(self.token)
+        self._place.connected.add(self.token)
         self._place.made += 1
         return self
 
@@ -50,6 +55,7 @@ class Place:
     def __init__(self, **options: Any) -> None:
         self.open: list[str] = []
         self.made = 0
+        self.connected: set[str] = set()
         self.named: list[str] = []
         self.clients = Clients(self._make, **options)
 
@@ -137,9 +143,24 @@ async def test_after_a_refusal_the_next_request_has_a_new_client(
     assert place.open == ["a"]
 
 
-async def test_only_inside_of_its_lifespan() -> None:
-    with pytest.raises(ShuttingDown, match="lifespan"):
+async def test_only_inside_of_its_block() -> None:
+    with pytest.raises(ShuttingDown):
         await Place().use("a")
+    with pytest.raises(ShuttingDown, match="asleep"):
+        await Place(not_running=lambda: ShuttingDown("The cat is asleep.")).use("a")
+
+
+async def test_whether_there_is_a_connection() -> None:
+    place = Place()
+    async with place.clients.running():
+        assert place.clients.is_connected, "there is none that could have one"
+        await place.use("a")
+        await place.use("b")
+        assert place.clients.is_connected
+        place.connected -= {"a"}
+        assert place.clients.is_connected
+        place.connected -= {"b"}
+        assert not place.clients.is_connected
 
 
 async def test_a_broker_that_would_know_us_without_a_token() -> None:

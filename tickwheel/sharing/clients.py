@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import anyio
 from anyio.abc import TaskGroup
 
-from tickwheel import Client
+from tickwheel.client.client import Client
 from tickwheel.errors import (
     BadToken,
     ClientClosed,
@@ -26,12 +26,12 @@ from tickwheel.errors import (
     TickwheelError,
     TooManyConnections,
 )
-from tickwheel_web.attempts import Attempts
+from tickwheel.sharing.attempts import Attempts
 
 IDLE_S: Final = 60.0
 MAX_CLIENTS: Final = 256
 
-_log = logging.getLogger("tickwheel.web")
+_log = logging.getLogger("tickwheel.sharing")
 
 Open: TypeAlias = Callable[[str, str], Client]
 """Makes the client of a token, which may be empty, for an address."""
@@ -63,20 +63,29 @@ class Clients:
         names_addresses: bool = False,
         idle_s: float = IDLE_S,
         most: int = MAX_CLIENTS,
+        not_running: Callable[[], TickwheelError] = ShuttingDown,
     ) -> None:
         """``needs_token``: the broker would take us for somebody even without one, and a stranger with us.
-        ``names_addresses``: the broker believes for whom a client is."""
+        ``names_addresses``: the broker believes for whom a client is. ``most``: at a time. ``not_running``: what is
+        raised outside of `running`."""
         self._open = open_client
         self._needs_token = needs_token
         self._names_addresses = names_addresses
         self._attempts = Attempts()
         self._idle_s = idle_s
         self._most = most
+        self._not_running = not_running
         self._held: dict[_Key, _Held] = {}  # the one that was used last comes last
         self._group: TaskGroup | None = None
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether one of the clients has a connection right now; True where there is none to have one."""
+        clients = [held.client for held in self._held.values() if held.client is not None]
+        return not clients or any(client.is_connected for client in clients)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -95,10 +104,7 @@ class Clients:
     async def client(self, token: str, address: str) -> AsyncIterator[Client]:
         """The client of a token, for one request from an address. Raises what connecting raises."""
         if self._group is None:
-            raise ShuttingDown(
-                "The web application is not running.",
-                advice="Run its lifespan: docs/how-to/http.md says how when it is mounted in another one.",
-            )
+            raise self._not_running()
         if self._needs_token and not token:
             raise LoginRequired
         key = hashlib.sha256(token.encode()).digest(), address if self._names_addresses else ""

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from tickwheel.errors import TooManyAttempts
-from tickwheel_web.attempts import MAX_WRONG, WINDOW_S, Attempts, network_of
+from tickwheel.sharing.attempts import MAX_WRONG, WINDOW_S, Attempts, network_of
 
 
 def digest(number: int) -> bytes:

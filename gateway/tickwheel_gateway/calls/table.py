@@ -1,0 +1,35 @@
+"""All methods that are served. Those that are not here are not known to the gateway: status 12 of gRPC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tickwheel_gateway.calls.presence import Presence
+from tickwheel_gateway.calls.routes import Routes
+from tickwheel_gateway.calls.service import Service
+from tickwheel_gateway.calls.telemetry import NAME as TELEMETRY
+from tickwheel_gateway.calls.telemetry import Telemetry
+from tickwheel_gateway.transport.call import Method
+from tickwheel_gateway.wire import schema
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """What answers."""
+
+    routes: Routes
+    presence: Presence
+    telemetry: Telemetry
+
+
+def methods(service: Service, by: Handlers) -> dict[str, Method]:
+    """By whole path."""
+    return dict(
+        [
+            service.unary("QueryRoute", by.routes.route),
+            service.unary("QueryAssignment", by.routes.assignment),
+            service.unary("Heartbeat", by.presence.heartbeat),
+            service.unary("NotifyClientTermination", by.presence.terminate),
+            (schema.SERVICE + TELEMETRY, Method(by.telemetry.serve, takes_stream=True)),
+        ]
+    )

@@ -1,0 +1,129 @@
+"""What Prometheus scrapes of `tickwheel gateway`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from tickwheel_gateway.transport.tally import Tally as TransportTally
+
+_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60)
+
+
+class Tally:
+    """All calls of a process."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._calls = Counter(
+            "tickwheel_gateway_calls",
+            "Calls that were answered, by method and code of RocketMQ; 0: the request was none of its method",
+            ["method", "code"],
+            registry=self._registry,
+        )
+        self._took = Histogram(
+            "tickwheel_gateway_call_seconds",
+            "From a whole request until its answer; of ReceiveMessage with its wait",
+            ["method"],
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._streams = Gauge(
+            "tickwheel_gateway_telemetry_streams", "Clients that can be spoken to", registry=self._registry
+        )
+        self._waiting = Gauge(
+            "tickwheel_gateway_waiting_receives",
+            "Calls of ReceiveMessage that wait for messages",
+            registry=self._registry,
+        )
+        self._renewed = Counter(
+            "tickwheel_gateway_renewed_receipts",
+            "Leases of messages that were renewed for their clients",
+            registry=self._registry,
+        )
+        self._clients = Gauge(
+            "tickwheel_gateway_clients",
+            "Clients that were heard of in the last minute",
+            registry=self._registry,
+        )
+        self._brokers = Gauge(
+            "tickwheel_gateway_broker_connections",
+            "Connections to the broker: one for each token in use",
+            registry=self._registry,
+        )
+
+    def called(self, name: str, code: int, duration_s: float) -> None:
+        """A call has ended, with this code of RocketMQ; 0: its request was none."""
+        self._calls.labels(name, str(int(code))).inc()
+        self._took.labels(name).observe(duration_s)
+
+    def streams(self, change: int) -> None:
+        """So many more telemetry streams are open."""
+        self._streams.inc(change)
+
+    def waiting(self, change: int) -> None:
+        """So many more receives wait for messages."""
+        self._waiting.inc(change)
+
+    def renewed(self, count: int) -> None:
+        """So many leases were renewed."""
+        self._renewed.inc(count)
+
+    def knows(self, clients: int, broker_connections: int) -> None:
+        """How many there are now."""
+        self._clients.set(clients)
+        self._brokers.set(broker_connections)
+
+    def watch(self, transport: TransportTally) -> None:
+        """Its figures belong to these from now on."""
+        self._registry.register(_Transport(transport))
+
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """(the text, its content type), in the form that the Accept header prefers."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+
+class _Transport(Collector):
+    """What the transport counts, as metrics."""
+
+    def __init__(self, tally: TransportTally) -> None:
+        self._tally = tally
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus has it."""
+        tally = self._tally
+        yield GaugeMetricFamily("tickwheel_gateway_connections", "Open connections", tally.connections)
+        yield GaugeMetricFamily("tickwheel_gateway_running_calls", "Calls that run", tally.calls)
+        yield CounterMetricFamily(
+            "tickwheel_gateway_accepted_connections", "Connections that were accepted", tally.accepted
+        )
+        yield CounterMetricFamily(
+            "tickwheel_gateway_refused_connections",
+            "Connections that were refused because there were too many",
+            tally.refused_connections,
+        )
+        yield CounterMetricFamily(
+            "tickwheel_gateway_failed_handshakes", "Connections that did not begin", tally.failed_handshakes
+        )
+        ended = CounterMetricFamily(
+            "tickwheel_gateway_grpc_calls",
+            "Calls by the status of gRPC with which they ended",
+            labels=["status"],
+        )
+        for status, count in sorted(tally.ended.items()):
+            ended.add_metric([str(int(status))], count)
+        yield ended
+        abuses = CounterMetricFamily(
+            "tickwheel_gateway_abuses",
+            "Connections that were ended because they were abused",
+            labels=["reason"],
+        )
+        for reason, count in sorted(tally.abuses.items()):
+            abuses.add_metric([reason], count)
+        yield abuses

@@ -1,0 +1,328 @@
+"""`tickwheel gateway` as a process, and the official client of gRPC: who is let in, what it is told, how it ends."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+import pytest
+
+import tickwheel
+from tests.integration.cli_harness import Shell
+from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.certificates import Files
+from tests.support.http_client import get, scrape
+from tickwheel_gateway.clients.credentials import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Pair, sign
+from tickwheel_gateway.wire import schema
+from tickwheel_gateway.wire.codes import Code
+
+CLIENT = (("x-mq-client-id", "host@1@0"), ("x-mq-language", "JAVA"), ("x-mq-client-version", "5.2.0"))
+DATE = "20261123T230000Z"
+
+
+class Gateway:
+    """The process."""
+
+    def __init__(self, url: str, folder: Path, *flags: str) -> None:
+        shell = Shell(folder, url)
+        self.process = shell.popen(
+            "gateway", "--json", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *flags
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.said()
+        told = json.loads(line)
+        (self.address,) = told["listen"]
+        self.metrics = told["metrics"]
+
+    def said(self) -> str:
+        """On standard error, all of it: when it has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()
+
+    def end(self, *how: signal.Signals) -> int:
+        """Ask it to end, and wait until it has."""
+        for one in how or (signal.SIGTERM,):
+            self.process.send_signal(one)
+        return self.process.wait(PATIENCE_S)
+
+    def __enter__(self) -> Gateway:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+class Caller:
+    """A client of it."""
+
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None = None) -> None:
+        options = [("grpc.enable_retries", 0)]
+        self.channel = (
+            grpc.insecure_channel(address, options)
+            if credentials is None
+            else grpc.secure_channel(address, credentials, options)
+        )
+
+    def ask(self, name: str, request: Any, metadata: Sequence[tuple[str, str]] = CLIENT) -> Any:
+        """One call with one answer."""
+        response = getattr(schema, f"{name}Response")
+        call = self.channel.unary_unary(
+            schema.SERVICE + name, type(request).SerializeToString, response.FromString
+        )
+        return call(request, timeout=PATIENCE_S, metadata=metadata)
+
+    def talk(self, metadata: Sequence[tuple[str, str]] = CLIENT) -> Talk:
+        """A telemetry stream."""
+        return Talk(self.channel, metadata)
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.channel.close()
+
+
+class Talk:
+    """A stream of commands both ways."""
+
+    def __init__(self, channel: grpc.Channel, metadata: Sequence[tuple[str, str]]) -> None:
+        self._said: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        call = channel.stream_stream(
+            schema.SERVICE + "Telemetry",
+            schema.TelemetryCommand.SerializeToString,
+            schema.TelemetryCommand.FromString,
+        )
+        self.answers = call(iter(self._said.get, None), timeout=PATIENCE_S, metadata=metadata)
+
+    def say(self, command: Any) -> Any:
+        """A command, and what is answered."""
+        self._said.put(command)
+        return next(self.answers)
+
+    def hang_up(self) -> None:
+        """The client's end of it."""
+        self._said.put(None)
+
+    def status(self) -> Any:
+        """When there are no more answers: how it has ended."""
+        assert list(self.answers) == []
+        return self.answers.code()
+
+
+def consumer(topic: str, group: str) -> Any:
+    """The settings of a push consumer."""
+    command = schema.TelemetryCommand()
+    settings = command.settings
+    settings.client_type = schema.PUSH_CONSUMER
+    settings.subscription.group.name = group
+    entry = settings.subscription.subscriptions.add()
+    entry.topic.name = topic
+    entry.expression.expression = "*"
+    return command
+
+
+def route(topic: str) -> Any:
+    request = schema.QueryRouteRequest()
+    request.topic.name = topic
+    request.endpoints.scheme = schema.DOMAIN_NAME
+    request.endpoints.addresses.add(host="broker.example", port=18_081)
+    return request
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(tmp_path_factory.mktemp("gateway") / "data", segment_bytes="32MiB") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with Gateway(daemon.unix_url, tmp_path_factory.mktemp("process"), "--fifo-groups", "*-fifo") as running:
+        yield running
+
+
+@pytest.fixture
+def caller(gateway: Gateway) -> Iterator[Caller]:
+    with Caller(gateway.address) as one:
+        yield one
+
+
+def test_a_client_finds_the_gateway_where_it_has_found_it(caller: Caller) -> None:
+    answered = caller.ask("QueryRoute", route("orders"))
+    assert answered.status.code == Code.OK
+    (queue,) = answered.message_queues
+    assert (queue.topic.name, queue.id, queue.permission, queue.broker.id) == (
+        "orders",
+        0,
+        schema.READ_WRITE,
+        0,
+    )
+    assert queue.broker.endpoints == route("orders").endpoints
+    request = schema.QueryAssignmentRequest()
+    request.topic.name, request.group.name = "orders", "billing-fifo"
+    (assignment,) = caller.ask("QueryAssignment", request).assignments
+    assert (assignment.message_queue.id, assignment.message_queue.broker.endpoints.addresses[0].host) == (
+        0,
+        "127.0.0.1",
+    )
+
+
+def test_a_call_without_a_client_id_and_one_that_is_not_served(caller: Caller) -> None:
+    assert caller.ask("QueryRoute", route("orders"), ()).status.code == Code.CLIENT_ID_REQUIRED
+    with pytest.raises(grpc.RpcError) as caught:
+        caller.channel.unary_unary(schema.SERVICE + "GetOffset")(b"", timeout=PATIENCE_S, metadata=CLIENT)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_group_is_there_before_its_first_receive(daemon: Daemon, caller: Caller) -> None:
+    talk = caller.talk()
+    answered = talk.say(consumer("%DLQ%mails", "readers"))
+    assert (answered.status.code, answered.settings.subscription.group.name) == (Code.OK, "readers")
+    assert len(answered.settings.backoff_policy.customized_backoff.next) == 18
+    async with tickwheel.Client(daemon.url) as client:
+        assert (await client.group("rmq.DLQ.mails", "readers")).backlog == 0
+    heartbeat = schema.HeartbeatRequest(client_type=schema.PUSH_CONSUMER)
+    assert caller.ask("Heartbeat", heartbeat).status.code == Code.OK
+    talk.hang_up()
+    assert talk.status() is grpc.StatusCode.OK
+    assert (
+        caller.ask("NotifyClientTermination", schema.NotifyClientTerminationRequest()).status.code == Code.OK
+    )
+
+
+def test_settings_that_are_none_end_the_stream(caller: Caller) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        caller.talk().say(consumer("orders", "no spaces"))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "letters" in str(caught.value.details())
+
+
+def test_what_is_counted(gateway: Gateway, caller: Caller) -> None:
+    base = gateway.metrics.removesuffix("/metrics")
+
+    def routes() -> float:
+        return scrape(base).value("gateway_calls_total", method="QueryRoute", code="20000")
+
+    caller.ask("QueryRoute", route("orders"))
+    before = routes()
+    caller.ask("QueryRoute", route("orders"))
+    assert routes() == before + 1
+    found = scrape(base)
+    assert found.value("gateway_connections") >= 1
+    assert found.value("gateway_broker_connections") == 1
+    assert get(f"{base}/readyz").status == 200
+
+
+def test_it_ends_in_order(daemon: Daemon, tmp_path: Path) -> None:
+    with Gateway(daemon.url, tmp_path) as gateway, Caller(gateway.address) as caller:
+        talk = caller.talk()
+        assert talk.say(consumer("orders", "readers")).status.code == Code.OK
+        assert gateway.end() == 0
+        assert talk.status() is grpc.StatusCode.OK
+
+
+# -- who is let in -----------------------------------------------------------------------------------------------
+
+
+class Guarded:
+    """A broker with tokens, and a gateway with credentials and TLS."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "data"
+        self.shell = Shell(folder)
+        self.file = folder / "credentials"
+        self.tokens = {
+            name: self.shell.json("tokens", "create", name, "--grant", grant, "--data", str(self.data))[
+                "token"
+            ]
+            for name, grant in {"all": "all:*", "seller": "publish:orders"}.items()
+        }
+        self.pairs = {name: self.add(name) for name in self.tokens}
+        files = Files(folder / "tls")
+        self.tls = ("--tls-certificate", files.certificate_path, "--tls-key", files.key_path)
+        self.ca = grpc.ssl_channel_credentials(Path(files.ca_path).read_bytes())
+
+    def add(self, name: str) -> Pair:
+        """A pair that stands for a token."""
+        token_file = self.shell.directory / f"{name}.token"
+        token_file.write_text(self.tokens[name] + "\n")
+        words = ("credentials", "add", name, "--token-file", str(token_file), "--file", str(self.file))
+        told = self.shell.json("gateway", *words)
+        return Pair(told["access_key"], told["secret_key"])
+
+    def signed(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Headers of a client with this pair."""
+        return (*CLIENT, (DATE_TIME, DATE), (AUTHORIZATION, sign(self.pairs[name], DATE)))
+
+
+def test_signatures_tokens_and_rights(tmp_path: Path) -> None:
+    guarded = Guarded(tmp_path)
+    assert guarded.file.stat().st_mode & 0o777 == 0o600
+    flags = ("--credentials-file", str(guarded.file), *guarded.tls)
+    with (
+        Daemon(guarded.data) as daemon,
+        Gateway(daemon.unix_url, tmp_path, *flags) as gateway,
+        Caller(gateway.address, guarded.ca) as caller,
+    ):
+        assignment = schema.QueryAssignmentRequest()
+        assignment.topic.name, assignment.group.name = "orders", "billing"
+
+        def code(*metadata: tuple[str, str]) -> int:
+            return int(caller.ask("QueryAssignment", assignment, metadata).status.code)
+
+        wrong = sign(Pair("all", "guessed"), DATE)
+        assert code(*CLIENT) == Code.UNAUTHORIZED
+        assert code(*CLIENT, (DATE_TIME, DATE), (AUTHORIZATION, wrong)) == Code.UNAUTHORIZED
+        assert code(*guarded.signed("all")) == Code.OK
+        assert code(*guarded.signed("seller")) == Code.FORBIDDEN
+        assert code(*CLIENT, (SESSION_TOKEN, guarded.tokens["seller"])) == Code.FORBIDDEN
+        assert code(*CLIENT, (SESSION_TOKEN, "twk_000000000000_" + "x" * 43)) == Code.UNAUTHORIZED
+        talk = caller.talk(guarded.signed("seller"))
+        assert talk.say(consumer("orders", "billing")).status.code == Code.FORBIDDEN
+        assert talk.status() is grpc.StatusCode.OK
+
+        # A stream ends when its token does.
+        talk = caller.talk(guarded.signed("all"))
+        assert talk.say(consumer("orders", "billing")).status.code == Code.OK
+        guarded.shell.run("tokens", "revoke", "all", "--yes", "--data", str(guarded.data))
+        assert next(talk.answers).status.code == Code.UNAUTHORIZED
+        assert talk.status() is grpc.StatusCode.OK
+        assert gateway.end() == 0
+
+
+def test_serve_starts_it_beside_the_broker(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "data", rocketmq=True, rocketmq_listen="127.0.0.1:0", unix_socket="") as daemon:
+        address = str(daemon.wait_for_event("started", exactly=True)["rocketmq"])
+        assert f"{tmp_path}/data/rocketmq.sock" in " ".join(daemon.urls)
+        with Caller(address) as caller:
+            assert caller.ask("QueryRoute", route("orders")).status.code == Code.OK
+            assert daemon.stop() == 0
+    assert not [event for event in daemon.events() if event["level"] in ("warning", "error")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (("--listen", "0.0.0.0:0"), "tls_certificate and rocketmq_credentials_file"),
+        (("--listen", "8081"), "no place to listen at"),
+        (("--groups", "billing"), "write it like billing=3"),
+        (("--credentials-file", "missing"), "cannot be read"),
+    ],
+)
+def test_what_is_refused_at_the_start(tmp_path: Path, flags: tuple[str, ...], what: str) -> None:
+    done = Shell(tmp_path).run("gateway", *flags, code=None)
+    assert done.returncode not in (0, 70)
+    assert what in " ".join(done.stderr.decode().split())

@@ -18,15 +18,26 @@ from anyio.abc import SocketAttribute
 
 from tickwheel import Client
 from tickwheel.sharing.listener import Listener
+from tickwheel_gateway.calls.deciding import Deciding
 from tickwheel_gateway.calls.presence import Presence
+from tickwheel_gateway.calls.recalling import Recalling
+from tickwheel_gateway.calls.receiving import Receiving
 from tickwheel_gateway.calls.routes import Routes
+from tickwheel_gateway.calls.sending import Sending
 from tickwheel_gateway.calls.service import Identify, Service
+from tickwheel_gateway.calls.settling import Settling
 from tickwheel_gateway.calls.table import Handlers, methods
 from tickwheel_gateway.calls.telemetry import Telemetry
 from tickwheel_gateway.clients.brokers import Brokers
 from tickwheel_gateway.clients.credentials import Credentials
 from tickwheel_gateway.clients.registry import Registry
 from tickwheel_gateway.config import Config
+from tickwheel_gateway.delivery.acking import Acking
+from tickwheel_gateway.delivery.attempts import Attempts
+from tickwheel_gateway.delivery.checks import Checks
+from tickwheel_gateway.delivery.dead_letters import DeadLetters
+from tickwheel_gateway.delivery.renewing import Renewing
+from tickwheel_gateway.filters.expressions import Filters
 from tickwheel_gateway.tally import Tally
 from tickwheel_gateway.transport.limits import Limits
 from tickwheel_gateway.transport.listener import Server
@@ -78,7 +89,28 @@ class Gateway:
         self._telemetry = Telemetry(
             serving.config, service.caller, self._brokers, self._registry, self._stopping, self.tally
         )
-        handlers = Handlers(Routes(serving.config), Presence(self._registry), self._telemetry)
+        self._checks = Checks(self._registry, self._brokers)
+        self._renewing = Renewing(serving.config, self._brokers, self._registry)
+        dead_letters = DeadLetters()
+        self._receiving = Receiving(
+            serving.config,
+            self._registry,
+            Filters(),
+            self._renewing,
+            Attempts(),
+            dead_letters,
+            self._stopping,
+        )
+        handlers = Handlers(
+            Routes(serving.config),
+            Presence(self._registry),
+            self._telemetry,
+            Sending(serving.config, self._registry),
+            Deciding(),
+            Recalling(),
+            self._receiving,
+            Settling(serving.config, Acking(), self._renewing, dead_letters),
+        )
         self._server = Server(
             methods(service, handlers),
             serving.limits,
@@ -111,6 +143,9 @@ class Gateway:
         async with self._brokers.running(), trio.open_nursery() as nursery:
             nursery.start_soon(self._registry.look)
             nursery.start_soon(self._telemetry.run)
+            nursery.start_soon(self._checks.run)
+            nursery.start_soon(self._renewing.run)
+            nursery.start_soon(self._receiving.run)
             await nursery.start(self._accept, listeners, nursery.cancel_scope)
             ready()
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tickwheel_gateway.calls.deciding import Deciding
 from tickwheel_gateway.calls.presence import Presence
+from tickwheel_gateway.calls.recalling import Recalling
+from tickwheel_gateway.calls.receiving import Receiving
 from tickwheel_gateway.calls.routes import Routes
+from tickwheel_gateway.calls.sending import Sending
 from tickwheel_gateway.calls.service import Service
+from tickwheel_gateway.calls.settling import Settling
 from tickwheel_gateway.calls.telemetry import NAME as TELEMETRY
 from tickwheel_gateway.calls.telemetry import Telemetry
 from tickwheel_gateway.transport.call import Method
@@ -20,6 +25,11 @@ class Handlers:
     routes: Routes
     presence: Presence
     telemetry: Telemetry
+    sending: Sending
+    deciding: Deciding
+    recalling: Recalling
+    receiving: Receiving
+    settling: Settling
 
 
 def methods(service: Service, by: Handlers) -> dict[str, Method]:
@@ -30,6 +40,13 @@ def methods(service: Service, by: Handlers) -> dict[str, Method]:
             service.unary("QueryAssignment", by.routes.assignment),
             service.unary("Heartbeat", by.presence.heartbeat),
             service.unary("NotifyClientTermination", by.presence.terminate),
+            service.unary("SendMessage", by.sending.send),
+            service.unary("EndTransaction", by.deciding.end),
+            service.unary("RecallMessage", by.recalling.recall),
+            service.streaming("ReceiveMessage", by.receiving.receive),
+            service.unary("AckMessage", by.settling.ack),
+            service.unary("ChangeInvisibleDuration", by.settling.change),
+            service.unary("ForwardMessageToDeadLetterQueue", by.settling.forward),
             (schema.SERVICE + TELEMETRY, Method(by.telemetry.serve, takes_stream=True)),
         ]
     )

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tickwheel import CancelResult
-from tickwheel.protocol.limits import MAX_KEY_BYTES
 from tickwheel_gateway.calls.answers import tell
 from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.service import Asked
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 from tickwheel_gateway.wire.handles import decode_recall
-from tickwheel_gateway.wire.messages import id_of
 from tickwheel_gateway.wire.names import topic_of
 
 _RECALLED: Final = (CancelResult.CANCELLED, CancelResult.ALREADY_CANCELLED)
@@ -29,23 +27,19 @@ class Recalling:
 
     async def recall(self, asked: Asked, request: Any) -> Any:
         """A RecallMessageResponse."""
-        topic = topic_of(request.topic.name)
+        topic_of(request.topic.name)
         handle = decode_recall(request.recall_handle)
         if handle.topic != request.topic.name:
             raise Refused(Code.BAD_REQUEST, "the recall handle is of a message of another topic")
-        if len(handle.key.encode()) > MAX_KEY_BYTES:
-            raise Refused(Code.BAD_REQUEST, "this recall handle is none of this server")
         with InTime(asked):
-            result = await asked.client.cancel(topic, key=handle.key)
+            result = await asked.client.cancel(id=handle.id)
         if result == CancelResult.NOT_FOUND:
             # Not 40401: RocketMQ's client for Python takes that for success.
-            raise Refused(
-                Code.NOT_FOUND, "there is no such message: it was recalled before, or is done and gone"
-            )
+            raise Refused(Code.NOT_FOUND, "there is no such message any more")
         if result not in _RECALLED:
             raise Refused(
                 Code.BAD_REQUEST, f"the message cannot be recalled: {_TOO_LATE.get(result, result)}"
             )
-        response = schema.RecallMessageResponse(message_id=id_of(handle.key))
+        response = schema.RecallMessageResponse(message_id=handle.message_id)
         tell(response.status, Code.OK)
         return response

@@ -171,4 +171,4 @@ def _fill(entry: Any, topic: str, message: Sent, result: Stored, now_ms: int) ->
         return
     entry.transaction_id = message.message_id
     if message.deliver_at_ms is not None and message.deliver_at_ms > now_ms:
-        entry.recall_handle = encode_recall(Recall(topic, message.deliver_at_ms, message.key))
+        entry.recall_handle = encode_recall(Recall(topic, message.deliver_at_ms, result, message.message_id))

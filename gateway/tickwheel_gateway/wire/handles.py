@@ -8,12 +8,14 @@ import binascii
 import itertools
 from typing import Final, NamedTuple
 
+from tickwheel.protocol.limits import MAX_ID
 from tickwheel_gateway.wire.codes import Code, Refused
 
 _MOST: Final = 0xFFFF_FFFF_FFFF_FFFF
 _RECEIPT: Final = "tw1"
 _RECALL: Final = "v1"
 _OWNER: Final = "tickwheel"
+_FOREIGN: Final = "this recall handle is none of this server"
 _numbers = itertools.count(1)
 
 
@@ -63,27 +65,31 @@ class Recall(NamedTuple):
     topic: str
     """As RocketMQ has its name."""
     deliver_at_ms: int
-    key: str
+    id: int
+    """Tickwheel's: what was recalled has its key no more, and a second recall is to be told so."""
+    message_id: str
 
 
 def encode_recall(recall: Recall) -> str:
     """Base64 of words, as RocketMQ has it; clients do not look into it."""
-    words = (_RECALL, recall.topic, _OWNER, str(recall.deliver_at_ms), recall.key)
+    words = (_RECALL, recall.topic, _OWNER, str(recall.deliver_at_ms), str(recall.id), recall.message_id)
     return base64.urlsafe_b64encode(" ".join(words).encode()).decode()
 
 
 def decode_recall(text: str) -> Recall:
     """Raises Refused.
 
-    >>> decode_recall(encode_recall(Recall("orders", 1900000000000, "01AB.7f000001")))
-    Recall(topic='orders', deliver_at_ms=1900000000000, key='01AB.7f000001')
+    >>> decode_recall(encode_recall(Recall("orders", 1900000000000, 1042, "01AB")))
+    Recall(topic='orders', deliver_at_ms=1900000000000, id=1042, message_id='01AB')
     """
     try:
-        version, topic, owner, time, key = (
-            base64.b64decode(text, b"-_", validate=True).decode().split(" ", maxsplit=4)
+        version, topic, owner, time, number, message_id = (
+            base64.b64decode(text, b"-_", validate=True).decode().split(" ", maxsplit=5)
         )
     except (binascii.Error, ValueError):
-        version = topic = owner = time = key = ""
-    if (version, owner) != (_RECALL, _OWNER) or not topic or not key or not _is_number(time):
-        raise Refused(Code.BAD_REQUEST, "this recall handle is none of this server")
-    return Recall(topic, int(time), key)
+        version = topic = owner = time = number = message_id = ""
+    if (version, owner) != (_RECALL, _OWNER) or not (topic and message_id):
+        raise Refused(Code.BAD_REQUEST, _FOREIGN)
+    if not (_is_number(time) and _is_number(number) and int(number) <= MAX_ID):
+        raise Refused(Code.BAD_REQUEST, _FOREIGN)
+    return Recall(topic, int(time), int(number), message_id)

@@ -96,15 +96,6 @@ def _mark_of(client_id: str) -> str:
     return hashlib.sha1(client_id.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
-def id_of(key: str) -> str:
-    """The other way round: as its client calls it.
-
-    >>> id_of("01AB.cf49bbff")
-    '01AB'
-    """
-    return key.rpartition(".")[0] or key
-
-
 def client_of(headers: Mapping[str, Any]) -> str:
     """Who has sent a message, as it calls itself; empty: a program of Tickwheel, not one of RocketMQ."""
     return str(_own(headers).get("client", ""))

@@ -273,15 +273,16 @@ def step_7():
 
 class Checking(TransactionChecker):
     def __init__(self):
-        self.asked = threading.Event()
+        self.asked = {"checker commits": threading.Event(), "checker rolls back": threading.Event()}
 
     def check(self, message):
         body = body_of(message)
-        note(8, "checked", body=body, tag=message.tag)
-        if body == "checker rolls back":
-            return TransactionResolution.ROLLBACK
-        self.asked.set()
-        return TransactionResolution.COMMIT
+        if not self.asked[body].is_set():
+            note(8, "checked", body=body, tag=message.tag)
+        self.asked[body].set()
+        return (
+            TransactionResolution.ROLLBACK if body == "checker rolls back" else TransactionResolution.COMMIT
+        )
 
 
 def step_8():
@@ -297,7 +298,8 @@ def step_8():
                 note(8, body, outcome=outcome(transaction.commit))
             if body == "rollback":
                 note(8, body, outcome=outcome(transaction.rollback))
-        checking.asked.wait(40)
+        for asked in checking.asked.values():
+            asked.wait(40)
         got = receive(consumer, 2, patience_s=25)
         for one in got:
             consumer.ack(one)

@@ -54,18 +54,24 @@ def test_when_a_receipt_has_expired() -> None:
     assert not until.is_renewed
 
 
-@given(st.from_regex(r"\A[%A-Za-z0-9_-]{1,40}\Z"), st.integers(0, 2**53), st.text(min_size=1))
-def test_a_recall_handle_there_and_back(topic: str, deliver_at_ms: int, key: str) -> None:
-    recall = Recall(topic, deliver_at_ms, key)
+@given(
+    st.from_regex(r"\A[%A-Za-z0-9_-]{1,40}\Z"),
+    st.integers(0, 2**53),
+    st.integers(0, 2**63 - 1),
+    st.text(min_size=1),
+)
+def test_a_recall_handle_there_and_back(topic: str, deliver_at_ms: int, number: int, message_id: str) -> None:
+    recall = Recall(topic, deliver_at_ms, number, message_id)
     assert decode_recall(encode_recall(recall)) == recall
 
 
 @given(st.one_of(st.text(), st.binary().map(lambda data: base64.urlsafe_b64encode(data).decode())))
-@example(base64.urlsafe_b64encode(b"v1 orders rocketmq 17 key").decode())
-@example(base64.urlsafe_b64encode(b"v2 orders tickwheel 17 key").decode())
-@example(base64.urlsafe_b64encode(b"v1 orders tickwheel never key").decode())
-@example(base64.urlsafe_b64encode(b"v1 orders tickwheel 17 ").decode())
-@example(base64.urlsafe_b64encode(b"v1 orders tickwheel 17").decode())
+@example(base64.urlsafe_b64encode(b"v1 orders rocketmq 17 1 key").decode())
+@example(base64.urlsafe_b64encode(b"v2 orders tickwheel 17 1 key").decode())
+@example(base64.urlsafe_b64encode(b"v1 orders tickwheel never 1 key").decode())
+@example(base64.urlsafe_b64encode(b"v1 orders tickwheel 17 1 ").decode())
+@example(base64.urlsafe_b64encode(b"v1 orders tickwheel 17 one key").decode())
+@example(base64.urlsafe_b64encode(b"v1 orders tickwheel 17 9223372036854775808 key").decode())
 def test_any_other_text_is_no_recall_handle(text: str) -> None:
     with pytest.raises(Refused) as refused:
         decode_recall(text)

@@ -347,7 +347,7 @@ def test_serve_starts_it_beside_the_broker(tmp_path: Path) -> None:
         (("--listen", "0.0.0.0:0"), "tls_certificate and rocketmq_credentials_file"),
         (("--listen", "8081"), "no place to listen at"),
         (("--groups", "billing"), "write it like billing=3"),
-        (("--credentials-file", "missing"), "cannot be read"),
+        (("--listen", "127.0.0.1:0", "--credentials-file", "missing"), "cannot be read"),
     ],
 )
 def test_what_is_refused_at_the_start(tmp_path: Path, flags: tuple[str, ...], what: str) -> None:

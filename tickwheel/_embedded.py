@@ -72,8 +72,8 @@ class EmbeddedBroker:
     @property
     def web_urls(self) -> list[str]:
         """Where HTTP API and dashboard are, if the setting `web` is on. Raises NotConnected as `url` does."""
-        web = self._runs().web
-        return [] if web is None else web.urls
+        children = self._runs().children
+        return [] if children is None else children.web.urls
 
     def client(self, **options: Unpack[ClientOptions]) -> Client:
         """A `tickwheel.Client` for this broker, not yet connected; `options` are those of the client."""

@@ -41,9 +41,9 @@ class Tally:
             "Calls of ReceiveMessage that wait for messages",
             registry=self._registry,
         )
-        self._renewed = Counter(
+        self._renewed = Gauge(
             "tickwheel_gateway_renewed_receipts",
-            "Leases of messages that were renewed for their clients",
+            "Messages at push consumers, whose leases are renewed for them",
             registry=self._registry,
         )
         self._clients = Gauge(
@@ -66,18 +66,15 @@ class Tally:
         """So many more telemetry streams are open."""
         self._streams.inc(change)
 
-    def waiting(self, change: int) -> None:
-        """So many more receives wait for messages."""
-        self._waiting.inc(change)
-
-    def renewed(self, count: int) -> None:
-        """So many leases were renewed."""
-        self._renewed.inc(count)
-
     def knows(self, clients: int, broker_connections: int) -> None:
         """How many there are now."""
         self._clients.set(clients)
         self._brokers.set(broker_connections)
+
+    def holds(self, waiting: int, renewed: int) -> None:
+        """How many receives wait now, and how many receipts are renewed."""
+        self._waiting.set(waiting)
+        self._renewed.set(renewed)
 
     def watch(self, transport: TransportTally) -> None:
         """Its figures belong to these from now on."""

@@ -16,6 +16,7 @@ import trio
 import tickwheel
 import tickwheel.testing
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.http_client import get
 from tickwheel.errors import BadArgument, ConfigError, DirectoryLocked, NotConnected, TickwheelError
 from tickwheel.testing import ManualClock
 from timerlog.files.disk import FileSegment
@@ -44,6 +45,14 @@ def test_async_on_both_loops(tmp_path: Path, backend: str) -> None:
                 await message.ack(confirm=True)
 
     anyio.run(work, backend=backend)
+
+
+def test_processes_beside_it(tmp_path: Path) -> None:
+    with tickwheel.embedded(tmp_path / "data") as broker:
+        assert broker.web_urls == []
+    with tickwheel.embedded(tmp_path / "data", web=True, web_port=0) as broker:
+        (url,) = broker.web_urls
+        assert get(f"{url}/v1/stats").status == 200
 
 
 def test_one_directory_one_owner(tmp_path: Path) -> None:

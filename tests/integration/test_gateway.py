@@ -74,13 +74,17 @@ class Caller:
             else grpc.secure_channel(address, credentials, options)
         )
 
-    def ask(self, name: str, request: Any, metadata: Sequence[tuple[str, str]] = CLIENT) -> Any:
-        """One call with one answer."""
+    def begin(self, name: str, request: Any, metadata: Sequence[tuple[str, str]] = CLIENT) -> Any:
+        """One call with one answer, that is not there yet."""
         response = getattr(schema, f"{name}Response")
         call = self.channel.unary_unary(
             schema.SERVICE + name, type(request).SerializeToString, response.FromString
         )
-        return call(request, timeout=PATIENCE_S, metadata=metadata)
+        return call.future(request, timeout=PATIENCE_S, metadata=metadata)
+
+    def ask(self, name: str, request: Any, metadata: Sequence[tuple[str, str]] = CLIENT) -> Any:
+        """And its answer."""
+        return self.begin(name, request, metadata).result()
 
     def talk(self, metadata: Sequence[tuple[str, str]] = CLIENT) -> Talk:
         """A telemetry stream."""
@@ -234,6 +238,30 @@ def test_it_ends_in_order(daemon: Daemon, tmp_path: Path) -> None:
         assert talk.status() is grpc.StatusCode.OK
 
 
+def test_a_stream_outlives_its_broker_and_a_second_signal_waits_for_nothing(tmp_path: Path) -> None:
+    with (
+        Daemon(tmp_path / "data", auto_create_topics=False) as daemon,
+        Gateway(daemon.unix_url, tmp_path, "--no-auto-create-topics") as gateway,
+        Caller(gateway.address) as caller,
+    ):
+        Shell(tmp_path, daemon.url).run("topics", "create", "orders")
+        talk = caller.talk()
+        assert talk.say(consumer("orders", "readers")).status.code == Code.OK
+        daemon.kill()
+        daemon.start()
+        assert talk.say(consumer("orders", "readers")).status.code == Code.OK
+        assert caller.ask("QueryRoute", route("orders")).status.code == Code.OK
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            waiting = caller.begin("QueryRoute", route("orders"))
+            gateway.process.send_signal(signal.SIGTERM)
+            assert talk.status() is grpc.StatusCode.OK, "it has heard the signal"
+            assert gateway.end() == 0
+            assert waiting.code() is grpc.StatusCode.UNAVAILABLE
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+
+
 # -- who is let in -----------------------------------------------------------------------------------------------
 
 
@@ -319,7 +347,7 @@ def test_serve_starts_it_beside_the_broker(tmp_path: Path) -> None:
         (("--listen", "0.0.0.0:0"), "tls_certificate and rocketmq_credentials_file"),
         (("--listen", "8081"), "no place to listen at"),
         (("--groups", "billing"), "write it like billing=3"),
-        (("--credentials-file", "missing"), "cannot be read"),
+        (("--listen", "127.0.0.1:0", "--credentials-file", "missing"), "cannot be read"),
     ],
 )
 def test_what_is_refused_at_the_start(tmp_path: Path, flags: tuple[str, ...], what: str) -> None:

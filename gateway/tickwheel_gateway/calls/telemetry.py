@@ -102,7 +102,9 @@ class Telemetry:
         caller = self._identify(call)
         self._registry.heard(caller)
         async with self._brokers.client(caller.token, caller.host) as client:
-            conversation = _Conversation(call, caller, client, self._config, self._registry, self._tally)
+            conversation = _Conversation(
+                call, caller, client, self._config, self._identify, self._registry, self._tally
+            )
             if self._stopping.is_set():
                 return
             self._open.add(conversation)
@@ -130,7 +132,14 @@ class _Conversation:
     """That with one client. It is the Stream of the registry."""
 
     def __init__(
-        self, call: Call, caller: Caller, client: Client, config: Config, registry: Registry, tally: Tally
+        self,
+        call: Call,
+        caller: Caller,
+        client: Client,
+        config: Config,
+        identify: Callable[[Call], Caller],
+        registry: Registry,
+        tally: Tally,
     ) -> None:
         self.client = client
         self.scope = trio.CancelScope()
@@ -139,6 +148,7 @@ class _Conversation:
         self._call = call
         self._caller = caller
         self._config = config
+        self._identify = identify
         self._registry = registry
         self._tally = tally
         self._opened: set[tuple[str, str]] = set()
@@ -169,6 +179,8 @@ class _Conversation:
             self._registry.heard(self._caller)
 
     async def _settings(self, settings: Any) -> None:
+        if self._identify(self._call).token != self._caller.token:
+            raise Refused(Code.UNAUTHORIZED, "the access key stands for another token now")
         said = declared(settings)
         if said.client_type in CONSUMERS:
             await self._subscribe(settings.subscription)

@@ -35,14 +35,12 @@ def test_what_there_is_now() -> None:
     tally = Tally()
     tally.streams(2)
     tally.streams(-1)
-    tally.waiting(3)
-    tally.renewed(5)
-    tally.renewed(5)
+    tally.holds(waiting=3, renewed=10)
     tally.knows(7, 4)
     found = samples(tally)
     assert found["telemetry_streams", ()] == 1
     assert found["waiting_receives", ()] == 3
-    assert found["renewed_receipts_total", ()] == 10
+    assert found["renewed_receipts", ()] == 10
     assert (found["clients", ()], found["broker_connections", ()]) == (7, 4)
 
 

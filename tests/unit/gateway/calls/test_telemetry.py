@@ -49,8 +49,15 @@ class Place:
         self.registry = Registry()
         self.stopping = trio.Event()
         self.tally = Counted()
+        self.token = ""
+        """Of all who call."""
         self.telemetry = Telemetry(
-            Config(), lambda call: caller_of(call, ""), brokers, self.registry, self.stopping, self.tally
+            Config(),
+            lambda call: caller_of(call, self.token),
+            brokers,
+            self.registry,
+            self.stopping,
+            self.tally,
         )
 
     async def answered(self, call: OpenCall, command: Any) -> Any:
@@ -310,6 +317,16 @@ async def test_rights_are_looked_at_and_a_token_that_is_revoked_ends_its_streams
         assert (await place.answered(call, producer("orders"))).status.code == Code.OK
         assert len(clients) == 2
         place.stopping.set()
+
+
+async def test_who_asks_is_asked_again_with_each_settings(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with serving(tmp_path) as (place, nursery):
+        call = OpenCall()
+        nursery.start_soon(place.telemetry.serve, call)
+        assert (await place.answered(call, producer("orders"))).status.code == Code.OK
+        place.token = "another"
+        assert (await place.answered(call, producer("orders"))).status.code == Code.UNAUTHORIZED
+        assert call.is_over
 
 
 async def test_a_broker_that_cannot_be_reached(autojump_clock: MockClock) -> None:

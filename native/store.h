@@ -225,7 +225,7 @@ enum {
     TW_MAX_BATCH = 65536,
     TW_KEY_PARTITIONS = 1024,
     TW_MAX_KEY_BYTES = 255,
-    TW_MAX_HEADERS_BYTES = 16384,
+    TW_MAX_HEADERS_BYTES = 32768,
     TW_TOPIC_PRIORITY = 256, /* in SEND: the topic's default */
     TW_ORDERED_PRIORITY = 50, /* of every message with an ordering key: one lane keeps their order */
     TW_RESERVED_SHARE = 8,    /* one of so many deliveries goes to the message that waits longest */

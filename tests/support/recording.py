@@ -108,6 +108,7 @@ QUIET_S = 1.0
 """When nothing came for so long while recording, nothing more comes."""
 _SESSION = 0x1122_3344_5566_7788
 MASKED = {
+    "max_headers_bytes",
     "log_id",
     "directory",
     "log_position",

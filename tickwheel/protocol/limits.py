@@ -13,7 +13,7 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, which is also the last one that ``datetime`` can express."""
 
 MAX_KEY_BYTES: Final = 255
-MAX_HEADERS_BYTES: Final = 16_384
+MAX_HEADERS_BYTES: Final = 32_768
 DEFAULT_MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 HARD_MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 LARGEST_DELIVERY_BYTES: Final = HARD_MAX_BODY_BYTES + 64 * 1024

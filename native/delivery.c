@@ -227,7 +227,7 @@ typedef struct {
 static int has_its_key(picker_t *picker, uint64_t seq) {
     tw_group     *group = picker->group;
     const tw_row *row = tw_row_of(picker->store, group, seq);
-    if (!(row->flags & TW_ORDERED)) return 1;
+    if (!(row->flags & TW_ORDERED) || group->ignores_order) return 1;
     if (!tw_orders_have_room(group)) { picker->need = TW_NEED_ORDERS; return 0; }
     uint32_t hash = group->rows[seq].order_hash;
     return tw_order_enter(group, hash ? hash : tw_order_hash(picker->store, row), seq);

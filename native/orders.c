@@ -85,6 +85,32 @@ void tw_order_leave(const tw_store *store, tw_group *group, uint64_t seq) {
     empty_place(group, order);
 }
 
+void tw_orders_release(tw_store *store, uint32_t group_id) {
+    tw_group *group = &store->groups[group_id];
+    for (uint32_t i = 0; i < group->orders_capacity; i++) {
+        uint64_t at = group->orders[i].hash ? group->orders[i].first : 0;
+        while (at) {
+            tw_delivery *row = &group->rows[at - 1];
+            uint64_t     next = row->retry_next;
+            int          postponed = row->flags & TW_POSTPONED;
+            row->flags &= (uint8_t)~(TW_PARKED | TW_POSTPONED);
+            row->retry_next = 0;
+            /* New ones are found in their lane again, in its order. */
+            if (row->state != TW_UNTOUCHED && !postponed && tw_is_open(store, group, at - 1))
+                tw_push_retry(group, tw_row_of(store, group, at - 1)->priority, at - 1);
+            at = next;
+        }
+    }
+    tw_orders_resume(store, group_id);
+}
+
+void tw_orders_resume(tw_store *store, uint32_t group_id) {
+    tw_group *group = &store->groups[group_id];
+    if (group->orders) memset(group->orders, 0, group->orders_capacity * sizeof *group->orders);
+    group->orders_count = 0;
+    group->cursor[TW_ORDERED_PRIORITY] = 0;
+}
+
 uint32_t tw_order_hash(const tw_store *store, const tw_row *row) {
     const uint8_t *record = tw_at(store, row->position);
     uint64_t       start = sizeof(tw_message) + tw_load16(record + 40) + tw_load16(record + 42);

@@ -182,6 +182,7 @@ typedef struct {
     tw_order    *orders;       /* open addressing; NULL until the first message with an ordering key */
     uint32_t     orders_capacity; /* a power of two */
     uint32_t     orders_count;
+    uint32_t     ignores_order; /* messages with an ordering key are given to it as those without */
     uint64_t     rows_from; /* no row below was ever used: at most start_seq */
     uint32_t     fence;     /* epochs up to it were given out by groups that had its number before: its own are higher */
     uint32_t     highest_epoch; /* that it has given out of what is not purged; at least fence */
@@ -476,6 +477,10 @@ TW_INTERNAL int      tw_order_enter(tw_group *group, uint32_t hash, uint64_t seq
 TW_INTERNAL void     tw_order_park(tw_group *group, uint64_t seq);
 /* The group is done with the message, or it was taken out of the topic: the next one of its key may go. */
 TW_INTERNAL void     tw_order_leave(const tw_store *store, tw_group *group, uint64_t seq);
+/* The group looks at ordering keys no longer: what is parked behind others may go. */
+void     tw_orders_release(tw_store *store, uint32_t group_id);
+/* It looks at them again: its lane is gone through anew. What subscribers hold makes its keys busy: tw_rebuild_orders. */
+void     tw_orders_resume(tw_store *store, uint32_t group_id);
 TW_INTERNAL uint32_t tw_order_hash(const tw_store *store, const tw_row *row);
 
 /* ---- change.c ---- */

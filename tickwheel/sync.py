@@ -507,6 +507,7 @@ class Client:
     create_group = _blocking(_client.Client.create_group)
     delete_group = _blocking(_client.Client.delete_group)
     seek_group = _blocking(_client.Client.seek_group)
+    set_group = _blocking(_client.Client.set_group)
     message = _blocking(_client.Client.message)
     history = _blocking(_client.Client.history)
     events = _blocking(_client.Client.events)

@@ -77,6 +77,7 @@ class RecordType(IntEnum):
     TRIM = 28  #: of a replicated log: what lies before a position is not needed any more
     GROUP_CHANGED = 29  #: a group was deleted, or begins anew somewhere else
     GROUP_SEEN = 30  #: when a group had its first subscriber, or lost its last one
+    GROUP_ORDER = 31  #: whether a group looks at ordering keys, from now on
     END = lib.TW_RECORD_END  #: the log goes on in the next segment
 
 

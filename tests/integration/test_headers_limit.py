@@ -16,12 +16,13 @@ import tickwheel.web
 from tests.integration.daemon_harness import Daemon
 from tests.support.asgi import Caller
 from tests.support.bulk import columns
-from tickwheel.errors import BadSchedule, HeadersTooLarge
+from tickwheel.errors import BadSchedule, HeadersTooLarge, TransactionRefused
 from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_TIME_MS
 from tickwheel.sync import Client
 from tickwheel_broker.background.schedules import HEADER
 from timerlog.bulk.write import Manifest, Plan, write_manifest, write_segments
 from timerlog.errors import StoreError
+from timerlog.names import PREPARED_HEADER
 
 Send = Callable[[tickwheel.Client, str, dict[str, Any]], Awaitable[Any]]
 
@@ -54,12 +55,7 @@ async def _transaction(client: tickwheel.Client, topic: str, headers: dict[str, 
         transaction.send(topic, b"x", headers=headers)
 
 
-async def _prepare(client: tickwheel.Client, topic: str, headers: dict[str, Any]) -> None:
-    prepared = await client.prepare(topic, b"x", headers=headers)
-    await client.commit_prepared([prepared.id])
-
-
-@pytest.mark.parametrize("send", [_send, _send_many, _transaction, _prepare])
+@pytest.mark.parametrize("send", [_send, _send_many, _transaction])
 async def test_through_the_client(daemon: Daemon, send: Send) -> None:
     topic = f"by.{send.__name__.strip('_')}"
     assert len(msgspec.msgpack.encode(FITS)) == 32_768
@@ -71,13 +67,27 @@ async def test_through_the_client(daemon: Daemon, send: Send) -> None:
         assert message.headers == FITS
 
 
+async def test_of_a_prepared_message(daemon: Daemon) -> None:
+    """The broker keeps topic and time in a header until it is decided."""
+    added = {PREPARED_HEADER: {"topic": "prepares", "deliver_at_ms": 0}}
+    async with tickwheel.Client(daemon.url) as client:
+        headers = headers_of(MAX_HEADERS_BYTES + 1, **added)
+        with pytest.raises(TransactionRefused, match="headers_too_large"):
+            await client.prepare("prepares", b"x", headers=headers)
+        headers = headers_of(MAX_HEADERS_BYTES, **added)
+        prepared = await client.prepare("prepares", b"x", headers=headers)
+        await prepared.commit()
+        (message,) = await client.fetch("prepares", "g", wait=timedelta(seconds=30))
+        assert message.headers == headers
+
+
 async def test_through_http(daemon: Daemon) -> None:
     app = tickwheel.web.app(daemon.url)
     async with app.router.lifespan_context(app):
         ask = Caller(app)
-        answer = await ask("POST", "/v1/topics/http/messages", {"text": "x", "headers": TOO_LARGE})
+        answer = await ask("POST", "/v1/topics/http/messages", {"base64": "eA==", "headers": TOO_LARGE})
         assert (answer.status, answer.code) == (400, "headers_too_large")
-        answer = await ask("POST", "/v1/topics/http/messages", {"text": "x", "headers": FITS})
+        answer = await ask("POST", "/v1/topics/http/messages", {"base64": "eA==", "headers": FITS})
         assert answer.status == 201, answer.json
         answer = await ask("GET", f"/v1/messages/{answer.json['id']}")
         assert answer.json["headers"] == FITS

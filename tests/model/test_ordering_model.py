@@ -21,14 +21,19 @@ from timerlog.store import Store
 from timerlog.tables.tables import remove_derived_files
 
 KEYS = (b"ada", b"bob")
-IN_RETRY = 1
+IN_RETRY, PARKED = 1, 4
 
 
 class OrderingMachine(RuleBasedStateMachine):
-    @initialize(max_attempts=st.sampled_from([0, 3]), start=st.sampled_from([0, 3]))
-    def open(self, max_attempts: int, start: int) -> None:
+    @initialize(
+        max_attempts=st.sampled_from([0, 3]),
+        start=st.sampled_from([0, 3]),
+        is_in_order=st.sampled_from([True, True, False]),
+    )
+    def open(self, max_attempts: int, start: int, is_in_order: bool) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="tickwheel-ordering-"))
         self.now_ms = NOW_MS
+        self.is_in_order = is_in_order
         self.store = Store.open(self.directory, SMALL, self.now_ms)
         self.topic = self.store.topics.create("t", {"max_attempts": max_attempts}, 0, self.now_ms).topic_id
         self.key_of: dict[int, bytes] = {}
@@ -65,6 +70,23 @@ class OrderingMachine(RuleBasedStateMachine):
             ((first, _),) = tx.commit()
             tx.close()
             self.key_of[first] = key
+
+    @precondition(lambda self: not self.is_in_order)
+    @rule(ignores_order=st.booleans())
+    def ignore_order(self, ignores_order: bool) -> None:
+        """What is held then comes in any order afterwards, but nothing is lost or given twice."""
+        self.store.groups.ignore_order("t", "g", ignores_order=ignores_order)
+
+    @precondition(lambda self: not self.is_in_order)
+    @rule()
+    def nothing_waits_for_another_one(self) -> None:
+        self.ignore_order(True)
+        while self.store.deliver.fetch(self.group, self.holder, 1, 100, 1 << 20, self.now_ms) is not None:
+            pass
+        native = self.store.tables.native.groups[self.group]
+        rows = self.store.tables.groups[self.group].deliveries.items
+        assert native.orders_count == 0
+        assert not (rows["flags"][: native.high_seq] & PARKED).any()
 
     @rule(limit=st.integers(1, 5))
     def fetch(self, limit: int) -> None:
@@ -150,7 +172,7 @@ class OrderingMachine(RuleBasedStateMachine):
 
     @invariant()
     def one_of_a_key_is_held(self) -> None:
-        if not hasattr(self, "ended"):
+        if not hasattr(self, "ended") or not self.is_in_order:
             return
         rows = self.store.tables.groups[self.group].deliveries.items
         for key in KEYS:
@@ -162,7 +184,9 @@ class OrderingMachine(RuleBasedStateMachine):
 
     @invariant()
     def new_ones_come_in_order(self) -> None:
-        for seqs in getattr(self, "in_order", {}).values():
+        if not getattr(self, "is_in_order", False):
+            return
+        for seqs in self.in_order.values():
             assert seqs == sorted(seqs)
 
     @rule()

@@ -53,6 +53,7 @@ from tickwheel.protocol.bodies.groups import (
     GetHistory,
     GetMessages,
     SeekGroup,
+    SetGroup,
 )
 from tickwheel.protocol.bodies.operations import Disconnect, GetAudit, GetClients, GetEvents, GetFigures
 from tickwheel.protocol.bodies.requests import (
@@ -247,6 +248,8 @@ def later_requests() -> list[Step]:
     talk.ask(GetAttempts("shop", 30_000))
     talk.ask(GetAttempts("shop", 30_000, 5, (4_096, 2)))
     talk.ask(GetFigures(totals_only=True))
+    talk.change(CreateGroup("orders", "audit", ignore_ordering_keys=True))
+    talk.change(SetGroup("orders", "audit", ignore_ordering_keys=True))
     return talk.steps
 
 

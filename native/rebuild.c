@@ -145,11 +145,14 @@ int tw_rebuild_orders(tw_store *store, uint32_t group_id, uint64_t *from_seq) {
     /* Before it there may be neither rows nor disk space. */
     if (*from_seq < group->floor_seq) *from_seq = group->floor_seq;
     for (; *from_seq < group->high_seq; (*from_seq)++) {
-        if (group->rows[*from_seq].state != TW_LEASED || !tw_is_in_topic(store, group, *from_seq)) continue;
+        const tw_delivery *delivery = &group->rows[*from_seq];
+        int is_held = delivery->state == TW_LEASED || (delivery->state == TW_WAITING && !(delivery->flags & TW_CALLED));
+        if (!is_held || !tw_is_in_topic(store, group, *from_seq)) continue;
         const tw_row *row = tw_row_of(store, group, *from_seq);
         if (!(row->flags & TW_ORDERED)) continue;
         if (!tw_orders_have_room(group)) return 1;
-        tw_order_enter(group, tw_order_hash(store, row), *from_seq);
+        if (!tw_order_enter(group, tw_order_hash(store, row), *from_seq) && !(delivery->flags & TW_IN_RETRY))
+            tw_order_join(group, *from_seq);
     }
     return 0;
 }

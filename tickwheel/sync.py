@@ -460,9 +460,10 @@ class Client:
         lease: Delay | None = None,
         start: Start = "earliest",
         max_bytes: int = MAX_FETCH_BYTES,
+        ordered_batch: int = 1,
     ) -> Fetched:
         """See ``tickwheel.Client.fetch``."""
-        options = FetchOptions(count, wait, lease, start, max_bytes)
+        options = FetchOptions(count, wait, lease, start, max_bytes, ordered_batch)
         fetched: Fetched
         fetched, attempts = self._call(self._client.fetch_as, Fetched, topic, group, options)
         fetched.attempts = attempts

@@ -31,6 +31,7 @@ class _Lib:
     TW_TAKEN: int
     TW_POSTPONED: int
     TW_CALLED: int
+    TW_IN_RUN: int
     TW_RESET_ATTEMPTS: int
     TW_WERE_DONE: int
     TW_MAX_BATCH: int
@@ -192,6 +193,7 @@ class _Lib:
         group_id: int,
         limit: int,
         limit_bytes: int,
+        run_limit: int,
         now_ms: int,
         seqs: Any,
         epochs: Any,

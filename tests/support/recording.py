@@ -250,6 +250,7 @@ def later_requests() -> list[Step]:
     talk.ask(GetFigures(totals_only=True))
     talk.change(CreateGroup("orders", "audit", ignore_ordering_keys=True))
     talk.change(SetGroup("orders", "audit", ignore_ordering_keys=True))
+    talk.ask(Fetch("orders", "phone", 10, ordered_batch=3))
     return talk.steps
 
 

@@ -37,6 +37,9 @@ MAX_HORIZONS: Final = 64
 MAX_FETCH_BYTES: Final = 1024 * 1024
 """An answer to FETCH is filled up to about this size; one message alone may be larger."""
 
+MAX_ORDERED_BATCH: Final = 256
+"""The most messages of one ordering key that one FETCH is given."""
+
 MAX_FETCH_WAIT_MS: Final = 600_000
 """The longest time that one FETCH waits for messages."""
 

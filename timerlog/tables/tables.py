@@ -30,7 +30,7 @@ from timerlog.layout import (
     DELIVERY,
     FORMAT_VERSION,
     HOLDERS,
-    IN_RETRY,
+    IN_A_CHAIN,
     KEY_PARTITIONS,
     KEYS_MAGIC,
     MAX_BATCH,
@@ -258,7 +258,7 @@ class Tables:
         high_seq = int(struct_.high_seq)
         for start in range(int(struct_.floor_seq), high_seq, _SCAN):
             rows = deliveries.items[start : min(start + _SCAN, high_seq)]
-            leased = (rows["state"] == DeliveryState.LEASED) & (rows["flags"] & IN_RETRY == 0)
+            leased = (rows["state"] == DeliveryState.LEASED) & (rows["flags"] & IN_A_CHAIN == 0)
             held = np.bincount(rows["holder"][leased], minlength=HOLDERS)
             self._outstanding -= np.minimum(held, self._outstanding).astype(np.uint32)
 

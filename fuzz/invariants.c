@@ -168,22 +168,32 @@ static const tw_order *order_of(const tw_group *group, uint32_t hash) {
     return NULL;
 }
 
-/* Each busy key is found, and is busy with an open message; those that wait for it are in its chain. */
+/* Each busy key is found, and is busy with an open message; those that come behind it are in its chain: those that it was
+ * given out with, of which some are parked, and those that wait, which are. It is parked itself while one of them is out. */
 static const char *walk_orders(const tw_store *store, const tw_group *group, uint64_t end) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < group->orders_capacity; i++) {
         const tw_order *order = &group->orders[i];
         uint64_t        last = 0;
-        int             is_again_there = order->last_again == 0;
+        int             is_again_there = order->last_again == 0, is_run_there = order->last_run == 0;
         if (!order->hash) continue;
         count++;
         HOLDS(order_of(group, order->hash) == order);
         HOLDS(order->current && order->current <= end);
         HOLDS(tw_is_open(store, group, order->current - 1) && group->rows[order->current - 1].order_hash == order->hash);
-        HOLDS(!(group->rows[order->current - 1].flags & TW_PARKED));
+        HOLDS(!(group->rows[order->current - 1].flags & TW_IN_RUN));
+        if (group->rows[order->current - 1].flags & TW_PARKED) {
+            HOLDS(tw_order_is_out(group, order->current - 1) && !parked[order->current - 1]);
+            parked[order->current - 1] = 1;
+        }
         for (uint64_t at = order->first; at; at = group->rows[at - 1].retry_next) {
-            HOLDS(at <= end && !parked[at - 1]);
-            parked[at - 1] = 1;
+            uint8_t flags = group->rows[at - 1].flags;
+            HOLDS(at <= end && !parked[at - 1] && !in_run[at - 1] && at != order->current);
+            HOLDS(!(flags & TW_IN_RUN) == is_run_there && ((flags & TW_IN_RUN) || (flags & TW_PARKED)));
+            parked[at - 1] = (flags & TW_PARKED) != 0;
+            in_run[at - 1] = (flags & TW_IN_RUN) != 0;
+            is_run_there |= at == order->last_run;
+            if (flags & TW_IN_RUN) { last = at; continue; }
             HOLDS(group->rows[at - 1].order_hash == order->hash || tw_is_gone(store, group, at - 1));
             /* Those that were delivered before come first. */
             HOLDS(is_again_there || group->rows[at - 1].state != TW_UNTOUCHED || tw_is_gone(store, group, at - 1));
@@ -191,19 +201,20 @@ static const char *walk_orders(const tw_store *store, const tw_group *group, uin
             last = at;
         }
         HOLDS(order->last == last);
-        HOLDS(is_again_there);
+        HOLDS(is_again_there && is_run_there);
     }
     HOLDS(group->orders_count == count);
     return NULL;
 }
 
 /* Nothing is lost: what the group has not been given lies before the cursor of its lane, what is to be given again is in one
- * chain, and of an ordering key one message at most is with a subscriber. */
+ * chain, and of an ordering key one message at most is with a subscriber, or those that were given out together. */
 static const char *check_places(const tw_store *store, const tw_group *group) {
     const tw_topic *topic = &store->topics[group->topic_id];
     uint64_t        end = items_of(store, group);
     memset(in_retry, 0, sizeof in_retry);
     memset(parked, 0, sizeof parked);
+    memset(in_run, 0, sizeof in_run);
     CHECKED(walk_retry_chains(store, group, end));
     CHECKED(walk_orders(store, group, end));
     for (uint32_t p = 0; p < 256; p++) {
@@ -224,7 +235,7 @@ static const char *check_places(const tw_store *store, const tw_group *group) {
         }
         if (row->state == TW_LEASED && (tw_row_of(store, group, seq)->flags & TW_ORDERED)) {
             const tw_order *order = order_of(group, row->order_hash);
-            HOLDS(row->order_hash && order && order->current == seq + 1);
+            HOLDS(row->order_hash && order && (order->current == seq + 1 || in_run[seq]));
         }
     }
     return NULL;

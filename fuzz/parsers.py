@@ -39,7 +39,7 @@ from tickwheel_broker.config import load as config
 from timerlog.recovery import checkpoint
 
 NOW_MS: Final = 1_900_000_000_000
-HELLO_OK: Final = encode_body(HelloOk(1, "fuzz", 0, 1 << 20, 1 << 16, 255, 16_384))
+HELLO_OK: Final = encode_body(HelloOk(1, "fuzz", 0, 1 << 20, 1 << 16, 255, 32_768))
 
 
 def _frames(data: bytes) -> bytes:

@@ -142,14 +142,19 @@ static int has_many_lanes(const tw_store *store, const tw_group *group) {
 
 /* What was selected may be given out, is what comes first, and nothing that could have gone too was passed over. */
 static void check_selected(const tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs,
-                           const int64_t *until_ms, uint64_t n, int had_many_lanes, int is_all, int64_t now_ms) {
+                           const int64_t *until_ms, uint64_t n, uint32_t run_limit, int had_many_lanes, int is_all,
+                           int64_t now_ms) {
     const tw_group *group = &store->groups[group_id];
     for (uint64_t i = 0; i < n; i++) {
         const tw_delivery *was = &deliveries_before[group_id][seqs[i]];
         const tw_row      *row = tw_row_of(store, group, seqs[i]);
         int                is_retry = (was->flags & TW_IN_RETRY) != 0, attempts = (int)(epochs[i] - was->base_epoch);
         MUST(seqs[i] >= group->start_seq && tw_is_open(store, group, seqs[i]) && !is_among(seqs[i], seqs, i));
-        MUST(is_retry || was->state == TW_UNTOUCHED);
+        uint64_t           of_its_key = 0;
+        for (uint64_t j = 0; (row->flags & TW_ORDERED) && j < i; j++)
+            of_its_key += group->rows[seqs[j]].order_hash == group->rows[seqs[i]].order_hash;
+        MUST(of_its_key < run_limit);
+        MUST(is_retry || was->state == TW_UNTOUCHED || (of_its_key && (was->flags & TW_PARKED)));
         MUST(epochs[i] == was->epoch + 1);
         MUST(until_ms[i] == now_ms + tw_backoff_ms(1000, 700, 60000, store->topics[group->topic_id].arrivals[seqs[i]].id,
                                                    (uint32_t)attempts));
@@ -157,6 +162,7 @@ static void check_selected(const tw_store *store, uint32_t group_id, const uint6
         for (uint64_t other = 0; other < SEQS; other++) {
             if (!could_go(store, group, other)) continue;
             MUST(!is_all);
+            if (of_its_key) continue; /* it goes with one that was taken in its turn */
             if (is_reserved) { MUST((group->rows[other].flags & TW_IN_RETRY) || other > seqs[i]); continue; }
             uint8_t priority = tw_row_of(store, group, other)->priority;
             MUST(priority >= row->priority);
@@ -164,7 +170,7 @@ static void check_selected(const tw_store *store, uint32_t group_id, const uint6
             if (priority != row->priority || is_retry) continue;
             MUST(group->rows[other].state == TW_UNTOUCHED && other > seqs[i]);
         }
-        if (is_retry || !(row->flags & TW_ORDERED)) continue;
+        if (is_retry || !(row->flags & TW_ORDERED) || was->state != TW_UNTOUCHED) continue;
         for (uint64_t other = group->start_seq; other < seqs[i]; other++) /* of an ordering key: in the order of the topic */
             MUST(tw_is_gone(store, group, other) || !tw_is_open(store, group, other) ||
                  !(tw_row_of(store, group, other)->flags & TW_ORDERED) || group->rows[other].state != TW_UNTOUCHED ||
@@ -176,15 +182,17 @@ static void check_selected(const tw_store *store, uint32_t group_id, const uint6
 static void fetch(engine_t *engine, input_t *in) {
     tw_store *store = engine->store;
     uint32_t  group_id = 1 + take8(in) % 3, holder = 1 + take8(in) % (HOLDERS - 1), epochs[MANY];
-    uint64_t  seqs[MANY], frame_bytes, need, limit = 1 + take8(in) % 6, limit_bytes = 64 * take8(in);
+    uint64_t  seqs[MANY], frame_bytes, need, limits = take8(in), limit = 1 + limits % 6, limit_bytes = 64 * take8(in);
+    uint32_t  run_limit = 1 + (uint32_t)limits / 6 % 3;
     int64_t   until_ms[MANY];
     tw_run    runs[MANY];
     tw_group *group = &store->groups[group_id];
     int       had_many_lanes = has_many_lanes(store, group);
-    int64_t n = tw_select(store, group_id, limit, limit_bytes, engine->now_ms, seqs, epochs, until_ms, &frame_bytes, &need);
+    int64_t n = tw_select(store, group_id, limit, limit_bytes, run_limit, engine->now_ms, seqs, epochs, until_ms, &frame_bytes, &need);
     MUST(n >= 0 && (uint64_t)n <= limit && need == 0);
     int is_all = (uint64_t)n < limit && (n == 0 || frame_bytes - 16 < limit_bytes);
-    check_selected(store, group_id, seqs, epochs, until_ms, (uint64_t)n, had_many_lanes, is_all, engine->now_ms);
+    check_selected(store, group_id, seqs, epochs, until_ms, (uint64_t)n, run_limit, had_many_lanes, is_all,
+                   engine->now_ms);
     if (take8(in) % 4 == 0) {
         tw_unselect(store, group_id, seqs, (uint64_t)n);
         MUST(group->turn == groups_before[group_id].turn);
@@ -198,7 +206,7 @@ static void fetch(engine_t *engine, input_t *in) {
         const tw_delivery *row = &group->rows[seqs[i]];
         const tw_delivery *was = &deliveries_before[group_id][seqs[i]];
         MUST(row->state == TW_LEASED && row->epoch == epochs[i] && row->time_ms == until_ms[i] && row->holder == holder);
-        MUST(row->base_epoch == (was->state == TW_UNTOUCHED ? was->epoch : was->base_epoch) && row->flags == 0);
+        MUST(row->base_epoch == (was->state == TW_UNTOUCHED ? was->epoch : was->base_epoch) && !(row->flags & ~TW_IN_RUN));
     }
     MUST(group->leased == groups_before[group_id].leased + (uint64_t)n);
     if (!n) return;
@@ -296,25 +304,27 @@ static int ends(const tw_store *store, uint32_t group_id, uint64_t seq, uint32_t
 static void end_by_timers(engine_t *engine, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n) {
     tw_store *store = engine->store;
     tw_group *group = &store->groups[group_id];
-    uint64_t  exhausted[SEQS + 2], count, expected = 0;
+    uint64_t  exhausted[SEQS + 2], count, expected = 0, stalled = 0;
     remember(store);
     int64_t moved = tw_expire(store, group_id, seqs, epochs, n, engine->now_ms, exhausted, &count);
     MUST(moved >= 0);
     for (uint64_t seq = 0; seq < SEQS; seq++) {
         const tw_delivery *was = &deliveries_before[group_id][seq], *row = &group->rows[seq];
         int                is_over = 0;
+        /* It may go on with one that it was given out with, and its own timer counts then. */
+        if ((was->flags & TW_PARKED) && (was->flags & TW_POSTPONED)) { stalled++; continue; }
         for (uint64_t i = 0; i < n; i++) is_over |= seqs[i] == seq && ends(store, group_id, seq, epochs[i], engine->now_ms);
         int had_all = is_over && group->max_attempts && was->epoch - was->base_epoch >= group->max_attempts;
         MUST(is_among(seq, exhausted, count) == had_all);
-        MUST(!(row->flags & TW_IN_RETRY) == !((was->flags & TW_IN_RETRY) || (is_over && !had_all)));
+        MUST(!(row->flags & IN_A_CHAIN) == !((was->flags & IN_A_CHAIN) || (is_over && !had_all)));
         MUST(row->state == was->state && row->epoch == was->epoch && row->time_ms == was->time_ms);
         MUST(row->holder == (is_over && !had_all ? 0 : was->holder));
         expected += is_over && !had_all;
     }
-    MUST((uint64_t)moved == expected);
+    MUST((uint64_t)moved >= expected && (uint64_t)moved <= expected + stalled);
     count = unique(exhausted, count);
     tw_requeue(store, group_id, exhausted, count);
-    for (uint64_t i = 0; i < count; i++) MUST(group->rows[exhausted[i]].flags & TW_IN_RETRY);
+    for (uint64_t i = 0; i < count; i++) MUST(group->rows[exhausted[i]].flags & IN_A_CHAIN);
 }
 
 /* Timers that went off, some of them stale or never set. */

@@ -55,7 +55,7 @@ static void look(tw_store *store) {
     for (uint32_t g = 1; g < GROUPS; g++) {
         uint64_t from_seq = 0, seqs[SEQS];
         if (tw_rebuild_group(store, g) || tw_rebuild_orders(store, g, &from_seq)) return;
-        int64_t n = tw_select(store, g, SEQS, 1 << 20, START_MS, seqs, epochs, until_ms, &epoch_bytes, &need);
+        int64_t n = tw_select(store, g, SEQS, 1 << 20, 1, START_MS, seqs, epochs, until_ms, &epoch_bytes, &need);
         if (n > 0) {
             uint8_t *frame = malloc(epoch_bytes);
             tw_deliver_frame(store, g, 1, seqs, (uint64_t)n, frame, epoch_bytes);

@@ -82,11 +82,13 @@ int tw_apply_dead(tw_store *store, uint32_t group_id, const tw_run *runs, uint64
 }
 
 /* No subscription holds it, and its timer brings it back; also when it is in a chain that would do so before. */
-static void wait_until(tw_delivery *row, int64_t time_ms) {
+static void wait_until(const tw_store *store, tw_group *group, uint64_t seq, int64_t time_ms) {
+    tw_delivery *row = &group->rows[seq];
     row->state = TW_WAITING;
     row->time_ms = time_ms;
     row->flags &= (uint8_t)~TW_CALLED;
     if (row->flags & TW_IN_A_CHAIN) row->flags |= TW_POSTPONED;
+    if (row->flags & TW_IN_RUN) tw_order_ease(store, group, seq);
 }
 
 int tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64_t n) {
@@ -98,7 +100,7 @@ int tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64
             if (row->epoch != runs[r].epoch || (row->state != TW_LEASED && row->state != TW_WAITING)) continue;
             row->flags &= (uint8_t)~TW_ACKING;
             tw_let_go(store, group, row);
-            wait_until(row, runs[r].time_ms);
+            wait_until(store, group, seq, runs[r].time_ms);
         }
     }
     return 0;
@@ -115,7 +117,7 @@ int tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, u
             if (row->state == TW_ACKED && group->acked) group->acked--;
             if (row->state == TW_DEAD && group->dead) group->dead--;
             if (row->state == TW_ACKED || row->state == TW_DEAD) group->pending++;
-            wait_until(row, runs[r].time_ms);
+            wait_until(store, group, seq, runs[r].time_ms);
             /* As it was when the record was written: replay may see a row of a later time. */
             if (how & TW_WERE_DONE) row->flags |= TW_CALLED;
             if (how & TW_RESET_ATTEMPTS) row->base_epoch = runs[r].epoch;
@@ -153,6 +155,18 @@ static int is_in_a_chain(tw_delivery *row) {
     return 1;
 }
 
+/* It can be had again: by the retry chain, or in its place among those that it was given out with. */
+static void come_back(tw_store *store, tw_group *group, uint64_t seq) {
+    tw_delivery *row = &group->rows[seq];
+    tw_let_go(store, group, row);
+    if (!(row->flags & TW_IN_RUN)) {
+        tw_push_retry(group, tw_row_of(store, group, seq)->priority, seq);
+        return;
+    }
+    row->flags |= TW_PARKED;
+    tw_order_ease(store, group, seq);
+}
+
 int64_t tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, const uint32_t *epochs, uint64_t n,
                   int64_t now_ms, uint64_t *exhausted, uint64_t *exhausted_count) {
     tw_group *group = &store->groups[group_id];
@@ -168,8 +182,7 @@ int64_t tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, cons
             exhausted[(*exhausted_count)++] = seqs[i];
             continue;
         }
-        tw_let_go(store, group, row);
-        tw_push_retry(group, tw_row_of(store, group, seqs[i])->priority, seqs[i]);
+        come_back(store, group, seqs[i]);
         moved++;
     }
     return moved;
@@ -179,8 +192,7 @@ void tw_requeue(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64
     tw_group *group = &store->groups[group_id];
     for (uint64_t i = 0; i < n; i++) {
         if (is_in_a_chain(&group->rows[seqs[i]])) continue;
-        tw_let_go(store, group, &group->rows[seqs[i]]);
-        tw_push_retry(group, tw_row_of(store, group, seqs[i])->priority, seqs[i]);
+        come_back(store, group, seqs[i]);
     }
 }
 

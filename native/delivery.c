@@ -221,16 +221,17 @@ typedef struct {
     uint64_t        lanes[4]; /* that may hold something */
     uint64_t        scanned;
     uint64_t        need;
+    uint32_t        run_limit;
 } picker_t;
 
-/* Whether no other message of its ordering key is not done; then the key is busy with this one. */
+/* Whether no other message of its ordering key is not done, or still out; then the key is busy with this one. */
 static int has_its_key(picker_t *picker, uint64_t seq) {
     tw_group     *group = picker->group;
     const tw_row *row = tw_row_of(picker->store, group, seq);
-    if (!(row->flags & TW_ORDERED)) return 1;
+    if (!(row->flags & TW_ORDERED) || group->ignores_order) return 1;
     if (!tw_orders_have_room(group)) { picker->need = TW_NEED_ORDERS; return 0; }
     uint32_t hash = group->rows[seq].order_hash;
-    return tw_order_enter(group, hash ? hash : tw_order_hash(picker->store, row), seq);
+    return tw_order_enter(group, hash ? hash : tw_order_hash(picker->store, row), seq) && !tw_order_is_out(group, seq);
 }
 
 /* topic_seq + 1 of the first message that really waits for redelivery, or 0. */
@@ -247,15 +248,16 @@ static uint64_t retry_head(picker_t *picker, uint32_t priority) {
     return 0;
 }
 
-/* Whether a new message may be delivered now: it is there, and no earlier one of its ordering key is open. Others are
- * looked at too, since after a start the table of busy keys is made again on the way. */
+/* Whether a new message may be delivered now: it is there, and no earlier one of its ordering key is open, or only such
+ * that go with it. Others are looked at too, since after a start the table of busy keys is made again on the way. */
 static int is_its_turn(picker_t *picker, uint64_t seq) {
     tw_group *group = picker->group;
     if (seq < group->start_seq || !tw_is_open(picker->store, group, seq)) return 0;
     const tw_delivery *row = &group->rows[seq];
-    if (row->flags & (TW_PARKED | TW_TAKEN | TW_CALLED)) return 0;
+    if (row->flags & (TW_PARKED | TW_TAKEN | TW_CALLED | TW_IN_RUN)) return 0;
     int is_new = row->state == TW_UNTOUCHED && !(row->flags & TW_IN_RETRY);
     if (has_its_key(picker, seq)) return is_new;
+    if (is_new && !picker->need && picker->run_limit > 1 && tw_order_may_follow(group, seq, picker->run_limit)) return 1;
     if (is_new && !picker->need) tw_order_park(group, seq);
     return 0;
 }
@@ -330,21 +332,26 @@ static int has_one_lane(const picker_t *picker) {
 
 static uint64_t body_offset_bytes(const tw_row *row) { return row->record_bytes - sizeof(tw_message); }
 
-int64_t tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t limit_bytes, int64_t now_ms,
+int64_t tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t limit_bytes, uint32_t run_limit, int64_t now_ms,
                   uint64_t *seqs, uint32_t *epochs, int64_t *until_ms, uint64_t *frame_bytes, uint64_t *need) {
     tw_group *group = &store->groups[group_id];
-    picker_t  picker = {.store = store, .group = group, .topic = &store->topics[group->topic_id]};
-    uint64_t  n = 0, bytes = DELIVER_HEAD;
+    picker_t  picker = {.store = store, .group = group, .topic = &store->topics[group->topic_id], .run_limit = run_limit};
+    uint64_t  n = 0, bytes = DELIVER_HEAD, ordered = 0;
     for (uint32_t word = 0; word < 4; word++)
         picker.lanes[word] = picker.topic->lanes[word] | group->retry_lanes[word];
     int one_lane = has_one_lane(&picker);
     while (n < limit && (n == 0 || bytes < limit_bytes)) {
-        uint64_t at = 0;
-        if (!one_lane && (group->turn + 1) % TW_RESERVED_SHARE == 0) at = take_longest_waiting(&picker);
+        uint64_t at = ordered ? tw_order_follow(store, group, ordered - 1, run_limit) : 0;
+        int      follows = at != 0;
+        if (!at && !one_lane && (group->turn + 1) % TW_RESERVED_SHARE == 0) at = take_longest_waiting(&picker);
         if (!at && !picker.need) at = take_first(&picker);
         if (!at) break;
         uint64_t     id = picker.topic->arrivals[at - 1].id;
         tw_delivery *row = &group->rows[at - 1];
+        if (!follows) {
+            ordered = run_limit > 1 && !group->ignores_order && (store->rows[id].flags & TW_ORDERED) ? at : 0;
+            if (ordered) tw_order_take(group, at - 1);
+        }
         row->flags |= TW_TAKEN;
         seqs[n] = at - 1;
         uint32_t base = row->base_epoch > group->fence ? row->base_epoch : group->fence;
@@ -366,6 +373,10 @@ void tw_unselect(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint6
     for (uint64_t i = n; i-- > 0;) {
         uint32_t priority = tw_row_of(store, group, seqs[i])->priority;
         group->rows[seqs[i]].flags &= (uint8_t)~TW_TAKEN;
+        if (group->rows[seqs[i]].flags & TW_IN_RUN) {
+            group->rows[seqs[i]].flags |= TW_PARKED;
+            continue;
+        }
         /* A message that was new goes back by moving the lane's cursor before it; the rest of what was taken lies
          * behind it in the same lane and is skipped or found again by its state. */
         if (group->rows[seqs[i]].state == TW_UNTOUCHED) group->cursor[priority] = 0;

@@ -276,7 +276,7 @@ static void forget_delivery(tw_group *group, const tw_row *row) {
     tw_delivery *delivery = &group->rows[row->topic_seq];
     if (delivery->state == TW_UNTOUCHED && !delivery->flags && !delivery->epoch) return;
     if (delivery->state != TW_UNTOUCHED && group->touched) group->touched--;
-    uint8_t in_chain = delivery->flags & (TW_IN_RETRY | TW_PARKED);
+    uint8_t in_chain = delivery->flags & (TW_IN_RETRY | TW_PARKED | TW_IN_RUN);
     *delivery = (tw_delivery){.flags = in_chain, .retry_next = in_chain ? delivery->retry_next : 0};
 }
 

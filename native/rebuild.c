@@ -102,7 +102,7 @@ static void count_delivery(tw_store *store, tw_group *group, uint64_t seq, int *
     /* Replay gives the lease again, but does not take the message out again that the table says is out already. */
     if (row->state == TW_LEASED && !tw_is_in_topic(store, group, seq)) row->state = TW_WAITING;
     /* Ordering keys: from the first open message on, the lane is gone through again to see which keys are busy. */
-    int is_ordered = message->flags & TW_ORDERED;
+    int is_ordered = (message->flags & TW_ORDERED) && !group->ignores_order;
     int is_before = seq < group->start_seq;
     if (is_ordered && !is_before && tw_is_open(store, group, seq)) *held = 1;
     if (row->state == TW_UNTOUCHED && !row->epoch) return;
@@ -137,14 +137,22 @@ int tw_rebuild_group(tw_store *store, uint32_t group_id) {
 
 int tw_rebuild_orders(tw_store *store, uint32_t group_id, uint64_t *from_seq) {
     tw_group *group = &store->groups[group_id];
+    if (*from_seq == 0 && group->orders) {
+        memset(group->orders, 0, group->orders_capacity * sizeof *group->orders);
+        group->orders_count = 0;
+    }
+    if (group->ignores_order) return 0;
     /* Before it there may be neither rows nor disk space. */
     if (*from_seq < group->floor_seq) *from_seq = group->floor_seq;
     for (; *from_seq < group->high_seq; (*from_seq)++) {
-        if (group->rows[*from_seq].state != TW_LEASED || !tw_is_in_topic(store, group, *from_seq)) continue;
+        const tw_delivery *delivery = &group->rows[*from_seq];
+        int is_held = delivery->state == TW_LEASED || (delivery->state == TW_WAITING && !(delivery->flags & TW_CALLED));
+        if (!is_held || !tw_is_in_topic(store, group, *from_seq)) continue;
         const tw_row *row = tw_row_of(store, group, *from_seq);
         if (!(row->flags & TW_ORDERED)) continue;
         if (!tw_orders_have_room(group)) return 1;
-        tw_order_enter(group, tw_order_hash(store, row), *from_seq);
+        if (!tw_order_enter(group, tw_order_hash(store, row), *from_seq) && !(delivery->flags & TW_IN_RETRY))
+            tw_order_join(group, *from_seq);
     }
     return 0;
 }

@@ -107,11 +107,13 @@ typedef struct {
 /* UNTOUCHED with an epoch: it was delivered before the group began anew, and counts as new with that. */
 /* WAITING: given back with a delay, or called for again: no subscription holds it, and from time_ms on it is delivered again. */
 enum { TW_UNTOUCHED = 0, TW_LEASED = 1, TW_ACKED = 2, TW_WAITING = 3, TW_DEAD = 4 };
-/* PARKED: an earlier message of its ordering key is not done. TAKEN: selected, and its lease not applied yet.
+/* PARKED: an earlier message of its ordering key is not done, or one that it was given out with is still out. IN_RUN: it was
+ * given out together with an earlier one of its key, and keeps its place behind that until that is done. TAKEN: selected, and its lease not applied yet.
  * POSTPONED: it is in the retry chain or parked, and was given a time since: its timer brings it, not the chain.
  * CALLED: the group was done with it, and it is called for again; until its time comes it holds up no other message. This
  * flag is kept over a restart. */
-enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4, TW_TAKEN = 8, TW_POSTPONED = 16, TW_CALLED = 32 };
+enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4, TW_TAKEN = 8, TW_POSTPONED = 16, TW_CALLED = 32,
+       TW_IN_RUN = 64 };
 /* How messages are redelivered: their attempts count from 0 again; the group was done with them. */
 enum { TW_RESET_ATTEMPTS = 1, TW_WERE_DONE = 2 };
 
@@ -140,14 +142,15 @@ typedef struct {
     int64_t     purge_after_ms;     /* messages that are done stay for so long */
 } tw_topic;
 
-/* A busy ordering key of a group: its one message that is not done and may be delivered, and those that wait for it,
- * chained through retry_next: first those that were delivered before, up to last_again, then new ones (all
- * topic_seq + 1; 0: none). */
+/* A busy ordering key of a group: its first message that is not done, and those that come after it, chained through
+ * retry_next: first those of its run, which were given out with it, up to last_run, then those that wait: the ones that
+ * were delivered before, up to last_again, and new ones (all topic_seq + 1; 0: none). */
 typedef struct {
     uint32_t hash; /* 0: an empty place in the table */
-    uint32_t unused;
+    uint32_t taken; /* while the current message is being taken: the length of its run */
     uint64_t current;
     uint64_t first;
+    uint64_t last_run;
     uint64_t last_again;
     uint64_t last;
 } tw_order;
@@ -182,6 +185,7 @@ typedef struct {
     tw_order    *orders;       /* open addressing; NULL until the first message with an ordering key */
     uint32_t     orders_capacity; /* a power of two */
     uint32_t     orders_count;
+    uint32_t     ignores_order; /* messages with an ordering key are given to it as those without */
     uint64_t     rows_from; /* no row below was ever used: at most start_seq */
     uint32_t     fence;     /* epochs up to it were given out by groups that had its number before: its own are higher */
     uint32_t     highest_epoch; /* that it has given out of what is not purged; at least fence */
@@ -225,7 +229,7 @@ enum {
     TW_MAX_BATCH = 65536,
     TW_KEY_PARTITIONS = 1024,
     TW_MAX_KEY_BYTES = 255,
-    TW_MAX_HEADERS_BYTES = 16384,
+    TW_MAX_HEADERS_BYTES = 32768,
     TW_TOPIC_PRIORITY = 256, /* in SEND: the topic's default */
     TW_ORDERED_PRIORITY = 50, /* of every message with an ordering key: one lane keeps their order */
     TW_RESERVED_SHARE = 8,    /* one of so many deliveries goes to the message that waits longest */
@@ -419,11 +423,11 @@ TW_INTERNAL int      tw_is_in_topic(const tw_store *store, const tw_group *group
 TW_INTERNAL int      tw_is_open(const tw_store *store, const tw_group *group, uint64_t seq);
 /* Appends to the chain of those that wait for redelivery. */
 TW_INTERNAL void     tw_push_retry(tw_group *group, uint32_t priority, uint64_t seq);
-/* Takes up to `limit` messages for a delivery: lowest priority number first, redeliveries before new ones, one of
+/* Takes up to `limit` messages for a delivery, of an ordering key up to `run_limit` (at least 1) that follow each other: lowest priority number first, redeliveries before new ones, one of
  * TW_RESERVED_SHARE the longest-waiting. Returns how many (one always fits limit_bytes); *frame_bytes: the size of their
  * DELIVER frame; *need: 0, or what must be provided for more: TW_NEED_ORDERS, TW_NEED_MORE_TIME (call again), or the
  * number that the group's rows must first reach. */
-int64_t  tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t limit_bytes, int64_t now_ms,
+int64_t  tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t limit_bytes, uint32_t run_limit, int64_t now_ms,
                    uint64_t *seqs, uint32_t *epochs, int64_t *until_ms, uint64_t *frame_bytes, uint64_t *need);
 /* Gives selected messages back to where they were taken from, when their lease could not be logged. */
 void     tw_unselect(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n);
@@ -472,10 +476,26 @@ TW_INTERNAL int      tw_orders_have_room(const tw_group *group);
 void     tw_orders_move(tw_store *store, uint32_t group_id, tw_order *table, uint32_t capacity);
 /* 1: the message may go, and its key is busy with it; 0: another one of its key is not done. The table has room. */
 TW_INTERNAL int      tw_order_enter(tw_group *group, uint32_t hash, uint64_t seq);
+/* 1: of the messages that the key's current one was given out with, one is still with a subscriber. */
+TW_INTERNAL int      tw_order_is_out(const tw_group *group, uint64_t seq);
+/* The key's message, or one that follows it, is taken for a delivery: the current one, which begins a run, or the last. */
+TW_INTERNAL void     tw_order_take(tw_group *group, uint64_t seq);
+/* 1: the message follows those of its key that are being taken. */
+TW_INTERNAL int      tw_order_may_follow(const tw_group *group, uint64_t seq, uint32_t run_limit);
+/* topic_seq + 1 of the one that follows in the chain of the key of a message that was taken, and is taken, too; or 0. */
+TW_INTERNAL uint64_t tw_order_follow(const tw_store *store, tw_group *group, uint64_t seq, uint32_t run_limit);
+/* A message that was given out behind its key's current one is back, or is done: if that waits for it, it may go. */
+TW_INTERNAL void     tw_order_ease(const tw_store *store, tw_group *group, uint64_t seq);
+/* The message was given out together with the current one of its key: it is entered behind that. */
+TW_INTERNAL void     tw_order_join(tw_group *group, uint64_t seq);
 /* Lets a message that was entered, and may not go, wait for its key. */
 TW_INTERNAL void     tw_order_park(tw_group *group, uint64_t seq);
 /* The group is done with the message, or it was taken out of the topic: the next one of its key may go. */
 TW_INTERNAL void     tw_order_leave(const tw_store *store, tw_group *group, uint64_t seq);
+/* The group looks at ordering keys no longer: what is parked behind others may go. */
+void     tw_orders_release(tw_store *store, uint32_t group_id);
+/* It looks at them again: its lane is gone through anew. What subscribers hold makes its keys busy: tw_rebuild_orders. */
+void     tw_orders_resume(tw_store *store, uint32_t group_id);
 TW_INTERNAL uint32_t tw_order_hash(const tw_store *store, const tw_row *row);
 
 /* ---- change.c ---- */

@@ -92,6 +92,8 @@ class GroupStats(msgspec.Struct, frozen=True):
     keep that."""
     ephemeral_ms: int = 0
     """It ends so long after its last subscriber has left; 0: it stays."""
+    ignores_ordering_keys: bool = False
+    """It is given messages with an ordering key as those without."""
 
     @property
     def created(self) -> datetime:

@@ -465,9 +465,10 @@ class Client:
         lease: Delay | None = None,
         start: Start = "earliest",
         max_bytes: int = MAX_FETCH_BYTES,
+        ordered_batch: int = 1,
     ) -> Fetched:
         """See ``tickwheel.Client.fetch``."""
-        options = FetchOptions(count, wait, lease, start, max_bytes)
+        options = FetchOptions(count, wait, lease, start, max_bytes, ordered_batch)
         fetched: Fetched
         fetched, attempts = self._call(self._client.fetch_as, Fetched, topic, group, options)
         fetched.attempts = attempts
@@ -512,6 +513,7 @@ class Client:
     create_group = _blocking(_client.Client.create_group)
     delete_group = _blocking(_client.Client.delete_group)
     seek_group = _blocking(_client.Client.seek_group)
+    set_group = _blocking(_client.Client.set_group)
     message = _blocking(_client.Client.message)
     history = _blocking(_client.Client.history)
     events = _blocking(_client.Client.events)

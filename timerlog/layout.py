@@ -77,6 +77,7 @@ class RecordType(IntEnum):
     TRIM = 28  #: of a replicated log: what lies before a position is not needed any more
     GROUP_CHANGED = 29  #: a group was deleted, or begins anew somewhere else
     GROUP_SEEN = 30  #: when a group had its first subscriber, or lost its last one
+    GROUP_ORDER = 31  #: whether a group looks at ordering keys, from now on
     END = lib.TW_RECORD_END  #: the log goes on in the next segment
 
 
@@ -102,6 +103,8 @@ class DeliveryState(IntEnum):
 ORDERED: Final = lib.TW_ORDERED
 #: A flag of a delivery: its lease or wait has ended, and it stands in the chain of those that wait for redelivery.
 IN_RETRY: Final = lib.TW_IN_RETRY
+#: The same, or in the chain of its ordering key: whoever held it holds it no more.
+IN_A_CHAIN: Final = lib.TW_IN_RETRY | lib.TW_PARKED
 #: Besides, it was given a time since it came there: its timer brings it.
 POSTPONED: Final = lib.TW_POSTPONED
 #: The group was done with it, and it is called for again.

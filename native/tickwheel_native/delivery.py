@@ -90,12 +90,12 @@ def count_lateness(
 
 
 def select(
-    store: Store, group_id: int, limit: int, limit_bytes: int, now_ms: int,
+    store: Store, group_id: int, limit: int, limit_bytes: int, run_limit: int, now_ms: int,
     seqs: UInt64s, epochs: UInt32s, until_ms: Int64s,
 ) -> Selected:  # fmt: skip
-    """Takes messages for a delivery, in the order in which they are to go."""
+    """Takes messages for a delivery, in the order in which they are to go; of an ordering key up to ``run_limit``."""
     into, out = (uint64s(seqs), uint32s(epochs), int64s(until_ms)), ffi.new("uint64_t[2]")
-    count = lib.tw_select(store, group_id, limit, limit_bytes, now_ms, *into, out, out + 1)
+    count = lib.tw_select(store, group_id, limit, limit_bytes, run_limit, now_ms, *into, out, out + 1)
     return Selected(count, int(out[0]), int(out[1]))
 
 

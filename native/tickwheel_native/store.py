@@ -80,6 +80,19 @@ def grow_orders(store: Store, group_id: int) -> Memory:
     return table
 
 
+def ignore_order(store: Store, group_id: int, *, is_ignored: bool) -> None:
+    """Whether a group looks at ordering keys, from now on. If it does again, the keys of what is held must be made
+    busy."""
+    group = store.groups[group_id]
+    if bool(group.ignores_order) == is_ignored:
+        return
+    group.ignores_order = is_ignored
+    if is_ignored:
+        lib.tw_orders_release(store, group_id)
+    else:
+        lib.tw_orders_resume(store, group_id)
+
+
 def skip_to_end(store: Store, group_id: int) -> None:
     """A new group has taken everything that is in its topic."""
     group = store.groups[group_id]

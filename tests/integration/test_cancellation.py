@@ -403,6 +403,9 @@ CASES: dict[str, Case] = {
     "Client.seek_group": Case(
         lambda one: one.client.seek_group(one.topic, "g", to="latest"), before=with_group
     ),
+    "Client.set_group": Case(
+        lambda one: one.client.set_group(one.topic, "g", ignore_ordering_keys=True), before=with_group
+    ),
     "Client.message": Case(lambda one: one.client.message(one.topic, key="k"), before=with_message),
     "Client.messages": Case(lambda one: one.client.messages(one.topic, keys=["k"]), before=with_message),
     "Client.stats": Case(lambda one: one.client.stats()),

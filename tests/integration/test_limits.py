@@ -85,7 +85,7 @@ def columns_payload(topic_id: int, column: int, size: int) -> bytes:
     ("column", "most_bytes", "wire_code", "code"),
     [
         (COLUMN_KEYS, 255, 4, "key_too_long"),
-        (HEADERS, 16_384, 5, "headers_too_large"),
+        (HEADERS, 32_768, 5, "headers_too_large"),
         (ORDERS, 255, 6, "order_key_too_long"),
     ],
 )

@@ -323,6 +323,15 @@ async def seek_group(client: Any, topic: str, arm: Arm) -> Any:
     return await client.seek_group(topic, group.name, to="earliest"), message.epoch
 
 
+@case(FrameType.SET_GROUP_OK)
+async def set_group(client: Any, topic: str, arm: Arm) -> Any:
+    await client.create_topic(topic)
+    await client.create_group(topic, "g")
+    arm()
+    changed = await client.set_group(topic, "g", ignore_ordering_keys=True)
+    return changed, (await client.group(topic, "g")).ignores_ordering_keys
+
+
 def nothing() -> None:
     """Arms no loss."""
 

@@ -207,6 +207,7 @@ CASES = (
     Case("topics delete", _F.DELETE_TOPIC_OK, Place.later, "TOPIC --yes"),
     Case("groups create", _F.CREATE_GROUP_OK, Place.made, "TOPIC g"),
     Case("groups delete", _F.DELETE_GROUP_OK, Place.group, "TOPIC g --yes"),
+    Case("groups set", _F.SET_GROUP_OK, Place.group, "TOPIC g --ignore-ordering-keys"),
     Case("groups seek", _F.SEEK_GROUP_OK, Place.group, "TOPIC g --to latest --yes"),
     Case("purge", _F.PURGE_OK, None, "--dry-run"),
 )

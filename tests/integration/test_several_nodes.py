@@ -43,6 +43,7 @@ AT_ONCE = [
     "nack", "nack_after_the_last_attempt", "ack", "transaction", "prepare", "prepare_with_a_key", "commit_prepared",
     "rollback_prepared", "replay_dead", "create_topic", "set_topic", "delete_topic", "create_schedule", "set_schedule",
     "delete_schedule", "trigger_schedule", "create_group", "delete_group", "seek_group",
+    "set_group",
 ]  # fmt: skip
 """Of the requests whose answer is lost, those that do not mind others beside them, nor that the broker begins anew."""
 

@@ -286,13 +286,13 @@ class NativeStore:
         return self._runs(apply, group_id, (), runs)
 
     def select(
-        self, group_id: int, limit: int, limit_bytes: int, now_ms: int
+        self, group_id: int, limit: int, limit_bytes: int, now_ms: int, run_limit: int = 1
     ) -> tuple[list[tuple[int, int, int]], int, int]:
         with Outputs() as out:
             seqs, epochs, until = (out.array(limit, kind) for kind in (np.uint64, np.uint32, np.int64))
             size = ffi.new("uint64_t[2]")
             count = lib.tw_select(
-                self.store, group_id, limit, limit_bytes, now_ms,
+                self.store, group_id, limit, limit_bytes, run_limit, now_ms,
                 pointer(seqs, "uint64_t *"), pointer(epochs, "uint32_t *"), pointer(until, "int64_t *"),
                 size, size + 1,
             )  # fmt: skip

@@ -12,7 +12,7 @@ from tests.support.frames import frame
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.messages import SendColumns, encode_send, pack_column
 from timerlog.layout import DeliveryState, MessageState
-from timerlog.query.columns import IN_RETRY
+from timerlog.query.columns import IN_A_CHAIN
 from timerlog.query.worker import Job, Sql, run_job
 from timerlog.readers.snapshot import describe
 from timerlog.store import Store
@@ -132,6 +132,6 @@ def _expected_state(row: Any, delivery: Any, now_ms: int) -> str:
         return known.name.lower()
     if row["state"] != MessageState.READY or known == DeliveryState.UNTOUCHED:
         return MessageState(row["state"]).name.lower()
-    if known == DeliveryState.LEASED and delivery["time_ms"] > now_ms and not delivery["flags"] & IN_RETRY:
+    if known == DeliveryState.LEASED and delivery["time_ms"] > now_ms and not delivery["flags"] & IN_A_CHAIN:
         return "leased"
     return "waiting"

@@ -53,6 +53,7 @@ from tickwheel.protocol.bodies.groups import (
     GetHistory,
     GetMessages,
     SeekGroup,
+    SetGroup,
 )
 from tickwheel.protocol.bodies.operations import Disconnect, GetAudit, GetClients, GetEvents, GetFigures
 from tickwheel.protocol.bodies.requests import (
@@ -108,6 +109,7 @@ QUIET_S = 1.0
 """When nothing came for so long while recording, nothing more comes."""
 _SESSION = 0x1122_3344_5566_7788
 MASKED = {
+    "max_headers_bytes",
     "log_id",
     "directory",
     "log_position",
@@ -246,6 +248,9 @@ def later_requests() -> list[Step]:
     talk.ask(GetAttempts("shop", 30_000))
     talk.ask(GetAttempts("shop", 30_000, 5, (4_096, 2)))
     talk.ask(GetFigures(totals_only=True))
+    talk.change(CreateGroup("orders", "audit", ignore_ordering_keys=True))
+    talk.change(SetGroup("orders", "audit", ignore_ordering_keys=True))
+    talk.ask(Fetch("orders", "phone", 10, ordered_batch=3))
     return talk.steps
 
 

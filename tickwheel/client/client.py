@@ -303,7 +303,7 @@ class Client(
         first one's id.
         ``delay_level``: 1 to 18, RocketMQ's 1 s to 2 h (the broker's ``delay_levels``).
         ``priority``: 0 goes first, 255 last; None: the topic's, usually 50. ``headers``: what MessagePack can express,
-        up to 16 KiB. ``order_key``: messages that share one are delivered to each group one at a time, in the order in
+        up to 32 KiB. ``order_key``: messages that share one are delivered to each group one at a time, in the order in
         which they reached the topic; their priority does not count.
         Sends from several tasks share frames: for many messages at once use tasks, or better ``send_many``.
         """

@@ -127,6 +127,8 @@ class FrameType(IntEnum):
     HISTORY_OK = 115
     EVENTS = 116
     EVENTS_OK = 117
+    SET_GROUP = 118
+    SET_GROUP_OK = 119
     FIGURES = 120
     FIGURES_OK = 121
     CLIENTS = 122

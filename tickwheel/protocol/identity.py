@@ -45,6 +45,7 @@ IDENTIFIED: Final[frozenset[FrameType]] = frozenset(
         FrameType.CREATE_GROUP,
         FrameType.DELETE_GROUP,
         FrameType.SEEK_GROUP,
+        FrameType.SET_GROUP,
     }
 )
 """The requests that have an identity: all that change something and would do it twice. Of the others,

@@ -13,7 +13,7 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, which is also the last one that ``datetime`` can express."""
 
 MAX_KEY_BYTES: Final = 255
-MAX_HEADERS_BYTES: Final = 16_384
+MAX_HEADERS_BYTES: Final = 32_768
 DEFAULT_MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 HARD_MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 LARGEST_DELIVERY_BYTES: Final = HARD_MAX_BODY_BYTES + 64 * 1024
@@ -36,6 +36,9 @@ MAX_HORIZONS: Final = 64
 
 MAX_FETCH_BYTES: Final = 1024 * 1024
 """An answer to FETCH is filled up to about this size; one message alone may be larger."""
+
+MAX_ORDERED_BATCH: Final = 256
+"""The most messages of one ordering key that one FETCH is given."""
 
 MAX_FETCH_WAIT_MS: Final = 600_000
 """The longest time that one FETCH waits for messages."""

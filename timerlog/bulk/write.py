@@ -58,14 +58,16 @@ class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
     shard_of_byte: list[int] = []
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What has to be known to write segments for a store."""
+class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What has to be known to write segments for a store. ``max_headers_bytes``: the client adds what the
+    broker's HELLO_OK says."""
 
     job: str  #: 32 hexadecimal digits
     log_id: int
     segment_bytes: int
     created_ms: int
     topics: dict[str, TopicPlan]
+    max_headers_bytes: int = MAX_HEADERS_BYTES
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):

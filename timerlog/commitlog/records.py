@@ -26,6 +26,8 @@ AS_IT_IS: Final = 256  #: a priority that changes nothing
 NACK_HEAD: Final = struct.Struct("<Q")  # how many runs
 #: Of a GROUP_SEEN record: when, in epoch ms, and whether the group has subscribers from then on.
 GROUP_SEEN: Final = struct.Struct("<q?")
+#: Of a GROUP_ORDER record: whether the group ignores ordering keys from then on.
+GROUP_ORDER: Final = struct.Struct("<?")
 _LEASE_TAIL: Final = struct.Struct("<q")  # when the leases were given
 _SEND_HEAD: Final = struct.Struct("<IIIIq")
 _KEYS, _HEADERS, _PRIORITIES, _ORDERS = 4, 8, 2, 32
@@ -79,6 +81,7 @@ class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Receipts with its number and an epoch up to this one are of groups that are gone. Of a deleted one: no receipt
     #: with its number has a higher epoch; None in logs from before numbers were used again.
     fence: int | None = None
+    ignores_order: bool = False  #: messages with an ordering key are given to it as those without
 
     @property
     def rows_from(self) -> int:

@@ -53,10 +53,12 @@ class Acked:
 @dataclass(frozen=True, slots=True)
 class AsAnswer:
     """What a request says that messages are given out for: the frame is its answer, with a column more. ``lease_ms``:
-    takes the place of the topic's settings."""
+    takes the place of the topic's settings. ``ordered_batch``: of an ordering key it is given up to so many that follow
+    each other."""
 
     correlation: int
     lease_ms: int | None = None
+    ordered_batch: int = 1
 
 
 @dataclass(slots=True)
@@ -123,7 +125,9 @@ class Deliver:
         room = self._settings.max_frame_bytes - self._settings.max_body_bytes - _LARGEST_REST_BYTES
         if asked is not None:
             room -= limit * _ATTEMPT.itemsize
-        count, frame_bytes = self._select(group_id, limit, max(1, min(limit_bytes, room)), now_ms)
+        run_limit = 1 if asked is None else asked.ordered_batch
+        limit_bytes = max(1, min(limit_bytes, room))
+        count, frame_bytes = self._select(group_id, limit, limit_bytes, run_limit, now_ms)
         if not count:
             return b"" if frame_bytes == 1 else None
         scratch, group = self._scratch, self._native.groups[group_id]
@@ -172,12 +176,14 @@ class Deliver:
         self._writer.append(RecordType.DAMAGED, 0, ids.tobytes())
         self._applier.end(np.ascontiguousarray(ids), MessageState.DAMAGED)
 
-    def _select(self, group_id: int, limit: int, limit_bytes: int, now_ms: int) -> tuple[int, int]:
+    def _select(
+        self, group_id: int, limit: int, limit_bytes: int, run_limit: int, now_ms: int
+    ) -> tuple[int, int]:
         """(messages selected, bytes of their frame); (0, 1): it may find some if it is called again."""
         into = self._scratch.seqs, self._scratch.epochs, self._scratch.times
         while True:
             count, frame_bytes, need = delivery.select(
-                self._native, group_id, limit, limit_bytes, now_ms, *into
+                self._native, group_id, limit, limit_bytes, run_limit, now_ms, *into
             )
             if count or not need:
                 return count, frame_bytes

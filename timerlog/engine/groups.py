@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from timerlog.commitlog.records import GROUP_SEEN, Control, GroupRecord
+from timerlog.commitlog.records import GROUP_ORDER, GROUP_SEEN, Control, GroupRecord
 from timerlog.engine.changed import Revoked
 from timerlog.engine.space import Space
 from timerlog.engine.state import Engine, LogWriter
@@ -99,7 +99,7 @@ class Groups:
             "created_ms": record.created_ms,
             "last_read_ms": group.seen_ms,
             "ephemeral_ms": record.ephemeral_ms,
-        }
+        } | ({"ignores_ordering_keys": True} if record.ignores_order else {})
 
     # -- making, deleting --
 
@@ -112,23 +112,33 @@ class Groups:
         *,
         create: bool = True,
         ephemeral_ms: int = 0,
+        ignores_order: bool = False,
     ) -> int:
         """The group's number, which is its own as long as it is there. ``start`` says where a new one begins: at the
         topic's ``earliest`` message, behind its ``latest`` one, or at the first that was due at an epoch ms or later.
-        ``ephemeral_ms``: it ends so long after its last subscriber has left. Raises ``UnknownGroup``, ``BadName``,
-        ``TooManyGroups``, ``DiskFull``."""
+        ``ephemeral_ms``: it ends so long after its last subscriber has left. ``ignores_order``: see ``ignore_order``.
+        Raises ``UnknownGroup``, ``BadName``, ``TooManyGroups``, ``DiskFull``."""
         known = self._tables.topics[topic_id].groups.get(name)
         if known is not None:
             return known
         check_name(name)
         if not create:
             raise UnknownGroup(f"{self._tables.topics[topic_id].record.name!r} has no group {name!r}")
-        controls = self.opening(topic_id, name, now_ms, start, ephemeral_ms=ephemeral_ms)
+        controls = self.opening(
+            topic_id, name, now_ms, start, ephemeral_ms=ephemeral_ms, ignores_order=ignores_order
+        )
         self._writer.write_together(controls)
         return controls[0][1]
 
     def opening(
-        self, topic_id: int, name: str, now_ms: int, start: Start, *, ephemeral_ms: int = 0
+        self,
+        topic_id: int,
+        name: str,
+        now_ms: int,
+        start: Start,
+        *,
+        ephemeral_ms: int = 0,
+        ignores_order: bool = False,
     ) -> list[Control]:
         """The records that make a group which is not there, the group's own first, and room for it. Raises ``BadName``,
         ``TooManyGroups``, ``DiskFull``."""
@@ -145,6 +155,7 @@ class Groups:
                 now_ms,
                 ephemeral_ms=ephemeral_ms,
                 fence=fence or None,
+                ignores_order=ignores_order,
             )
             for i, part in enumerate(topics)
         ]
@@ -180,7 +191,16 @@ class Groups:
         if others:
             self._space.promise_groups(others)
 
-    def create(self, topic: str, name: str, start: Start, ephemeral_ms: int, now_ms: int) -> tuple[int, bool]:
+    def create(
+        self,
+        topic: str,
+        name: str,
+        start: Start,
+        ephemeral_ms: int,
+        now_ms: int,
+        *,
+        ignores_order: bool = False,
+    ) -> tuple[int, bool]:
         """A group's number, and whether it was made just now. Raises ``UnknownTopic``, ``BadName``, ``TooManyGroups``,
         ``DiskFull``."""
         topic_id = self._topics.record(topic).topic_id
@@ -189,8 +209,25 @@ class Groups:
             check_name(name)
         made = (self._number_for(topic_id), True) if known is None else (known, False)
         self._writer.decided(made)
-        self.open(topic_id, name, now_ms, start, ephemeral_ms=ephemeral_ms)
+        self.open(
+            topic_id, name, now_ms, start, ephemeral_ms=ephemeral_ms, ignores_order=ignores_order
+        )
         return made
+
+    def ignore_order(self, topic: str, name: str, *, ignores_order: bool) -> bool:
+        """Lets a group ignore ordering keys: messages with one are given to it as those without, also those that wait
+        now for another one of their key. Or look at them again: what it was given until then is in any order. False:
+        it is so already. Raises ``UnknownTopic``, ``UnknownGroup``, ``DiskFull``."""
+        parts = self._parts_of(topic, name)
+        changes = self._tables.groups[parts[0]].record.ignores_order != ignores_order
+        self._writer.decided(changes)
+        if changes:
+            payload = GROUP_ORDER.pack(ignores_order)
+            self._writer.write_together([(RecordType.GROUP_ORDER, part, payload) for part in parts])
+            for part in parts:
+                self._tables.find_orders(part)
+            self._changes.woken.update(parts)
+        return changes
 
     def delete(self, topic: str, name: str) -> int:
         """Deletes a group, with what it knows of each message. Messages that only it was not done with are kept for it

@@ -23,6 +23,8 @@ from timerlog.tables.tables import by_topic
 from timerlog.wheel.forecast import WheelPicture
 
 _HASH_ROWS: Final = 262_144
+#: What groups were always, before they could be otherwise: hashes of then still hold.
+_AS_BEFORE: Final = ", ignores_order=False"
 _OF_TOPICS: Final = ("messages", "scheduled", "ready", "cancelled")
 _OF_GROUPS: Final = {
     "delivered": "deliveries",
@@ -216,7 +218,8 @@ class Look:
 
     def _hash_group(self, digest: Any, group_id: int) -> None:
         group, counts = self._tables.groups[group_id], self._native.groups[group_id]
-        digest.update(f"{group.record} {counts.deliveries} {counts.acked}".encode())
+        record = str(group.record).replace(_AS_BEFORE, "")
+        digest.update(f"{record} {counts.deliveries} {counts.acked}".encode())
         first = int(self._native.topics[group.record.topic_id].first_seq)
         rows = group.deliveries.items[first : counts.high_seq]
         touched = np.flatnonzero(rows["state"])

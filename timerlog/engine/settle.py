@@ -17,7 +17,7 @@ from timerlog.engine.groups import Groups, Holders
 from timerlog.engine.state import Engine, LogWriter, check_time
 from timerlog.engine.topics import Topics
 from timerlog.layout import (
-    IN_RETRY,
+    IN_A_CHAIN,
     MAX_BATCH,
     DeliveryState,
     Int64Array,
@@ -294,7 +294,7 @@ class Settle:
         seqs, kept = np.empty(count, np.uint64), np.empty(count, np.uint32)
         good = delivery.ack_check(self._native, group_id, payload, seqs, kept, codes)
         judged = Receipts(group_id, seqs[:good], kept[:good])
-        ended = self._tables.deliveries_of(group_id)["flags"][judged.seqs] & IN_RETRY != 0
+        ended = self._tables.deliveries_of(group_id)["flags"][judged.seqs] & IN_A_CHAIN != 0
         answers = iter(np.where(ended, "lease_ended", accepted).tolist())
         results = [REFUSALS[code] if code else next(answers) for code in codes.tolist()]
         return results, self._without(judged, ended)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from timerlog.commitlog.records import TopicRecord
 from timerlog.commitlog.view import Records
-from timerlog.layout import IN_RETRY, MESSAGE_HEAD_BYTES, DeliveryState, Int64Array, MessageState
+from timerlog.layout import IN_A_CHAIN, MESSAGE_HEAD_BYTES, DeliveryState, Int64Array, MessageState
 from timerlog.names import DEAD_HEADER, shard_name
 from timerlog.readers.snapshot import Chunk, Snapshot
 
@@ -78,7 +78,7 @@ def state_codes(chunk: Chunk, now_ms: int) -> npt.NDArray[np.int8]:
     is_ready = codes == _CODE["ready"]
     delivery = chunk.deliveries["state"]
     is_leased = is_ready & (delivery == DeliveryState.LEASED)
-    has_ended = (chunk.deliveries["time_ms"] <= now_ms) | (chunk.deliveries["flags"] & IN_RETRY != 0)
+    has_ended = (chunk.deliveries["time_ms"] <= now_ms) | (chunk.deliveries["flags"] & IN_A_CHAIN != 0)
     codes[is_leased] = _CODE["leased"]
     codes[(is_leased & has_ended) | (is_ready & (delivery == DeliveryState.WAITING))] = _CODE["waiting"]
     codes[delivery == DeliveryState.ACKED] = _CODE["acked"]

@@ -15,10 +15,7 @@ def derive(tables: Tables, *, keys_are_kept: bool) -> None:
         raise DamagedLog("a topic names a message that the log does not hold")
     for group_id in tables.groups:
         rebuild.group(native, group_id)
-        needs_room, at = rebuild.orders(native, group_id, 0)
-        while needs_room:
-            tables.grow_orders(group_id)
-            needs_room, at = rebuild.orders(native, group_id, at)
+        tables.find_orders(group_id)
     if not keys_are_kept:
         find_keys(tables)
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tickwheel_native import Buffer, apply, rebuild
 from tickwheel_native import store as native_store
 from timerlog.commitlog.records import (
+    GROUP_ORDER,
     GROUP_SEEN,
     AdoptedRecord,
     AnsweredRecord,
@@ -99,6 +100,8 @@ class Applier:
                 self.group_changed(msgspec.msgpack.decode(payload, type=GroupRecord))
             case RecordType.GROUP_SEEN:
                 self.group_seen(aux, *GROUP_SEEN.unpack(payload))
+            case RecordType.GROUP_ORDER:
+                self.group_order(aux, *GROUP_ORDER.unpack(payload))
             case RecordType.DOCUMENT:
                 self.document(msgspec.msgpack.decode(payload, type=DocumentRecord))
             case RecordType.STORED:
@@ -281,6 +284,11 @@ class Applier:
         group = self.tables.groups.get(group_id)
         if group is not None:
             group.seen_ms, group.has_readers = seen_ms, has_readers
+
+    def group_order(self, group_id: int, ignores_order: bool) -> None:
+        """A group that is gone has no order."""
+        if group_id in self.tables.groups:
+            self.tables.ignore_order(group_id, ignores_order=ignores_order)
 
     def _start_group(self, record: GroupRecord) -> None:
         """Where a group starts to read, and how much it has before it; without a look at each message if possible."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import apply
+from tickwheel_native import apply, rebuild
 from tickwheel_native import store as native_store
 from timerlog.commitlog.records import GroupRecord, TopicRecord
 from timerlog.errors import UnsupportedFormat
@@ -29,7 +30,7 @@ from timerlog.layout import (
     DELIVERY,
     FORMAT_VERSION,
     HOLDERS,
-    IN_RETRY,
+    IN_A_CHAIN,
     KEY_PARTITIONS,
     KEYS_MAGIC,
     MAX_BATCH,
@@ -257,7 +258,7 @@ class Tables:
         high_seq = int(struct_.high_seq)
         for start in range(int(struct_.floor_seq), high_seq, _SCAN):
             rows = deliveries.items[start : min(start + _SCAN, high_seq)]
-            leased = (rows["state"] == DeliveryState.LEASED) & (rows["flags"] & IN_RETRY == 0)
+            leased = (rows["state"] == DeliveryState.LEASED) & (rows["flags"] & IN_A_CHAIN == 0)
             held = np.bincount(rows["holder"][leased], minlength=HOLDERS)
             self._outstanding -= np.minimum(held, self._outstanding).astype(np.uint32)
 
@@ -284,6 +285,7 @@ class Tables:
         struct_.start_seq = struct_.floor_seq = struct_.high_seq = record.start_seq
         struct_.rows_from = record.rows_from
         struct_.fence = struct_.highest_epoch = record.fence or 0
+        struct_.ignores_order = record.ignores_order
         struct_.next_group, topic.first_group = topic.first_group, record.group_id
         self._configure_group(record.group_id)
         if record.ephemeral_ms:
@@ -340,6 +342,20 @@ class Tables:
         end = min(int(struct_.rows_from), table.capacity)
         if first < end:
             table.region.refill(*table.span(first, end))
+
+    def ignore_order(self, group_id: int, *, ignores_order: bool) -> None:
+        """Whether a group looks at ordering keys, from now on; if it does again, ``find_orders`` must follow, unless
+        all is derived later."""
+        group = self.groups[group_id]
+        group.record = msgspec.structs.replace(group.record, ignores_order=ignores_order)
+        native_store.ignore_order(self.native, group_id, is_ignored=ignores_order)
+
+    def find_orders(self, group_id: int) -> None:
+        """Makes the ordering keys busy of what subscribers hold."""
+        needs_room, at = rebuild.orders(self.native, group_id, 0)
+        while needs_room:
+            self.grow_orders(group_id)
+            needs_room, at = rebuild.orders(self.native, group_id, at)
 
     def grow_orders(self, group_id: int) -> None:
         """Makes room for more ordering keys that are busy in a group."""

@@ -16,6 +16,8 @@ from tickwheel.protocol.bodies.groups import (
     GetGroups,
     SeekGroup,
     SeekGroupOk,
+    SetGroup,
+    SetGroupOk,
 )
 from tickwheel.protocol.bodies.requests import encode_map
 from tickwheel.protocol.errors import GroupInUse
@@ -53,7 +55,12 @@ class GroupRequests:
         check_name(request.group, "group")
         asked.expect(lambda made: CreateGroupOk(*made))
         made = self._groups.create(
-            request.topic, request.group, request.start, request.ephemeral_ms, self._clock.now_ms()
+            request.topic,
+            request.group,
+            request.start,
+            request.ephemeral_ms,
+            self._clock.now_ms(),
+            ignores_order=request.ignore_ordering_keys,
         )
         return CreateGroupOk(*made)
 
@@ -73,6 +80,15 @@ class GroupRequests:
         backlog = self._groups.seek(request.topic, request.group, request.to)
         self._publish()
         return SeekGroupOk(backlog)
+
+    def set(self, request: SetGroup, asked: Asked) -> SetGroupOk:
+        """SET_GROUP: its subscribers stay, and keep what they hold."""
+        asked.expect(SetGroupOk)
+        changed = self._groups.ignore_order(
+            request.topic, request.group, ignores_order=request.ignore_ordering_keys
+        )
+        self._publish()
+        return SetGroupOk(changed)
 
     def show(self, request: GetGroups, asked: Asked) -> Work:
         """GROUPS: a few at a time, as many as fit into one frame."""

@@ -185,7 +185,7 @@ class FetchRequests:
         fetching = Fetching(
             group_id=group_id,
             group_ids=self._groups.parts_of(group_id),
-            asked=AsAnswer(asked.correlation, request.lease_ms),
+            asked=AsAnswer(asked.correlation, request.lease_ms, request.ordered_batch),
             count=request.count,
             max_bytes=request.max_bytes,
             outgoing=caller.outgoing,

@@ -39,6 +39,7 @@ from tickwheel.protocol.bodies.groups import (
     GetHistory,
     GetMessages,
     SeekGroup,
+    SetGroup,
 )
 from tickwheel.protocol.bodies.operations import Disconnect, GetAudit, GetClients, GetEvents, GetFigures
 from tickwheel.protocol.bodies.requests import (
@@ -240,6 +241,7 @@ def table_of(broker: Broker, figures: Figures, clients: Clients) -> Table:
         GetGroups: Rule(by.groups.show, may.visible_groups),
         CreateGroup: Rule(by.groups.create, may.of_topic(CONSUME)),
         SeekGroup: Rule(by.groups.seek, may.of_topic(CONSUME), is_audited=True),
+        SetGroup: Rule(by.groups.set, may.of_topic(CONSUME), is_audited=True),
         DeleteGroup: Rule(by.groups.delete, may.of_topic(ADMIN), is_audited=True),
         GetSchedules: Rule(by.schedules.show, may.visible_schedules),
         SetSchedule: Rule(by.schedules.set, may.new_schedule, is_audited=True),

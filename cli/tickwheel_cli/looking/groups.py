@@ -1,4 +1,4 @@
-"""`tickwheel groups`: consumer groups, made, shown, moved and deleted."""
+"""`tickwheel groups`: consumer groups, made, shown, changed, moved and deleted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPTIONAL = ("id", "delivered", "dead", "leased")
 @shared_options
 @click.pass_context
 def groups(ctx: click.Context) -> None:
-    """List consumer groups; create, move and delete them.
+    """List consumer groups; create, change, move and delete them.
 
     \b
     tickwheel groups
@@ -65,6 +65,7 @@ def show(topic: str, name: str) -> None:
         f"  delivered {found.delivered:,}, acked {found.acked:,}, dead {found.dead:,}",
         f"  subscribers {found.subscribers:,}, last read {last_read(found)}",
         *([end] if found.ephemeral_ms else []),
+        *(["  ignores ordering keys"] if found.ignores_ordering_keys else []),
         f"  created {format_moment(found.created_ms)}",
     )
 
@@ -80,14 +81,44 @@ def show(topic: str, name: str) -> None:
     help="Where it begins: earliest, latest, or the time from which messages were due.",
 )
 @click.option("--ephemeral", type=DURATION, help="It ends so long after its last subscriber has left.")
+@click.option(
+    "--ignore-ordering-keys", is_flag=True, help="Messages with an ordering key come as those without."
+)
 @shared_options
-def create(topic: str, name: str, start: str | datetime, ephemeral: timedelta | None) -> None:
+def create(
+    topic: str, name: str, start: str | datetime, ephemeral: timedelta | None, ignore_ordering_keys: bool
+) -> None:
     """Create a group before it has a subscriber, such as where auto_create_groups is off."""
     with current_session().client() as client:
-        created = client.create_group(topic, name, start=start, ephemeral=ephemeral)  # type: ignore[arg-type]
+        created = client.create_group(
+            topic,
+            name,
+            start=start,  # type: ignore[arg-type]
+            ephemeral=ephemeral,
+            ignore_ordering_keys=ignore_ordering_keys,
+        )
     print_result(
         {"topic": topic, "group": name, "created": created},
         f"made group {name} of {topic}" if created else "It was there already.",
+    )
+
+
+@groups.command("set")
+@click.argument("topic")
+@click.argument("name")
+@click.option(
+    "--ignore-ordering-keys/--keep-ordering-keys",
+    required=True,
+    help="Whether messages with an ordering key come as those without.",
+)
+@shared_options
+def set_group(topic: str, name: str, ignore_ordering_keys: bool) -> None:
+    """Change how a group is given messages. Its subscribers stay."""
+    with current_session().client() as client:
+        changed = client.set_group(topic, name, ignore_ordering_keys=ignore_ordering_keys)
+    print_result(
+        {"topic": topic, "group": name, "changed": changed},
+        f"changed group {name} of {topic}" if changed else "It was so already.",
     )
 
 

@@ -152,9 +152,9 @@ def test_each_message_is_judged_by_itself() -> None:
         Item(filler(401), b"k1"),
         Item(b"", b"k2", time=MAX_TIME_MS + 1),
         Item(b"", filler(256)),
-        Item(b"", b"k4", filler(16_385)),
+        Item(b"", b"k4", filler(32_769)),
         Item(b"again", b"k"),
-        Item(filler(400), filler(255), filler(16_384), MAX_TIME_MS),
+        Item(filler(400), filler(255), filler(32_768), MAX_TIME_MS),
     ]
     result = pair.ingest(SendFrame(items=items, columns=TIMES | KEYS | HEADERS).encode())
     assert exceptions(result.replies) == [

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import msgspec
 
-from tickwheel.client.checks import many_ids, many_keys, one_id, one_key
+from tickwheel.client.checks import flag, many_ids, many_keys, one_id, one_key
 from tickwheel.client.columns import check_name
 from tickwheel.client.consumer.headers import headers_of
 from tickwheel.client.consumer.subscription import Start, ephemeral_ms, start_of_group
@@ -24,6 +24,8 @@ from tickwheel.protocol.bodies.groups import (
     GetMessages,
     SeekGroup,
     SeekGroupOk,
+    SetGroup,
+    SetGroupOk,
 )
 from tickwheel.protocol.errors import BadArgument, RemoteProtocolError, UnknownGroup
 from tickwheel.stats import GroupInfo, datetime_of
@@ -120,18 +122,39 @@ class GroupRequests(Requests):
         return found[0]
 
     async def create_group(
-        self, topic: str, name: str, *, start: Start = "earliest", ephemeral: Delay | None = None
+        self,
+        topic: str,
+        name: str,
+        *,
+        start: Start = "earliest",
+        ephemeral: Delay | None = None,
+        ignore_ordering_keys: bool = False,
     ) -> bool:
         """Makes a group before it has a subscriber; False: it is there already, and nothing was changed.
 
         It begins at ``start``, as ``subscribe`` has it. ``ephemeral``: it ends so long after its last subscriber has
-        left. Raises UnknownTopic, BadTopicName, TooManyGroups.
+        left. ``ignore_ordering_keys`` as in ``set_group``. Raises UnknownTopic, BadTopicName, TooManyGroups.
         """
         check_name(name, "group")
         request = CreateGroup(
-            topic=topic, group=name, start=start_of_group(start), ephemeral_ms=ephemeral_ms(ephemeral)
+            topic=topic,
+            group=name,
+            start=start_of_group(start),
+            ephemeral_ms=ephemeral_ms(ephemeral),
+            ignore_ordering_keys=flag(ignore_ordering_keys, "ignore_ordering_keys"),
         )
         return (await self._answer(request, CreateGroupOk)).created
+
+    async def set_group(self, topic: str, name: str, *, ignore_ordering_keys: bool) -> bool:
+        """Changes how a group is given messages; False: it was so already.
+
+        ``ignore_ordering_keys``: messages with an ordering key come as those without, several of one key at a time and in
+        any order, also those that wait for another one of their key now. False: in order again; what subscribers hold
+        at this moment, or held, comes in any order. Raises UnknownTopic, UnknownGroup.
+        """
+        ignored = flag(ignore_ordering_keys, "ignore_ordering_keys")
+        request = SetGroup(topic=topic, group=name, ignore_ordering_keys=ignored)
+        return (await self._answer(request, SetGroupOk)).changed
 
     async def delete_group(self, topic: str, name: str) -> int:
         """Deletes a group with all that it knows; how many messages it was not done with. Messages are kept for it no

@@ -53,7 +53,8 @@ class BulkRequests(Requests):
         topics = [text(one, "topics") for one in listed(topics, "topics", '["orders"]')]
         found = await self._answer(PlanJob(job=name, topics=list(topics)), PlanJobOk)
         adopted = None if found.adopted is None else AdoptResult(*found.adopted, [], repeated=True)
-        return JobPlan(name, found.plan, found.directory, adopted)
+        plan = {"max_headers_bytes": self._session.limits.max_headers_bytes, **found.plan}
+        return JobPlan(name, plan, found.directory, adopted)
 
     async def reserve_ids(self, count: int) -> int:
         """The first of ``count`` message numbers that no other caller is given; up to 16,777,216 at a time. Raises

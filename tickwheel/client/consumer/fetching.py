@@ -28,7 +28,7 @@ from tickwheel.protocol.bodies.fetching import Fetch
 from tickwheel.protocol.bodies.settling import Extend, ExtendOk, NackOk, Return, ReturnOk
 from tickwheel.protocol.errors import BadArgument, RequestUncertain, TickwheelError
 from tickwheel.protocol.frames import FrameType
-from tickwheel.protocol.limits import MAX_CREDIT, MAX_FETCH_BYTES
+from tickwheel.protocol.limits import MAX_CREDIT, MAX_FETCH_BYTES, MAX_ORDERED_BATCH
 from tickwheel.protocol.machine import AnswerBody
 from tickwheel.protocol.messages import AckCode, AckOk, FetchOk, encode_ack, pack_column
 
@@ -49,6 +49,7 @@ class FetchOptions:
     lease: Delay | None
     start: Start
     max_bytes: int
+    ordered_batch: int = 1
 
     def request(self, topic: str, group: str) -> Fetch:
         """Raises BadTopicName, BadArgument, BadTime."""
@@ -62,6 +63,7 @@ class FetchOptions:
             wait_ms=0 if self.wait is None else duration_ms(self.wait, "wait"),
             start=start_of_group(self.start),
             lease_ms=None if self.lease is None else max(1, duration_ms(self.lease, "lease")),
+            ordered_batch=whole(self.ordered_batch, "ordered_batch", 1, MAX_ORDERED_BATCH),
         )
 
 
@@ -156,16 +158,18 @@ class FetchRequests(Requests):
         lease: Delay | None = None,
         start: Start = "earliest",
         max_bytes: int = MAX_FETCH_BYTES,
+        ordered_batch: int = 1,
     ) -> Fetched:
         """Up to ``count`` messages of a topic for a group, without a subscription: what is ready at once, else what
         gets ready first within ``wait`` (up to ten minutes), perhaps none.
 
         They are held until they are acked or their leases end, also when this client is closed; nothing renews them.
         ``lease``: how long, by default as the topic says. ``max_bytes``: no more once the answer has so many. ``start``
-        as in ``subscribe``; ``count`` 0 makes topic and group, and fetches nothing. Raises RequestUncertain when the
+        as in ``subscribe``; ``count`` 0 makes topic and group, and fetches nothing. ``ordered_batch``: up to so many
+        messages of one ordering key (256 at most) that follow each other, to be handled in this order. Raises RequestUncertain when the
         connection broke meanwhile: messages may have been lost on their way, and come again when their leases end.
         """
-        options = FetchOptions(count, wait, lease, start, max_bytes)
+        options = FetchOptions(count, wait, lease, start, max_bytes, ordered_batch)
         fetched, attempts = await self.fetch_as(Fetched, topic, group, options)
         fetched.attempts = attempts
         return fetched

@@ -40,6 +40,7 @@ class CreateGroup(Request, frozen=True):
     group: Name
     start: Literal["earliest", "latest"] | TimeMs = "earliest"
     ephemeral_ms: TimeMs = 0
+    ignore_ordering_keys: bool = False
 
 
 class CreateGroupOk(Answer, frozen=True):
@@ -76,6 +77,20 @@ class SeekGroupOk(Answer, frozen=True):
     backlog: int
 
 
+class SetGroup(Request, frozen=True):
+    """SET_GROUP: how the group is given messages from now on."""
+
+    topic: Name
+    group: Name
+    ignore_ordering_keys: bool = False
+
+
+class SetGroupOk(Answer, frozen=True):
+    """SET_GROUP_OK. ``changed``: it was not so before."""
+
+    changed: bool
+
+
 class GetMessages(Request, frozen=True):
     """GET_MESSAGES: by ``ids``, or by ``topic`` and ``keys``; bodies are cut to ``max_body_bytes``."""
 
@@ -110,6 +125,7 @@ REQUESTS: Final[dict[FrameType, type[Request]]] = {
     FrameType.CREATE_GROUP: CreateGroup,
     FrameType.DELETE_GROUP: DeleteGroup,
     FrameType.SEEK_GROUP: SeekGroup,
+    FrameType.SET_GROUP: SetGroup,
     FrameType.GET_MESSAGES: GetMessages,
     FrameType.HISTORY: GetHistory,
 }
@@ -117,4 +133,5 @@ ANSWERS: Final[dict[FrameType, type[Answer]]] = {
     FrameType.CREATE_GROUP_OK: CreateGroupOk,
     FrameType.DELETE_GROUP_OK: DeleteGroupOk,
     FrameType.SEEK_GROUP_OK: SeekGroupOk,
+    FrameType.SET_GROUP_OK: SetGroupOk,
 }

@@ -87,7 +87,7 @@ class KeyTooLong(TickwheelError, ValueError):
 
 
 class HeadersTooLarge(TickwheelError, ValueError):
-    """The headers of a message have more than 16 KiB."""
+    """The headers of a message have more than 32 KiB."""
 
     code = "headers_too_large"
     advice = "Put large values into the body."

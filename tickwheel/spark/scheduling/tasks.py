@@ -112,13 +112,16 @@ class Task:
 
     def _add(self, batch: Any) -> None:
         found = checked(batch, self.work.topic)
-        self._check_bodies(found)
+        self._check_sizes(found)
         self._gathered.add(found)
         self.report.refuse(batch, found, self.partition, self.work.topic)
         self.report.rows += batch.num_rows
 
-    def _check_bodies(self, found: Checked) -> None:
-        """The limit is the topic's, so its plan is needed first."""
+    def _check_sizes(self, found: Checked) -> None:
+        """The limits are the broker's and the topic's, so the plan is needed first."""
+        if found.headers is not None:
+            headers_bytes = np.asarray(pc.binary_length(found.headers).fill_null(0), np.int64)
+            found.refuse("headers_too_large", headers_bytes > self.work.plan.max_headers_bytes)
         used = np.unique(found.topic_of[found.reasons == 0])
         unknown = [name for number in used.tolist() if (name := found.topics[number]) not in self._topics]
         if unknown:

@@ -1,4 +1,4 @@
-"""Consumer groups: look at them, create, move and delete them."""
+"""Consumer groups: look at them, create, change, move and delete them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tickwheel_web import reading
 from tickwheel_web.endpoints import Asked, json
 from tickwheel_web.paging import page
 from tickwheel_web.shapes import Time, duration_of
-from tickwheel_web.topics.shapes import Backlog, Groups, NewGroup, Seek, group_of
+from tickwheel_web.topics.shapes import Backlog, ChangedGroup, Groups, NewGroup, Seek, group_of
 
 
 async def list_groups(asked: Asked) -> Response:
@@ -33,9 +33,20 @@ async def put_group(asked: Asked) -> Response:
     topic, name, given = asked.path("topic"), asked.path("group"), reading.decode(NewGroup, asked.body)
     start = _one_of(given.start, given.start_at, "start", "start_at") or "earliest"
     is_new = await asked.client.create_group(
-        topic, name, start=start, ephemeral=duration_of(given.ephemeral, "ephemeral")
+        topic,
+        name,
+        start=start,
+        ephemeral=duration_of(given.ephemeral, "ephemeral"),
+        ignore_ordering_keys=given.ignore_ordering_keys,
     )
     return json(group_of(await asked.client.group(topic, name)), 201 if is_new else 200)
+
+
+async def change_group(asked: Asked) -> Response:
+    """Subscribers stay."""
+    topic, name, given = asked.path("topic"), asked.path("group"), reading.decode(ChangedGroup, asked.body)
+    await asked.client.set_group(topic, name, ignore_ordering_keys=given.ignore_ordering_keys)
+    return json(group_of(await asked.client.group(topic, name)))
 
 
 async def seek_group(asked: Asked) -> Response:

@@ -54,11 +54,18 @@ class ChangedTopic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class NewGroup(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A group that is to be there. It begins at the topic's `earliest` message, behind its `latest` one, or at the
     first that was due at a moment (`start_at`) or later. `ephemeral`: it ends so long after its last subscriber has
-    left."""
+    left. `ignore_ordering_keys`: it is given messages with an ordering key as those without."""
 
     start: Literal["earliest", "latest"] | UnsetType = UNSET
     start_at: Time = UNSET
     ephemeral: Duration | UnsetType = UNSET
+    ignore_ordering_keys: bool = False
+
+
+class ChangedGroup(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How a group is to be given messages, as in `NewGroup`."""
+
+    ignore_ordering_keys: bool
 
 
 class Seek(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -81,6 +88,7 @@ class Group(msgspec.Struct, frozen=True):
     created_at: Moment | None
     last_read_at: Moment | None
     ephemeral: str | None
+    ignores_ordering_keys: bool
 
 
 class TopicRow(msgspec.Struct, frozen=True):
@@ -195,6 +203,7 @@ def group_of(found: GroupStats) -> Group:
         _moment(found.created_ms, found.created),
         found.last_read,
         format_duration(found.ephemeral_ms) if found.ephemeral_ms else None,
+        found.ignores_ordering_keys,
     )
 
 

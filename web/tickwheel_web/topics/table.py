@@ -9,6 +9,7 @@ from tickwheel_web.shapes import JSON, ConfirmQuery, PageQuery
 from tickwheel_web.topics import groups, topics
 from tickwheel_web.topics.shapes import (
     Backlog,
+    ChangedGroup,
     ChangedTopic,
     DeletedTopic,
     Group,
@@ -120,7 +121,18 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         _READING,
         requests={JSON: NewGroup},
         example={"start": "latest", "ephemeral": "1h"},
-        leads_to=(groups.get_group, groups.seek_group, groups.delete_group),
+        leads_to=(groups.get_group, groups.change_group, groups.seek_group, groups.delete_group),
+    ),
+    Endpoint(
+        "PATCH",
+        _GROUP,
+        groups.change_group,
+        "Change how a consumer group is given messages",
+        _CONSUME,
+        {200: Group},
+        _READING,
+        requests={JSON: ChangedGroup},
+        example={"ignore_ordering_keys": True},
     ),
     Endpoint(
         "POST",

@@ -41,6 +41,7 @@ from tickwheel.protocol.bodies.groups import (
     GetHistory,
     GetMessages,
     SeekGroup,
+    SetGroup,
 )
 from tickwheel.protocol.bodies.operations import Disconnect, GetAudit, GetClients, GetEvents, GetFigures
 from tickwheel.protocol.bodies.requests import (
@@ -141,6 +142,7 @@ class World:
             ("query", GetHistory(topic=name, key="k", timeout_ms=1)),
             ("consume", CreateGroup(name, "new")),
             ("consume", SeekGroup(name, "g", "latest")),
+            ("consume", SetGroup(name, "g", ignore_ordering_keys=True)),
             ("admin", DeleteGroup(name, "g")),
             ("admin", SetTopic(name)),
             ("admin", DeleteTopic(name)),

@@ -139,6 +139,17 @@ def test_bad_rows_are_counted_with_their_places(store: Store, work: Work) -> Non
     assert (last.partition, last.row, last.key, last.topic) == (3, 102, "k102", "t")
 
 
+def test_headers_are_judged_by_what_the_broker_takes(store: Store, work: Work) -> None:
+    """An older broker takes 16 KiB."""
+    headers = ['{"h":"%s"}' % ("x" * count) for count in (16_378, 16_379, 32_762, 32_763)]
+    assert len(msgspec.msgpack.encode(msgspec.json.decode(headers[0]))) == 16_384
+    report = Task(work, StoreBroker(store), 0, 0).run(batches(rows(4, headers=headers)))
+    assert report.counts == {"headers_too_large": 1}
+    older = msgspec.structs.replace(work.plan, max_headers_bytes=16_384)
+    task = Task(replace(work, plan=older), StoreBroker(store), 1, 0)
+    assert task.run(batches(rows(4, 4, headers=headers))).counts == {"headers_too_large": 3}
+
+
 def test_a_task_without_good_rows_asks_for_nothing(store: Store, work: Work) -> None:
     before = store.tables.next_id
     report = Task(work, StoreBroker(store), 0, 0).run(

@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SANITIZED := build/sanitize
 CONTRACT := .venv-contract
+ROCKETMQ := .venv-rocketmq
 
 # Of what pip says while it installs, the lines that tell how far it is.
 PROGRESS := /^(Collecting|Building|Installing|  Building)/ { s/ \(from .*//; s/, .*,/, …,/; p }
@@ -98,6 +99,17 @@ $(CONTRACT)/.created:
 	@echo "Making a virtual environment in $(CONTRACT)."
 	@python3 -m venv $(CONTRACT)
 	@$(CONTRACT)/bin/pip --disable-pip-version-check --quiet install 'schemathesis>=4.32,<5'
+	@touch $@
+
+# RocketMQ's client for Python has other versions of what the gateway uses, so it lives by itself, too.
+.PHONY: rocketmq
+rocketmq: $(VENV)/.dev $(VENV)/.compiled $(ROCKETMQ)/.created ## Try RocketMQ's own client for Python with the gateway
+	TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop/rocketmq $(TEST_ARGS)
+
+$(ROCKETMQ)/.created:
+	@echo "Making a virtual environment in $(ROCKETMQ)."
+	@python3 -m venv $(ROCKETMQ)
+	@$(ROCKETMQ)/bin/pip --disable-pip-version-check --quiet install 'rocketmq-python-client==5.1.2'
 	@touch $@
 
 # Go, Node.js and their registries are not everywhere. Without them, the tests that need them are skipped.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import signal
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.certificates import Files
+from tests.support.gateway_process import Gateway
 from tests.support.http_client import get, scrape
 from tickwheel_gateway.clients.credentials import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Pair, sign
 from tickwheel_gateway.wire import schema
@@ -24,43 +24,6 @@ from tickwheel_gateway.wire.codes import Code
 
 CLIENT = (("x-mq-client-id", "host@1@0"), ("x-mq-language", "JAVA"), ("x-mq-client-version", "5.2.0"))
 DATE = "20261123T230000Z"
-
-
-class Gateway:
-    """The process."""
-
-    def __init__(self, url: str, folder: Path, *flags: str) -> None:
-        shell = Shell(folder, url)
-        self.process = shell.popen(
-            "gateway", "--json", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *flags
-        )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, self.said()
-        told = json.loads(line)
-        (self.address,) = told["listen"]
-        self.metrics = told["metrics"]
-
-    def said(self) -> str:
-        """On standard error, all of it: when it has ended."""
-        assert self.process.stderr is not None
-        return self.process.stderr.read().decode()
-
-    def end(self, *how: signal.Signals) -> int:
-        """Ask it to end, and wait until it has."""
-        for one in how or (signal.SIGTERM,):
-            self.process.send_signal(one)
-        return self.process.wait(PATIENCE_S)
-
-    def __enter__(self) -> Gateway:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
 
 
 class Caller:

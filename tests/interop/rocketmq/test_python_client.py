@@ -1,0 +1,50 @@
+"""RocketMQ's own client for Python, unchanged, on a real broker and gateway: it sees what it saw of RocketMQ 5.3.3.
+
+That client has packages of its own, so only ``make rocketmq`` runs this, with an interpreter that has them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.integration.daemon_harness import Daemon
+from tests.support.gateway_process import Gateway
+from tests.support.rocketmq_differences import PYTHON, differences, observed
+
+HERE: Final = Path(__file__).parent
+THEIRS: Final = HERE / "python_of_rocketmq_5_3_3.jsonl"
+LIMIT_S: Final = 200
+
+pytestmark = pytest.mark.skipif("TICKWHEEL_ROCKETMQ" not in os.environ, reason="runs with make rocketmq")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    folder = tmp_path_factory.mktemp("rocketmq")
+    with Daemon(folder / "data") as daemon, Gateway(daemon.unix_url, folder) as running:
+        yield running
+
+
+def conformance(gateway: Gateway) -> list[str]:
+    python = os.environ["TICKWHEEL_ROCKETMQ"]
+    done = subprocess.run(
+        [python, str(HERE / "python_conformance.py"), gateway.address, "here"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_it_sees_what_it_sees_of_rocketmq(gateway: Gateway) -> None:
+    theirs = observed(THEIRS.read_text().splitlines())
+    assert differences(theirs, observed(conformance(gateway)), PYTHON) == []

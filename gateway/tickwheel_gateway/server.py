@@ -132,6 +132,7 @@ class Gateway:
     def look(self) -> None:
         """Brings the figures of this moment into the tally."""
         self.tally.knows(len(self._registry), len(self._brokers))
+        self.tally.holds(len(self._receiving), len(self._renewing))
 
     def stop(self) -> None:
         """No more connections; what only waits ends, and what is done is finished."""
@@ -142,10 +143,8 @@ class Gateway:
         """Until it was told to stop, and its calls have ended. Closes the listeners."""
         async with self._brokers.running(), trio.open_nursery() as nursery:
             nursery.start_soon(self._registry.look)
-            nursery.start_soon(self._telemetry.run)
-            nursery.start_soon(self._checks.run)
-            nursery.start_soon(self._renewing.run)
-            nursery.start_soon(self._receiving.run)
+            for one in (self._telemetry, self._receiving, self._renewing, self._checks):
+                nursery.start_soon(one.run)
             await nursery.start(self._accept, listeners, nursery.cancel_scope)
             ready()
 

@@ -49,6 +49,14 @@ class Caller:
         """And its answer."""
         return self.begin(name, request, metadata).result()
 
+    def stream(self, name: str, request: Any) -> Any:
+        """One call with many answers."""
+        response = getattr(schema, f"{name}Response")
+        call = self.channel.unary_stream(
+            schema.SERVICE + name, type(request).SerializeToString, response.FromString
+        )
+        return call(request, timeout=PATIENCE_S, metadata=CLIENT)
+
     def talk(self, metadata: Sequence[tuple[str, str]] = CLIENT) -> Talk:
         """A telemetry stream."""
         return Talk(self.channel, metadata)
@@ -168,6 +176,30 @@ async def test_a_group_is_there_before_its_first_receive(daemon: Daemon, caller:
     assert (
         caller.ask("NotifyClientTermination", schema.NotifyClientTerminationRequest()).status.code == Code.OK
     )
+
+
+def test_a_message_there_and_back(caller: Caller) -> None:
+    request = schema.SendMessageRequest()
+    message = request.messages.add()
+    message.topic.name, message.body = "letters", b"hello"
+    message.system_properties.message_id = "01AB"
+    message.system_properties.message_type = schema.NORMAL
+    message.system_properties.born_timestamp.seconds = 1
+    answered = caller.ask("SendMessage", request)
+    assert [entry.status.code for entry in answered.entries] == [Code.OK]
+    asked = schema.ReceiveMessageRequest(batch_size=1)
+    asked.group.name, asked.message_queue.topic.name = "readers", "letters"
+    asked.filter_expression.expression = "*"
+    asked.invisible_duration.seconds = 30
+    asked.long_polling_timeout.seconds = 5
+    found = list(caller.stream("ReceiveMessage", asked))
+    assert [one.WhichOneof("content") for one in found] == ["status", "message", "delivery_timestamp"]
+    received = found[1].message
+    assert received.body == b"hello"
+    acking = schema.AckMessageRequest()
+    acking.group.name, acking.topic.name = "readers", "letters"
+    acking.entries.add(message_id="01AB", receipt_handle=received.system_properties.receipt_handle)
+    assert caller.ask("AckMessage", acking).status.code == Code.OK
 
 
 def test_settings_that_are_none_end_the_stream(caller: Caller) -> None:

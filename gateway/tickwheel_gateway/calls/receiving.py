@@ -121,6 +121,10 @@ class Receiving:
         self._now_ms = now_ms
         self._fetches: set[trio.CancelScope] = set()
 
+    def __len__(self) -> int:
+        """How many fetches wait at the broker."""
+        return len(self._fetches)
+
     async def run(self) -> None:
         """Until ``stopping`` is set: then it ends the calls that wait. To be started once."""
         await self._stopping.wait()

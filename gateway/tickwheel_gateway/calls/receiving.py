@@ -58,6 +58,8 @@ class _Wish:
     group: str
     """In Tickwheel."""
     count: int
+    ordered_batch: int
+    """So many of one message group may come together."""
     filter: Filter
     is_renewed: bool
     lease_ms: int
@@ -156,11 +158,12 @@ class Receiving:
             check_invisible(lease_ms, self._config.invisible_min_ms, self._config.invisible_max_ms)
         if request.batch_size < 1:
             raise Refused(Code.BAD_REQUEST, f"batch_size is {request.batch_size}, and must be 1 or more")
-        most = self._config.receive_batch_size if is_renewed else MAX_BATCH
+        count = min(request.batch_size, self._config.receive_batch_size if is_renewed else MAX_BATCH)
         return _Wish(
             topic,
             group,
-            min(request.batch_size, most),
+            count,
+            count if self._config.is_fifo(request.group.name) else 1,
             chosen,
             is_renewed,
             lease_ms,
@@ -220,6 +223,7 @@ class Receiving:
                             wait=timedelta(milliseconds=left_ms),
                             lease=timedelta(milliseconds=wish.lease_ms),
                             start="earliest",
+                            ordered_batch=wish.ordered_batch,
                         )
                     except RequestUncertain:  # the connection broke, and there may be another one by now
                         if trio.current_time() >= wish.ends:

@@ -226,6 +226,24 @@ async def test_messages_of_a_group_come_one_after_another(tmp_path: Path, autoju
         assert [body for body in order if not int(body) % 2] == [b"0", b"2", b"2", b"4"]
 
 
+async def test_an_orderly_group_is_given_several_messages_of_a_group_at_a_time(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with consuming(tmp_path, Config(fifo_groups=("orderly",))) as consumer:
+        for number in range(4):
+            await consumer.send(b"%d" % number, message_group="a")
+        first = await consumer.receive(group="orderly", batch_size=3)
+        assert bodies(first) == [b"0", b"1", b"2"]
+        with pytest.raises(Refused):
+            await consumer.receive(group="orderly", wait_s=1)
+        for message in first[1:]:
+            await consumer.ack(handle_of(message), group="orderly")
+        await consumer.change(handle_of(first[0]), 0, group="orderly")
+        again = await consumer.receive(group="orderly")
+        assert bodies(again) == [b"0", b"3"]
+        assert [message.system_properties.delivery_attempt for message in again] == [2, 1]
+
+
 # -- dead letters --------------------------------------------------------------------------------------------------
 
 

@@ -102,7 +102,7 @@ static const char *check_lanes(const tw_store *store, const tw_topic *topic) {
 
 /* ---- groups: counters, and where each message is that is not done ---- */
 
-static uint8_t in_retry[LIMIT], parked[LIMIT]; /* by topic_seq: how many chains hold it */
+static uint8_t in_retry[LIMIT], parked[LIMIT], in_run[LIMIT]; /* by topic_seq: how many chains hold it */
 
 static uint64_t items_of(const tw_store *store, const tw_group *group) {
     uint64_t count = store->topics[group->topic_id].count;

@@ -1,5 +1,6 @@
-"""Several messages of an ordering key at a time, against a model that says exactly which each request is given: as long as
-one of a key is out, none; otherwise those that follow each other from the first that is not done, up to one that waits."""
+"""Several messages of an ordering key at a time, against a model that says exactly which each request is given: as long
+as one of a key is out, none; otherwise those that follow each other from the first that is not done, up to one that
+waits."""
 
 from __future__ import annotations
 

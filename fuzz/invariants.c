@@ -102,7 +102,7 @@ static const char *check_lanes(const tw_store *store, const tw_topic *topic) {
 
 /* ---- groups: counters, and where each message is that is not done ---- */
 
-static uint8_t in_retry[LIMIT], parked[LIMIT]; /* by topic_seq: how many chains hold it */
+static uint8_t in_retry[LIMIT], parked[LIMIT], in_run[LIMIT]; /* by topic_seq: how many chains hold it */
 
 static uint64_t items_of(const tw_store *store, const tw_group *group) {
     uint64_t count = store->topics[group->topic_id].count;
@@ -189,7 +189,7 @@ static const char *walk_orders(const tw_store *store, const tw_group *group, uin
         for (uint64_t at = order->first; at; at = group->rows[at - 1].retry_next) {
             uint8_t flags = group->rows[at - 1].flags;
             HOLDS(at <= end && !parked[at - 1] && !in_run[at - 1] && at != order->current);
-            HOLDS(!(flags & TW_IN_RUN) == is_run_there && ((flags & TW_IN_RUN) || (flags & TW_PARKED)));
+            HOLDS(((flags & TW_IN_RUN) == 0) == is_run_there && ((flags & TW_IN_RUN) || (flags & TW_PARKED)));
             parked[at - 1] = (flags & TW_PARKED) != 0;
             in_run[at - 1] = (flags & TW_IN_RUN) != 0;
             is_run_there |= at == order->last_run;

@@ -36,6 +36,8 @@ static int same_delivery(const tw_delivery *one, const tw_delivery *other) {
            ((one->flags ^ other->flags) & (TW_ACKING | TW_CALLED)) == 0;
 }
 
+enum { IN_A_CHAIN = TW_IN_RETRY | TW_PARKED };
+
 /* No row of a group has changed but those; chains may have. */
 static void only_these(const tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n) {
     for (uint32_t g = 1; g < GROUPS; g++)

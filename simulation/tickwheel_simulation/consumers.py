@@ -38,6 +38,7 @@ class Consumer:
         self._giving: random.Random = world.random(f"giving/{topic}/{group}/{number}")
         self._fetching: random.Random = world.random(f"fetching/{topic}/{group}/{number}")
         self._name = f"{topic}/{group}/{number}"
+        self._ordered_batch = 1 + number % 3
 
     async def run(self) -> None:
         """Consume until cancelled."""
@@ -84,7 +85,13 @@ class Consumer:
         rng, world = self._fetching, self._world
         while world.is_calm or rng.random() > world.profile.leave:
             wait = timedelta(seconds=rng.choice((0, 1, 20)))
-            fetched = await client.fetch(self.topic, self.group, count=rng.choice((1, 7, 100)), wait=wait)
+            fetched = await client.fetch(
+                self.topic,
+                self.group,
+                count=rng.choice((1, 7, 100)),
+                wait=wait,
+                ordered_batch=self._ordered_batch,
+            )
             if not fetched and not wait:
                 await trio.sleep(rng.random() * 2)
             elif fetched and not world.is_calm and rng.random() < 0.1:

@@ -38,6 +38,10 @@ class Held:
     until_ms: int = 0
     """No other consumer may get it before. 0: it may have been given back."""
     leased_at_ms: int = 0
+    first: int = 0
+    """How many leases there were when it was given for the first time: in a key, its place in the order."""
+    frame: int = 0
+    """With which others it was given last."""
     holder: tuple[int, int] = (0, 0)
     is_certain: bool = False
     """The last delivery has left the broker."""
@@ -122,6 +126,10 @@ class Lease:
     latest_ms: int
     """By the clock of the machine that is furthest: the same, where there is one machine."""
     holder: tuple[int, int]
+    frame: int = 0
+    """The same number for those that are given together."""
+    ordered_batch: int = 1
+    """Of an ordering key, so many may be."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,6 +240,7 @@ class Oracle:
         if message.order_key is not None:
             self._check_order(message, lease)
         held.epoch, held.leases = lease.epoch, held.leases + 1
+        held.first, held.frame = held.first or self.leases, lease.frame
         held.until_ms = lease.now_ms + self._ack_wait_ms
         held.leased_at_ms, held.holder = lease.now_ms, lease.holder
         held.is_certain = held.was_redelivered = held.is_dead = held.may_be_dead = False
@@ -267,15 +276,24 @@ class Oracle:
 
     def _check_order(self, message: Message, lease: Lease) -> None:
         assert message.order_key is not None
+        first, together = message.group(lease.group).first or self.leases, 0
         for other in self._by_order[message.topic, message.order_key]:
             if other is message or other.cancelled is not Known.NO or other.is_stopped or other.was_moved:
                 continue
             had = other.held.get(lease.group)
             if had is not None and had.leases:
-                if had.acked is Known.NO and not had.is_dead and had.epoch:
+                if had.acked is not Known.NO or had.is_dead or not had.epoch:
+                    continue
+                is_with_it = had.frame == lease.frame
+                together += is_with_it
+                # Those of one frame come in their order; the first of them again when none of the others is out.
+                is_later_and_back = had.first > first and not is_with_it and had.until_ms <= lease.latest_ms
+                if not (is_later_and_back or (had.first < first and is_with_it)):
                     raise Violation(
                         f"{lease.token} overtakes {other.token}, which {lease.group} has not done"
                     )
+                if together >= lease.ordered_batch:
+                    raise Violation(f"{lease.token} is one too many of its ordering key")
             elif self._reached_before(other, message):
                 raise Violation(f"{lease.token} comes before {other.token} of the same ordering key")
 

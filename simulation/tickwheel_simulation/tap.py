@@ -52,7 +52,8 @@ def tap(
                 scene.given[id(frame)] = frame, []
                 return frame
             latest_ms = now_ms + clock_is_behind_ms
-            about = _About(topic, group.name, now_ms, latest_ms, (life, holder))
+            of_a_key = 1 if asked is None else asked.ordered_batch
+            about = _About(topic, group.name, now_ms, latest_ms, (life, holder), of_a_key)
             payload = frame[HEADER_BYTES:]
             delivery = decode_deliver(payload) if asked is None else decode_fetch_ok(payload).delivery
             scene.given[id(frame)] = frame, _tell(scene, claims, delivery, about)
@@ -113,10 +114,12 @@ class _About(NamedTuple):
     now_ms: int
     latest_ms: int
     holder: tuple[int, int]
+    ordered_batch: int
 
 
 def _tell(scene: Scene, claims: Claims, delivery: Delivery, about: _About) -> list[Given]:
-    topic, group, now_ms, latest_ms, holder = about
+    topic, group, now_ms, latest_ms, holder, of_a_key = about
+    frame = scene.oracle.leases + 1
     queue: AckQueue | Any = None
     given = []
     batch = Batch(delivery, topic, queue)
@@ -125,7 +128,9 @@ def _tell(scene: Scene, claims: Claims, delivery: Delivery, about: _About) -> li
         scene.trace("lease", topic, group, token, message.id, message.epoch, now_ms)
         story = message.headers.get(STORY)
         if story is None:
-            lease = Lease(topic, group, token, message.id, message.epoch, now_ms, latest_ms, holder)
+            lease = Lease(
+                topic, group, token, message.id, message.epoch, now_ms, latest_ms, holder, frame, of_a_key
+            )
             sent = scene.oracle.messages.get(token)
             if sent is not None:
                 claims.leased(lease, sent)

@@ -121,3 +121,48 @@ def test_on_the_command_line(daemon: Daemon, tmp_path: Path) -> None:
     assert "ignores ordering keys" not in shell.text("groups", "show", "cli", "g")
     assert "It was so already" in shell.text("groups", "set", "cli", "g", "--keep-ordering-keys")
     assert shell.json("groups", "list", "cli")[0]["ignores_ordering_keys"] is False
+
+
+async def test_several_of_a_key_at_a_time(daemon: Daemon) -> None:
+    """A request that asks for it is given messages of one key that follow each other; another one none of them before
+    these are back or done."""
+    async with tickwheel.Client(daemon.url) as client:
+        for number in range(5):
+            await client.send("runs", b"%d" % number, order_key="k")
+        await client.send("runs", b"other", order_key="o")
+        first = await client.fetch("runs", "g", count=10, wait=WAIT, ordered_batch=3)
+        while len(first) < 4:  # the broker had not put all into the topic yet
+            await client.give_back(first.group_id, [(one.id, one.epoch) for one in first])
+            first = await client.fetch("runs", "g", count=10, wait=WAIT, ordered_batch=3)
+        given = list(first)
+        assert [one.body for one in given] == [b"0", b"1", b"2", b"other"]
+        assert await bodies(client, "runs", "g") == []
+        await given[0].nack(delay=timedelta(0))
+        await given[1].ack(confirm=True)
+        assert await bodies(client, "runs", "g") == [], "one of them is still here"
+        await given[2].nack(delay=timedelta(0))
+        again = await client.fetch("runs", "g", count=10, wait=WAIT, ordered_batch=3)
+        assert [one.body for one in again] == [b"0", b"2", b"3"], "by their places"
+        for one in again:
+            await one.ack(confirm=True)
+        assert await bodies(client, "runs", "g") == [b"4"], "without asking for more: one at a time"
+        with pytest.raises(BadArgument, match="ordered_batch"):
+            await client.fetch("runs", "g", ordered_batch=257)
+
+
+async def test_several_of_a_key_come_back_in_order_when_their_leases_end(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "data") as daemon:
+        async with tickwheel.Client(daemon.url) as client:
+            await client.create_topic("t")
+            for number in range(4):
+                await client.send("t", b"%d" % number, order_key="k")
+            async with client.subscribe("t", "ready", credit=1) as subscription:
+                for _ in range(4):
+                    await (await subscription.receive()).ack(confirm=True)
+            given = await client.fetch("t", "g", count=3, lease=timedelta(seconds=3), ordered_batch=3)
+            assert [one.body for one in given] == [b"0", b"1", b"2"]
+        daemon.kill()
+        daemon.start()
+        async with tickwheel.Client(daemon.url) as client:
+            again = [one.body for one in await client.fetch("t", "g", count=10, wait=WAIT, ordered_batch=10)]
+            assert again == [b"0", b"1", b"2", b"3"][: len(again)], "none of them before the first"

@@ -97,8 +97,8 @@ async def test_of_a_schedule(daemon: Daemon) -> None:
     """The broker adds a header to each message: what is asked for has room beside it."""
     added = {HEADER: {"name": "s", "slot_ms": MAX_TIME_MS}}
     async with tickwheel.Client(daemon.url) as client:
+        headers = headers_of(MAX_HEADERS_BYTES + 1, **added)
         with pytest.raises(BadSchedule, match="32,769 bytes; 32,768"):
-            headers = headers_of(MAX_HEADERS_BYTES + 1, **added)
             await client.create_schedule("s", "slots", every=timedelta(seconds=1), headers=headers)
         headers = headers_of(MAX_HEADERS_BYTES, **added)
         await client.create_schedule("s", "slots", every=timedelta(seconds=1), headers=headers)

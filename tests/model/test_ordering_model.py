@@ -1,6 +1,6 @@
 """Ordering keys under everything that can happen to a message: whatever is redelivered, given back, cancelled, put off
-or interrupted by a restart, of a key a group has only what one request was given together, gets new ones in order when it
-is done with those before, and gets all."""
+or interrupted by a restart, of a key a group has only what one request was given together, gets new ones in order when
+it is done with those before, and gets all."""
 
 from __future__ import annotations
 

@@ -209,9 +209,7 @@ class Groups:
             check_name(name)
         made = (self._number_for(topic_id), True) if known is None else (known, False)
         self._writer.decided(made)
-        self.open(
-            topic_id, name, now_ms, start, ephemeral_ms=ephemeral_ms, ignores_order=ignores_order
-        )
+        self.open(topic_id, name, now_ms, start, ephemeral_ms=ephemeral_ms, ignores_order=ignores_order)
         return made
 
     def ignore_order(self, topic: str, name: str, *, ignores_order: bool) -> bool:

@@ -255,7 +255,9 @@ def delivery_states(
     reached = seqs < int(tables.native.groups[group_id].allocated)
     rows = tables.deliveries_of(group_id).take(np.where(reached, seqs, 0).astype(np.intp))
     states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED).astype(np.uint8)
-    ended = (states == DeliveryState.LEASED) & ((rows["time_ms"] <= now_ms) | (rows["flags"] & IN_A_CHAIN != 0))
+    ended = (states == DeliveryState.LEASED) & (
+        (rows["time_ms"] <= now_ms) | (rows["flags"] & IN_A_CHAIN != 0)
+    )
     states[ended] = DeliveryState.WAITING
     fence = np.uint32(tables.native.groups[group_id].fence)
     return states, np.where(reached & (rows["epoch"] > fence), rows["epoch"] - fence, 0).astype(np.uint32)

@@ -148,9 +148,9 @@ class GroupRequests(Requests):
     async def set_group(self, topic: str, name: str, *, ignore_ordering_keys: bool) -> bool:
         """Changes how a group is given messages; False: it was so already.
 
-        ``ignore_ordering_keys``: messages with an ordering key come as those without, several of one key at a time and in
-        any order, also those that wait for another one of their key now. False: in order again; what subscribers hold
-        at this moment, or held, comes in any order. Raises UnknownTopic, UnknownGroup.
+        ``ignore_ordering_keys``: messages with an ordering key come as those without, several of one key at a time and
+        in any order, also those that wait for another one of their key now. False: in order again; what subscribers
+        hold at this moment, or held, comes in any order. Raises UnknownTopic, UnknownGroup.
         """
         ignored = flag(ignore_ordering_keys, "ignore_ordering_keys")
         request = SetGroup(topic=topic, group=name, ignore_ordering_keys=ignored)

@@ -166,8 +166,9 @@ class FetchRequests(Requests):
         They are held until they are acked or their leases end, also when this client is closed; nothing renews them.
         ``lease``: how long, by default as the topic says. ``max_bytes``: no more once the answer has so many. ``start``
         as in ``subscribe``; ``count`` 0 makes topic and group, and fetches nothing. ``ordered_batch``: up to so many
-        messages of one ordering key (256 at most) that follow each other, to be handled in this order. Raises RequestUncertain when the
-        connection broke meanwhile: messages may have been lost on their way, and come again when their leases end.
+        messages of one ordering key (256 at most) that follow each other, to be handled in this order. Raises
+        RequestUncertain when the connection broke meanwhile: messages may have been lost on their way, and come again
+        when their leases end.
         """
         options = FetchOptions(count, wait, lease, start, max_bytes, ordered_batch)
         fetched, attempts = await self.fetch_as(Fetched, topic, group, options)

@@ -20,8 +20,8 @@ from tickwheel.protocol.limits import (
 class Fetch(Request, frozen=True):
     """FETCH: up to ``count`` messages of about ``max_bytes`` together, at once if some are ready, else when the first
     gets ready or ``wait_ms`` is over. ``count`` 0 only opens topic and group. ``lease_ms`` takes the place of the
-    topic's ``ack_wait`` and backoff for this delivery. Of an ordering key at most ``ordered_batch`` that follow each other
-    are given."""
+    topic's ``ack_wait`` and backoff for this delivery. Of an ordering key at most ``ordered_batch`` that follow each
+    other are given."""
 
     topic: Name
     group: Name

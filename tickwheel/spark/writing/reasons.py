@@ -27,7 +27,10 @@ REASONS: Final[dict[str, tuple[str, str]]] = {
     "bad_key": ("key", "the key is empty, longer than 255 bytes or no UTF-8"),
     "bad_order_key": ("order_key", "the order_key is empty, longer than 255 bytes or no UTF-8"),
     "bad_headers": ("headers", "the headers are no JSON object"),
-    "headers_too_large": ("headers", f"the headers are longer than {MAX_HEADERS_BYTES:,} bytes, or than the broker takes"),
+    "headers_too_large": (
+        "headers",
+        f"the headers are longer than {MAX_HEADERS_BYTES:,} bytes, or than the broker takes",
+    ),
     "body_too_large": ("body", "the body is larger than the topic allows"),
 }
 CODES: Final = tuple(REASONS)

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from tests.support.driver import NOW_MS
+from tests.support.driver import NOW_MS, SMALL
 from tests.support.frames import frame, send
 from timerlog.engine.produce import Stop
 from timerlog.errors import BadName, TooManyTopics, UnknownTopic
@@ -88,7 +88,7 @@ def test_columns_that_do_not_add_up_store_nothing(store: Store) -> None:
 
 
 def test_a_frame_beyond_the_limit_is_refused_before_it_arrives(store: Store) -> None:
-    head = struct.pack("<IIBBHI", 64 * 1024 + 1, 0, 12, 0, 0, 1)
+    head = struct.pack("<IIBBHI", SMALL.max_frame_bytes + 1, 0, 12, 0, 0, 1)
     assert store.produce.ingest(head, NOW_MS).stop is Stop.FRAME_TOO_LARGE
 
 

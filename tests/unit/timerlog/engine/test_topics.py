@@ -236,7 +236,7 @@ def test_a_group_of_a_deleted_topic_gives_nothing(store: Store) -> None:
     ):
         with pytest.raises(UnknownGroup):
             act()
-    assert store.deliver._select(reader.group, 10, 1_000, NOW_MS) == (0, 24), (
+    assert store.deliver._select(reader.group, 10, 1_000, 1, NOW_MS) == (0, 24), (
         "C finds nothing, and touches nothing"
     )
     struct_ = store.tables.native.groups[reader.group]

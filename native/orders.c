@@ -130,7 +130,7 @@ uint64_t tw_order_follow(const tw_store *store, tw_group *group, uint64_t seq, u
         order->taken++;
         return at;
     }
-    if (order->last != order->last_run) order->taken = run_limit;
+    /* New ones do not follow one that is not back yet. */
     for (uint64_t at = order->first; at && order->taken < run_limit; at = group->rows[at - 1].retry_next)
         if (!(group->rows[at - 1].flags & TW_TAKEN) && tw_is_open(store, group, at - 1) && !is_called(&group->rows[at - 1]))
             order->taken = run_limit;

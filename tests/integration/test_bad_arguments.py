@@ -385,7 +385,7 @@ VALID: dict[str, Any] = {
     "topic": "w", "body": b"x", "bodies": [b"x"], "name": "w", "sql": "select 1", "ids": [1], "id": 1, "key": "k",
     "keys": ["k"], "group": "g", "topics": ["w"], "count": 1, "job": "0" * 32, "log_id": "0" * 16, "runs": [(1, 1)],
     "done_before": NOW, "to": "latest", "group_id": 1, "receipts": [(1, 1)], "duration": timedelta(seconds=1),
-    "revision": 0, "url": "https://a.example/x",
+    "revision": 0, "url": "https://a.example/x", "ignore_ordering_keys": True,
 }  # fmt: skip
 WAITS_OR_HARMS = {"transaction", "subscribe_as", "fetch_as", "close", "query", "query_arrow", "disconnect"}
 

@@ -112,9 +112,10 @@ $(ROCKETMQ)/.created:
 	@$(ROCKETMQ)/bin/pip --disable-pip-version-check --quiet install 'rocketmq-python-client==5.1.2'
 	@touch $@
 
-# Go, Node.js and their registries are not everywhere. Without them, the tests that need them are skipped.
+# Go, Node.js, Java with Maven, and their registries are not everywhere. Without them, the tests that need them are
+# skipped, and pytest says which.
 .PHONY: interop
-interop: $(VENV)/.dev $(VENV)/.compiled ## Try the clients in Go and TypeScript that generators make of the OpenAPI document
+interop: $(VENV)/.dev $(VENV)/.compiled ## Try generated clients of the HTTP API (Go, TypeScript), and RocketMQ's own of the gateway (Node.js, Go, Java)
 	TICKWHEEL_INTEROP=1 $(BIN)/pytest -rs tests/interop $(TEST_ARGS)
 
 .PHONY: vendor

@@ -104,7 +104,7 @@ $(CONTRACT)/.created:
 # RocketMQ's client for Python has other versions of what the gateway uses, so it lives by itself, too.
 .PHONY: rocketmq
 rocketmq: $(VENV)/.dev $(VENV)/.compiled $(ROCKETMQ)/.created ## Try RocketMQ's own client for Python with the gateway
-	TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop/rocketmq $(TEST_ARGS)
+	TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop/rocketmq/test_python_client.py $(TEST_ARGS)
 
 $(ROCKETMQ)/.created:
 	@echo "Making a virtual environment in $(ROCKETMQ)."
@@ -112,9 +112,10 @@ $(ROCKETMQ)/.created:
 	@$(ROCKETMQ)/bin/pip --disable-pip-version-check --quiet install 'rocketmq-python-client==5.1.2'
 	@touch $@
 
-# Go, Node.js and their registries are not everywhere. Without them, the tests that need them are skipped.
+# Go, Node.js, Java with Maven, and their registries are not everywhere. Without them, the tests that need them are
+# skipped, and pytest says which.
 .PHONY: interop
-interop: $(VENV)/.dev $(VENV)/.compiled ## Try the clients in Go and TypeScript that generators make of the OpenAPI document
+interop: $(VENV)/.dev $(VENV)/.compiled ## Try generated clients of the HTTP API (Go, TypeScript), and RocketMQ's own of the gateway (Node.js, Go, Java)
 	TICKWHEEL_INTEROP=1 $(BIN)/pytest -rs tests/interop $(TEST_ARGS)
 
 .PHONY: vendor

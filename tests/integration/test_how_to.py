@@ -42,6 +42,8 @@ BEFORE: dict[str, list[str]] = {
 FILES = {
     "changes.jsonl": '{"send": {"topic": "invoices", "body": "17", "key": "invoice-17"}}\n'
     '{"cancel": {"topic": "reminders", "key": "order-17"}}\n',
+    "webshop.token": "twk_of_the_webshop\n",
+    "billing.token": "twk_of_billing\n",
 }
 
 

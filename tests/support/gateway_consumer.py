@@ -43,7 +43,7 @@ class OneBroker:
         """Instead of the client."""
 
     @asynccontextmanager
-    async def client(self, token: str) -> AsyncIterator[Client]:
+    async def client(self, token: str, address: str = "") -> AsyncIterator[Client]:
         if self.error is not None:
             raise self.error
         yield self._client

@@ -155,6 +155,7 @@ class Gateway:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         await self._server.serve(listeners, task_status)
+        await self._renewing.leave()
         everything.cancel()
 
 

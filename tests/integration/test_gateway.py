@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import queue
+import resource
+import select
 import signal
+import socket
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +21,7 @@ from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.certificates import Files
 from tests.support.gateway_process import Gateway
+from tests.support.gateway_sending import message
 from tests.support.http_client import get, scrape
 from tickwheel_gateway.clients.credentials import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Pair, sign
 from tickwheel_gateway.wire import schema
@@ -180,11 +185,9 @@ async def test_a_group_is_there_before_its_first_receive(daemon: Daemon, caller:
 
 def test_a_message_there_and_back(caller: Caller) -> None:
     request = schema.SendMessageRequest()
-    message = request.messages.add()
-    message.topic.name, message.body = "letters", b"hello"
-    message.system_properties.message_id = "01AB"
-    message.system_properties.message_type = schema.NORMAL
-    message.system_properties.born_timestamp.seconds = 1
+    request.messages.append(
+        message("01AB", b"hello", "letters", message_type=schema.NORMAL, born_timestamp=1_000)
+    )
     answered = caller.ask("SendMessage", request)
     assert [entry.status.code for entry in answered.entries] == [Code.OK]
     asked = schema.ReceiveMessageRequest(batch_size=1)
@@ -223,6 +226,30 @@ def test_what_is_counted(gateway: Gateway, caller: Caller) -> None:
     assert found.value("gateway_connections") >= 1
     assert found.value("gateway_broker_connections") == 1
     assert get(f"{base}/readyz").status == 200
+
+
+def test_more_connections_than_files(tmp_path: Path) -> None:
+    """Those that are there are served on, and the broker can be reached again."""
+    with (
+        Daemon(tmp_path / "data") as daemon,
+        Gateway(daemon.unix_url, tmp_path) as gateway,
+        ExitStack() as opened,
+    ):
+        caller = opened.enter_context(Caller(gateway.address))
+        assert caller.ask("QueryRoute", route("orders")).status.code == Code.OK
+        resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE, (64, 64))
+        host, _, port = gateway.address.rpartition(":")
+        while True:
+            one = opened.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
+            if select.select([one], [], [], 0.1)[0]:
+                assert one.recv(1) == b""
+                break
+        daemon.kill()
+        daemon.start()
+        answered = caller.ask("SendMessage", schema.SendMessageRequest(messages=[message(topic="files")]))
+        assert answered.status.code == Code.OK
+        assert gateway.end() == 0
+        assert "EMFILE" not in gateway.said()
 
 
 def test_it_ends_in_order(daemon: Daemon, tmp_path: Path) -> None:

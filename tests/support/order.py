@@ -22,6 +22,7 @@ LONG_S: Final = {
     "tests/crash/test_kill_loop.py": 30,
     "tests/crash/test_purge_kill.py": 20,
     "tests/crash/test_web_kill.py": 10,
+    "tests/crash/test_gateway_kill.py": 10,
     "tests/cluster/test_nodes_kill.py": 40,
     "tests/cluster/test_daemons_kill.py": 40,
     "tests/cluster/test_cluster_page.py": 20,

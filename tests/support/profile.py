@@ -53,6 +53,9 @@ AMOUNTS: Final = {
     "repeated_s": Amount("simulated seconds of a seed that is run twice", 18, 72, 72),
     "kills": Amount("kills of the daemon under load", 10, 50, 1_000),
     "web_kills": Amount("kills of the web process, and of the broker under it", 3, 12, 200),
+    "gateway_kills": Amount(
+        "kills of the gateway for RocketMQ, of the broker under it, and of both", 3, 12, 200
+    ),
     "purge_kills": Amount("kills while it purges", 5, 15, 300),
     "flips": Amount("flipped bits in each kind of file, after each kind of end", 6, 12, 10_000),
     "torn_places": Amount("places at which a file is torn, in three ways each", 2, 6, 5_000),

@@ -7,7 +7,8 @@ from typing import Final
 
 import trio
 
-from tickwheel_gateway.calls.service import Asked
+from tickwheel import Client
+from tickwheel_gateway.transport.call import Call
 from tickwheel_gateway.wire.codes import Code, Refused
 
 MARGIN_S: Final = 0.25
@@ -20,13 +21,13 @@ class InTime:
     A request that was written may be carried out all the same: clients that try again have the same message ids.
     """
 
-    __slots__ = ("_asked", "_scope")
+    __slots__ = ("_client", "_scope")
 
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
-        deadline = asked.call.deadline
-        left_s = max(0.0, deadline - trio.current_time())
-        self._scope = trio.CancelScope(deadline=deadline - min(MARGIN_S, left_s / 4))
+    def __init__(self, call: Call, client: Client | None) -> None:
+        """``client``: None as long as there is none, because the broker has not let one in."""
+        self._client = client
+        left_s = max(0.0, call.deadline - trio.current_time())
+        self._scope = trio.CancelScope(deadline=call.deadline - min(MARGIN_S, left_s / 4))
 
     def __enter__(self) -> None:
         self._scope.__enter__()
@@ -37,7 +38,7 @@ class InTime:
         is_caught = self._scope.__exit__(kind, error, trace)
         if not self._scope.cancelled_caught:
             return is_caught
-        if self._asked.client.is_connected:
+        if self._client is not None and self._client.is_connected:
             raise Refused(
                 Code.PROXY_TIMEOUT, "the broker has not answered within the deadline of the call"
             ) from None

@@ -33,7 +33,7 @@ class Deciding:
         tell(response.status, Code.OK)
         if request.resolution not in (schema.COMMIT, schema.ROLLBACK):
             return response
-        with InTime(asked):
+        with InTime(asked.call, asked.client):
             if request.resolution == schema.COMMIT:
                 ((result, _),) = await asked.client.commit_prepared(topic=topic, keys=[name])
                 verb, done = "committed", "committed"

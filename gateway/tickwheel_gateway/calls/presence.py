@@ -20,7 +20,7 @@ class Presence:
 
     async def heartbeat(self, asked: Asked, request: Any) -> Any:
         """Raises Refused."""
-        known = self._registry.get(asked.caller.client_id)
+        known = self._registry.get(asked.caller)
         is_declared = known is not None and known.declared is not None
         if not is_declared and request.client_type not in CLIENT_TYPES:
             raise Refused(
@@ -32,7 +32,7 @@ class Presence:
 
     async def terminate(self, asked: Asked, request: Any) -> Any:
         """What was kept for the client is given back when it is answered."""
-        await self._registry.forget(asked.caller.client_id)
+        await self._registry.forget(asked.caller)
         response = schema.NotifyClientTerminationResponse()
         tell(response.status, Code.OK)
         return response

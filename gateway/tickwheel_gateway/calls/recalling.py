@@ -31,7 +31,7 @@ class Recalling:
         handle = decode_recall(request.recall_handle)
         if handle.topic != request.topic.name:
             raise Refused(Code.BAD_REQUEST, "the recall handle is of a message of another topic")
-        with InTime(asked):
+        with InTime(asked.call, asked.client):
             result = await asked.client.cancel(id=handle.id)
         if result == CancelResult.NOT_FOUND:
             # Not 40401: RocketMQ's client for Python takes that for success.

@@ -179,7 +179,7 @@ class Receiving:
             wait_ms = schema.milliseconds(request.long_polling_timeout)
         elif left_ms < math.inf:
             # Go's SimpleConsumer: what its call may take is the wait, and its time for any request.
-            known = self._registry.get(asked.caller.client_id)
+            known = self._registry.get(asked.caller)
             declared = (known.declared if known is not None else None) or Declared()
             wait_ms = left_ms - declared.request_timeout_ms
         return max(0, min(wait_ms, self._config.long_polling_max_ms, left_ms - _BEFORE_DEADLINE_MS))
@@ -188,11 +188,10 @@ class Receiving:
         """The client asks again, because it did not get an answer: what that had comes first."""
         if not attempt_id:
             return
-        client_id = asked.caller.client_id
-        for group_id, receipts in self._attempts.handed(client_id, attempt_id).items():
+        for group_id, receipts in self._attempts.handed(asked.caller, attempt_id).items():
             self._renewing.drop(group_id, receipts)
             await asked.client.give_back(group_id, receipts)
-        self._attempts.forget(client_id, attempt_id)
+        self._attempts.forget(asked.caller, attempt_id)
 
     # -- what is found --
 
@@ -321,9 +320,7 @@ class Receiving:
             self._registry.heard(caller)  # it is there, also if it said meanwhile that it goes
             self._renewing.keep(caller, group_id, receipts)
         if wish.request.attempt_id:
-            self._attempts.remember(
-                caller.client_id, wish.request.attempt_id, group_id, receipts, wish.lease_ms
-            )
+            self._attempts.remember(caller, wish.request.attempt_id, group_id, receipts, wish.lease_ms)
 
 
 def _is_wanted(chosen: Filter, message: Any) -> bool:

@@ -56,7 +56,7 @@ class Sending:
             raise Refused(Code.TOO_MANY_REQUESTS, "too many messages are waiting for the broker")
         self._pending_bytes += size_bytes
         try:
-            with InTime(asked):
+            with InTime(asked.call, asked.client):
                 stored = await self._store(asked, topic, messages)
         finally:
             self._pending_bytes -= size_bytes

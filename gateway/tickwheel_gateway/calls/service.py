@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from tickwheel import Client
 from tickwheel_gateway.calls.answers import refusal, tell
+from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.clients.caller import Caller, caller_of
 from tickwheel_gateway.clients.registry import Registry
 from tickwheel_gateway.transport.call import Call, CallEnded, Method, Status
@@ -134,7 +135,9 @@ class Service:
     async def _ask(self, call: Call, request: Any, answer: Callable[[Asked, Any], Awaitable[Any]]) -> Any:
         caller = self.caller(call)
         self._registry.heard(caller)
-        async with self._brokers.client(caller.token, caller.host) as client:
+        async with AsyncExitStack() as using:
+            with InTime(call, None):
+                client = await using.enter_async_context(self._brokers.client(caller.token, caller.host))
             return await answer(Asked(caller, client, call), request)
 
 

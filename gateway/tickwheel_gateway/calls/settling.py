@@ -9,6 +9,7 @@ from tickwheel import ReceiptResult
 from tickwheel.errors import UnknownGroup
 from tickwheel.protocol.limits import MAX_ID
 from tickwheel_gateway.calls.answers import refusal, tell
+from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.receiving import check_invisible
 from tickwheel_gateway.calls.service import Asked
 from tickwheel_gateway.config import Config
@@ -61,10 +62,11 @@ class Settling:
                 outcomes[place] = error
             else:
                 by_group.setdefault(receipt.group_id, []).append((place, receipt))
-        for group_id, placed in by_group.items():
-            refusals = await self._ack(asked, group_id, [receipt for _, receipt in placed])
-            for (place, _), refused in zip(placed, refusals, strict=True):
-                outcomes[place] = refused
+        with InTime(asked.call, asked.client):
+            for group_id, placed in by_group.items():
+                refusals = await self._ack(asked, group_id, [receipt for _, receipt in placed])
+                for (place, _), refused in zip(placed, refusals, strict=True):
+                    outcomes[place] = refused
         return _answer_to_acks(request, outcomes)
 
     async def _ack(self, asked: Asked, group_id: int, receipts: list[Receipt]) -> list[Refused | None]:
@@ -87,10 +89,11 @@ class Settling:
         if receipt.is_renewed:
             invisible_ms = max(invisible_ms, LEAST_NACK_MS)
         until_ms = self._now_ms() + invisible_ms
-        if receipt.is_renewed or not invisible_ms:
-            await self._nack(asked, receipt, invisible_ms)
-        else:
-            await self._extend(asked, receipt, invisible_ms)
+        with InTime(asked.call, asked.client):
+            if receipt.is_renewed or not invisible_ms:
+                await self._nack(asked, receipt, invisible_ms)
+            else:
+                await self._extend(asked, receipt, invisible_ms)
         response = schema.ChangeInvisibleDurationResponse()
         tell(response.status, Code.OK)
         response.receipt_handle = encode_receipt(receipt._replace(until_ms=until_ms))
@@ -119,6 +122,13 @@ class Settling:
         """ForwardMessageToDeadLetterQueue. Raises Refused, and what the broker refuses."""
         _check_names(request)
         receipt = self._receipt(request.receipt_handle)
+        with InTime(asked.call, asked.client):
+            await self._forward(asked, request, receipt)
+        response = schema.ForwardMessageToDeadLetterQueueResponse()
+        tell(response.status, Code.OK)
+        return response
+
+    async def _forward(self, asked: Asked, request: Any, receipt: Receipt) -> None:
         message = await asked.client.message(id=receipt.id)
         if message is None or len(message.body) != message.body_bytes:
             raise _not_counted(ReceiptResult.NOT_FOUND)
@@ -137,9 +147,6 @@ class Settling:
             result = ReceiptResult.NOT_FOUND
         if result != ReceiptResult.ACKED:
             raise _not_counted(result)
-        response = schema.ForwardMessageToDeadLetterQueueResponse()
-        tell(response.status, Code.OK)
-        return response
 
     def _receipt(self, text: str) -> Receipt:
         """Raises Refused."""

@@ -173,7 +173,7 @@ class _Conversation:
 
     def close(self) -> None:
         """The client is there for a while yet, and cannot be spoken to."""
-        known = self._registry.get(self._caller.client_id)
+        known = self._registry.get(self._caller)
         if known is not None and known.stream is self:
             known.stream = None
             self._registry.heard(self._caller)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from tickwheel_gateway.transport.call import Call
 from tickwheel_gateway.wire.codes import Code, Refused
@@ -11,6 +11,11 @@ from tickwheel_gateway.wire.codes import Code, Refused
 CLIENT_ID: Final = "x-mq-client-id"
 LANGUAGE: Final = "x-mq-language"
 VERSION: Final = "x-mq-client-version"
+MAX_CLIENT_ID: Final = 1_024
+"""Characters. Clients are remembered, and their names are longest where their host's is: 255."""
+
+Identity: TypeAlias = tuple[str, str]
+"""The token of a client, and what it calls itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +34,19 @@ class Caller:
     token: str = ""
     """Tickwheel's, with which the broker is asked; empty: none."""
 
+    @property
+    def identity(self) -> Identity:
+        """What is the same in all its calls, and in those of no other."""
+        return self.token, self.client_id
+
 
 def caller_of(call: Call, token: str) -> Caller:
     """Raises Refused."""
     client_id = call.metadata.get(CLIENT_ID, "")
     if not client_id.strip():
         raise Refused(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing")
+    if len(client_id) > MAX_CLIENT_ID:
+        raise Refused(Code.BAD_REQUEST, f"the header {CLIENT_ID} has more than {MAX_CLIENT_ID} characters")
     return Caller(
         client_id,
         call.metadata.get(LANGUAGE, "").upper(),

@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeAlias
 
 import trio
 
-from tickwheel_gateway.clients.caller import Caller
+from tickwheel_gateway.clients.caller import Caller, Identity
 
 ALIVE_S: Final = 60.0
 """After its last word, when it has no stream."""
@@ -39,6 +39,8 @@ class Declared:
     topics: frozenset[str] = frozenset()
     """That it sends to, or has subscribed to."""
     request_timeout_ms: int = 3_000
+    sends_to: frozenset[str] = frozenset()
+    """Topics of a producer, in Tickwheel."""
 
 
 @dataclass(eq=False, slots=True)
@@ -59,15 +61,20 @@ class Known:
         """As it calls itself."""
         return self.caller.client_id
 
+    @property
+    def identity(self) -> Identity:
+        """That of its caller, at any time."""
+        return self.caller.identity
+
 
 Gone: TypeAlias = Callable[[Known], Awaitable[None]]
 
 
 class Registry:
-    """All clients that are there."""
+    """All clients that are there. Each can call itself as it likes, so those of other tokens are others."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Known] = {}
+        self._known: dict[Identity, Known] = {}
         self._told_gone: list[Gone] = []
 
     def __len__(self) -> int:
@@ -82,24 +89,24 @@ class Registry:
 
     def heard(self, caller: Caller) -> Known:
         """Of a client, now."""
-        known = self._known.get(caller.client_id)
+        known = self._known.get(caller.identity)
         if known is None:
-            known = self._known[caller.client_id] = Known(caller, trio.current_time())
+            known = self._known[caller.identity] = Known(caller, trio.current_time())
         known.caller, known.heard = caller, trio.current_time()
         return known
 
-    def get(self, client_id: str) -> Known | None:
+    def get(self, caller: Caller) -> Known | None:
         """A client that is there."""
-        return self._known.get(client_id)
+        return self._known.get(caller.identity)
 
     def with_stream(self, wanted: Callable[[Known], bool]) -> Iterable[Known]:
         """Those that can be spoken to, and are wanted; who was heard last comes first."""
         found = [known for known in self._known.values() if known.stream is not None and wanted(known)]
         return sorted(found, key=lambda known: -known.heard)
 
-    async def forget(self, client_id: str) -> None:
+    async def forget(self, caller: Caller) -> None:
         """It has gone, or says that it goes."""
-        known = self._known.pop(client_id, None)
+        known = self._known.pop(caller.identity, None)
         if known is None:
             return
         for tell in self._told_gone:
@@ -115,4 +122,4 @@ class Registry:
             silent_since = trio.current_time() - ALIVE_S
             for known in list(self._known.values()):
                 if known.stream is None and known.heard < silent_since:
-                    await self.forget(known.client_id)
+                    await self.forget(known.caller)

@@ -48,7 +48,13 @@ def declared(settings: Any) -> Declared:
     except Refused as refused:  # as RocketMQ answers it in this stream
         raise BadSettings(refused.text) from None
     timeout_ms = schema.milliseconds(settings.request_timeout)
-    return Declared(client_type, group, topics, timeout_ms if timeout_ms > 0 else _DEFAULT_REQUEST_TIMEOUT_MS)
+    return Declared(
+        client_type,
+        group,
+        topics,
+        timeout_ms if timeout_ms > 0 else _DEFAULT_REQUEST_TIMEOUT_MS,
+        frozenset(map(topic_of, topics)) if client_type == schema.PRODUCER else frozenset(),
+    )
 
 
 def _names(settings: Any, kind: str) -> tuple[str, frozenset[str]]:

@@ -6,6 +6,7 @@ end.
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,10 +14,13 @@ from typing import Final
 
 import trio
 
+from tickwheel_gateway.clients.caller import Caller
 from tickwheel_gateway.delivery.acking import Delivered
 
-MAX_KEPT: Final = 50_000
-"""Attempts that are remembered; the oldest one makes room."""
+MAX_KEPT: Final = 200_000
+"""Receipts that are remembered, about 50 MB; the oldest attempt makes room."""
+KEPT_MS: Final = 120_000
+"""A client that has no answer tries again soon, or never."""
 
 
 @dataclass(slots=True)
@@ -33,30 +37,45 @@ class Attempts:
     """By client, and the id that it gave the call."""
 
     def __init__(self, most: int = MAX_KEPT) -> None:
+        """``most``: receipts."""
         self._most = most
-        self._kept: OrderedDict[tuple[str, str], _Attempt] = OrderedDict()
+        self._receipts = 0
+        self._kept: OrderedDict[bytes, _Attempt] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def remember(
-        self, client_id: str, attempt_id: str, group_id: int, receipts: Iterable[Delivered], lease_ms: int
+        self, caller: Caller, attempt_id: str, group_id: int, receipts: Iterable[Delivered], lease_ms: int
     ) -> None:
         """These are on their way to a client, for so long."""
-        now = trio.current_time()
-        key = client_id, attempt_id
+        now, key = trio.current_time(), _key(caller, attempt_id)
         attempt = self._kept.setdefault(key, _Attempt())
-        attempt.handed.setdefault(group_id, []).extend(receipts)
-        attempt.ends = max(attempt.ends, now + lease_ms / 1_000)
+        handed = attempt.handed.setdefault(group_id, [])
+        self._receipts -= len(handed)
+        handed.extend(receipts)
+        self._receipts += len(handed)
+        attempt.ends = max(attempt.ends, now + min(lease_ms, KEPT_MS) / 1_000)
         self._kept.move_to_end(key)
-        while self._kept and (len(self._kept) > self._most or next(iter(self._kept.values())).ends <= now):
-            self._kept.popitem(last=False)
+        while self._kept and (self._receipts > self._most or next(iter(self._kept.values())).ends <= now):
+            self._drop(next(iter(self._kept)))
 
-    def handed(self, client_id: str, attempt_id: str) -> dict[int, list[Delivered]]:
+    def handed(self, caller: Caller, attempt_id: str) -> dict[int, list[Delivered]]:
         """What was handed out under this id, by the number of the group."""
-        attempt = self._kept.get((client_id, attempt_id))
+        attempt = self._kept.get(_key(caller, attempt_id))
         return {} if attempt is None or attempt.ends <= trio.current_time() else dict(attempt.handed)
 
-    def forget(self, client_id: str, attempt_id: str) -> None:
+    def forget(self, caller: Caller, attempt_id: str) -> None:
         """It was given back."""
-        self._kept.pop((client_id, attempt_id), None)
+        self._drop(_key(caller, attempt_id))
+
+    def _drop(self, key: bytes) -> None:
+        attempt = self._kept.pop(key, None)
+        if attempt is not None:
+            self._receipts -= sum(map(len, attempt.handed.values()))
+
+
+def _key(caller: Caller, attempt_id: str) -> bytes:
+    """Short, however long the texts of the client are."""
+    texts = "\0".join((caller.token, str(len(caller.client_id)), caller.client_id, attempt_id))
+    return hashlib.blake2b(texts.encode(), digest_size=16).digest()

@@ -1,7 +1,9 @@
 """Check-back: producers are asked what becomes of prepared messages that they have not decided about.
 
-For each topic that a producer with a telemetry stream is there for, and for each of the tokens that such producers
-have, there is a subscription to its prepared messages. A check is given to the client that has prepared the message if
+For each topic that a producer with a telemetry stream is there for and in which something was prepared, and for each of
+the tokens that such producers have, there is a subscription to its prepared messages. In which topics that is, one list
+tells for all of a token: most producers prepare nothing, and to ask for each of their topics would be refused again and
+again, each time with a line in the broker's log. A check is given to the client that has prepared the message if
 it is here, else to another producer of the topic. Nothing is acked: the answer is an EndTransaction, and without one
 the broker asks again.
 
@@ -15,7 +17,6 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import trio
@@ -23,11 +24,10 @@ import trio
 from tickwheel import CheckedMessage, Client, Subscription
 from tickwheel.errors import TickwheelError, UnknownTopic
 from tickwheel.protocol.limits import PREPARED_SUFFIX
-from tickwheel_gateway.clients.registry import Declared, Known, Registry, Stream
+from tickwheel_gateway.clients.registry import Known, Registry, Stream
 from tickwheel_gateway.wire import schema
-from tickwheel_gateway.wire.codes import Refused
 from tickwheel_gateway.wire.messages import Given, Held, client_of, received
-from tickwheel_gateway.wire.names import theirs, topic_of
+from tickwheel_gateway.wire.names import theirs
 
 CREDIT: Final = 100
 """So many checks of a topic may be without an answer."""
@@ -38,6 +38,8 @@ SEND_S: Final = 5.0
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 30.0
 """Before it is tried again to subscribe; each time twice as long."""
+LISTED_S: Final = 10.0
+"""As often the broker is asked in which topics something was prepared."""
 _LEAVE_S: Final = 2.0
 _PREPARED: Final = "tickwheel-prepared"
 """The header with what a prepared message will be."""
@@ -67,22 +69,12 @@ class _Watch:
 
     def __init__(self) -> None:
         self.is_over = False
-        self.has_prepared = trio.Event()
-        """Set once a client has prepared a message here."""
         self._scope = trio.CancelScope()
 
     def end(self) -> None:
         """No producer is there any more."""
         self.is_over = True
         self._scope.cancel()
-
-    async def pause(self, wait_s: float) -> None:
-        """Before it is tried again; shorter when there is something to ask about for the first time."""
-        if self.has_prepared.is_set():
-            await trio.sleep(wait_s)
-            return
-        with trio.move_on_after(wait_s):
-            await self.has_prepared.wait()
 
     @contextmanager
     def until_over(self) -> Iterator[None]:
@@ -93,6 +85,14 @@ class _Watch:
             yield
 
 
+class _List:
+    """The topics that a token may know of and for which something was prepared, in Tickwheel."""
+
+    def __init__(self) -> None:
+        self.topics: frozenset[str] = frozenset()
+        self.scope = trio.CancelScope()
+
+
 class Checks:
     """The checks of one process of the gateway."""
 
@@ -100,6 +100,8 @@ class Checks:
         self._registry = registry
         self._brokers = brokers
         self._watched: dict[Place, _Watch] = {}
+        self._lists: dict[str, _List] = {}
+        """By token, of those that a producer has."""
         self._allowed: set[Place] = set()
         """Those that the broker has let subscribe."""
         self._look_now = trio.Event()
@@ -119,25 +121,47 @@ class Checks:
 
     def _look(self, nursery: trio.Nursery) -> None:
         """Begins and ends what producers have changed."""
-        wanted: dict[Place, bool] = {}
+        wanted, tokens = set[Place](), set[str]()
         for known in self._registry:
-            if known.stream is not None:
+            if known.stream is not None and (known.transactions or sends_to(known)):
                 token = known.caller.token
-                for topic in topics_of(known):
-                    place = Place(topic, token)
-                    wanted[place] = wanted.get(place, False) or topic in known.transactions
+                tokens.add(token)
+                listed = self._lists[token].topics if token in self._lists else frozenset()
+                wanted.update(
+                    Place(topic, token) for topic in known.transactions | (sends_to(known) & listed)
+                )
         for place, watch in self._watched.items():
             if place not in wanted:
                 watch.end()
-        for place, has_prepared in wanted.items():
-            watch = self._watched.get(place) or self._begin(place, nursery)
-            if has_prepared:
-                watch.has_prepared.set()
+        for place in wanted - self._watched.keys():
+            watch = self._watched[place] = _Watch()
+            nursery.start_soon(self._watch, place, watch)
+        for token in self._lists.keys() - tokens:
+            self._lists.pop(token).scope.cancel()
+        for token in tokens - self._lists.keys():
+            self._lists[token] = _List()
+            nursery.start_soon(self._keep, token, self._lists[token])
 
-    def _begin(self, place: Place, nursery: trio.Nursery) -> _Watch:
-        watch = self._watched[place] = _Watch()
-        nursery.start_soon(self._watch, place, watch)
-        return watch
+    async def _keep(self, token: str, listed: _List) -> None:
+        """Until the scope of the list is cancelled. While the broker does not tell, it stays as it was."""
+        told = ""
+        with listed.scope:
+            while True:
+                try:
+                    async with self._brokers.client(token) as client:
+                        names = [one.name for one in await client.topics()]
+                    listed.topics = frozenset(
+                        name.removesuffix(PREPARED_SUFFIX) for name in names if name.endswith(PREPARED_SUFFIX)
+                    )
+                    told = ""
+                    self._look_now.set()
+                except TickwheelError as error:
+                    if error.code != told:
+                        _log.warning("it is not known where messages are prepared: %s", error)
+                    told = error.code
+                except Exception:  # a defect that concerns one token must not end the checks of others
+                    _log.exception("it is not known where messages are prepared")
+                await trio.sleep(LISTED_S)
 
     # One place ----------------------------------------------------------------------------------------------------
 
@@ -148,7 +172,7 @@ class Checks:
                 with watch.until_over():
                     problem = await self._try_to_check(place, told)
                     wait_s, told = (FIRST_WAIT_S if problem is None else wait_s), problem or ""
-                    await watch.pause(wait_s)
+                    await trio.sleep(wait_s)
                     wait_s = min(2 * wait_s, LONGEST_WAIT_S)
         finally:
             del self._watched[place]
@@ -160,7 +184,7 @@ class Checks:
             async with self._brokers.client(place.token) as client:
                 await self._check(place, client)
             return None
-        except UnknownTopic as error:  # nothing was prepared so far
+        except UnknownTopic as error:  # it was deleted
             return error.code
         except TickwheelError as error:
             if error.code != told:
@@ -171,7 +195,7 @@ class Checks:
             return type(error).__name__
 
     async def _check(self, place: Place, client: Client) -> None:
-        """Until a check was taken by none. Raises UnknownTopic as long as no message of the topic was prepared."""
+        """Until a check was taken by none. Raises UnknownTopic when the topic of prepared messages is not there."""
         # To subscribe would make the topic of prepared messages, without the times that checks have.
         await client.topic(place.topic + PREPARED_SUFFIX)
         asked: deque[tuple[int, int]] = deque(maxlen=CREDIT)
@@ -207,32 +231,20 @@ class Checks:
 
     def _producers(self, topic: str, client_id: str) -> Iterator[Known]:
         """That can be asked: first the one that has prepared the message."""
-        own = self._registry.get(client_id)
-        if own is not None and own.stream is not None and self._may_be_asked(own, topic):
-            yield own
-        for known in self._registry.with_stream(lambda one: topic in topics_of(one)):
-            if known is not own and self._may_be_asked(known, topic):
+        found = self._registry.with_stream(
+            lambda one: one.client_id == client_id or topic in one.transactions or topic in sends_to(one)
+        )
+        for known in sorted(found, key=lambda one: one.client_id != client_id):
+            if self._may_be_asked(known, topic):
                 yield known
 
     def _may_be_asked(self, known: Known, topic: str) -> bool:
         return Place(topic, known.caller.token) in self._allowed
 
 
-def topics_of(known: Known) -> frozenset[str]:
-    """Those that a client is a producer of, in Tickwheel."""
-    declared = frozenset() if known.declared is None else _declared(known.declared)
-    return declared | known.transactions if known.transactions else declared
-
-
-@lru_cache(maxsize=10_000)
-def _declared(declared: Declared) -> frozenset[str]:
-    if declared.client_type != schema.PRODUCER:
-        return frozenset()
-    found = set()
-    for name in declared.topics:
-        with suppress(Refused):  # settings with such names are refused where they come
-            found.add(topic_of(name))
-    return frozenset(found)
+def sends_to(known: Known) -> frozenset[str]:
+    """Topics that a client says it is a producer of, in Tickwheel."""
+    return frozenset() if known.declared is None else known.declared.sends_to
 
 
 def _held(message: CheckedMessage, key: str) -> Held:

@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeAlias
 import trio
 
 from tickwheel import Client, ReceiptResult, TickwheelError
-from tickwheel_gateway.clients.caller import Caller
+from tickwheel_gateway.clients.caller import Caller, Identity
 from tickwheel_gateway.clients.registry import Known, Registry
 from tickwheel_gateway.config import Config
 from tickwheel_gateway.delivery.acking import Delivered
@@ -43,8 +43,7 @@ class Brokers(Protocol):
 class _Handed:
     """What a client was given in one answer, and has not settled. Its leases end together."""
 
-    client_id: str
-    token: str
+    client: Identity
     group_id: int
     until: float
     """When the leases end, or before; on trio's clock."""
@@ -66,7 +65,7 @@ class Renewing:
         self._most_s = config.renew_max_ms / 1_000
         self._brokers = brokers
         self._by_receipt: dict[tuple[int, Delivered], _Handed] = {}
-        self._by_client: dict[str, dict[_Handed, None]] = {}
+        self._by_client: dict[Identity, dict[_Handed, None]] = {}
         registry.when_gone(self._gone)
 
     def __len__(self) -> int:
@@ -77,15 +76,14 @@ class Renewing:
         """These were handed out now, with a lease of `renew_lease`."""
         now = trio.current_time()
         handed = _Handed(
-            caller.client_id,
-            caller.token,
+            caller.identity,
             group_id,
             now + self._lease_s,
             now + self._most_s,
             set(receipts),
         )
         if handed.receipts:
-            self._by_client.setdefault(caller.client_id, {})[handed] = None
+            self._by_client.setdefault(caller.identity, {})[handed] = None
             self._by_receipt |= {(group_id, receipt): handed for receipt in handed.receipts}
 
     def drop(self, group_id: int, receipts: Iterable[Delivered]) -> None:
@@ -97,6 +95,15 @@ class Renewing:
             handed.receipts.discard(receipt)
             if not handed.receipts:
                 self._forget(handed)
+
+    async def leave(self) -> None:
+        """The last word of a process that ends: all leases begin anew. Clients that are still at work have their time
+        to ack at another process, or at this one when it is back."""
+        with trio.move_on_after(_TOLD_S):
+            await self._do(
+                self._extend,
+                [handed for each in self._by_client.values() for handed in each if not handed.is_given_back],
+            )
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -110,10 +117,10 @@ class Renewing:
         for receipt in handed.receipts:
             self._by_receipt.pop((handed.group_id, receipt), None)
         handed.receipts.clear()
-        of_client = self._by_client.get(handed.client_id, {})
+        of_client = self._by_client.get(handed.client, {})
         of_client.pop(handed, None)
         if not of_client:
-            self._by_client.pop(handed.client_id, None)
+            self._by_client.pop(handed.client, None)
 
     async def _turn(self) -> None:
         now = trio.current_time()
@@ -124,7 +131,7 @@ class Renewing:
                 _log.warning(
                     "leases of %d messages of client %s ended before the broker could be told of them",
                     len(handed.receipts),
-                    handed.client_id,
+                    handed.client[1],
                 )
                 self._forget(handed)
             elif handed.last <= now:
@@ -139,7 +146,7 @@ class Renewing:
         """In one request for each group."""
         by_group: dict[tuple[str, int], list[_Handed]] = {}
         for each in handed:
-            by_group.setdefault((each.token, each.group_id), []).append(each)
+            by_group.setdefault((each.client[0], each.group_id), []).append(each)
         async with trio.open_nursery() as nursery:
             for (token, group_id), together in by_group.items():
                 nursery.start_soon(self._try, token, partial(work, group_id, together))
@@ -175,7 +182,7 @@ class Renewing:
         self.drop(group_id, receipts)
 
     async def _gone(self, known: Known) -> None:
-        handed = list(self._by_client.get(known.client_id, ()))
+        handed = list(self._by_client.get(known.identity, ()))
         for each in handed:
             each.is_given_back = True
         with trio.move_on_after(_TOLD_S):

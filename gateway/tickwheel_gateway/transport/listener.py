@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import resource
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from tickwheel_gateway.transport.opening import NotWelcome, open_stream
 from tickwheel_gateway.transport.tally import Tally
 
 _LOOK_S: Final = 1.0
+_SPARE_FILES: Final = 16
+"""Descriptors that connections leave to others: without one the broker cannot be reached again."""
 _BACKLOG: Final = 1_024
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
@@ -74,7 +77,8 @@ class Server:
 
     async def serve_stream(self, stream: trio.abc.HalfCloseableStream) -> None:
         """One connection."""
-        if self.tally.connections >= self._limits.connections or self.stopping.is_set():
+        is_full = self.tally.connections >= self._limits.connections or _takes_last_files(stream)
+        if is_full or self.stopping.is_set():
             self.tally.refused_connections += 1
             await trio.aclose_forcefully(stream)
             return
@@ -162,6 +166,16 @@ async def open_listeners(host: str, port: int, *, is_shared: bool = False) -> li
             found.append(trio.SocketListener(sock))
         opened.pop_all()
     return found
+
+
+def _takes_last_files(stream: object) -> bool:
+    """Whether few descriptors are left: the system always gives the lowest number that is free."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (
+        isinstance(stream, trio.SocketStream)
+        and most != resource.RLIM_INFINITY
+        and stream.socket.fileno() >= most - _SPARE_FILES
+    )
 
 
 def _names(stream: object) -> tuple[str, tuple[str, int]]:

@@ -178,7 +178,7 @@ def _headers(given: dict[str, str], system: Any, sender: Sender) -> dict[str, An
         "tag": system.tag,
         "keys": list(system.keys),
         "type": int(system.message_type),
-        "born_ms": schema.milliseconds(system.born_timestamp),
+        "born_ms": min(max(0, schema.milliseconds(system.born_timestamp)), MAX_TIME_MS),
         "encoding": int(system.body_encoding),
         "trace": system.trace_context,
         "shadowed": shadowed,

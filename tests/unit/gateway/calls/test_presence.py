@@ -50,4 +50,4 @@ async def test_who_goes_is_forgotten_before_it_is_answered() -> None:
         answered = await Presence(registry).terminate(without_broker(), request)
         assert answered.status.code == Code.OK
         assert gone == [CALLER.client_id]
-        assert registry.get(CALLER.client_id) is None
+        assert registry.get(CALLER) is None

@@ -7,17 +7,25 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+import trio
+
 from tests.support.driver import NOW_MS
 from tests.support.gateway_call import OpenCall
 from tests.support.gateway_sending import Producer, message, transaction
 from tests.support.in_time import broker_in_time
 from tickwheel import Client
+from tickwheel.errors import NotConnected
 from tickwheel_gateway.calls.deciding import Deciding
 from tickwheel_gateway.calls.recalling import Recalling
+from tickwheel_gateway.calls.sending import Sending
 from tickwheel_gateway.calls.service import Service
+from tickwheel_gateway.clients.caller import MAX_CLIENT_ID
+from tickwheel_gateway.clients.registry import Registry
+from tickwheel_gateway.config import Config
 from tickwheel_gateway.transport.call import Method
 from tickwheel_gateway.wire import schema
-from tickwheel_gateway.wire.codes import Code
+from tickwheel_gateway.wire.codes import Code, Refused
 
 
 class Tallied:
@@ -103,3 +111,46 @@ async def test_a_transaction_and_a_recall(tmp_path: Path, autojump_clock: Any) -
         recalled = await line.call("RecallMessage", recall)
         assert (recalled.status.code, recalled.message_id) == (Code.OK, "02")
         assert [one.body for one in await client.fetch("orders", "readers", count=10)] == [b"{}"]
+
+
+class Away:
+    """A broker that does not let a client in for a while."""
+
+    @asynccontextmanager
+    async def client(self, token: str, address: str = "") -> AsyncIterator[Client]:
+        await trio.sleep(5)
+        raise NotConnected
+        yield
+
+
+async def test_a_broker_that_is_not_there_is_told_before_the_deadline(autojump_clock: Any) -> None:
+    tallied = Tallied()
+    service = Service(lambda headers: "", Away(), Registry(), tallied)
+    _, method = service.unary("SendMessage", Sending(Config(), Registry()).send)
+    for left_s in (3.0, 0.001):
+        deadline = trio.current_time() + left_s
+        call = OpenCall(request=schema.SendMessageRequest().SerializeToString(), deadline=deadline)
+        await method.handler(call)
+        status = schema.SendMessageResponse.FromString(call.replies[0]).status
+        assert (status.code, status.message) == (
+            Code.INTERNAL_SERVER_ERROR,
+            "there is no connection to the broker",
+        )
+        assert trio.current_time() < deadline
+    assert tallied.calls == [("SendMessage", Code.INTERNAL_SERVER_ERROR)] * 2
+
+
+async def test_a_client_whose_name_is_too_long(tmp_path: Path, autojump_clock: Any) -> None:
+    service = Service(lambda headers: "", Away(), Registry(), Tallied())
+    for length, code in (
+        (MAX_CLIENT_ID, None),
+        (MAX_CLIENT_ID + 1, Code.BAD_REQUEST),
+        (0, Code.CLIENT_ID_REQUIRED),
+    ):
+        call = OpenCall(metadata={"x-mq-client-id": "x" * length})
+        if code is None:
+            assert len(service.caller(call).client_id) == length
+            continue
+        with pytest.raises(Refused) as caught:
+            service.caller(call)
+        assert caught.value.code == code

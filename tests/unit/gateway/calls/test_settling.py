@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -11,7 +12,7 @@ from trio.testing import MockClock
 
 from tests.support.cancelling import TrioCanceller
 from tests.support.gateway_call import asked
-from tests.support.gateway_consumer import Consumer, bodies, consuming, handle_of, handles, now_ms
+from tests.support.gateway_consumer import Consumer, bodies, consuming, handle_of, handles, now_ms, until
 from tickwheel_gateway.config import Config
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
@@ -250,3 +251,33 @@ async def test_what_is_not_forwarded(tmp_path: Path, autojump_clock: MockClock) 
         assert all(
             topic.name != "rmq.DLQ.g" or not topic.messages for topic in await consumer.client.topics()
         )
+
+
+async def test_what_the_broker_does_not_answer_is_told_before_the_deadline(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with consuming(tmp_path) as consumer:
+        handle = await one(consumer, auto_renew=True)
+
+        async def never(*_: Any, **__: Any) -> Any:
+            await trio.sleep_forever()
+
+        real = {name: getattr(consumer.client, name) for name in ("ack", "nack", "message")}
+        for name in real:
+            setattr(consumer.client, name, never)
+        requests = {
+            "ack": schema.AckMessageRequest(),
+            "change": schema.ChangeInvisibleDurationRequest(receipt_handle=handle),
+            "forward": schema.ForwardMessageToDeadLetterQueueRequest(receipt_handle=handle),
+        }
+        requests["ack"].entries.add(receipt_handle=handle)
+        for name, request in requests.items():
+            request.topic.name, request.group.name = "t", "g"
+            call = until(3)
+            with pytest.raises(Refused) as caught:
+                await getattr(consumer.settling, name)(asked(consumer.client, call), request)
+            assert caught.value.code == Code.PROXY_TIMEOUT
+            assert trio.current_time() < call.deadline
+        for name, method in real.items():
+            setattr(consumer.client, name, method)
+        assert await consumer.ack(handle) == (20_000, [20_000])

@@ -105,7 +105,7 @@ async def test_settings_are_answered_and_remembered(tmp_path: Path, autojump_clo
         nursery.start_soon(place.telemetry.serve, call)
         answer = await place.answered(call, producer("orders"))
         assert (answer.status.code, answer.settings.publishing.validate_message_type) == (Code.OK, True)
-        known = place.registry.get(CALLER.client_id)
+        known = place.registry.get(CALLER)
         assert known is not None
         assert known.declared is not None
         assert known.declared.topics == {"orders"}
@@ -229,7 +229,7 @@ async def test_other_commands_are_ignored(tmp_path: Path, autojump_clock: MockCl
         await trio.sleep(1.0)
         assert call.replies == []
         assert place.tally.open == 1
-        known = place.registry.get(CALLER.client_id)
+        known = place.registry.get(CALLER)
         assert known is not None
         assert known.stream is None, "it waits for its settings"
 
@@ -240,7 +240,7 @@ async def test_the_newest_stream_counts(tmp_path: Path, autojump_clock: MockCloc
         for call in (older, newer):
             nursery.start_soon(place.telemetry.serve, call)
             await place.answered(call, producer("orders"))
-        known = place.registry.get(CALLER.client_id)
+        known = place.registry.get(CALLER)
         assert known is not None
         stream = known.stream
         older.hang_up()
@@ -249,7 +249,7 @@ async def test_the_newest_stream_counts(tmp_path: Path, autojump_clock: MockCloc
         newer.hang_up()
         await wait_all_tasks_blocked()
         assert known.stream is None
-        assert place.registry.get(CALLER.client_id) is known, "it is there for a minute yet"
+        assert place.registry.get(CALLER) is known, "it is there for a minute yet"
 
 
 async def test_a_stream_that_breaks_takes_no_commands(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -257,7 +257,7 @@ async def test_a_stream_that_breaks_takes_no_commands(tmp_path: Path, autojump_c
         call = OpenCall(takes=1)
         nursery.start_soon(place.telemetry.serve, call)
         await place.answered(call, producer("orders"))
-        known = place.registry.get(CALLER.client_id)
+        known = place.registry.get(CALLER)
         assert known is not None
         assert known.stream is not None
         assert not await known.stream.send(b"")

@@ -76,7 +76,7 @@ async def test_not_for_ever(tmp_path: Path, autojump_clock: MockClock) -> None:
 async def test_what_a_client_has_that_goes_is_given_back(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with consuming(tmp_path) as consumer:
         await pushed(consumer)
-        await consumer.registry.forget(CALLER.client_id)
+        await consumer.registry.forget(CALLER)
         assert len(consumer.renewing) == 0
         assert abs(await comes_again_after(consumer) - 1) < 0.05
 
@@ -100,7 +100,7 @@ async def test_what_a_client_is_given_that_has_just_gone(tmp_path: Path, autojum
 
         nursery.start_soon(poll)
         await trio.sleep(1)
-        await consumer.registry.forget(CALLER.client_id)
+        await consumer.registry.forget(CALLER)
         await consumer.send(b"x")
         assert 60 <= await comes_again_after(consumer) <= 63
         assert call.written == 3
@@ -156,7 +156,7 @@ async def test_giving_back_is_tried_again(tmp_path: Path, autojump_clock: MockCl
     async with consuming(tmp_path) as consumer:
         await pushed(consumer)
         consumer.broker.error = NotConnected()
-        await consumer.registry.forget(CALLER.client_id)
+        await consumer.registry.forget(CALLER)
         assert len(consumer.renewing) == 1
         await trio.sleep(12)
         consumer.broker.error = None
@@ -171,6 +171,42 @@ async def test_one_that_is_told_of_a_client_that_goes_may_be_cancelled(
         await pushed(consumer)
         with trio.CancelScope() as scope:
             scope.cancel()
-            await consumer.registry.forget(CALLER.client_id)
+            await consumer.registry.forget(CALLER)
         assert len(consumer.renewing) == 1
         assert await comes_again_after(consumer) <= 5 + 1.05
+
+
+async def test_who_ends_leaves_clients_the_time_of_a_whole_lease(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with consuming(tmp_path) as consumer:
+        (message,) = await pushed(consumer)
+        consumer.renewing, ends = _another_process(consumer), consumer.renewing
+        await trio.sleep(45)
+        await ends.leave()
+        ends.drop(*_all_of(ends))
+        await trio.sleep(55)
+        assert await consumer.ack(handle_of(message)) == (20_000, [20_000])
+
+
+async def test_who_ends_does_not_wait_for_a_broker_that_is_away(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with consuming(tmp_path) as consumer:
+        await pushed(consumer)
+        consumer.broker.error = NotConnected()
+        await consumer.renewing.leave()
+        consumer.broker.error = None
+
+        async def never(*_: Any) -> Any:
+            await trio.sleep_forever()
+
+        consumer.client.extend = never  # type: ignore[method-assign]
+        with trio.fail_after(5):
+            await consumer.renewing.leave()
+
+
+def _all_of(renewing: Any) -> tuple[int, list[Any]]:
+    """Of one group: what it does not do any more."""
+    receipts = list(renewing._by_receipt)
+    return receipts[0][0], [receipt for _, receipt in receipts]

@@ -269,3 +269,10 @@ def test_the_headers_of_a_dead_letter() -> None:
     assert dict(shown.user_properties) == {"n": "1", "rocketmq": "5"}
     assert shown.system_properties.message_id == ours
     assert shown.system_properties.dead_letter_queue.message_id == ours
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(2**63 - 1, 253_402_300_799_999), (-(2**63), None)])
+def test_a_birth_that_no_calendar_has_is_no_reason_to_refuse(seconds: int, kept: int | None) -> None:
+    one = message()
+    one.system_properties.born_timestamp.seconds = seconds
+    assert stored(sent(one, SENDER, Limits(), NOW_MS))["rocketmq"].get("born_ms") == kept

@@ -213,6 +213,17 @@ async def test_orphans_are_asked_after_until_somebody_knows(daemon: Daemon, topi
             assert await checks.receive(0.8) is None
 
 
+async def test_who_asks_before_anything_was_prepared_has_the_times_of_checks(
+    daemon: Daemon, topic: str
+) -> None:
+    async with tickwheel.Client(daemon.url) as client:
+        async with client.check_prepared(topic):
+            early = await client.topic(f"{topic}.prepared")
+        await client.prepare(f"{topic}-later", b"x")
+        assert early.settings == (await client.topic(f"{topic}-later.prepared")).settings
+        assert early.settings["ack_wait_ms"] == early.settings["max_backoff_ms"]
+
+
 async def test_when_is_asked_first_may_be_said_for_each_message(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         for after in (HOUR, None):

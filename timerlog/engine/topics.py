@@ -29,8 +29,11 @@ class Topics:
         self._tables, self._native, self._wheel = engine.tables, engine.native, engine.wheel
         self._settings = engine.settings
 
-    def open(self, name: str, now_ms: int, *, create: bool = True) -> int:
-        """The topic's permanent number. Raises ``UnknownTopic``, ``BadName``, ``TooManyTopics``, ``DiskFull``."""
+    def open(
+        self, name: str, now_ms: int, *, create: bool = True, values: Mapping[str, Any] | None = None
+    ) -> int:
+        """The topic's permanent number. ``values``: settings of its own, if it is new. Raises ``UnknownTopic``,
+        ``BadName``, ``TooManyTopics``, ``DiskFull``."""
         known = self._tables.topic_ids.get(name)
         if known is not None:
             return known
@@ -41,7 +44,8 @@ class Topics:
                 "Create it first (`tickwheel topics create`), or set auto_create_topics = true on the broker."
             )
             raise error
-        return self._create(name, TopicSettings(), 0, now_ms).topic_id
+        settings = TopicSettings() if values is None else check_topic_settings(dict(values))
+        return self._create(name, settings, 0, now_ms).topic_id
 
     def record(self, name: str) -> TopicRecord:
         """What holds for a topic now. Raises ``UnknownTopic``."""

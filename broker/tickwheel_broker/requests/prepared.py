@@ -20,6 +20,7 @@ from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.requests.answers import Asked, check_name
 from tickwheel_broker.requests.caller import Work
 from tickwheel_broker.requests.remembered import Steps
+from tickwheel_broker.requests.topics import checks_of
 from timerlog.engine.commit import Commit
 from timerlog.engine.prepared import Prepared
 from timerlog.engine.produce import Produce
@@ -52,13 +53,7 @@ class PreparedRequests:
         settings, now_ms = self._settings, self._clock.now_ms()
         check_name(request.topic, "topic")
         self._topics.open(request.topic, now_ms, create=settings.auto_create_topics)
-        checks = {
-            "ack_wait_ms": settings.check_interval_ms,
-            "min_backoff_ms": settings.check_interval_ms,
-            "max_backoff_ms": settings.check_interval_ms,
-            "max_attempts": settings.check_attempts,
-        }
-        topic_id = self._prepared.open(request.topic, checks, now_ms)
+        topic_id = self._prepared.open(request.topic, checks_of(settings), now_ms)
         _, columns = decode_send(request.payload)
         after_ms = settings.check_after_ms if request.check_after_ms is None else request.check_after_ms
         check_time(now_ms + after_ms)

@@ -9,6 +9,7 @@ from typing import Any
 from tickwheel.protocol.bodies.admin import DeleteTopic, DeleteTopicOk, GetTopic, SetTopic
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk, encode_map
 from tickwheel.protocol.errors import BadArgument, TopicInUse
+from tickwheel.protocol.limits import PREPARED_SUFFIX
 from tickwheel_broker.background.retention import Retention
 from tickwheel_broker.background.schedules import Schedules
 from tickwheel_broker.clock import Clock
@@ -113,7 +114,19 @@ def open_topic(topics: Topics, settings: Settings, name: str, now_ms: int, *, cr
     """The number of a topic; with `create` a new one is made if the settings let it. Raises BadTopicName,
     UnknownTopic."""
     check_name(name, "topic")
-    return topics.open(name, now_ms, create=create and settings.auto_create_topics)
+    values = checks_of(settings) if name.endswith(PREPARED_SUFFIX) else None
+    return topics.open(name, now_ms, create=create and settings.auto_create_topics, values=values)
+
+
+def checks_of(settings: Settings) -> dict[str, Any]:
+    """Settings of a new topic of prepared messages, whether it is made by the first of them or by a subscriber that
+    wants to be asked after them."""
+    return {
+        "ack_wait_ms": settings.check_interval_ms,
+        "min_backoff_ms": settings.check_interval_ms,
+        "max_backoff_ms": settings.check_interval_ms,
+        "max_attempts": settings.check_attempts,
+    }
 
 
 def open_group(

@@ -8,6 +8,7 @@ from tickwheel import CancelResult
 from tickwheel_gateway.calls.answers import tell
 from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.service import Asked
+from tickwheel_gateway.clients.rights import PUBLISH, check_right
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 from tickwheel_gateway.wire.handles import decode_recall
@@ -27,10 +28,11 @@ class Recalling:
 
     async def recall(self, asked: Asked, request: Any) -> Any:
         """A RecallMessageResponse."""
-        topic_of(request.topic.name)
+        topic = topic_of(request.topic.name)
         handle = decode_recall(request.recall_handle)
         if handle.topic != request.topic.name:
             raise Refused(Code.BAD_REQUEST, "the recall handle is of a message of another topic")
+        check_right(asked.client, PUBLISH, [topic])  # by its id the broker says only that there is none
         with InTime(asked.call, asked.client):
             result = await asked.client.cancel(id=handle.id)
         if result == CancelResult.NOT_FOUND:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from tickwheel import Client
 from tickwheel_gateway.calls.answers import refusal, tell
 from tickwheel_gateway.calls.deadlines import InTime
+from tickwheel_gateway.clients.brokers import Brokers
 from tickwheel_gateway.clients.caller import Caller, caller_of
 from tickwheel_gateway.clients.registry import Registry
 from tickwheel_gateway.transport.call import Call, CallEnded, Method, Status
@@ -23,13 +24,6 @@ from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 
 _GARBAGE: Final = "the request is none of this method"
-
-
-class Brokers(Protocol):
-    """Connections to the broker."""
-
-    def client(self, token: str, address: str = "") -> AbstractAsyncContextManager[Client]:
-        """That of a token, for one call from an address. Raises what connecting raises."""
 
 
 Identify: TypeAlias = Callable[[Mapping[str, str]], str]

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from tickwheel import Client
 from tickwheel.errors import Forbidden, TickwheelError
 from tickwheel_gateway.calls.answers import refusal, tell
-from tickwheel_gateway.calls.service import Brokers
+from tickwheel_gateway.clients.brokers import Brokers
 from tickwheel_gateway.clients.caller import Caller
 from tickwheel_gateway.clients.registry import Registry
 from tickwheel_gateway.clients.rights import CONSUME, PUBLISH, check_right

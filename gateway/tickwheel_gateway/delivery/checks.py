@@ -16,14 +16,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import trio
 
 from tickwheel import CheckedMessage, Client, Subscription
 from tickwheel.errors import TickwheelError, UnknownTopic
 from tickwheel.protocol.limits import PREPARED_SUFFIX
+from tickwheel_gateway.clients.brokers import Brokers
 from tickwheel_gateway.clients.registry import Known, Registry, Stream
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.messages import Given, Held, client_of, received
@@ -47,13 +48,6 @@ _PREPARED: Final = "tickwheel-prepared"
 _log = logging.getLogger("tickwheel.gateway.checks")
 
 Checking: TypeAlias = Subscription[CheckedMessage, Any]
-
-
-class Brokers(Protocol):
-    """Connections to the broker."""
-
-    def client(self, token: str) -> AbstractAsyncContextManager[Client]:
-        """That of a token, which stays at least as long. Raises what connecting raises."""
 
 
 class Place(NamedTuple):

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import trio
 
 from tickwheel import Client, ReceiptResult, TickwheelError
+from tickwheel_gateway.clients.brokers import Brokers
 from tickwheel_gateway.clients.caller import Caller, Identity
 from tickwheel_gateway.clients.registry import Known, Registry
 from tickwheel_gateway.config import Config
@@ -30,13 +30,6 @@ _TOLD_S: Final = 3.0
 GONE_DELAY: Final = timedelta(seconds=1)
 
 _log = logging.getLogger("tickwheel.gateway.delivery")
-
-
-class Brokers(Protocol):
-    """Connections to the broker."""
-
-    def client(self, token: str) -> AbstractAsyncContextManager[Client]:
-        """That of a token, for as long as it is used. Raises what connecting raises."""
 
 
 @dataclass(eq=False, slots=True)

@@ -14,7 +14,7 @@ from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import send
 from tickwheel_native import memory
 from tickwheel_simulation.disk import Disk, View
-from timerlog.errors import DiskFull
+from timerlog.errors import DiskFull, LogFailed
 from timerlog.files import mapped_file as region
 from timerlog.recovery import checkpoint
 from timerlog.store import Store
@@ -96,6 +96,38 @@ def test_a_start_that_fails_keeps_no_address_space(disk: Disk, tmp_path: Path) -
             with pytest.raises(DiskFull):
                 opened(disk, tmp_path, "one")
     assert address_space_bytes() - before < 1 << 30
+
+
+@pytest.mark.parametrize("written_bytes", [1, 40, 63])
+@pytest.mark.parametrize("power_is_lost", [False, True])
+def test_a_segment_with_half_a_header_does_not_stop_a_start(
+    tmp_path: Path, written_bytes: int, power_is_lost: bool
+) -> None:
+    """Seed 7010 with 0.01 hours: the write of a new segment's header failed in the middle."""
+    disk = Disk(mock.Mock(random.Random, wraps=random.Random(1)))
+    store = opened(disk, tmp_path, "one")
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"first"]), NOW_MS)
+    store.sync()
+    state = store.look.state_hash()
+    disk.faults.write_fails = True
+    with (
+        mock.patch.object(disk.rng, "randint", return_value=written_bytes),
+        pytest.raises(LogFailed, match="simulated"),
+    ):
+        store.log.roll()
+    store.close(clean=False)
+    assert len(disk.segments) == 2
+    if power_is_lost:
+        for inode in disk.segments.values():
+            inode.sync()
+        disk.sync_directory()
+        disk.lose_power()
+    store = opened(disk, tmp_path, "two" if power_is_lost else "one")
+    assert store.look.state_hash() == state
+    assert list(disk.segments) == [0]
+    store.close()
+    disk.close()
 
 
 def address_space_bytes() -> int:

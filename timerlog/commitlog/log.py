@@ -102,27 +102,30 @@ class CommitLog:
         self._set_limits()
 
     def create_segment(self, base: int, bytes_needed: int = 0) -> SegmentFile:
-        """Creates a segment file with its header. On ``DiskFull`` nothing is left behind."""
+        """Creates a segment file with its header. On ``DiskFull`` nothing is left behind. On ``LogFailed`` a file with
+        a part of its header may be: the next start drops it."""
+        if self._failed:
+            raise LogFailed(self._failed)
         file = self.disk.open_segment(base, create=True)
         wanted = min(self.segment_bytes, max(ALLOCATION_STEP_BYTES, bytes_needed))
         try:
             self._allocate(file, wanted, bytes_needed or wanted)
-        except DiskFull:
+            self._write(file, 0, pack_segment_header(base, self.segment_bytes, self.log_id))
+            self._sync_created(file)
+        except BaseException as error:
             file.close()
-            self.disk.remove_segment(base)
+            if isinstance(error, DiskFull):
+                self.disk.remove_segment(base)
             raise
-        file.write(0, pack_segment_header(base, self.segment_bytes, self.log_id))
+        self.attach(base, file)
+        return file
+
+    def _sync_created(self, file: SegmentFile) -> None:
         try:
             self.durability.created(self.disk, file)
-        except DiskFull:  # the directory could not be opened
-            file.close()
-            self.disk.remove_segment(base)
-            raise
         except OSError as error:
             self._failed = f"syncing a new segment failed: {error.strerror}"
             raise LogFailed(self._failed) from error
-        self.attach(base, file)
-        return file
 
     # -- positions --
 

@@ -83,14 +83,15 @@ def read_segment_header(disk: Disk, base_pointer: Any, base: int) -> SegmentHead
 
 
 def is_unused(disk: Disk, base_pointer: Any, base: int) -> bool:
-    """Whether a segment without a header is one whose creation was interrupted: nothing was ever written to it."""
+    """Whether a segment without a whole header is one whose creation was interrupted: it may have a part of its header,
+    and nothing was ever written behind that."""
     file = disk.open_segment(base, create=False)
     try:
-        if file.size_bytes == 0:
+        if file.size_bytes <= SEGMENT_HEADER_BYTES:
             return True
         file.map_into(base_pointer, 0, file.size_bytes)
         content = np.frombuffer(memory.view(base_pointer, 0, file.size_bytes), np.uint8)
-        unused = not content.any()
+        unused = not content[SEGMENT_HEADER_BYTES:].any()
         memory.unmap_to_reserved(base_pointer, 0, file.size_bytes)
         return unused
     finally:

@@ -184,28 +184,34 @@ class _Inspection:
         self.report.segments = len(headers)
         if not headers:
             return
+        led_to = self._read(whole) if whole else None
         for segment in headers.keys() - whole.keys():
-            # The creation of the newest segment may have been interrupted: then it is unused.
-            unused = segment == max(headers) and is_unused(self.disk, self.base, segment)
+            if segment == led_to and read_segment_header(self.disk, self.base, segment) is not None:
+                continue  # a broker made it and went on there meanwhile
+            # The creation of the newest segment may have been interrupted: then it is unused, and no END leads there.
+            is_newest = segment == max(headers) and segment != led_to
+            unused = is_newest and is_unused(self.disk, self.base, segment)
             self._damage(segment, 0, "damaged header", torn_tail=unused)
-        if whole:
-            self._read(whole)
+        self.report.damage.sort(key=lambda damage: (damage.file, damage.offset))
 
-    def _read(self, headers: dict[int, SegmentHeader]) -> None:
+    def _read(self, headers: dict[int, SegmentHeader]) -> int | None:
+        """Returns the segment to which an END of the newest one leads."""
         segment_bytes = next(iter(headers.values())).segment_bytes
         files = {segment: self.disk.open_segment(segment, create=False) for segment in headers}
         try:
             for segment, file in files.items():
                 file.map_into(self.base, segment, segment_bytes)
             sizes = {segment: min(file.size_bytes, segment_bytes) for segment, file in files.items()}
-            self._verify(LogReader(self.base, segment_bytes, sizes))
+            return self._verify(LogReader(self.base, segment_bytes, sizes))
         finally:
             for file in files.values():
                 file.close()
 
-    def _verify(self, reader: LogReader) -> None:
+    def _verify(self, reader: LogReader) -> int | None:
+        led_to = None
         for segment in sorted(reader.sizes):
             stop, reason, torn = self._verify_segment(reader, segment + SEGMENT_HEADER_BYTES)
+            led_to = segment + reader.segment_bytes if reason == END_RECORD else None
             self.report.log_bytes += stop - segment
             last = segment == max(reader.sizes)
             garbage_bytes = 0 if reason == END_RECORD else reader.garbage_behind(stop)
@@ -222,6 +228,7 @@ class _Inspection:
             names.get(number, str(number)): count for number, count in counts.items()
         }
         self.report.messages = counts.get(RecordType.MESSAGE, 0)
+        return led_to
 
     def _verify_segment(self, reader: LogReader, position: int) -> tuple[int, int, bool]:
         """Where its last whole record ends, why there, and whether nothing behind it was ever synced. A broker may be

@@ -197,7 +197,7 @@ class _Mending:
             self.aside.append(self.paths.pop(base))  # no segment has such a name
             del headers[base]
         for base, header in headers.items():
-            if header is None and not (base == max(headers) and self._is_empty(base)):
+            if header is None and not (base == max(headers) and self._is_only_begun(base, whole[0])):
                 self._write(base, 0, pack_segment_header(base, whole[0].segment_bytes, whole[0].log_id))
                 self.report.mended.append(self.paths[base].name)
             elif header is None:  # its creation was interrupted: a start drops it
@@ -214,8 +214,19 @@ class _Mending:
             content[bit // 8] ^= 1 << bit % 8
         return None
 
-    def _is_empty(self, base: int) -> bool:
-        return not any(self.paths[base].read_bytes())
+    def _is_only_begun(self, base: int, first: SegmentHeader) -> bool:
+        """Whether nothing was written behind the header of a segment, and the log does not go on there."""
+        if any(self.paths[base].read_bytes()[SEGMENT_HEADER_BYTES:]):
+            return False
+        before = base - first.segment_bytes
+        if before not in self.paths or self._is_foreign(before, first):
+            return True
+        log = MappedLog({before: self.paths[before]})
+        try:
+            stop, reason = log.reader.verify(before + SEGMENT_HEADER_BYTES)
+            return reason != END_RECORD and log.reader.marked_behind(stop) <= stop
+        finally:
+            log.close()
 
     def _checkpoint(self, disk: FileDisk) -> Checkpoint | None:
         """What the last checkpoint says, if it is of this log."""

@@ -90,12 +90,20 @@ def open_directory(
             recovery.refuse_damage()
             opened = recovery.catch_up(recovery.end)
             derive(opened.tables, keys_are_kept=recovery.keys_are_kept)
-        elif len(headers) > 1 or not all(is_unused(disk, base, segment) for segment in headers):
+        elif not _is_only_begun(disk, base, list(headers)):
             raise DamagedLog("no segment of the CommitLog has a whole header")
         else:
             opened = create(directory, disk, settings, base, new_log_id, now_ms, undo)
         undo.pop_all()
         return opened
+
+
+def _is_only_begun(disk: Disk, base: Any, headless: list[int]) -> bool:
+    """Whether there is no log yet: at most the first segment, whose creation was interrupted. A checkpoint is only made
+    of a log that is there."""
+    if not headless:
+        return True
+    return len(headless) == 1 and checkpoints.load(disk) is None and is_unused(disk, base, headless[0])
 
 
 def without_purged(disk: Disk, headers: dict[int, SegmentHeader | None]) -> dict[int, SegmentHeader | None]:
@@ -178,6 +186,8 @@ class Recovery:
         for segment, file in self._files.items():
             file.map_into(base, segment, self._segment_bytes)
         self._reader = LogReader(base, self._segment_bytes, sizes)
+        #: The segment that the last END leads to, if the log ends with one.
+        self._led_to: int | None = None
         #: What is to be replayed, a piece of each segment.
         self._pieces = list(self._whole_pieces())
 
@@ -187,6 +197,7 @@ class Recovery:
             stop, reason = self._reader.verify(position)
             yield position, stop
             following = position // self._segment_bytes * self._segment_bytes + self._segment_bytes
+            self._led_to = following if reason == END_RECORD else None
             if reason != END_RECORD or following not in self._reader.sizes:
                 return
             position = following + SEGMENT_HEADER_BYTES
@@ -209,6 +220,12 @@ class Recovery:
         durable = max(self._reader.marked_behind(self.end), known)
         if durable > self.end:
             raise damaged_at(self.end, self._segment_bytes, f"the log was on disk up to position {durable}")
+        for segment in self._headless:
+            if segment == self._led_to:
+                # An END is written when the header of the next segment is on the disk: this one was whole.
+                raise DamagedLog(
+                    f"segment {segment_name(segment)} has a damaged header, and the log goes on there"
+                )
 
     def catch_up(self, end: int) -> Opened:
         """Opens the tables and brings them up to ``end``; what lies behind it is cut off. What ``derive`` makes is not

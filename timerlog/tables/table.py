@@ -15,7 +15,7 @@ import numpy.typing as npt
 from timerlog.errors import StoreError
 from timerlog.files.held_space import Lender
 from timerlog.files.holes import PAGE_BYTES
-from timerlog.files.mapped_file import Region
+from timerlog.files.mapped_file import SMALLEST_STEP_BYTES, Region
 from timerlog.layout import FORMAT_VERSION, HEADER_BYTES, TABLE_HEADER
 
 
@@ -34,7 +34,7 @@ class Table:
         self.region = Region(path, reserve_bytes, lender)
         self.dtype = dtype
         header = TABLE_HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
-        self.is_new = self.region.allocated_bytes == 0
+        self.is_new = self.region.allocated_bytes == 0 or self._is_only_begun()
         try:
             self.region.ensure(HEADER_BYTES)
         except BaseException:
@@ -48,6 +48,11 @@ class Table:
             raise StoreError(f"{path} does not belong to this log")
         #: All items that the address space has room for; touch only those below ``capacity``.
         self.items = self.region.array(dtype, HEADER_BYTES, (reserve_bytes - HEADER_BYTES) // dtype.itemsize)
+
+    def _is_only_begun(self) -> bool:
+        """Whether its creation was interrupted: the file has its first blocks, and no header yet."""
+        size_bytes = self.region.allocated_bytes
+        return size_bytes <= SMALLEST_STEP_BYTES and not self.region.array(np.uint8, 0, size_bytes).any()
 
     @property
     def address(self) -> int:

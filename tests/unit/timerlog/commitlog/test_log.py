@@ -11,8 +11,9 @@ from tests.support.frames import send
 from timerlog.commitlog.segments import pack_segment_header, unpack_segment_header
 from timerlog.engine.produce import Stop
 from timerlog.errors import DiskFull, LogFailed, StoreError, UnsupportedFormat
-from timerlog.files.disk import FileSegment
+from timerlog.files.disk import FileDisk, FileSegment
 from timerlog.layout import SEGMENT_HEADER_BYTES
+from timerlog.maintenance.inspect import inspect_directory
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -110,6 +111,64 @@ def test_a_failed_write_is_final(store: Store, monkeypatch: pytest.MonkeyPatch) 
             store.begin_sync()
     with pytest.raises(LogFailed):
         store.begin_sync()
+
+
+@pytest.mark.parametrize("written_bytes", [0, 1, 30, 63, 64])
+def test_a_header_that_was_written_in_part_stops_the_log_and_not_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_bytes: int
+) -> None:
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"acknowledged"]), NOW_MS)
+    store.sync()
+    state = store.look.state_hash()
+    write = FileSegment.write
+
+    def torn(self: FileSegment, offset: int, data: bytes) -> None:
+        write(self, offset, bytes(data)[:written_bytes])
+        raise LogFailed("the disk is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileSegment, "write", torn)
+        with pytest.raises(LogFailed):
+            store.log.roll()
+    for refused in (store.log.roll, store.log.flush):
+        with pytest.raises(LogFailed):
+            refused()
+    assert store.log.segments == [0]
+    store.close(clean=False)
+    assert len(FileDisk(tmp_path).segments()) == 2, "what is left of it"
+    assert inspect_directory(tmp_path).ok
+    again = Store.open(tmp_path, SMALL, NOW_MS)
+    assert again.look.state_hash() == state
+    assert again.log.segments == FileDisk(tmp_path).segments() == [0]
+    again.log.roll()
+    assert again.produce.ingest(send(topic, [b"more"]), NOW_MS).messages == 1
+    again.sync()
+    again.close(clean=False)
+    last = Store.open(tmp_path, SMALL, NOW_MS)
+    assert (last.tables.next_id, last.log.segments) == (3, [0, 6 * MIB])
+    last.close()
+
+
+@pytest.mark.parametrize("written_bytes", [0, 30, 63])
+def test_a_first_header_that_was_written_in_part_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_bytes: int
+) -> None:
+    write = FileSegment.write
+
+    def torn(self: FileSegment, offset: int, data: bytes) -> None:
+        write(self, offset, bytes(data)[:written_bytes])
+        raise LogFailed("the disk is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileSegment, "write", torn)
+        with pytest.raises(LogFailed):
+            Store.open(tmp_path, SMALL, NOW_MS)
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    assert store.recovery.is_new
+    assert store.log.segments == [0]
+    store.close()
 
 
 def test_segment_headers() -> None:

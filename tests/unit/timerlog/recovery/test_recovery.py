@@ -12,6 +12,8 @@ from tests.support.frames import ack_payload, delivered, send
 from tests.support.purging import take
 from timerlog.errors import DamagedLog, StoreError
 from timerlog.layout import SEGMENT_HEADER_BYTES
+from timerlog.maintenance.inspect import inspect_directory
+from timerlog.maintenance.repair import repair
 from timerlog.recovery import checkpoint
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
@@ -124,6 +126,66 @@ def test_a_newest_segment_without_header_is_dropped(tmp_path: Path) -> None:
     assert store.look.state_hash() == state
     assert store.log.segments == [0]
     store.close()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"TWC", b"TWCOMLOG" + b"\1" * 55, b"\xff" * 64],
+    ids=["nothing", "a little", "most", "all of it, and wrong"],
+)
+@pytest.mark.parametrize("size_bytes", [0, 4096])
+def test_a_newest_segment_with_a_part_of_its_header_is_dropped(
+    tmp_path: Path, header: bytes, size_bytes: int
+) -> None:
+    store = busy(tmp_path)
+    state = store.look.state_hash()
+    store.close(clean=False)
+    (tmp_path / "commitlog" / f"{6 * MIB:020d}.log").write_bytes(header.ljust(size_bytes, b"\0"))
+    assert inspect_directory(tmp_path).ok
+    assert not repair(tmp_path, NOW_MS).is_needed
+    store = reopened(tmp_path, boot="another")
+    assert store.look.state_hash() == state
+    assert store.log.segments == [0]
+    store.close()
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2], ids=["first", "middle", "newest"])
+@pytest.mark.parametrize("is_begun", [False, True], ids=["used", "without records"])
+def test_a_damaged_header_of_a_segment_to_which_the_log_goes_on_is_damage(
+    tmp_path: Path, damaged: int, is_begun: bool
+) -> None:
+    """Its header was on the disk before the END that leads there."""
+    store = busy(tmp_path)
+    for body in (b"second", b"third"):
+        store.log.roll()
+        if not (body == b"third" and is_begun):
+            store.produce.ingest(send(1, [body]), NOW_MS + 200)
+    store.sync()
+    state = store.look.state_hash()
+    store.close(clean=False)
+    path = sorted((tmp_path / "commitlog").iterdir())[damaged]
+    with path.open("r+b") as file:
+        file.write(b"\xff" * SEGMENT_HEADER_BYTES)
+        if is_begun:
+            file.write(bytes(path.stat().st_size - SEGMENT_HEADER_BYTES))
+    content = path.read_bytes()
+    with pytest.raises(DamagedLog, match="damaged header" if damaged == 2 else None):
+        reopened(tmp_path, boot="another")
+    assert path.read_bytes() == content, "nothing was changed"
+    assert not inspect_directory(tmp_path).ok
+    if damaged == 2 or not is_begun:
+        assert repair(tmp_path, NOW_MS, apply=True).is_needed
+        store = reopened(tmp_path, boot="another")
+        assert store.look.state_hash() == state
+        store.close()
+
+
+def test_a_log_of_which_a_checkpoint_speaks_is_not_begun_anew(tmp_path: Path) -> None:
+    busy(tmp_path).close()
+    (segment,) = (tmp_path / "commitlog").iterdir()
+    segment.write_bytes(bytes(segment.stat().st_size))
+    with pytest.raises(DamagedLog, match="whole header"):
+        reopened(tmp_path)
 
 
 def test_a_segment_of_another_log_is_damage(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_who_may_not_read_what_is_prepared_is_not_asked(tmp_path: Path) -> None:
             known = gateway.registry.heard(Caller(name, token=token))
             known.stream, known.declared = (
                 ears[name],
-                Declared(schema.PRODUCER, topics=frozenset({"orders"})),
+                Declared(schema.PRODUCER, sends_to=frozenset({"orders"})),
             )
         async with gateway.client(publisher) as client, trio.open_nursery() as nursery:
             one = transaction("01", orphaned_transaction_recovery_duration=1)

@@ -60,7 +60,7 @@ DEFECTS: Final = {
     "two messages of an ordering key are outstanding": ("orders.c", "return order->current == seq + 1;", "return 1;"),
     "a message of an ordering key that comes again waits behind new ones": (
         "orders.c",
-        "before = is_new ? order->last : order->last_again;",
+        "before = is_new ? order->last : order->last_again ? order->last_again : order->last_run;",
         "before = order->last;",
     ),
     "a busy ordering key is not found any more": (
@@ -92,7 +92,8 @@ DEFECTS: Final = {
     ),
     "after a start an ordering key is not busy": (
         "rebuild.c",
-        "tw_order_enter(group, tw_order_hash(store, row), *from_seq);",
+        "if (!tw_order_enter(group, tw_order_hash(store, row), *from_seq) && !(delivery->flags & TW_IN_RETRY))\n"
+        "            tw_order_join(group, *from_seq);",
         ";",
     ),
     "a start forgets what was purged": ("rebuild.c", "group->acked = group->purged_acked;", "group->acked = 0;"),

@@ -531,7 +531,7 @@ async def test_a_message_is_sent(visitor: Visitor, client: Client) -> None:
         ("zone", "../x", "There is no time zone"),
         ("key", "k" * 65_536, "key"),
         ("priority", "256", "from 0 to 255"),
-        ("headers", "x: " + "y" * 20_000, "eaders"),
+        ("headers", "x: " + "y" * 40_000, "eaders"),
     ],
 )
 async def test_what_is_wrong_stands_beside_its_field(

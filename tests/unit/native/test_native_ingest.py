@@ -40,7 +40,8 @@ from tests.twins.ingest import (
 from tests.twins.keys import key_hash
 
 TELL_DIFFERENCES = 64
-ROOMY = Sizes(log_bytes=1 << 18, staging_bytes=1 << 18, rows=256, max_frame_bytes=1 << 17)
+# Holds the longest stream of a test: frames of several messages whose headers have 32 KiB each.
+ROOMY = Sizes(log_bytes=1 << 20, staging_bytes=1 << 20, rows=256, max_frame_bytes=1 << 19)
 
 
 def exceptions(replies: bytes) -> list[tuple[int, int, int]]:

@@ -14,7 +14,7 @@ from tickwheel_gateway.calls.service import Service
 from tickwheel_gateway.calls.settling import Settling
 from tickwheel_gateway.calls.telemetry import NAME as TELEMETRY
 from tickwheel_gateway.calls.telemetry import Telemetry
-from tickwheel_gateway.transport.call import Method
+from tickwheel_gateway.transport.call import AnyMethod, Method
 from tickwheel_gateway.wire import schema
 
 
@@ -32,7 +32,7 @@ class Handlers:
     settling: Settling
 
 
-def methods(service: Service, by: Handlers) -> dict[str, Method]:
+def methods(service: Service, by: Handlers) -> dict[str, AnyMethod]:
     """By whole path."""
     return dict(
         [

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import ClassVar, Protocol, TypeAlias
 
 
 class Status(IntEnum):
@@ -83,6 +83,7 @@ class Call(Protocol):
 
 
 Handler = Callable[[Call], Awaitable[None]]
+BatchHandler = Callable[[Sequence[Call]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +95,19 @@ class Method:
     handler: Handler
     takes_stream: bool = False
     """The handler begins with the headers and reads `requests()`. Otherwise it begins when its request is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMethod:
+    """How a method is served whose requests arrive many at a time: all that one read of a connection has completed go
+    to the handler together, in their order. It must not use `requests` and `stream`.
+
+    It goes on when single calls of the batch end before it, and is cancelled when none of them is left. Each call
+    that it leaves without an answer fails.
+    """
+
+    handler: BatchHandler
+    takes_stream: ClassVar[bool] = False
+
+
+AnyMethod: TypeAlias = Method | BatchMethod

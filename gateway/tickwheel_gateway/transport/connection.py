@@ -11,9 +11,9 @@ import trio
 
 from tickwheel_gateway.transport import engine as http2
 from tickwheel_gateway.transport.abuse import Abuse, Guard
-from tickwheel_gateway.transport.call import Call, CallEnded, Ends, Method, Status
+from tickwheel_gateway.transport.call import AnyMethod, BatchMethod, Call, CallEnded, Ends, Method, Status
 from tickwheel_gateway.transport.engine import Engine, ErrorCodes
-from tickwheel_gateway.transport.exchange import Exchange
+from tickwheel_gateway.transport.exchange import Batch, Exchange
 from tickwheel_gateway.transport.frames import Cutter, FrameTooLarge, NotHttp2
 from tickwheel_gateway.transport.framing import Malformed, MessageReader
 from tickwheel_gateway.transport.heads import Head, NoGrpc, only_http, read_head, refusal, trailers
@@ -45,7 +45,7 @@ class Connection:
     def __init__(
         self,
         stream: trio.abc.Stream,
-        methods: Mapping[str, Method],
+        methods: Mapping[str, AnyMethod],
         limits: Limits,
         tally: Tally,
         ends: Ends,
@@ -62,6 +62,8 @@ class Connection:
         self._calls: dict[int, Exchange] = {}
         self._verdicts: list[Callable[[], None]] = []
         """What is to be said to the requests of one read: once all of it is known, also what the client took back."""
+        self._gathered: dict[BatchMethod, list[Exchange]] = {}
+        """Requests of one read that are served together."""
         self._nursery: trio.Nursery
         self._reading = trio.CancelScope()
         self._idle_since = trio.current_time()
@@ -213,6 +215,9 @@ class Connection:
         verdicts, self._verdicts = self._verdicts, []
         for verdict in verdicts:
             verdict()
+        gathered, self._gathered = self._gathered, {}
+        for method, exchanges in gathered.items():
+            self._start_batch(method, exchanges)
         self._sender.pump()
         self._sender.ring()
 
@@ -222,7 +227,8 @@ class Connection:
             self._engine.reset(stream_id, ErrorCodes.REFUSED_STREAM)
             self._guard.answers(1)
             return
-        head, method, ending = Head("", {}, None, ""), _NOBODY, None
+        head, ending = Head("", {}, None, ""), None
+        method: AnyMethod = _NOBODY
         try:
             head = read_head(event.headers)
             method = self._methods.get(head.method, _NOBODY)
@@ -332,13 +338,35 @@ class Connection:
     # Calls.
 
     def _start(self, exchange: Exchange) -> None:
+        method = exchange.served_by
+        if isinstance(method, BatchMethod):
+            self._gathered.setdefault(method, []).append(exchange)
+            return
         exchange.is_running = True
-        self._nursery.start_soon(self._serve, exchange)
+        self._nursery.start_soon(self._serve, exchange, method)
 
-    async def _serve(self, exchange: Exchange) -> None:
+    def _start_batch(self, method: BatchMethod, exchanges: list[Exchange]) -> None:
+        batch = Batch([exchange for exchange in exchanges if not exchange.is_closed])
+        if batch.exchanges:
+            for exchange in batch.exchanges:
+                exchange.batch = batch
+            self._nursery.start_soon(self._serve_batch, method, batch)
+
+    async def _serve_batch(self, method: BatchMethod, batch: Batch) -> None:
+        try:
+            with batch.scope:
+                await method.handler(batch.exchanges)
+        except Exception:
+            _log.exception("%d calls failed: %s", len(batch.exchanges), batch.exchanges[0].method)
+            for exchange in batch.exchanges:
+                exchange.fail(Status.INTERNAL, "internal error")
+        for exchange in batch.exchanges:
+            exchange.fail(Status.INTERNAL, "no answer")
+
+    async def _serve(self, exchange: Exchange, method: Method) -> None:
         try:
             with exchange.scope:
-                await exchange.served_by.handler(exchange)
+                await method.handler(exchange)
         except Exception as error:
             if not _is_ended(error):
                 _log.exception("a call failed: %s", exchange.method)

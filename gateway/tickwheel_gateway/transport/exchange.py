@@ -9,7 +9,7 @@ from typing import Protocol
 
 import trio
 
-from tickwheel_gateway.transport.call import CallEnded, Ends, Method
+from tickwheel_gateway.transport.call import AnyMethod, CallEnded, Ends
 from tickwheel_gateway.transport.engine import OK_TRAILERS
 from tickwheel_gateway.transport.framing import MessageReader, framed
 from tickwheel_gateway.transport.heads import Head, trailers
@@ -45,12 +45,30 @@ class Piece:
         self.done: trio.Event | None = None
 
 
+class Batch:
+    """Calls that one handler serves together. It is cancelled when all of them have ended."""
+
+    __slots__ = ("exchanges", "left", "scope")
+
+    def __init__(self, exchanges: list[Exchange]) -> None:
+        self.exchanges = exchanges
+        self.left = len(exchanges)
+        self.scope = trio.CancelScope()
+
+    def lost_one(self) -> None:
+        """One of them has ended."""
+        self.left -= 1
+        if not self.left:
+            self.scope.cancel()
+
+
 class Exchange:
     """See `Call`, whose words these are. The rest is for the connection and its sender."""
 
     __slots__ = (
         "_arrival",
         "_carrier",
+        "batch",
         "blocked_since",
         "deadline",
         "ending",
@@ -80,7 +98,7 @@ class Exchange:
         stream_id: int,
         head: Head,
         reader: MessageReader,
-        served_by: Method,
+        served_by: AnyMethod,
         carrier: Carrier,
         ends: Ends,
     ) -> None:
@@ -94,6 +112,8 @@ class Exchange:
         self.reader = reader
         self.served_by = served_by
         self.scope = trio.CancelScope(deadline=self.deadline)
+        self.batch: Batch | None = None
+        """With whom it is served, where it is not served alone."""
         self.is_running = False
         self.has_all = False
         """The client has ended its side."""
@@ -193,6 +213,8 @@ class Exchange:
     def close(self) -> None:
         """Nothing more goes or comes."""
         self.is_closed = True
+        if self.batch is not None:
+            self.batch.lost_one()
         self.reader.drop()
         for piece in self.out:
             if piece.done is not None:

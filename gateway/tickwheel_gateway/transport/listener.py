@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from tickwheel_gateway.transport.call import Ends, Method
+from tickwheel_gateway.transport.call import AnyMethod, Ends
 from tickwheel_gateway.transport.connection import Connection
 from tickwheel_gateway.transport.limits import Limits
 from tickwheel_gateway.transport.opening import NotWelcome, open_stream
@@ -32,7 +32,7 @@ class Server:
 
     def __init__(
         self,
-        methods: Mapping[str, Method],
+        methods: Mapping[str, AnyMethod],
         limits: Limits | None = None,
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,

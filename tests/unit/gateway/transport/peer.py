@@ -18,7 +18,7 @@ import trio
 import trio.testing
 from hyperframe.frame import Frame
 
-from tickwheel_gateway.transport.call import Call, Method
+from tickwheel_gateway.transport.call import AnyMethod, Call, Method
 from tickwheel_gateway.transport.framing import framed
 from tickwheel_gateway.transport.limits import Limits
 from tickwheel_gateway.transport.listener import Server
@@ -180,7 +180,7 @@ class Service:
         self.cancelled: list[Call] = []
         self.began = trio.Event()
         self.go = trio.Event()
-        self.methods = {
+        self.methods: dict[str, AnyMethod] = {
             f"/t/{name}": Method(handler, takes_stream)
             for name, handler, takes_stream in (
                 ("Echo", self.echo, False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import logging
 import math
+from collections.abc import Sequence
 
 import pytest
 import trio
@@ -12,7 +13,7 @@ import trio.testing
 from h2.settings import SettingCodes
 
 from tests.unit.gateway.transport.peer import Answer, Peer, Service, head, serving
-from tickwheel_gateway.transport.call import Call, CallEnded, Method
+from tickwheel_gateway.transport.call import BatchMethod, Call, CallEnded, Method
 from tickwheel_gateway.transport.framing import framed
 from tickwheel_gateway.transport.limits import Limits
 
@@ -275,3 +276,60 @@ async def test_many_calls_leave_no_memory() -> None:
         (connection,) = server._connections
         assert len(connection._engine.streams) <= 2 * len(held) + 10
         assert len(connection._engine._closed_streams) <= 128
+
+
+async def test_calls_of_one_read_are_served_together() -> None:
+    batches: list[list[bytes]] = []
+
+    async def together(calls: Sequence[Call]) -> None:
+        batches.append([call.request for call in calls])
+        for call in reversed(calls):
+            call.reply(call.request)
+
+    service = Service()
+    service.methods["/t/Together"] = BatchMethod(together)
+    async with serving(service) as (_, connect):
+        peer = connect()
+        await peer.call(b"first")
+        asked = [peer.ask(b"%d" % number, headers=head("/t/Together")) for number in range(50)]
+        taken_back = asked[7]
+        peer.h2.reset_stream(taken_back)
+        await peer.flush()
+        answers = [await peer.answer(each) for each in asked if each != taken_back]
+        assert batches == [[b"%d" % number for number in range(50) if number != 7]]
+        assert [answer.messages for answer in answers] == [[each] for each in batches[0]]
+
+
+async def test_a_batch_ends_with_its_last_call_and_leaves_none_unanswered() -> None:
+    began, cancelled = trio.Event(), trio.Event()
+
+    async def together(calls: Sequence[Call]) -> None:
+        if calls[0].request == b"answer one":
+            calls[0].reply(b"")
+            return
+        if calls[0].request == b"break":
+            raise RuntimeError("on purpose")
+        began.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    service = Service()
+    service.methods["/t/Together"] = BatchMethod(together)
+    async with serving(service) as (_, connect):
+        peer = connect()
+        for request, statuses in ((b"answer one", [0, 13]), (b"break", [13, 13])):
+            asked = [peer.ask(request, headers=head("/t/Together")) for _ in range(2)]
+            await peer.flush()
+            assert [(await peer.answer(each)).status for each in asked] == statuses
+        asked = [peer.ask(b"wait", headers=head("/t/Together")) for _ in range(2)]
+        await peer.flush()
+        await began.wait()
+        peer.h2.reset_stream(asked[0])
+        await peer.flush()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not cancelled.is_set()
+        peer.h2.reset_stream(asked[1])
+        await peer.flush()
+        await cancelled.wait()

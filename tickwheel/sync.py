@@ -13,11 +13,10 @@ does not keep the program from ending, and is closed then. After a fork a client
 from __future__ import annotations
 
 import atexit
-import signal
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import wraps
 from types import TracebackType
@@ -45,7 +44,8 @@ from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
 from tickwheel.protocol.limits import MAX_FETCH_BYTES, PREPARED_SUFFIX
 from tickwheel.worker.handler import DEFAULT_CONCURRENCY, Handler, Middleware, Options
 from tickwheel.worker.retry_policy import RetryPolicy
-from tickwheel.worker.worker import DRAIN, Worker, may_have_signals
+from tickwheel.worker.signals import may_have_signals, told_by_signals
+from tickwheel.worker.worker import DRAIN, Worker
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -490,7 +490,7 @@ class Client:
 
         worker = self._call(make)
         wants_signals = may_have_signals() if signals is None else flag(signals, "signals")
-        with _told_by_signals(lambda: self._running.soon(worker.stop)) if wants_signals else nullcontext():
+        with told_by_signals(lambda: self._running.soon(worker.stop)) if wants_signals else nullcontext():
             self._call(worker.run)
 
     def fetch(
@@ -689,18 +689,6 @@ class _Carried:
         subscription = self._client.subscribe_as(batch_class, topic, group, options)
         subscription.acks.carrier = _AckOutbox(self._loop, subscription.acks)
         return subscription
-
-
-@contextmanager
-def _told_by_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """Within the block SIGTERM and Ctrl-C stop it. Python lets only the main thread say so."""
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: stop()) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, one in zip(numbers, before, strict=True):
-            signal.signal(number, one)
 
 
 def _nothing() -> None: ...

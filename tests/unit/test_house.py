@@ -65,7 +65,7 @@ FLOORS: dict[str, list[set[str]]] = {
     ],
     "tickwheel_cli": [
         {"shared", "lazy"},
-        {"messages", "looking", "running", "outbox", "pipeline", "demo"},
+        {"messages", "looking", "running", "working", "outbox", "pipeline", "demo"},
         {"main"},
     ],
     "tickwheel_gateway": [

@@ -69,7 +69,8 @@ from tickwheel.protocol.bodies.requests import Ping
 from tickwheel.protocol.errors import ClientClosed, TickwheelError
 from tickwheel.worker.handler import DEFAULT_CONCURRENCY, Function, Handler, Middleware, Options
 from tickwheel.worker.retry_policy import RetryPolicy
-from tickwheel.worker.worker import DRAIN, Worker, may_have_signals
+from tickwheel.worker.signals import may_have_signals
+from tickwheel.worker.worker import DRAIN, Worker
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

@@ -139,7 +139,9 @@ class Handler:
         if not self.is_async:
             if self._threads is None:
                 self._threads = anyio.CapacityLimiter(self.concurrency)
-            return await anyio.to_thread.run_sync(self._call, message, limiter=self._threads)
+            return await anyio.to_thread.run_sync(
+                self._call, message, limiter=self._threads, abandon_on_cancel=True
+            )
         call: Awaitable[Any] = self._call(message)
         if self._timeout_s is None:
             return await call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -80,6 +80,12 @@ class Handlers:
             return function
 
         return add
+
+    def of_topics(self, topics: Collection[str]) -> Handlers:
+        """Those of some topics."""
+        found = Handlers()
+        found._handlers = {key: one for key, one in self._handlers.items() if one.topic in topics}
+        return found
 
     def by_default(self, concurrency: int) -> Handlers:
         """The same with this concurrency where none was given."""

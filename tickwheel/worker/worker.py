@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import threading
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol
@@ -105,11 +104,6 @@ class Worker:
             task_status.started()
             async for _ in received:
                 self.stop()
-
-
-def may_have_signals() -> bool:
-    """Whether this is the thread in which Python hears of signals."""
-    return threading.current_thread() is threading.main_thread()
 
 
 def _asked(handler: Handler) -> SubscribeOptions:

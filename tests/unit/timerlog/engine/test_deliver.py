@@ -40,7 +40,7 @@ def test_a_delivery_tells_of_attempts_to_who_asks(store: Store, topic: int) -> N
         pump(store, time_ms)
         frame = store.deliver.fetch(reader.group, reader.holder, 9, 2, MIB, time_ms, tells_attempts=True)
         assert frame is not None
-        assert len(frame) == 16 + int.from_bytes(frame[4:8], "little")
+        assert len(frame) == 16 + int.from_bytes(frame[:4], "little")
         delivery = decode_deliver(frame[16:])
         told.append((delivery.ids, delivery.epochs, delivery.attempts))
     store.settle.give_back(reader.group, [1, 2], [2, 2], NOW_MS + 1_000)

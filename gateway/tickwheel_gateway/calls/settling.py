@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
-from tickwheel import ReceiptResult
+import trio
+from google.protobuf.message import DecodeError
+
+from tickwheel import Client, ReceiptResult
 from tickwheel.errors import UnknownGroup
 from tickwheel.protocol.limits import MAX_ID
 from tickwheel_gateway.calls.answers import refusal, tell
 from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.receiving import check_invisible
 from tickwheel_gateway.calls.service import Asked
+from tickwheel_gateway.calls.together import Single, Together
 from tickwheel_gateway.config import Config
-from tickwheel_gateway.delivery.acking import Acking
+from tickwheel_gateway.delivery.acking import Acking, Delivered
 from tickwheel_gateway.delivery.clock import NowMs, wall_ms
 from tickwheel_gateway.delivery.dead_letters import DeadLetters, Dying
 from tickwheel_gateway.delivery.fetched import held_of
@@ -29,6 +35,31 @@ LEAST_NACK_MS: Final = 1_000
 _MOST_U32: Final = 0xFFFF_FFFF
 _ACKED: Final = frozenset({ReceiptResult.ACKED, ReceiptResult.ALREADY_ACKED})
 _NACKED: Final = frozenset({ReceiptResult.NACKED, ReceiptResult.DEAD})
+
+
+@dataclass(eq=False, slots=True)
+class _Acks:
+    """The entries of a call, until each has an outcome."""
+
+    single: Single
+    request: Any
+    outcomes: list[Refused | None]
+    left: int = 0
+    """Without an outcome."""
+
+    def answer(self, together: Together) -> None:
+        """Answers the call."""
+        response = _answer_to_acks(self.request, self.outcomes)
+        together.answer(self.single, response.status.code, response.SerializeToString())
+
+
+@dataclass(eq=False, slots=True)
+class _Part:
+    """The entries of a call that are of one group."""
+
+    acks: _Acks
+    places: list[int] = field(default_factory=list)
+    pairs: list[Delivered] = field(default_factory=list)
 
 
 class Settling:
@@ -48,31 +79,69 @@ class Settling:
         self._dead_letters = dead_letters
         self._now_ms = now_ms
 
-    async def ack(self, asked: Asked, request: Any) -> Any:
-        """AckMessage. Each entry has its own status. Raises Refused."""
+    async def ack(self, client: Client, together: Together) -> None:
+        """Answers calls of AckMessage. Each entry has its own status. The receipts of a group go together."""
+        by_group: dict[int, list[_Part]] = {}
+        for single in together.left:
+            try:
+                acks = self._acks(single, by_group)
+            except DecodeError:
+                together.garbage(single)
+            except Refused as error:
+                together.refuse(single, error)
+            else:
+                if not acks.left:
+                    acks.answer(together)
+        await together.in_time(partial(self._ack_all, client, together, by_group), client)
+
+    def _acks(self, single: Single, by_group: dict[int, list[_Part]]) -> _Acks:
+        """Those of a call, which are put with others of their groups. Raises DecodeError, Refused."""
+        request = schema.AckMessageRequest.FromString(single.call.request)
         _check_names(request)
         if not request.entries:
             raise Refused(Code.BAD_REQUEST, "there is no entry")
-        outcomes: list[Refused | None] = [None] * len(request.entries)
-        by_group: dict[int, list[tuple[int, Receipt]]] = {}
+        acks = _Acks(single, request, [None] * len(request.entries))
+        parts: dict[int, _Part] = {}
         for place, entry in enumerate(request.entries):
             try:
                 receipt = self._receipt(entry.receipt_handle)
             except Refused as error:
-                outcomes[place] = error
+                acks.outcomes[place] = error
             else:
-                by_group.setdefault(receipt.group_id, []).append((place, receipt))
-        with InTime(asked.call, asked.client):
-            for group_id, placed in by_group.items():
-                refusals = await self._ack(asked, group_id, [receipt for _, receipt in placed])
-                for (place, _), refused in zip(placed, refusals, strict=True):
-                    outcomes[place] = refused
-        return _answer_to_acks(request, outcomes)
+                part = parts.get(receipt.group_id)
+                if part is None:
+                    part = parts[receipt.group_id] = _Part(acks)
+                    by_group.setdefault(receipt.group_id, []).append(part)
+                part.places.append(place)
+                part.pairs.append((receipt.id, receipt.epoch))
+                acks.left += 1
+        return acks
 
-    async def _ack(self, asked: Asked, group_id: int, receipts: list[Receipt]) -> list[Refused | None]:
-        pairs = [(receipt.id, receipt.epoch) for receipt in receipts]
+    async def _ack_all(self, client: Client, together: Together, by_group: dict[int, list[_Part]]) -> None:
+        """Takes what is answered out of ``by_group``; the rest may be tried again."""
+        if len(by_group) == 1:
+            await self._ack_group(client, together, by_group, *by_group)
+            return
+        async with trio.open_nursery() as nursery:
+            for group_id in by_group:
+                nursery.start_soon(self._ack_group, client, together, by_group, group_id)
+
+    async def _ack_group(
+        self, client: Client, together: Together, by_group: dict[int, list[_Part]], group_id: int
+    ) -> None:
+        pairs = [pair for part in by_group[group_id] for pair in part.pairs]
+        outcomes = iter(await self._ack(client, group_id, pairs))
+        for part in by_group.pop(group_id):
+            acks = part.acks
+            for place in part.places:
+                acks.outcomes[place] = next(outcomes)
+            acks.left -= len(part.places)
+            if not acks.left:
+                acks.answer(together)
+
+    async def _ack(self, client: Client, group_id: int, pairs: list[Delivered]) -> list[Refused | None]:
         try:
-            results = await self._acking.ack(asked.client, group_id, pairs)
+            results = await self._acking.ack(client, group_id, pairs)
         except UnknownGroup:
             results = [ReceiptResult.NOT_FOUND] * len(pairs)
         except Exception as error:  # entries of other groups have their own answers

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-import anyio
-
+from tickwheel.client.waits import Event, Waits
 from tickwheel.protocol.errors import RequestTimeout
 
 
@@ -15,10 +14,11 @@ class Budget:
     ``take`` waits until they fit; one demand above the limit is let in when nothing is taken.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, waits: Waits) -> None:
+        self._waits = waits
         self.limit = limit
         self.taken = 0
-        self._waiting: deque[tuple[int, anyio.Event]] = deque()
+        self._waiting: deque[tuple[int, Event]] = deque()
 
     def try_take(self, amount: int) -> bool:
         """Takes without waiting, if it fits and no other task waits."""
@@ -31,7 +31,7 @@ class Budget:
         """Takes, waiting for its turn."""
         if self.try_take(amount):
             return
-        ticket = (amount, anyio.Event())
+        ticket = (amount, self._waits.event())
         self._waiting.append(ticket)
         try:
             await ticket[1].wait()
@@ -45,7 +45,7 @@ class Budget:
 
     async def take_within(self, timeout_s: float, amount: int) -> None:
         """Takes, waiting for its turn. Raises RequestTimeout when it does not come in time."""
-        with anyio.move_on_after(timeout_s):
+        with self._waits.within(timeout_s):
             await self.take(amount)
             return
         raise RequestTimeout(

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
 from typing import Protocol, TypeVar
 
-import anyio
 import msgspec
 
 from tickwheel.client.results import Item, SendResults, check_send_ok
+from tickwheel.client.waits import Event
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.requests import FRAME_TYPE_OF_REQUEST, decode_request, encode_body
 from tickwheel.protocol.errors import BadArgument, BadRequest, SendUncertain, TickwheelError
@@ -108,11 +108,12 @@ class Call:
     )
 
     frame_type: FrameType
+    done: Event
+    """Set at the end, whatever it was; there is one once it was submitted."""
 
     def __init__(self, cost_bytes: int, deadline: float = math.inf) -> None:
         self.cost_bytes = cost_bytes + CALL_OVERHEAD_BYTES
         self.deadline = deadline
-        self.done = anyio.Event()
         self.error: TickwheelError | None = None
         self.written = False
         """It is on the current connection, or was when that broke."""

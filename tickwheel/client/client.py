@@ -52,17 +52,17 @@ from tickwheel.client.consumer.subscription import (
     SubscribeOptions,
     Subscription,
 )
+from tickwheel.client.conversation import (
+    CLUSTER_BACKOFF_MAX_S,
+    CLUSTER_KEEPALIVE_S,
+    KEEPALIVE_S,
+    Conversation,
+)
 from tickwheel.client.options import ClientOptions
 from tickwheel.client.results import SendResult, SendResults
 from tickwheel.client.security import dial as default_dial
 from tickwheel.client.security import security_of
-from tickwheel.client.session import (
-    CLUSTER_BACKOFF_MAX_S,
-    CLUSTER_KEEPALIVE_S,
-    KEEPALIVE_S,
-    Dial,
-    Session,
-)
+from tickwheel.client.session import Dial, Session
 from tickwheel.client.times import Delay, Delays, Milliseconds, Moment, Moments, one_time
 from tickwheel.client.url import Nodes, Urls, default_url, parse_urls, shown_urls
 from tickwheel.protocol.bodies.requests import Ping
@@ -279,7 +279,7 @@ class Client(
         await group.__aexit__(None, None, None)
 
     @property
-    def _session(self) -> Session:
+    def _session(self) -> Conversation:
         if self._running is None:
             raise ClientClosed("The client is not open.")
         return self._running
@@ -430,7 +430,7 @@ class Client(
             return results
 
     async def _send_parts(
-        self, session: Session, topic: str, batch: SendBatch, *, auto_key: bool
+        self, session: Conversation, topic: str, batch: SendBatch, *, auto_key: bool
     ) -> list[BulkSend]:
         calls: list[BulkSend] = []
         try:
@@ -442,7 +442,7 @@ class Client(
                 calls.append(call)
                 if len(calls) > 1:
                     # A long batch must not keep the writer from writing its first frames.
-                    await anyio.lowlevel.checkpoint()
+                    await session.waits.turn()
             for call in calls:
                 await call.done.wait()
         except BaseException:
@@ -532,9 +532,10 @@ class Client(
 
     async def ping(self) -> float:
         """Seconds that the broker took to answer."""
-        asked = anyio.current_time()
+        waits = self._session.waits
+        asked = waits.now()
         await self._session.request(Ping())
-        return anyio.current_time() - asked
+        return waits.now() - asked
 
 
 def _results_of(batch: SendBatch, calls: Sequence[BulkSend]) -> SendResults:

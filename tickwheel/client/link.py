@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-import anyio
-from anyio.abc import ByteStream, SocketAttribute
-
 from tickwheel.client.calls import Call, Line, RequestCall, SendCall
 from tickwheel.client.forks import let_go
+from tickwheel.client.waits import Scope
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk
 from tickwheel.protocol.errors import ConnectionDenied, RemoteProtocolError, TickwheelError
 from tickwheel.protocol.machine import AnswerBody, ClientMachine
@@ -68,7 +66,7 @@ class Link:
     ``line`` takes the requests that come of it; ``created_topics`` is told of topics that its sends made.
     """
 
-    def __init__(self, line: Line, created_topics: list[str], opened_at: float) -> None:
+    def __init__(self, line: Line, created_topics: list[str], opened_at: float, scope: Scope) -> None:
         self.machine = ClientMachine()
         self.pending: dict[int, Call] = {}
         self.refused: dict[int, Call] = {}
@@ -88,10 +86,10 @@ class Link:
         self.heard_at = opened_at
         """When bytes last arrived (loop time)."""
         self.pinged_at = opened_at
-        self.scope = anyio.CancelScope()
+        self.scope = scope
         """Cancelling it ends the connection."""
-        self.stream: ByteStream | None = None
-        """What it goes over."""
+        self.descriptor: int | None = None
+        """Of the socket that it goes over."""
         self._line = line
         self._created_topics = created_topics
         self._topic_ids: dict[str, int] = {}
@@ -151,8 +149,8 @@ class Link:
 
     def let_go(self) -> None:
         """This process is a child of the one whose connection it is."""
-        if self.stream is not None:
-            let_go(self.stream.extra(SocketAttribute.raw_socket).fileno())
+        if self.descriptor is not None:
+            let_go(self.descriptor)
 
     @property
     def refused_for_good(self) -> bool:

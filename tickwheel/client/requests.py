@@ -11,7 +11,7 @@ import msgspec
 
 from tickwheel.client.checks import many_ids, many_keys, one_id, one_key
 from tickwheel.client.columns import Body, body_bytes, check_name, check_priority
-from tickwheel.client.session import Session
+from tickwheel.client.conversation import Conversation
 from tickwheel.client.times import Delay, Moment, one_time
 from tickwheel.protocol.bodies.base import Answer, Request
 from tickwheel.protocol.errors import BadArgument, BadFrame, BadTime
@@ -52,7 +52,7 @@ class Requests:
         return self._producing.sending(topic, operation, count=count, size_bytes=size_bytes)
 
     @property
-    def _session(self) -> Session:
+    def _session(self) -> Conversation:
         raise NotImplementedError
 
     async def _answer(self, request: Request, answer: type[A]) -> A:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from tickwheel.client.calls import Encoded, FlightKey, SendFlight
 from tickwheel.client.client import Client
 from tickwheel.client.columns import too_large
-from tickwheel.client.session import Session
+from tickwheel.client.conversation import Conversation
 from tickwheel.errors import TickwheelError
 from tickwheel.protocol.bodies.requests import HelloOk
 
@@ -44,7 +44,7 @@ class Joined:
         ``topic``: a name that is good. All messages have keys. If they have priorities, those of messages with an
         ordering key do not count. A message beyond a limit is refused, and the others are sent. Raises ClientClosed.
         """
-        self._session: Session = client._session
+        self._session: Conversation = client._session
         self._count = len(messages.bodies)
         self._refused = _refused(messages, self._session.limits)
         self._sent: Sequence[int] = range(self._count)
@@ -74,7 +74,7 @@ class Joined:
             self._session.leave(seats.flight, *range(seats.first, seats.first + seats.count))
 
 
-def _seats(session: Session, topic: str, messages: Encoded) -> list[_Seats]:
+def _seats(session: Conversation, topic: str, messages: Encoded) -> list[_Seats]:
     """Puts messages on flights of this loop turn. Raises ClientClosed."""
     flight_key = FlightKey(topic, False, True, any(messages.order_keys), bool(messages.priorities))
     columns = messages.bodies, messages.keys, messages.headers, messages.order_keys

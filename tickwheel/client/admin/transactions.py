@@ -22,8 +22,8 @@ from tickwheel.client.columns import (
 )
 from tickwheel.client.consumer.fetching import one_group, receipt_columns
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
+from tickwheel.client.conversation import Conversation
 from tickwheel.client.requests import Requests, targets, time_or_priority
-from tickwheel.client.session import Session
 from tickwheel.client.times import Delay, Delays, Milliseconds, Moment, Moments, duration_ms
 from tickwheel.protocol.bodies.admin import Decide, DecideOk, Prepare, PrepareOk
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk
@@ -81,7 +81,7 @@ class Transaction:
     """
 
     def __init__(
-        self, session: Session, producing: Producing | None = None, *, id: str | None = None
+        self, session: Conversation, producing: Producing | None = None, *, id: str | None = None
     ) -> None:
         """``producing`` makes a span of each send; ``id`` as ``Client.transaction`` has it."""
         self._session = session

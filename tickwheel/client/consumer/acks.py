@@ -7,14 +7,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-import anyio
-from anyio.lowlevel import checkpoint
-
 from tickwheel.client.calls import Call, Link
 from tickwheel.client.consumer.giving_back import GiveBack
+from tickwheel.client.conversation import Conversation
 from tickwheel.client.requests import typed
 from tickwheel.client.results import ReceiptResult
-from tickwheel.client.session import Session
 from tickwheel.client.times import Delay, duration_ms
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.settling import Extend, ExtendOk, NackOk, Return, ReturnOk
@@ -112,7 +109,7 @@ class AckFlight(Call):
 class AckQueue:
     """The acks of one subscription."""
 
-    def __init__(self, session: Session, group_name: str = "default", topic: str = "") -> None:
+    def __init__(self, session: Conversation, group_name: str = "default", topic: str = "") -> None:
         self.group_name = group_name
         self._topic = topic
         self._untold = 0
@@ -127,11 +124,12 @@ class AckQueue:
         self.carrier: Any = None
         """What brings acks of other threads here, if there are any."""
         self._session = session
+        self._waits = session.waits
         self._open: AckFlight | None = None
         self._unanswered: dict[AckFlight, None] = {}
         self._parked: list[AckFlight] = []
         self._landed = 0
-        self._resumed = anyio.Event()
+        self._resumed = self._waits.event()
         self._over: TickwheelError | None = None
         self._lost: TickwheelError | None = None
         """Why acks were not made."""
@@ -197,7 +195,7 @@ class AckQueue:
 
     async def group(self) -> int:
         """The group's number; waits for the next connection if there is none."""
-        with anyio.move_on_after(self._session.timeout_s):
+        with self._waits.within(self._session.timeout_s):
             while self.group_id is None:
                 await self._resumed.wait()
                 self.check_open()
@@ -246,7 +244,7 @@ class AckQueue:
 
     async def make_room(self) -> None:
         """Lets the writer run, and waits until fewer than FLIGHTS_MAX frames are unanswered."""
-        await checkpoint()
+        await self._waits.turn()
         if self._open is not None:
             self._open.open = False
         while self.crowded:
@@ -296,7 +294,7 @@ class AckQueue:
     def suspend(self) -> None:
         """The connection is lost."""
         self.group_id = None
-        self._resumed = anyio.Event()
+        self._resumed = self._waits.event()
 
     def landed(self, flight: AckFlight) -> None:
         """The flight was answered, or failed."""
@@ -320,7 +318,7 @@ class AckQueue:
         if not refused:
             return
         self._untold += len(refused)
-        now = anyio.current_time()
+        now = self._waits.now()
         if now < self._next_warning:
             return
         message_id, error = refused[0]

@@ -19,9 +19,9 @@ from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.giving_back import give_back
 from tickwheel.client.consumer.message import BaseBatch, Batch
 from tickwheel.client.consumer.subscription import Start, start_of_group
+from tickwheel.client.conversation import Conversation
 from tickwheel.client.requests import Requests, chunks, typed
 from tickwheel.client.results import ReceiptResult
-from tickwheel.client.session import Session
 from tickwheel.client.times import Delay, duration_ms
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.fetching import Fetch
@@ -72,7 +72,7 @@ class FetchCall(RequestCall):
 
     __slots__ = ("_session",)
 
-    def __init__(self, session: Session, request: Fetch) -> None:
+    def __init__(self, session: Conversation, request: Fetch) -> None:
         super().__init__(request, session.deadline() + request.wait_ms / 1_000)
         self._session = session
 

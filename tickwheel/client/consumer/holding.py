@@ -16,12 +16,10 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-import anyio
-
 from tickwheel.client.calls import RequestCall
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
-from tickwheel.client.session import Session
+from tickwheel.client.conversation import Conversation
 from tickwheel.protocol.bodies.settling import Extend, ExtendOk
 from tickwheel.protocol.errors import NotConnected, TickwheelError
 from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
@@ -154,10 +152,16 @@ class Holding:
     """What one subscription holds."""
 
     def __init__(
-        self, session: Session, topic: str, acks: AckQueue, max_hold_s: float, changed: Callable[[int], None]
+        self,
+        session: Conversation,
+        topic: str,
+        acks: AckQueue,
+        max_hold_s: float,
+        changed: Callable[[int], None],
     ) -> None:
         """``changed``: hears of leases that were renewed, and how many messages that waited were dropped."""
         self._session = session
+        self._waits = session.waits
         self._topic = topic
         self._acks = acks
         self._max_hold_s = max_hold_s
@@ -231,12 +235,12 @@ class Holding:
             return
         # The loop of a user has the last message of the one before until it has the next, so it is asked later.
         self._outlive = self._last is None or self._last.is_alive
-        self.current.finish(anyio.current_time(), exactly=self._outlive)
+        self.current.finish(self._waits.now(), exactly=self._outlive)
         self._last, self.current = self.current, None
 
     def put_back(self, parcel: Parcel) -> Parcel:
         """What was not handed out of the current parcel, as one that waits."""
-        now = anyio.current_time()
+        now = self._waits.now()
         batch = parcel.waits
         assert batch is not None
         unseen = {(message.id, message.epoch) for message in parcel.take_rest()}
@@ -274,7 +278,7 @@ class Holding:
 
     def may_hand_out(self, parcel: Parcel) -> bool:
         """Whether its leases surely last; otherwise the broker is asked, and ``changed`` hears of it."""
-        if parcel.until > anyio.current_time() + _MARGIN * self._lease_s:
+        if parcel.until > self._waits.now() + _MARGIN * self._lease_s:
             return True
         if self._lease_s and not self._calls:
             self._is_urgent = True
@@ -377,7 +381,7 @@ class Holding:
         """The broker refused, or the connection broke."""
         self._calls.discard(call)
         if not isinstance(error, NotConnected):
-            self._retry_at = anyio.current_time() + max(0.05, self._lease_s * _RETRY)
+            self._retry_at = self._waits.now() + max(0.05, self._lease_s * _RETRY)
             self._is_urgent = error.retryable
             if not error.retryable:
                 lost: dict[Parcel, list[tuple[Receipt, str]]] = {}
@@ -395,7 +399,7 @@ class Holding:
         in_hand: list[tuple[Receipt, str]] = []
         dropped = 0
         for parcel, some in lost.items():
-            handed = {receipt for receipt, _, is_handed in parcel.held(anyio.current_time()) if is_handed}
+            handed = {receipt for receipt, _, is_handed in parcel.held(self._waits.now()) if is_handed}
             # Who handles it may well have acked it.
             in_hand += [one for one in some if one[0] in handed and one[1] != "already_acked"]
             dropped += sum(1 for receipt, _ in some if receipt not in handed)

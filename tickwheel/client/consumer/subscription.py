@@ -10,9 +10,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
-import anyio
-from anyio.lowlevel import checkpoint
-
 from tickwheel.client.calls import RequestCall
 from tickwheel.client.checks import seconds, seconds_or_none, shown, text, whole
 from tickwheel.client.columns import check_name
@@ -20,7 +17,7 @@ from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.credit import FIRST_CREDIT, MOST_CREDIT, Pace
 from tickwheel.client.consumer.holding import DEFAULT_MAX_HOLD_S, Holding, Parcel
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
-from tickwheel.client.session import Session
+from tickwheel.client.conversation import Conversation
 from tickwheel.client.times import Delay, Moment, duration_ms, moment_ms
 from tickwheel.protocol.bodies.requests import SetCredit, Subscribe, SubscribeOk, Unsubscribe
 from tickwheel.protocol.bodies.settling import Return
@@ -110,7 +107,7 @@ class Subscription(Generic[M, B]):
 
     def __init__(
         self,
-        session: Session,
+        session: Conversation,
         topic: str,
         group: str,
         options: SubscribeOptions,
@@ -137,6 +134,7 @@ class Subscription(Generic[M, B]):
         self.ack_wait_ms = 0
         """How long the first lease of a message lasts; known once subscribed."""
         self._session = session
+        self._waits = session.waits
         self._batch_class = batch_class
         self.acks = AckQueue(session, group, topic)
         self.holding = Holding(session, topic, self.acks, max_hold_s(options.max_hold), self._holding_changed)
@@ -150,7 +148,7 @@ class Subscription(Generic[M, B]):
         self._current: Iterator[M] = iter(())
         self._begun_at = self._turned_at = 0.0
         self._in_turn = 0
-        self._arrived = anyio.Event()
+        self._arrived = self._waits.event()
         self._error: TickwheelError | None = None
         self._entered = False
         self._left = False
@@ -192,7 +190,7 @@ class Subscription(Generic[M, B]):
         try:
             if error is not None:
                 return
-            with anyio.move_on_after(CLOSE_TIMEOUT_S) as scope:
+            with self._waits.within(CLOSE_TIMEOUT_S) as scope:
                 await self._leave_in_order()
         finally:
             self._leave_at_once()
@@ -225,9 +223,9 @@ class Subscription(Generic[M, B]):
     async def _next_in_turn(self) -> M | None:
         """As ``next_in_hand``, but a handler that blocks gives the loop a turn here, in which its acks go and its
         leases are renewed."""
-        now = anyio.current_time()
+        now = self._waits.now()
         if now - self._turned_at >= _PAUSE_S:
-            await checkpoint()
+            await self._waits.turn()
             self._turned_at = now
         current = self.holding.current
         if current is not None and not self.holding.may_hand_out(current):
@@ -257,7 +255,7 @@ class Subscription(Generic[M, B]):
     def begin(self, parcel: Parcel) -> None:
         """Its messages are the next ones."""
         self._current = self.holding.begin(parcel, is_fast=self.is_fast)
-        self._begun_at = self._turned_at = anyio.current_time()
+        self._begun_at = self._turned_at = self._waits.now()
         self._in_turn = len(parcel)
         self._handed_out += self._in_turn
 
@@ -265,7 +263,7 @@ class Subscription(Generic[M, B]):
         count, self._in_turn = self._in_turn, 0
         if not count:
             return
-        took_s = anyio.current_time() - self._begun_at
+        took_s = self._waits.now() - self._begun_at
         self.is_fast = took_s < min(_TURN_S, _FAST_S * count)
         if self._pace is not None:
             in_hand = self._handed_out - self.acks.count - self.holding.given_back
@@ -315,13 +313,13 @@ class Subscription(Generic[M, B]):
     async def _next_parcel(self) -> Parcel | None:
         if not self._entered:
             self.check_open()
-        await checkpoint()
+        await self._waits.turn()
         while self._left or not self._is_ready():
             if self._error is not None:
                 raise self._error.copy()
             if self._left or (self._stopped and not self._buffer):
                 return None
-            self._arrived = anyio.Event()
+            self._arrived = self._waits.event()
             await self._arrived.wait()
         parcel = self._buffer.popleft()
         self._buffered -= len(parcel)
@@ -338,7 +336,7 @@ class Subscription(Generic[M, B]):
             self._pace = None
             self._ask_for(MOST_CREDIT)
         parcel = await self._next_parcel()
-        return None if parcel is None else cast("B", parcel.hand_over(anyio.current_time()))
+        return None if parcel is None else cast("B", parcel.hand_over(self._waits.now()))
 
     async def receive(self, timeout: float | None = None) -> M | None:  # noqa: ASYNC109
         """The next message; None when none came within ``timeout`` seconds (None: wait without a limit)."""
@@ -346,7 +344,7 @@ class Subscription(Generic[M, B]):
         message = self.next_in_hand() if self.is_fast else await self._next_in_turn()
         if message is not None:
             return message
-        with anyio.move_on_after(seconds_or_none(timeout, "timeout")):
+        with self._waits.within(seconds_or_none(timeout, "timeout")):
             try:
                 return await self._next_message()
             except StopAsyncIteration:
@@ -356,7 +354,7 @@ class Subscription(Generic[M, B]):
     async def receive_batch(self, timeout: float | None = None) -> B | None:  # noqa: ASYNC109
         """The next batch; None when none came within ``timeout`` seconds, or when the subscription was left."""
         self.check_open()
-        with anyio.move_on_after(seconds_or_none(timeout, "timeout")):
+        with self._waits.within(seconds_or_none(timeout, "timeout")):
             return await self._next_batch()
         return None
 
@@ -371,7 +369,7 @@ class Subscription(Generic[M, B]):
         Raises AckRefused if one of them did not count.
         """
         self.check_open()
-        with anyio.move_on_after(self._session.timeout_s):
+        with self._waits.within(self._session.timeout_s):
             await self.acks.flush()
             return
         raise RequestTimeout(f"The acks were not confirmed within {self._session.timeout_s:g} s.")

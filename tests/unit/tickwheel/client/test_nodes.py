@@ -15,7 +15,7 @@ from anyio.abc import ByteStream
 from tests.unit.tickwheel.both import on_both
 from tests.unit.tickwheel.fake_server import FakeServer, memory_pair
 from tickwheel import Client, SendResult
-from tickwheel.client.session import CLUSTER_BACKOFF_MAX_S
+from tickwheel.client.conversation import CLUSTER_BACKOFF_MAX_S
 from tickwheel.client.url import Address
 from tickwheel.errors import BadToken, NotConnected, NotOwner, TickwheelError, TooManyConnections
 from tickwheel.protocol.bodies.requests import GoAway, Hello, Subscribe

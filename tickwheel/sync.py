@@ -1,7 +1,9 @@
 """The blocking client: the names of ``tickwheel.Client`` without async.
 
-An event loop in a thread of its own does the work. Any number of threads may use one client. One that was not closed
-does not keep the program from ending, and is closed then. After a fork a client is the parent's: make another one::
+Any number of threads may use one client. There is no event loop: the thread that calls reads the socket while it waits,
+for all others, too. One thread more there is only while a subscription's leases are renewed. A client that was not
+closed does not keep the program from ending, and is closed then. After a fork a client is the parent's: make another
+one::
 
     with tickwheel.sync.Client("tickwheel://127.0.0.1:7411") as client:
         client.send("reminders", b"tea is ready", delay=timedelta(minutes=4))
@@ -13,23 +15,24 @@ does not keep the program from ending, and is closed then. After a fork a client
 from __future__ import annotations
 
 import atexit
-import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from tickwheel._blocking import Loop
+from tickwheel.blocking.dial import dial
+from tickwheel.blocking.session import BlockingSession
+from tickwheel.blocking.wire import Wire
 from tickwheel.client import client as _client
 from tickwheel.client.admin.prepared import CHECKS_GROUP, decided
 from tickwheel.client.admin.transactions import Transaction as AsyncTransaction
 from tickwheel.client.admin.transactions import TransactionResult
 from tickwheel.client.checks import flag, known
 from tickwheel.client.columns import Body, Headers, check_name
-from tickwheel.client.consumer.acks import AckFlight, AckQueue
+from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckFlight, AckQueue
 from tickwheel.client.consumer.fetching import FetchOptions
 from tickwheel.client.consumer.giving_back import give_back
 from tickwheel.client.consumer.holding import DEFAULT_MAX_HOLD_S
@@ -38,14 +41,16 @@ from tickwheel.client.consumer.subscription import Start, SubscribeOptions
 from tickwheel.client.consumer.subscription import Subscription as AsyncSubscription
 from tickwheel.client.options import ClientOptions
 from tickwheel.client.results import ReceiptResult
+from tickwheel.client.security import Security
 from tickwheel.client.times import Delay, Moment
-from tickwheel.client.url import Urls
+from tickwheel.client.url import Address, Urls
 from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
 from tickwheel.protocol.limits import MAX_FETCH_BYTES, PREPARED_SUFFIX
 from tickwheel.worker.handler import DEFAULT_CONCURRENCY, Handler, Middleware, Options
 from tickwheel.worker.retry_policy import RetryPolicy
 from tickwheel.worker.signals import may_have_signals, told_by_signals
-from tickwheel.worker.worker import DRAIN, Worker
+from tickwheel.worker.threads import ThreadWorker
+from tickwheel.worker.worker import DRAIN, asked
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -63,11 +68,11 @@ class Message(BaseMessage):
         The ack is not waited for. ``confirm`` waits until it is safe on the broker's disk, and raises AckRefused
         (usually StaleReceipt) if it did not count.
         """
-        outbox = self._batch.outbox
+        settling = self._batch.settling
         if confirm:
-            outbox.confirm(lambda acks: acks.add(self.id, self.epoch))
+            settling.confirm(lambda acks: acks.add(self.id, self.epoch))
         else:
-            outbox.add(self.id, self.epoch)
+            settling.add(self.id, self.epoch)
 
     def nack(
         self,
@@ -80,11 +85,11 @@ class Message(BaseMessage):
     ) -> ReceiptResult:
         """See ``tickwheel.Message.nack``."""
         how = give_back(delay, error, delay_ms, give_up=give_up, uncounted=uncounted)
-        return self._batch.outbox.call(AckQueue.nack, (self.id,), (self.epoch,), how)[0]
+        return self._batch.settling.call(AckQueue.nack, (self.id,), (self.epoch,), how)[0]
 
     def extend(self, duration: Delay) -> ReceiptResult:
         """See ``tickwheel.Message.extend``."""
-        return self._batch.outbox.call(AckQueue.extend, (self.id,), (self.epoch,), duration)[0]
+        return self._batch.settling.call(AckQueue.extend, (self.id,), (self.epoch,), duration)[0]
 
 
 class Batch(BaseBatch[Message]):
@@ -93,17 +98,17 @@ class Batch(BaseBatch[Message]):
     message_class = Message
 
     @property
-    def outbox(self) -> _AckOutbox:
-        """What carries acks to the event loop."""
-        carrier: _AckOutbox = self.acks.carrier
+    def settling(self) -> _Settling:
+        """Where what becomes of it is told."""
+        carrier: _Settling = self.acks.carrier
         return carrier
 
     def ack(self, *, confirm: bool = False) -> None:
         """Acks all messages of the batch in one frame; otherwise as ``Message.ack``."""
         if confirm:
-            self.outbox.confirm(lambda acks: acks.add_batch(self.ack_columns))
+            self.settling.confirm(lambda acks: acks.add_batch(self.ack_columns))
         else:
-            self.outbox.add_batch(self)
+            self.settling.add_batch(self)
 
     def nack(
         self,
@@ -116,11 +121,11 @@ class Batch(BaseBatch[Message]):
     ) -> list[ReceiptResult]:
         """Gives all messages of the batch back."""
         how = give_back(delay, error, delay_ms, give_up=give_up, uncounted=uncounted)
-        return self.outbox.call(AckQueue.nack, self.ids, self.epochs, how)
+        return self.settling.call(AckQueue.nack, self.ids, self.epochs, how)
 
     def extend(self, duration: Delay) -> list[ReceiptResult]:
         """Keeps all messages of the batch for ``duration`` from now on."""
-        return self.outbox.call(AckQueue.extend, self.ids, self.epochs, duration)
+        return self.settling.call(AckQueue.extend, self.ids, self.epochs, duration)
 
 
 class Fetched(Batch):
@@ -136,80 +141,49 @@ class Fetched(Batch):
 
     def give_back(self) -> list[ReceiptResult]:
         """See ``tickwheel.Fetched.give_back``."""
-        return self.outbox.call(AckQueue.give_back, self.ids, self.epochs)
+        return self.settling.call(AckQueue.give_back, self.ids, self.epochs)
 
 
-class _AckOutbox:
-    """Carries acks from the user's threads to the event loop.
+class _Settling:
+    """Settles messages, from any thread.
 
-    Acks that come while the loop has not looked yet go with the first one, so that a fast consumer does not pay for
-    waking the loop at every message; none ever waits for a later one.
+    Acks are not written one by one: while another thread reads, it writes what has come by then, so that a fast
+    consumer does not pay for a system call at every message; none ever waits for a later one.
     """
 
-    def __init__(self, loop: Loop, acks: AckQueue) -> None:
-        self._loop = loop
+    def __init__(self, session: BlockingSession, acks: AckQueue) -> None:
+        self._session = session
         self._acks = acks
-        self._lock = threading.Lock()
-        self._single: list[tuple[int, int]] = []
-        self._batches: list[Batch] = []
-        self._announced = False
 
     def add(self, message_id: int, epoch: int) -> None:
-        """Hands over one ack. Raises ClientClosed."""
-        self._acks.check_open()
-        with self._lock:
-            self._single.append((message_id, epoch))
-            announce, self._announced = not self._announced, True
-        if announce:
-            self._loop.soon(self._carry)
+        """One ack. Raises ClientClosed."""
+        with self._session.changing():
+            flight = self._acks.add(message_id, epoch)
+            if len(flight.ids) >= FLIGHT_ACKS_MAX:
+                flight.open = False
 
     def add_batch(self, batch: Batch) -> None:
-        """Hands over the acks of a batch, and waits if too many are unanswered. Raises ClientClosed."""
-        self._acks.check_open()
-        with self._lock:
-            self._batches.append(batch)
-        self._loop.call(self._carry_and_make_room)
+        """The acks of a batch; waits if too many are unanswered. Raises ClientClosed."""
+
+        async def add() -> None:
+            self._acks.add_batch(batch.ack_columns)
+            if self._acks.crowded:
+                await self._acks.make_room()
+
+        self._session.run(add())
 
     def confirm(self, add: Callable[[AckQueue], AckFlight]) -> None:
         """Acks and waits for the broker's answer."""
 
         async def add_and_confirm() -> None:
-            self._carry()
             flight = add(self._acks)
             await self._acks.confirm(flight, len(flight.ids) - 1 if flight.ids else None)
 
-        self._loop.call(add_and_confirm)
+        self._session.run(add_and_confirm())
 
-    def call(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+    def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Does something with the queue of acks, after those that wait here."""
-
-        async def carried() -> T:
-            self._carry()
-            return await function(self._acks, *args)
-
-        return self._loop.call(carried)
-
-    def carry(self) -> None:
-        """Hands everything to the loop before it returns."""
-        self._loop.call(self._carry_at_once)
-
-    def _carry(self) -> None:
-        with self._lock:
-            single, self._single = self._single, []
-            batches, self._batches = self._batches, []
-            self._announced = False
-        for message_id, epoch in single:
-            self._acks.add(message_id, epoch)
-        for batch in batches:
-            self._acks.add_batch(batch.ack_columns)
-
-    async def _carry_at_once(self) -> None:
-        self._carry()
-
-    async def _carry_and_make_room(self) -> None:
-        self._carry()
-        if self._acks.crowded:
-            await self._acks.make_room()
+        return self._session.run(function(self._acks, *args))
 
 
 class Subscription:
@@ -217,18 +191,18 @@ class Subscription:
 
     def __init__(
         self,
-        loop: Loop,
+        session: BlockingSession,
         subscription: AsyncSubscription[Message, Batch],
         left: Callable[[Subscription], None],
     ) -> None:
         """``left`` is called when it was left."""
-        self._loop = loop
+        self._session = session
         self._subscription = subscription
-        self._outbox = subscription.acks.carrier = _AckOutbox(loop, subscription.acks)
+        subscription.acks.carrier = _Settling(session, subscription.acks)
         self._left = left
         self._is_open = False
-        self._messages: deque[Message | None] = deque()
-        self._batches: deque[Batch | None] = deque()
+        self._messages: deque[Message] = deque()
+        self._batches: deque[Batch] = deque()
         """What came just when the call that waited for it was interrupted."""
 
     @property
@@ -262,15 +236,8 @@ class Subscription:
         return self._subscription.ack_wait
 
     def __enter__(self) -> Subscription:
-        try:
-            self._loop.call(self._subscription.__aenter__)
-            self._is_open = True
-        except BadArgument:
-            raise
-        except BaseException:
-            with suppress(TickwheelError):
-                self._loop.soon(self._subscription.abandon)
-            raise
+        self._session.run(self._subscription.__aenter__())
+        self._is_open = True
         return self
 
     def __exit__(
@@ -280,13 +247,12 @@ class Subscription:
         if not self._is_open:
             return
         self._is_open = False
-        self._outbox.carry()
         self._leave(kind, error, trace)
 
     def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loop.call(self._subscription.__aexit__, kind, error, trace)
+        self._session.run(self._subscription.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Iterator[Message]:
         self._subscription.check_open()
@@ -300,7 +266,14 @@ class Subscription:
             return self._messages.popleft()
         if subscription.is_fast and (message := subscription.next_in_hand()) is not None:
             return message
-        return self._loop.call(subscription.receive, timeout, regret=self._messages.append)
+        self._session.run(self._take_message(timeout))
+        return self._messages.popleft() if self._messages else None
+
+    async def _take_message(self, timeout: float | None) -> None:  # noqa: ASYNC109
+        """What comes is kept here before it is returned: an interruption in between does not lose it."""
+        message = await self._subscription.receive(timeout)
+        if message is not None:
+            self._messages.append(message)
 
     def _next_message(self) -> Message | None:
         subscription = self._subscription
@@ -323,23 +296,26 @@ class Subscription:
         return iter(lambda: self._unless_left(self._next_batch), None)
 
     def _next_batch(self) -> Batch | None:
-        if self._batches:
-            return self._batches.popleft()
-        return self._loop.call(self._subscription.receive_batch, regret=self._batches.append)
+        if not self._batches:
+            self._session.run(self._take_batch())
+        return self._batches.popleft() if self._batches else None
+
+    async def _take_batch(self) -> None:
+        batch = await self._subscription.receive_batch()
+        if batch is not None:
+            self._batches.append(batch)
 
     def stop(self) -> None:
         """See ``tickwheel.Subscription.stop``."""
-        self._outbox.carry()
-        self._loop.call(self._subscription.stop)
+        self._session.run(self._subscription.stop())
 
     def flush(self) -> None:
         """Waits until every ack so far is on the broker's disk. Raises AckRefused if one of them did not count."""
-        self._outbox.carry()
-        self._loop.call(self._subscription.flush)
+        self._session.run(self._subscription.flush())
 
 
 def _blocking(
-    function: Callable[Concatenate[_client.Client, P], Awaitable[T]],
+    function: Callable[Concatenate[_client.Client, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Client, P], T]:
     """The same method of the blocking client."""
 
@@ -355,9 +331,10 @@ class Client:
 
     def __init__(self, url: Urls | None = None, **options: Unpack[ClientOptions]) -> None:
         known(options, ClientOptions.__annotations__, "Client")
+        if options.get("dial") is not None:
+            raise BadArgument("A blocking client opens its connections itself.", advice="Leave dial out.")
         self._client = _client.Client(url, **options)
-        self._loop: Loop | None = None
-        self._leave: Callable[[], None] = _nothing
+        self._session: BlockingSession | None = None
         self._subscriptions: set[Subscription] = set()
 
     @property
@@ -387,16 +364,18 @@ class Client:
         return self._client.created_topics
 
     def __enter__(self) -> Client:
-        if self._loop is not None:
+        if self._session is not None:
             return self
-        loop = Loop()
+        session = BlockingSession(dial=partial(_dial, self._client.security), **self._client.manners())
+        self._client.converse(session)
         try:
-            self._leave = loop.hold(self._client)
-            self._loop = loop
+            session.run(session.connect(self._client.connect_timeout_s))
+            self._session = session
             atexit.register(self._close_at_exit)
         except BaseException:
-            self._loop = None
-            loop.stop()
+            self._session = None
+            self._client.converse(None)
+            session.hang_up()
             raise
         return self
 
@@ -407,35 +386,34 @@ class Client:
 
     def close(self) -> None:
         """Writes what is on its way and closes. Only needed after ``connect``, and done there when the program ends."""
-        loop, self._loop = self._loop, None
-        if loop is None:
+        session, self._session = self._session, None
+        if session is None:
             return
         atexit.unregister(self._close_at_exit)
         subscriptions, self._subscriptions = self._subscriptions, set()
-        if loop.is_forked:
+        if session.is_forked:
             self._client.forget()
             return
         try:
             for subscription in list(subscriptions):  # those that are still open
                 subscription.__exit__(None, None, None)
+            session.run(_drained(session))
         finally:
-            try:
-                self._leave()
-            finally:
-                loop.stop()
+            self._client.converse(None)
+            session.hang_up()
 
     def _close_at_exit(self) -> None:
         with suppress(TickwheelError):
             self.close()
 
-    def _call(self, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
-        return self._running.call(lambda: function(*args, **kwargs))
+    def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+        return self._running.run(function(*args, **kwargs))
 
     @property
-    def _running(self) -> Loop:
-        if self._loop is None:
+    def _running(self) -> BlockingSession:
+        if self._session is None:
             raise ClientClosed("The client is not open.")
-        return self._loop
+        return self._session
 
     def subscribe(
         self,
@@ -451,11 +429,13 @@ class Client:
     ) -> Subscription:
         """See ``tickwheel.Client.subscribe``; used with ``with`` and ``for``."""
         options = SubscribeOptions(credit, batch, start, shard, max_hold, ephemeral)
+        return self._subscribe(topic, group, options)
 
-        async def make() -> AsyncSubscription[Message, Batch]:
-            return self._client.subscribe_as(Batch, topic, group, options)
-
-        subscription = Subscription(self._running, self._call(make), self._subscriptions.discard)
+    def _subscribe(self, topic: str, group: str, options: SubscribeOptions) -> Subscription:
+        session = self._running
+        with session.changing():
+            made = self._client.subscribe_as(Batch, topic, group, options)
+        subscription = Subscription(session, made, self._subscriptions.discard)
         self._subscriptions.add(subscription)
         return subscription
 
@@ -485,13 +465,10 @@ class Client:
                 advice="Use tickwheel.Client, or a function without async.",
             )
 
-        async def make() -> Worker:
-            return Worker(_Carried(self._client, self._running), Batch, [judged], drain=drain)
-
-        worker = self._call(make)
+        worker = ThreadWorker(judged, partial(self._subscribe, topic, group, asked(judged)), drain)
         wants_signals = may_have_signals() if signals is None else flag(signals, "signals")
-        with told_by_signals(lambda: self._running.soon(worker.stop)) if wants_signals else nullcontext():
-            self._call(worker.run)
+        with told_by_signals(worker.stop) if wants_signals else nullcontext():
+            worker.run()
 
     def fetch(
         self,
@@ -510,16 +487,15 @@ class Client:
         fetched: Fetched
         fetched, attempts = self._call(self._client.fetch_as, Fetched, topic, group, options)
         fetched.attempts = attempts
-        fetched.acks.carrier = _AckOutbox(self._running, fetched.acks)
+        fetched.acks.carrier = _Settling(self._running, fetched.acks)
         return fetched
 
     def transaction(self, *, id: str | None = None) -> Transaction:
         """See ``tickwheel.Client.transaction``; used with ``with``."""
-
-        async def make() -> AsyncTransaction:
-            return self._client.transaction(id=id)
-
-        return Transaction(self._running, self._call(make))
+        session = self._running
+        with session.changing():
+            made = self._client.transaction(id=id)
+        return Transaction(session, made)
 
     def check_prepared(self, topic: str, *, credit: int = 100, batch: int = 10) -> Subscription:
         """Prepared messages of ``topic`` without a decision: decide with ``commit_prepared([message.id])`` or
@@ -647,8 +623,8 @@ class Prepared:
 class Transaction:
     """The blocking twin of ``tickwheel.Transaction``: parts are added in its block, which commits when it ends."""
 
-    def __init__(self, loop: Loop, transaction: AsyncTransaction) -> None:
-        self._loop = loop
+    def __init__(self, session: BlockingSession, transaction: AsyncTransaction) -> None:
+        self._session = session
         self._transaction = transaction
         self.send = transaction.send
         self.send_many = transaction.send_many
@@ -664,7 +640,7 @@ class Transaction:
 
     def commit(self) -> TransactionResult | None:
         """Commits now; leaving the block does it otherwise."""
-        return self._loop.call(self._transaction.commit)
+        return self._session.run(self._transaction.commit())
 
     def __enter__(self) -> Transaction:
         return self
@@ -672,26 +648,16 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loop.call(self._transaction.__aexit__, kind, error, trace)
+        self._session.run(self._transaction.__aexit__(kind, error, trace))
 
 
-class _Carried:
-    """Makes subscriptions whose acks may come from other threads."""
-
-    def __init__(self, client: _client.Client, loop: Loop) -> None:
-        self._client = client
-        self._loop = loop
-
-    def subscribe_as(
-        self, batch_class: type[Batch], topic: str, group: str, options: SubscribeOptions
-    ) -> AsyncSubscription[Message, Batch]:
-        """See ``tickwheel.Client.subscribe_as``."""
-        subscription = self._client.subscribe_as(batch_class, topic, group, options)
-        subscription.acks.carrier = _AckOutbox(self._loop, subscription.acks)
-        return subscription
+def _dial(security: Security, address: Address, timeout_s: float) -> Wire:
+    return dial(address, security, timeout_s)
 
 
-def _nothing() -> None: ...
+async def _drained(session: BlockingSession) -> None:
+    with session.waits.within(_client.CLOSE_TIMEOUT_S):
+        await session.drain()
 
 
 def connect(url: Urls | None = None, **options: Unpack[ClientOptions]) -> Client:

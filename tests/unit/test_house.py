@@ -54,7 +54,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"errors", "stats"},
         {"client", "watching"},
         {"client.consumer", "_blocking"},
-        {"client.admin", "worker"},
+        {"client.admin", "worker", "blocking"},
         {"client.client"},
         {"tracing", "sync", "sharing.attempts", "sharing.listener", "sharing.private_file"},
         {"sharing"},

@@ -60,8 +60,8 @@ from tickwheel.client.conversation import (
 )
 from tickwheel.client.options import ClientOptions
 from tickwheel.client.results import SendResult, SendResults
+from tickwheel.client.security import Security, security_of
 from tickwheel.client.security import dial as default_dial
-from tickwheel.client.security import security_of
 from tickwheel.client.session import Dial, Session
 from tickwheel.client.times import Delay, Delays, Milliseconds, Moment, Moments, one_time
 from tickwheel.client.url import Nodes, Urls, default_url, parse_urls, shown_urls
@@ -163,10 +163,10 @@ class Client(
         self._keepalive_s = seconds(keepalive, "keepalive")
         self._max_pending_bytes = whole(max_pending_bytes, "max_pending_bytes", 1, 1 << 62)
         self._auto_key = flag(auto_key, "auto_key")
-        self._dial = dial or partial(default_dial, security=self._security)
+        self._dial = dial
         self._keys = KeyMaker()
         self._producing = self._make_producing(tracing) if tracing else None
-        self._running: Session | None = None
+        self._running: Conversation | None = None
         self._group: TaskGroup | None = None
         self._shields: list[anyio.CancelScope] = []
 
@@ -174,6 +174,16 @@ class Client(
         from tickwheel.client.tracing import Producing  # OpenTelemetry is imported only for traces
 
         return Producing(self._addresses, self._name, None if isinstance(tracing, bool) else tracing)
+
+    @property
+    def security(self) -> Security:
+        """For twins of this client."""
+        return self._security
+
+    @property
+    def connect_timeout_s(self) -> float:
+        """For twins of this client."""
+        return self._connect_timeout_s
 
     @property
     def url(self) -> str:
@@ -207,23 +217,11 @@ class Client(
     async def __aenter__(self) -> Client:
         if self._running is not None:
             return self
-        nodes = Nodes(self._addresses, self._connect_timeout_s, self._security.check)
-        session = Session(
-            nodes,
-            name=self._name,
-            timeout_s=self._timeout_s,
-            keepalive_s=self._keepalive_s,
-            max_pending_bytes=self._max_pending_bytes,
-            backoff=Backoff(max_s=CLUSTER_BACKOFF_MAX_S) if nodes.are_several else Backoff(),
-            dial=self._dial,
-            token=self._security.current_token,
-            peer=self._peer,
-        )
+        session = Session(dial=self._dial or partial(default_dial, security=self._security), **self.manners())
         group = anyio.create_task_group()
         await group.__aenter__()
-        self._group, self._running = group, session
-        # Here, not before: one client may be entered in several children of this process.
-        self._keys = KeyMaker()
+        self._group = group
+        self.converse(session)
         group.start_soon(self._behind_shield, session.run)
         group.start_soon(self._behind_shield, session.watch)
         try:
@@ -232,6 +230,26 @@ class Client(
             await self._stop()
             raise
         return self
+
+    def manners(self) -> dict[str, Any]:
+        """How its conversations are, for `Conversation`."""
+        nodes = Nodes(self._addresses, self._connect_timeout_s, self._security.check)
+        return {
+            "nodes": nodes,
+            "name": self._name,
+            "timeout_s": self._timeout_s,
+            "keepalive_s": self._keepalive_s,
+            "max_pending_bytes": self._max_pending_bytes,
+            "backoff": Backoff(max_s=CLUSTER_BACKOFF_MAX_S) if nodes.are_several else Backoff(),
+            "token": self._security.current_token,
+            "peer": self._peer,
+        }
+
+    def converse(self, conversation: Conversation | None) -> None:
+        """All requests go there from now on. For twins of this client, which have one of their own."""
+        self._running = conversation
+        # Here, not before: one client may be entered in several children of this process.
+        self._keys = KeyMaker()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -21,7 +21,7 @@ from tickwheel.client.backoff import Backoff
 from tickwheel.client.budget import Budget
 from tickwheel.client.calls import Call, FlightKey, Identities, RequestCall, SendCall, SendFlight
 from tickwheel.client.link import Link, Receiver
-from tickwheel.client.url import Address, Nodes
+from tickwheel.client.url import Address, Nodes, shown_urls
 from tickwheel.client.waits import Waits
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.fetching import EndFetch
@@ -320,6 +320,30 @@ class Conversation:
 
     # Its end ---------------------------------------------------------------------
 
+    def introduction(self) -> tuple[str, str, str]:
+        """Of each connection: a name for the broker's log, the token, and for whom a proxy speaks. Raises
+        ConfigError."""
+        return self._name, self._token(), self._peer
+
+    def check_connected(self) -> None:
+        """Raises NotConnected with the last reason, if there never was a connection; or why there can be none."""
+        if self._terminal is not None:
+            raise self._terminal.copy()
+        if self._limits is None:
+            raise NotConnected(
+                f"There is no connection to {shown_urls(self.nodes.addresses)}{self._reason()}."
+            )
+
+    def begin_round(self) -> None:
+        """All nodes may be tried."""
+        self._refused_for_good, self._may_change = None, False
+        self.nodes.begin_round(self.waits.now())
+
+    def end_round(self) -> None:
+        """All were tried, and none has served."""
+        if self._refused_for_good is not None and not self._may_change:
+            self.close(self._refused_for_good)
+
     def _reason(self) -> str:
         reasons = {address: error for address, error in self._reasons.items() if error is not None}
         if not reasons:
@@ -327,6 +351,11 @@ class Conversation:
         if len(reasons) == len(self.nodes.addresses) == 1:
             return f": {next(iter(reasons.values()))}"
         return ": " + "; ".join(f"{address}: {error}" for address, error in reasons.items())
+
+    async def drain(self) -> None:
+        """Waits until everything that was submitted is written, and everything that was begun and is not wanted any
+        more is given back, as long as there is a connection."""
+        raise NotImplementedError
 
     def close(self, error: TickwheelError | None = None) -> None:
         """Fails everything that is open; nothing can be submitted any more."""

@@ -17,7 +17,7 @@ from anyio.abc import ByteStream, SocketAttribute, TaskStatus
 from tickwheel.client.conversation import Conversation
 from tickwheel.client.link import Link
 from tickwheel.client.security import explain_tls
-from tickwheel.client.url import Address, shown_urls
+from tickwheel.client.url import Address
 from tickwheel.client.waits import LoopWaits
 from tickwheel.protocol.errors import InternalError, NotConnected, TickwheelError
 
@@ -49,12 +49,7 @@ class Session(Conversation):
         """
         with anyio.move_on_after(timeout_s):
             await self._connected.wait()
-        if self._terminal is not None:
-            raise self._terminal.copy()
-        if self._limits is None:
-            raise NotConnected(
-                f"There is no connection to {shown_urls(self.nodes.addresses)}{self._reason()}."
-            )
+        self.check_connected()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keeps a connection up until it is cancelled. It never raises: the calls do."""
@@ -71,21 +66,18 @@ class Session(Conversation):
             )
 
     async def drain(self) -> None:
-        """Waits until everything that was submitted is written, and everything that was begun and is not wanted any
-        more is given back, as long as there is a connection."""
+        """See `Conversation`."""
         while (self._outbox or self._leaving) and self.is_connected:
             self._drained = anyio.Event()
             await self._drained.wait()
 
     async def _go_round(self) -> None:
         """Tries the nodes in turn, until one has served or all have been tried."""
-        self._refused_for_good, self._may_change = None, False
-        self.nodes.begin_round(anyio.current_time())
+        self.begin_round()
         while self._terminal is None and (address := self.nodes.next()) is not None:
             if await self._connect_and_serve(address):
                 return
-        if self._refused_for_good is not None and not self._may_change:
-            self.close(self._refused_for_good)
+        self.end_round()
 
     async def _connect_and_serve(self, address: Address) -> bool:
         """Whether the node served."""
@@ -139,7 +131,7 @@ class Session(Conversation):
         raise NotConnected("The broker is stopping.")
 
     async def _write(self, link: Link, stream: ByteStream) -> None:
-        await stream.send(link.machine.hello(self._name, self._token(), self._peer))
+        await stream.send(link.machine.hello(*self.introduction()))
         while True:
             frames = self._take(link)
             if frames:

@@ -345,7 +345,7 @@ async def _origin(acks: AckQueue) -> _Origin:
 
 
 def _origin_sync(message: sync.Message) -> _Origin:
-    return message._batch.outbox.call(_origin)
+    return message._batch.settling.call(_origin)
 
 
 # -- the inbox of the usual name --

@@ -123,10 +123,25 @@ class Handler:
             reason = f"the handler took longer than {self._timeout_s:g} s"
             _log.warning("message %d of %r: %s", message.id, self.topic, reason)
             return self._again(Kind.TIMED_OUT, attempt, None, reason)
-        except (Retry, GiveUp) as asked:
-            said = asked
         except Exception as error:
-            return self._failed(message, attempt, error)
+            return self._raised(message, attempt, error)
+        return self._said(attempt, said)
+
+    def handle_here(self, message: Any) -> Outcome:
+        """The same in the calling thread, for a function without async."""
+        attempt = message.attempt
+        try:
+            said = self._call(message)
+        except Exception as error:
+            return self._raised(message, attempt, error)
+        return self._said(attempt, said)
+
+    def _raised(self, message: Any, attempt: int, error: Exception) -> Outcome:
+        if isinstance(error, Retry | GiveUp):
+            return self._said(attempt, error)
+        return self._failed(message, attempt, error)
+
+    def _said(self, attempt: int, said: Any) -> Outcome:
         if isinstance(said, GiveUp):
             return Outcome(Kind.GIVEN_UP, reason=said.reason)
         if isinstance(said, Retry):

@@ -48,7 +48,7 @@ class Worker:
         """``drain``: how long handlers that are at work may take when it is told to stop. Raises BadArgument."""
         self._drain_s = duration_ms(drain, "drain") / 1_000
         self._consumers: Sequence[Consumer] = [
-            Consumer(handler, client.subscribe_as(batch_class, handler.topic, handler.group, _asked(handler)))
+            Consumer(handler, client.subscribe_as(batch_class, handler.topic, handler.group, asked(handler)))
             for handler in handlers
         ]
         if not self._consumers:
@@ -106,7 +106,8 @@ class Worker:
                 self.stop()
 
 
-def _asked(handler: Handler) -> SubscribeOptions:
+def asked(handler: Handler) -> SubscribeOptions:
+    """What its subscription asks for."""
     options = handler.options
     return SubscribeOptions(
         credit=handler.credit,

@@ -1,0 +1,127 @@
+"""A socket that never blocks: what cannot be written now is kept, and TLS is done in memory.
+
+So one lock is enough for all that threads do with it, and nothing of it happens outside of the lock.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Final
+
+READ_BYTES: Final = 256 * 1024
+
+
+class Wire:
+    """The socket of one connection."""
+
+    def __init__(self, sock: socket.socket, tls: Tls | None = None) -> None:
+        """``tls``: after its handshake."""
+        self._sock = sock
+        self._tls = tls
+        self._unwritten = bytearray()
+        sock.setblocking(False)
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether something waits for the socket."""
+        return bool(self._unwritten)
+
+    def fileno(self) -> int:
+        """Of the socket."""
+        return self._sock.fileno()
+
+    def write(self, data: bytes) -> None:
+        """Writes what the socket takes, and keeps the rest. Raises OSError."""
+        if self._tls is not None:
+            data = self._tls.encrypted(data)
+        if self._unwritten:
+            self._unwritten += data
+        else:
+            sent = self._send(data)
+            if sent < len(data):
+                self._unwritten += memoryview(data)[sent:]
+
+    def flush(self) -> None:
+        """Writes what was kept, as far as the socket takes it. Raises OSError."""
+        if self._unwritten:
+            del self._unwritten[: self._send(self._unwritten)]
+
+    def _send(self, data: bytes | bytearray) -> int:
+        try:
+            return self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+
+    def read(self) -> bytes | None:
+        """What has come; empty at the end, and None when nothing is there. Raises OSError."""
+        try:
+            data = self._sock.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return None
+        if self._tls is None:
+            return data
+        plain = self._tls.decrypted(data)
+        answer = self._tls.taken()  # what TLS itself has to say, such as a new key
+        if answer:
+            self._unwritten += answer
+            self.flush()
+        return plain
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._sock.close()
+
+
+class Tls:
+    """TLS without a socket."""
+
+    def __init__(self, context: ssl.SSLContext, host: str) -> None:
+        self._received, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._received, self._outgoing, server_hostname=host)
+
+    def shake_hands(self, sock: socket.socket) -> None:
+        """With a socket that blocks, and has a timeout. Raises OSError, ssl.SSLError among them."""
+        while True:
+            try:
+                self._object.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                sock.sendall(self.taken())
+                data = sock.recv(READ_BYTES)
+                if not data:
+                    raise ssl.SSLEOFError("the peer has hung up") from None
+                self._received.write(data)
+            except ssl.SSLError:
+                alert = self.taken()
+                if alert:
+                    sock.sendall(alert)
+                raise
+        sock.sendall(self.taken())
+
+    def encrypted(self, data: bytes) -> bytes:
+        """As it goes over the socket."""
+        self._object.write(data)
+        return self.taken()
+
+    def taken(self) -> bytes:
+        """What waits to be sent."""
+        return self._outgoing.read()
+
+    def decrypted(self, data: bytes) -> bytes | None:
+        """What came over the socket; None: nothing whole. Empty: it has ended."""
+        if data:
+            self._received.write(data)
+        else:
+            self._received.write_eof()
+        parts: list[bytes] = []
+        while True:
+            try:
+                part = self._object.read(READ_BYTES)
+            except ssl.SSLWantReadError:
+                return b"".join(parts) or None
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return b"".join(parts)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)

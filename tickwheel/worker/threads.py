@@ -1,0 +1,172 @@
+"""A handler in threads, for the blocking client: each takes a message, calls the handler, and says what came of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from tickwheel.client.times import Delay, duration_ms
+from tickwheel.protocol.errors import ClientClosed, TickwheelError
+from tickwheel.worker.handler import Handler
+from tickwheel.worker.outcomes import INTERRUPTED, Kind, Outcome
+from tickwheel.worker.tally import Tally
+
+_log = logging.getLogger("tickwheel.worker")
+
+
+class Received(Protocol):
+    """A message of the blocking client."""
+
+    id: int
+
+    @property
+    def attempt(self) -> int:
+        """See ``tickwheel.Message.attempt``."""
+
+    def ack(self) -> None:
+        """See ``tickwheel.Message.ack``."""
+
+    def nack(
+        self, *, delay_ms: int | None = None, error: str = "", give_up: bool = False, uncounted: bool = False
+    ) -> Any:
+        """See ``tickwheel.Message.nack``."""
+
+
+class Receiving(Protocol):
+    """A subscription of the blocking client."""
+
+    def receive(self) -> Any:
+        """The next message; None at the end."""
+
+    def stop(self) -> None:
+        """See ``tickwheel.Subscription.stop``."""
+
+
+class ThreadWorker:
+    """See the module. Use it once."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        subscribe: Callable[[], AbstractContextManager[Receiving]],
+        drain: Delay,
+    ) -> None:
+        """``drain``: as of `Worker`. Raises BadTime."""
+        self._handler = handler
+        self._subscribe = subscribe
+        self._drain_s = duration_ms(drain, "drain") / 1_000
+        self._lock = threading.Lock()
+        self._at_work: dict[int, Any] = {}
+        """Messages in the hands of handlers, by number; whoever takes one out says what came of it."""
+        self._last = 0
+        self._stopping = threading.Event()
+        self._hurried = threading.Event()
+        self._failed: Exception | None = None
+        self._subscription: Receiving | None = None
+        self.tally = Tally(handler.topic, handler.group, handler.concurrency)
+
+    def stop(self) -> None:
+        """Begin no more messages, and finish those that are begun. A second time: do not wait for them."""
+        if self._stopping.is_set():
+            self._hurried.set()
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Until `stop`, and until handlers are finished. Raises what the subscription raises."""
+        with self._subscribe() as subscription:
+            self._subscription = subscription
+            threads = [
+                threading.Thread(
+                    target=self._work, args=(subscription,), name=f"tickwheel-work-{n}", daemon=True
+                )
+                for n in range(self._handler.concurrency)
+            ]
+            for thread in threads:
+                thread.start()
+            try:
+                self._stopping.wait()
+                self._take_no_more(subscription)
+                self._finish(threads)
+            finally:
+                self._stopping.set()
+                self._give_back()
+        if self._failed is not None:
+            raise self._failed
+
+    def _take_no_more(self, subscription: Receiving) -> None:
+        try:
+            subscription.stop()
+        except TickwheelError as error:
+            _log.debug("%s", error)  # there is no connection: then nothing more comes
+
+    def _finish(self, threads: list[threading.Thread]) -> None:
+        ends = time.monotonic() + self._drain_s
+        for thread in threads:
+            while thread.is_alive() and not self._hurried.is_set() and time.monotonic() < ends:
+                thread.join(min(0.05, max(0.0, ends - time.monotonic())))
+
+    def _give_back(self) -> None:
+        """A thread cannot be interrupted: its message goes back all the same, and what it says later counts no more."""
+        for number, message in list(self._at_work.items()):
+            self._settle(number, message, INTERRUPTED)
+
+    def _work(self, subscription: Receiving) -> None:
+        try:
+            while not self._stopping.is_set():
+                message = subscription.receive()
+                if message is None:
+                    return
+                self._handle(message)
+        except ClientClosed as error:
+            if not self._stopping.is_set():
+                self._fail(error)
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = self._failed or error
+        self._stopping.set()
+
+    def _handle(self, message: Received) -> None:
+        with self._lock:
+            self._last += 1
+            number = self._last
+            self._at_work[number] = message
+            self.tally.running += 1
+        if self._stopping.is_set():  # it came at the last moment
+            self._settle(number, message, INTERRUPTED)
+            return
+        began_s = time.monotonic()
+        outcome = self._handler.handle_here(message)
+        self.tally.handled_s += time.monotonic() - began_s
+        self._settle(number, message, outcome)
+
+    def _settle(self, number: int, message: Received, outcome: Outcome) -> None:
+        with self._lock:
+            if self._at_work.pop(number, None) is None:
+                return
+            self.tally.running -= 1
+            self.tally.outcomes[outcome.kind] += 1
+        try:
+            if outcome.kind is Kind.DONE:
+                message.ack()
+                return
+            message.nack(
+                delay_ms=outcome.after_ms,
+                error=outcome.reason,
+                give_up=outcome.kind is Kind.GIVEN_UP,
+                uncounted=not outcome.counted,
+            )
+        except TickwheelError as error:
+            self.tally.unsettled += 1
+            _log.warning(
+                "message %d of %r is %s, and the broker could not be told (%s): it comes again when its lease ends",
+                message.id,
+                self._handler.topic,
+                outcome.kind,
+                error,
+            )

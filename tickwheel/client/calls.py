@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from tickwheel.client.results import Item, SendResults, check_send_ok
-from tickwheel.client.waits import Event
+from tickwheel.client.waiting.waits import Event
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.requests import FRAME_TYPE_OF_REQUEST, decode_request, encode_body
 from tickwheel.protocol.errors import BadArgument, BadRequest, SendUncertain, TickwheelError

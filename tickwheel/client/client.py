@@ -27,7 +27,6 @@ from tickwheel.client.admin.query import QueryRequests
 from tickwheel.client.admin.schedules import ScheduleRequests
 from tickwheel.client.admin.topics import TopicRequests
 from tickwheel.client.admin.transactions import TransactionRequests
-from tickwheel.client.backoff import Backoff
 from tickwheel.client.calls import BulkSend
 from tickwheel.client.checks import flag, known, network_address, seconds, text, whole
 from tickwheel.client.columns import (
@@ -65,6 +64,7 @@ from tickwheel.client.security import dial as default_dial
 from tickwheel.client.session import Dial, Session
 from tickwheel.client.times import Delay, Delays, Milliseconds, Moment, Moments, one_time
 from tickwheel.client.url import Nodes, Urls, default_url, parse_urls, shown_urls
+from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.protocol.bodies.requests import Ping
 from tickwheel.protocol.errors import ClientClosed, TickwheelError
 from tickwheel.worker.handler import DEFAULT_CONCURRENCY, Function, Handler, Middleware, Options

@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from tickwheel.client import forks as _forks
-from tickwheel.client.backoff import Backoff
-from tickwheel.client.budget import Budget
 from tickwheel.client.calls import Call, FlightKey, Identities, RequestCall, SendCall, SendFlight
 from tickwheel.client.link import Link, Receiver
 from tickwheel.client.url import Address, Nodes, shown_urls
-from tickwheel.client.waits import Waits
+from tickwheel.client.waiting.backoff import Backoff
+from tickwheel.client.waiting.budget import Budget
+from tickwheel.client.waiting.waits import Waits
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.fetching import EndFetch
 from tickwheel.protocol.bodies.requests import HelloOk, Ping

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from tickwheel.client.calls import Call, Line, RequestCall, SendCall
 from tickwheel.client.forks import let_go
-from tickwheel.client.waits import Scope
+from tickwheel.client.waiting.waits import Scope
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk
 from tickwheel.protocol.errors import ConnectionDenied, RemoteProtocolError, TickwheelError
 from tickwheel.protocol.machine import AnswerBody, ClientMachine

@@ -18,7 +18,7 @@ from tickwheel.client.conversation import Conversation
 from tickwheel.client.link import Link
 from tickwheel.client.security import explain_tls
 from tickwheel.client.url import Address
-from tickwheel.client.waits import LoopWaits
+from tickwheel.client.waiting.waits import LoopWaits
 from tickwheel.protocol.errors import InternalError, NotConnected, TickwheelError
 
 logger = logging.getLogger("tickwheel")

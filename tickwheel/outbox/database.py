@@ -18,7 +18,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from tickwheel.client import forks as _forks
-from tickwheel.client.backoff import Backoff, chance
+from tickwheel.client.waiting.backoff import Backoff, chance
 from tickwheel.outbox.errors import (
     AWAY,
     BadDatabase,

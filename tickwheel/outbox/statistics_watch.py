@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from tickwheel.client.backoff import Backoff
+from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.outbox.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:

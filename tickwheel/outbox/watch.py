@@ -19,7 +19,7 @@ import anyio
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tickwheel.client.backoff import Backoff
+from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.outbox.creation import ONE_AT_A_TIME
 from tickwheel.outbox.database import Database
 from tickwheel.outbox.errors import DatabaseUnavailable

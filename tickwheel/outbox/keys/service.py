@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from sqlalchemy.exc import DBAPIError
 
-from tickwheel.client.backoff import Backoff
 from tickwheel.client.checks import seconds, shown
+from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.outbox.database import is_denied
 from tickwheel.outbox.errors import AWAY, LeaseLost, OutboxError
 from tickwheel.outbox.keys import leases, steps

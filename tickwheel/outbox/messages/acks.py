@@ -8,7 +8,7 @@ import anyio
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tickwheel.client.backoff import Backoff
+from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.outbox.errors import AWAY, DatabaseUnavailable, LeaseLost, OutboxError
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
 from tickwheel.outbox.messages.form import TableForm

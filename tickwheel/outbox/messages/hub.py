@@ -18,8 +18,8 @@ from anyio.abc import TaskGroup
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tickwheel.client.backoff import Backoff
 from tickwheel.client.forks import keep, tell
+from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.outbox.errors import AWAY, BadTable, DatabaseUnavailable, OutboxError
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.acks import AckQueue

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from tickwheel.client.backoff import chance
 from tickwheel.client.checks import listed, shown, whole
 from tickwheel.client.times import Delay, Moment, moment_ms, wait_ms
+from tickwheel.client.waiting.backoff import chance
 from tickwheel.outbox.database import now_ns, savepoint
 from tickwheel.outbox.errors import BadTable
 from tickwheel.outbox.messages import schema as schemas

@@ -19,8 +19,8 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from tickwheel.client.backoff import Backoff
 from tickwheel.client.forks import tell
+from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.outbox.database import Database
 from tickwheel.outbox.errors import AWAY
 from tickwheel.outbox.queue.holding import Holding, State

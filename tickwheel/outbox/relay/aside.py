@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import anyio
 
-from tickwheel.client.backoff import Backoff
+from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.outbox.relay.log import log
 
 _FIRST_S: Final = 1.0

@@ -18,11 +18,11 @@ import anyio
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
-from tickwheel.client.backoff import Backoff
 from tickwheel.client.checks import listed, seconds, seconds_or_none, text, whole
 from tickwheel.client.client import Client
 from tickwheel.client.columns import check_name
 from tickwheel.client.url import Urls
+from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.outbox.database import Database, open_database
 from tickwheel.outbox.errors import BadTable, OutboxError, TableMissing
 from tickwheel.outbox.messages.schema import load

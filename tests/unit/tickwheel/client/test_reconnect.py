@@ -12,7 +12,7 @@ import pytest
 from tests.unit.tickwheel.both import on_both
 from tests.unit.tickwheel.fake_server import FakeServer
 from tickwheel import Client, SendResult
-from tickwheel.client.backoff import Backoff
+from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.errors import (
     NotConnected,
     NotOwner,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tickwheel.client.waits import Event, Waits
+from tickwheel.client.waiting.waits import Event, Waits
 from tickwheel.protocol.errors import RequestTimeout
 
 

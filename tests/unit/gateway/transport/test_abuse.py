@@ -23,8 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.gateway.transport.peer import Peer, Service, head, serving
-from tickwheel_gateway.transport.frames import PREFACE
 from tickwheel_gateway.transport.limits import Limits
+from tickwheel_gateway.transport.with_h2.frames import PREFACE
 
 CALM = 11
 

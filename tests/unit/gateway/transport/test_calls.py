@@ -274,8 +274,8 @@ async def test_many_calls_leave_no_memory() -> None:
         for _ in range(500):
             await peer.call(b"x")
         (connection,) = server._connections
-        assert len(connection._engine.streams) <= 2 * len(held) + 10
-        assert len(connection._engine._closed_streams) <= 128
+        assert len(connection._engine._library.streams) <= 2 * len(held) + 10
+        assert len(connection._engine._library._closed_streams) <= 128
 
 
 async def test_calls_of_one_read_are_served_together() -> None:

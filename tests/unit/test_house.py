@@ -69,6 +69,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"main"},
     ],
     "tickwheel_gateway": [
+        {"_http2"},
         {"transport", "wire"},
         {"filters.refusals", "filters.conversions", "filters.tree"},
         {"filters.tags", "filters.tokens", "filters.operators", "filters.conditions"},
@@ -76,7 +77,8 @@ FLOORS: dict[str, list[set[str]]] = {
         {"filters.expressions"},
         {"filters"},
         {"transport.call", "transport.limits", "transport.tally"},
-        {"transport.abuse", "transport.engine", "transport.framing", "transport.opening"},
+        {"transport.abuse", "transport.engine", "transport.opening", "transport.verdicts"},
+        {"transport.framing"},
         {"transport.heads"},
         {"transport.with_h2.library", "transport.with_h2.stream", "transport.with_h2.guard"},
         {"transport.with_h2.frames", "transport.with_h2.turns"},

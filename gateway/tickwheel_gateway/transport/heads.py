@@ -97,11 +97,6 @@ def only_http(http_status: int) -> list[_Header]:
     ]
 
 
-def unknown_method(path: str) -> Malformed:
-    """There is none of that name."""
-    return Malformed(Status.UNIMPLEMENTED, f"method {path[:200]!r} is unknown")
-
-
 def ending_of(reason: Malformed | NoGrpc) -> list[_Header]:
     """How a call ends whose request cannot be served."""
     if isinstance(reason, NoGrpc):

@@ -7,8 +7,9 @@ from typing import Final
 
 import trio
 
+from tickwheel_gateway.transport import verdicts
 from tickwheel_gateway.transport.abuse import Abuse
-from tickwheel_gateway.transport.call import AnyMethod, Status
+from tickwheel_gateway.transport.call import AnyMethod
 from tickwheel_gateway.transport.engine import (
     ANY_STREAM,
     FAREWELL,
@@ -19,8 +20,8 @@ from tickwheel_gateway.transport.engine import (
     Receiver,
     Sent,
 )
-from tickwheel_gateway.transport.framing import Malformed, MessageReader
-from tickwheel_gateway.transport.heads import Head, NoGrpc, ending_of, read_head, unknown_method
+from tickwheel_gateway.transport.framing import PREFIX_BYTES, Malformed, MessageReader
+from tickwheel_gateway.transport.heads import Head, NoGrpc, ending_of, read_head
 from tickwheel_gateway.transport.limits import Limits
 from tickwheel_gateway.transport.with_h2 import library as http2
 from tickwheel_gateway.transport.with_h2.frames import Cutter
@@ -218,11 +219,11 @@ class Engine:
     def _read_head(self, headers: Headers) -> Head:
         head = read_head(headers)
         if http2.size_of(headers) > self._limits.header_list_bytes:
-            raise Malformed(Status.RESOURCE_EXHAUSTED, "the metadata are too large")
+            raise Malformed(*verdicts.LARGE_HEAD)
         if head.method not in self._methods:
-            raise unknown_method(head.method)
+            raise Malformed(*verdicts.unknown_method(head.method))
         if self._is_crowded:
-            raise Malformed(Status.RESOURCE_EXHAUSTED, "too many answers wait for the client")
+            raise Malformed(*verdicts.CROWDED)
         return head
 
     def _took_data(self, event: http2.DataReceived) -> None:
@@ -240,7 +241,8 @@ class Engine:
         try:
             for message in stream.reader.feed(event.data):
                 self._took_message(stream, message)
-            self._count_partial(stream)
+            if event.stream_ended is None:
+                self._count_partial(stream)
         except Malformed as malformed:
             self._judge(stream, malformed)
             return
@@ -252,7 +254,7 @@ class Engine:
             stream.untaken += 1
             self._receiver.arrived(stream.stream_id, message)
         elif stream.has_request:
-            raise Malformed(Status.INTERNAL, "more than one message in a request that is no stream")
+            raise Malformed(*verdicts.TWO_MESSAGES)
         else:
             stream.has_request, stream.request = True, message
 
@@ -260,12 +262,12 @@ class Engine:
         """What has arrived of messages that are not whole is bounded. The calls that are over it fail: to stop reading
         would never make one whole.
         """
-        partial = stream.reader.partial_bytes
+        partial = stream.reader.partial_bytes + (PREFIX_BYTES + len(stream.request)) * stream.has_request
         if partial != stream.partial_bytes:
             self._partial_bytes += partial - stream.partial_bytes
             stream.partial_bytes = partial
             if self._partial_bytes > self._limits.pending_bytes:
-                raise Malformed(Status.RESOURCE_EXHAUSTED, "too many large requests at once")
+                raise Malformed(*verdicts.MUCH_PARTIAL)
 
     def _took_end(self, stream_id: int) -> None:
         stream = self._streams.get(stream_id)
@@ -275,13 +277,14 @@ class Engine:
         if stream.is_judged or stream.ending is not None:
             return
         if stream.reader.partial_bytes:
-            self._judge(stream, Malformed(Status.INTERNAL, "the request ends within a message"))
+            self._judge(stream, Malformed(*verdicts.HALF_MESSAGE))
         elif stream.takes_stream:
             self._receiver.ended(stream_id)
         elif not stream.has_request:
-            self._judge(stream, Malformed(Status.INTERNAL, "a request without a message"))
+            self._judge(stream, Malformed(*verdicts.NO_MESSAGE))
         else:
             request, stream.request = stream.request, b""
+            self._drop_partial(stream)
             self._receiver.whole(stream_id, request)
 
     def _took_reset(self, event: http2.StreamReset) -> None:

@@ -14,6 +14,8 @@ from tickwheel_gateway.transport.call import Call, Method
 from tickwheel_gateway.transport.framing import framed
 from tickwheel_gateway.transport.limits import Limits
 
+pytestmark = pytest.mark.usefixtures("stack")
+
 _KIB = 1 << 10
 
 

@@ -11,6 +11,20 @@ import sys
 import tempfile
 from pathlib import Path
 
+from hpack import Encoder
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    Frame,
+    GoAwayFrame,
+    HeadersFrame,
+    PingFrame,
+    PriorityFrame,
+    RstStreamFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
+
 from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
 from tests.support.native_frames import Item, SendFrame
@@ -66,6 +80,45 @@ def choices(length: int, seed: int) -> bytes:
     return random.Random(seed).randbytes(length)
 
 
+def connections() -> list[bytes]:
+    """What clients of gRPC send after the preface."""
+    encoder = Encoder()
+    usual = [(":method", "POST"), (":scheme", "http"), (":authority", "x"), ("te", "trailers")]
+
+    def block(path: str, *more: tuple[str, str]) -> bytes:
+        return bytes(encoder.encode([*usual, (":path", path), ("content-type", "application/grpc"), *more]))
+
+    both = ["END_HEADERS", "END_STREAM"]
+    one, two = b"\0\0\0\0\1a", b"\0\0\0\0\2bc"
+    asked = [HeadersFrame(1, block("/t/Echo", ("x-mq-client-id", "me")), flags=["END_HEADERS"])]
+    asked += [DataFrame(1, one, flags=["END_STREAM"])]
+    chat: list[Frame] = [HeadersFrame(3, block("/t/Chat", ("grpc-timeout", "10S")), flags=["END_HEADERS"])]
+    chat += [
+        DataFrame(3, one + two[:4]),
+        DataFrame(3, two[4:] + one),
+        DataFrame(3, b"", flags=["END_STREAM"]),
+    ]
+    strange: list[Frame] = [HeadersFrame(5, block("/t/None"), flags=both), DataFrame(5, two)]
+    strange += [
+        HeadersFrame(7, block("/t/Echo", ("grpc-encoding", "zip"))),
+        ContinuationFrame(7, b"", flags=both[:1]),
+    ]
+    strange += [DataFrame(7, b"\1\0\0\0\1x"), RstStreamFrame(7, 8), WindowUpdateFrame(0, 100)]
+    strange += [HeadersFrame(9, block("/t/Echo", ("a", "b" * 2_000)), flags=both), PriorityFrame(11)]
+    settings: list[Frame] = [SettingsFrame(0, {4: 20, 1: 0}), SettingsFrame(0, flags=["ACK"])]
+    settings += [PingFrame(0, b"12345678"), GoAwayFrame(0, 0)]
+    every = [
+        settings[:1],
+        asked,
+        chat,
+        strange,
+        settings,
+        asked + chat,
+        settings[:1] + asked + chat + strange,
+    ]
+    return [b"".join(frame.serialize() for frame in frames) for frames in every]
+
+
 def inputs() -> dict[str, list[bytes]]:
     """By target."""
     messages = [log for log in logs() if log]
@@ -83,6 +136,12 @@ def inputs() -> dict[str, list[bytes]]:
         "log": [bytes([how, 200]) + log[:8_000] for how in (0, 1) for log in (*messages, *records[:6])],
         "bulk": [bytes([how]) + record[:2_000] for how in (0, 1, 17) for record in records[:6]]
         + [bytes([HOW_BUILT]) + struct.pack("<H", 4_000) + choices(300, seed) for seed in range(8)],
+        "http2": [
+            bytes([how, cut, 8]) + choices(8, how) + stream
+            for how in (0, 2, 8)
+            for cut in (0, 7, 30)
+            for stream in connections()
+        ],
         "keys": [choices(length, length) for length in (60, 400, 1_500)],
         "wheel": [bytes([how]) + choices(length, length) for how in (0, 1) for length in (60, 400, 1_500)],
     }

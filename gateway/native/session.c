@@ -243,10 +243,12 @@ static int on_stream_close(nghttp2_session *nghttp2, int32_t stream_id, uint32_t
     stream_t  *stream = stream_of(session, (uint32_t)stream_id);
     if (!stream) return 0;
     nghttp2_session_set_stream_user_data(nghttp2, stream_id, NULL);
-    int is_lost = !stream->is_over;
-    if (is_lost) session->active--;
-    if (is_lost && !stream->is_told && !stream->is_judged && stream->method >= 0) is_lost = tell(session, TW_HTTP2_BEGAN, stream) != NULL;
-    if (is_lost) tell(session, TW_HTTP2_RESET, stream);
+    if (!stream->is_over) {
+        session->active--;
+        /* Of one whose head is not whole there is nothing to tell. */
+        if (!stream->is_told && !stream->is_judged && stream->is_due) stream->is_told = tell(session, TW_HTTP2_BEGAN, stream) != NULL;
+        if (stream->is_told || stream->is_judged) tell(session, TW_HTTP2_RESET, stream);
+    }
     free_stream(stream);
     return 0;
 }

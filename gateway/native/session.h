@@ -96,6 +96,9 @@ struct session {
     char             farewell[8];
 };
 
+/* Not for other libraries of the process: they may have functions of the same names. */
+#pragma GCC visibility push(hidden)
+
 /* session.c */
 int       area_reserve(area_t *area, size_t more);
 void     *area_put(area_t *area, const void *data, size_t count);
@@ -119,4 +122,6 @@ void count_partial(stream_t *stream, uint64_t bytes);
 /* answers.c */
 void free_pieces(stream_t *stream);
 void sent_frame(session_t *session, const nghttp2_frame *frame);
+
+#pragma GCC visibility pop
 #endif

@@ -35,7 +35,7 @@ HOURS ?= 6
 
 .PHONY: help
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(VENV)/.flights $(VENV)/.compiled ## Replay one real day of New York departures (DEMO_ARGS="--web", --year)
@@ -89,6 +89,11 @@ build/kafka/.fetched: tests/cluster/pom.xml
 	@rm -rf build/kafka/libs
 	@mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/build/kafka/libs
 	@touch $@
+
+# The jars of a whole RocketMQ, for those tests and benchmarks that compare it with the gateway.
+.PHONY: rocketmq-server
+rocketmq-server: $(VENV)/.installed ## Fetch RocketMQ itself with Maven (90 MB), to compare the gateway with
+	$(BIN)/python -m tickwheel_bench.rocketmq.their_server
 
 # Schemathesis wants other versions of what the tests use, so it lives by itself.
 .PHONY: contract

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,9 @@ _PORTS: Final = range(10_000, 32_000)
 back."""
 
 _given: set[int] = set()
+
+# Its input is a pipe from us, and closes with us.
+_GUARD: Final = 'cat; kill -s KILL "$1"'
 
 
 def wait_until(condition: Callable[[], bool], report: Callable[[], str]) -> None:
@@ -39,6 +43,17 @@ def free_port() -> int:
             _given.add(port)
             return port
     raise AssertionError("there is no free port")
+
+
+def guard(pid: int) -> subprocess.Popen[bytes]:
+    """Ends a process that we have started when ours ends, however that comes. To be killed before the process is gone
+    and its number is another's."""
+    return subprocess.Popen(
+        ["sh", "-c", _GUARD, "sh", str(pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def children_of(parent: int) -> list[int]:

@@ -13,9 +13,11 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.support.registries import Registries
+from tests.support.registries import Registries, needs, succeed
 
 HERE: Final = Path(__file__).parent
+JAVA_VERSIONS: Final = ("5.0.3", "5.0.8", "5.1.0", "5.2.0")
+"""Of the client for Java, the oldest in use first."""
 
 
 class Program(NamedTuple):
@@ -33,7 +35,36 @@ def python(folder: Path, _: Registries) -> Program:
     return Program((str(Path(interpreter).absolute()), str(HERE / "python_conformance.py")), folder)
 
 
-PROGRAMS: Final[dict[str, Callable[[Path, Registries], Program]]] = {"python": python}
+def java(folder: Path, registries: Registries) -> Program:
+    return java_with(JAVA_VERSIONS[-1], folder, registries)
+
+
+def java_with(version: str, folder: Path, registries: Registries) -> Program:
+    """Compiled with the newest client, run with that one."""
+    program, compiler, maven = needs("java"), needs("javac"), needs("mvn")
+    sources = copied("java", folder)
+    for one in {version, JAVA_VERSIONS[-1]}:
+        options = ("-q", "-B", f"-Dclient.version={one}", f"-DoutputDirectory=lib-{one}")
+        registries.fetch(sources, maven, *options, "dependency:copy-dependencies")
+    libs = f"lib-{JAVA_VERSIONS[-1]}/*"
+    succeed(
+        sources,
+        compiler,
+        "-encoding",
+        "UTF-8",
+        "-cp",
+        libs,
+        "-sourcepath",
+        ".",
+        "-d",
+        "classes",
+        "Conformance.java",
+    )
+    options = (f"-Duser.home={folder}", "-Drocketmq.log.level=warn", "-XX:TieredStopAtLevel=1")
+    return Program((program, *options, "-cp", f"lib-{version}/*:classes", "Conformance"), sources)
+
+
+PROGRAMS: Final[dict[str, Callable[[Path, Registries], Program]]] = {"java": java, "python": python}
 """By language: how each is made, in a folder of its own."""
 
 

@@ -23,7 +23,7 @@ from tests.interop.rocketmq.programs import HERE, PROGRAMS, Program
 from tests.interop.rocketmq.servers import ours, theirs
 from tests.support.gateway_process import Gateway
 from tests.support.registries import Registries
-from tests.support.rocketmq_differences import differences, observed
+from tests.support.rocketmq_differences import FAILED, differences, observed
 from tickwheel_bench.rocketmq.their_server import RocketMQ, fetch, missing
 
 RECORDING: Final = HERE / "python_of_rocketmq_5_3_3.jsonl"
@@ -56,8 +56,9 @@ def registries() -> Registries:
     return Registries()
 
 
-def run(program: Program, address: str, language: str, home: Path) -> list[str]:
+def run(program: Program, address: str, language: str, side: str) -> list[str]:
     """What it prints, the steps in their order: they run side by side."""
+    home = program.folder / side
     home.mkdir()
     done = subprocess.run(
         [*program.command, address, language],
@@ -69,8 +70,11 @@ def run(program: Program, address: str, language: str, home: Path) -> list[str]:
         timeout=LIMIT_S,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return sorted(done.stdout.splitlines(), key=lambda line: int(json.loads(line)["step"]))
+    lines = sorted(done.stdout.splitlines(), key=lambda line: int(json.loads(line)["step"]))
+    SEEN.mkdir(parents=True, exist_ok=True)
+    (SEEN / f"{language}_{side}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    assert done.returncode == 0, [line for line in lines if json.loads(line)["what"] == FAILED] or done.stderr
+    return lines
 
 
 @pytest.mark.parametrize("language", PROGRAMS)
@@ -79,12 +83,9 @@ def test_a_client_sees_what_it_sees_of_rocketmq(
 ) -> None:
     program = PROGRAMS[language](tmp_path, registries)
     with ThreadPoolExecutor(2) as pool:
-        seen_there = pool.submit(run, program, rocketmq.address, language, tmp_path / "there")
-        seen_here = pool.submit(run, program, gateway.address, language, tmp_path / "here")
+        seen_there = pool.submit(run, program, rocketmq.address, language, "theirs")
+        seen_here = pool.submit(run, program, gateway.address, language, "ours")
         there, here = seen_there.result(), seen_here.result()
-    SEEN.mkdir(parents=True, exist_ok=True)
-    for side, lines in (("theirs", there), ("ours", here)):
-        (SEEN / f"{language}_{side}.jsonl").write_text("".join(f"{line}\n" for line in lines))
     if language == "python" and "TICKWHEEL_RECORD" in os.environ:
         RECORDING.write_text("".join(f"{line}\n" for line in there))
     print(f"{language}: {len(there)} observations there, {len(here)} here")

@@ -50,7 +50,7 @@ final class ReceivingSteps {
                 "keys", got.getKeys().stream().sorted().toList(), "properties", found,
                 "attempt", got.getDeliveryAttempt(), "group", got.getMessageGroup().orElse(null),
                 "delivery", got.getDeliveryTimestamp().orElse(null), "has_host", !got.getBornHost().isEmpty(),
-                "born_s", Math.abs(System.currentTimeMillis() - got.getBornTimestamp()) / 10_000 * 10);
+                "born_s", Math.abs(System.currentTimeMillis() - got.getBornTimestamp()) / 60_000 * 60);
             Printed.note(2, "ack", "outcome", Clients.outcome(() -> consumer.ack(got)));
             Printed.note(2, "ack twice", "outcome", Clients.outcome(() -> consumer.ack(got)));
 
@@ -147,7 +147,7 @@ final class ReceivingSteps {
             Printed.note(9, "change after ack", "outcome",
                 Clients.outcome(() -> consumer.changeInvisibleDuration(changed, Duration.ofSeconds(30))));
             Printed.note(9, "ack", "outcome", Clients.outcome(() -> consumer.ack(kept)));
-            List<MessageView> again = Clients.receive(consumer, 2, 32, Clients.LEASE, 25_000);
+            List<MessageView> again = Clients.receive(consumer, 2, 32, Duration.ofSeconds(60), 25_000);
             Printed.note(9, "again", "bodies", Clients.bodies(again), "attempts",
                 again.stream().map(MessageView::getDeliveryAttempt).toList());
             Printed.note(9, "ack with the old handle", "outcome", Clients.outcome(() -> consumer.ack(dropped)));

@@ -120,8 +120,13 @@ $(ROCKETMQ)/.created:
 # Go, Node.js, Java with Maven, and their registries are not everywhere. Without them, the tests that need them are
 # skipped, and pytest says which.
 .PHONY: interop
-interop: $(VENV)/.dev $(VENV)/.compiled ## Try generated clients of the HTTP API (Go, TypeScript), and RocketMQ's own of the gateway (Node.js, Go, Java)
-	TICKWHEEL_INTEROP=1 $(BIN)/pytest -rs tests/interop $(TEST_ARGS)
+interop: $(VENV)/.dev $(VENV)/.compiled $(ROCKETMQ)/.created ## Try generated clients of the HTTP API (Go, TypeScript), and RocketMQ's own of the gateway (Python, Node.js, Go, Java)
+	TICKWHEEL_INTEROP=1 TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop $(TEST_ARGS)
+
+# With TICKWHEEL_RECORD=1 what the client for Python sees of RocketMQ is written down, for `make rocketmq`.
+.PHONY: rocketmq-diff
+rocketmq-diff: $(VENV)/.dev $(VENV)/.compiled $(ROCKETMQ)/.created ## Compare what RocketMQ's clients see of the gateway and of RocketMQ itself (Java, Maven)
+	TICKWHEEL_INTEROP=1 TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop/rocketmq/test_differential.py $(TEST_ARGS)
 
 .PHONY: vendor
 vendor: $(VENV)/.dev ## Fetch the scripts of others that the dashboard has, and compare them with what was written down (npm)

@@ -1,0 +1,94 @@
+"""RocketMQ's own clients, unchanged: each sees of the gateway what it sees of a real RocketMQ 5.3.3, but for what is
+known and has a reason.
+
+Both run here, so this needs Java and Maven, and only ``make interop`` and ``make rocketmq-diff`` run it. What was seen
+last is in ``build/rocketmq/seen``. With ``TICKWHEEL_RECORD=1`` it writes what the client for Python saw of RocketMQ
+into the file with which ``make rocketmq`` compares.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.interop.rocketmq.known_differences import known_of
+from tests.interop.rocketmq.programs import HERE, PROGRAMS, Program
+from tests.interop.rocketmq.servers import ours, theirs
+from tests.support.gateway_process import Gateway
+from tests.support.registries import Registries
+from tests.support.rocketmq_differences import differences, observed
+from tickwheel_bench.rocketmq.their_server import RocketMQ, fetch, missing
+
+RECORDING: Final = HERE / "python_of_rocketmq_5_3_3.jsonl"
+SEEN: Final = HERE.parents[2] / "build" / "rocketmq" / "seen"
+LIMIT_S: Final = 240
+
+pytestmark = [
+    pytest.mark.skipif("TICKWHEEL_INTEROP" not in os.environ, reason="runs with make interop"),
+    pytest.mark.timeout(2 * LIMIT_S),
+]
+
+
+@pytest.fixture(scope="module")
+def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
+    why = fetch() or missing()
+    if why is not None:
+        pytest.skip(why)
+    with theirs(tmp_path_factory.mktemp("theirs"), PROGRAMS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with ours(tmp_path_factory.mktemp("ours"), PROGRAMS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def registries() -> Registries:
+    return Registries()
+
+
+def run(program: Program, address: str, language: str, home: Path) -> list[str]:
+    """What it prints, the steps in their order: they run side by side."""
+    home.mkdir()
+    done = subprocess.run(
+        [*program.command, address, language],
+        cwd=program.folder,
+        env={**os.environ, "HOME": str(home), **program.environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted(done.stdout.splitlines(), key=lambda line: int(json.loads(line)["step"]))
+
+
+@pytest.mark.parametrize("language", PROGRAMS)
+def test_a_client_sees_what_it_sees_of_rocketmq(
+    language: str, rocketmq: RocketMQ, gateway: Gateway, registries: Registries, tmp_path: Path
+) -> None:
+    program = PROGRAMS[language](tmp_path, registries)
+    with ThreadPoolExecutor(2) as pool:
+        seen_there = pool.submit(run, program, rocketmq.address, language, tmp_path / "there")
+        seen_here = pool.submit(run, program, gateway.address, language, tmp_path / "here")
+        there, here = seen_there.result(), seen_here.result()
+    SEEN.mkdir(parents=True, exist_ok=True)
+    for side, lines in (("theirs", there), ("ours", here)):
+        (SEEN / f"{language}_{side}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    if language == "python" and "TICKWHEEL_RECORD" in os.environ:
+        RECORDING.write_text("".join(f"{line}\n" for line in there))
+    print(f"{language}: {len(there)} observations there, {len(here)} here")
+    assert differences(observed(there), observed(here), known_of(language)) == []
+    if language == "python":  # the recording is as RocketMQ is
+        recorded = observed(RECORDING.read_text().splitlines())
+        assert differences(recorded, observed(here), known_of(language)) == []

@@ -13,6 +13,7 @@ import (
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
@@ -179,9 +180,14 @@ func receive(consumer rmq.SimpleConsumer, count int, atOnce int32, patience time
 	return found
 }
 
+// Again when the answer took too long, which it does on a busy machine.
 func ack(consumer rmq.SimpleConsumer, messages ...arrival) {
 	for _, one := range messages {
-		check(consumer.Ack(background, one.MessageView))
+		err := consumer.Ack(background, one.MessageView)
+		for tries := 1; tries < 5 && status.Code(err) == codes.DeadlineExceeded; tries++ {
+			err = consumer.Ack(background, one.MessageView)
+		}
+		check(err)
 	}
 }
 

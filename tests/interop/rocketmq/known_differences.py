@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.rocketmq_differences import Between, Known, OneOf
+from tests.support.rocketmq_differences import LANGUAGES, Between, Known, OneOf
+
+_GO: Final = frozenset({"go"})
+_NODE: Final = frozenset({"node"})
+_BOTH: Final = _GO | _NODE
+_EARLIER: Final = LANGUAGES - _BOTH
+_SQL: Final = ("equal to NULL", "more than text", "wrong way round", "IN of a literal", "bare literal")
 
 KNOWN: Final = [
     Known(
@@ -22,10 +28,124 @@ KNOWN: Final = [
     Known(6, "recall garbage", "outcome", 50_001, 40_000, "it is said whose fault it is"),
     Known(6, "25 h", "outcome", 40_012, "ok", "there is no longest delay here, unless it is set"),
     Known(6, "recall late", "outcome", 50_001, 40_000, "it is said that it was too late"),
-    Known(10, "fails: waits", "waits_s", Between(1, 25), [1, 5], "up to 20 s later than asked there"),
+    Known(
+        10,
+        "fails: waits",
+        "waits_s",
+        Between(1, 25),
+        [1, 5],
+        "up to 20 s later than asked there",
+        LANGUAGES - _NODE,
+    ),
+    Known(
+        10,
+        "fails: waits",
+        "waits_s",
+        Between(1, 25),
+        [1, 1],
+        "up to 20 s later there; this client asks for no wait at all, and gets the shortest here",
+        _NODE,
+    ),
     Known(10, "raises: waits", "waits_s", Between(1, 25), [1], "up to 20 s later than asked there"),
     Known(12, "no SQL", "outcome", 50_001, 40_010, "the expression is named"),
-    Known(13, "again", "bodies", [], ["unfinished"], "left to its lease there; here it comes again at once"),
+    Known(
+        13,
+        "again",
+        "bodies",
+        [],
+        ["unfinished"],
+        "left to its lease there; here it comes again at once",
+        _EARLIER,
+    ),
+    Known(
+        1,
+        "start with an unknown topic",
+        "outcome",
+        OneOf(("error", "Error")),
+        "ok",
+        "gRPC makes no topics there; here a topic is made when it is first used, unless that is off",
+        _BOTH,
+    ),
+    Known(
+        2,
+        "received",
+        "properties",
+        {"name": "Wert", "ümlaut": "süß", "emoji": "\U0001f680", "dots": "a.b"},
+        {"name": "Wert", "ümlaut": "süß", "emoji": "\U0001f680", "dots": "a.b", "empty": ""},
+        "a property without a value is lost there",
+        _BOTH,
+    ),
+    Known(
+        2,
+        "key with a space",
+        "keys",
+        ["one", "key"],
+        ["one key"],
+        "keys are kept there with spaces between them; here a key is one",
+        _BOTH,
+    ),
+    Known(
+        5,
+        "empty group",
+        "outcome",
+        40_014,
+        "ok",
+        "an empty group is none, and there a topic of type FIFO takes no message without one",
+        _GO,
+    ),
+    Known(8, "commit twice", "outcome", 50_001, "ok", "the same decision is no other one", _BOTH),
+    Known(
+        9,
+        "nothing",
+        "waited_s",
+        Between(6, 8),
+        5,
+        "this client does not say how long to wait: there it is guessed 1.5 s too long",
+        _GO,
+    ),
+    Known(9, "change after ack", "outcome", "ok", 40_013, "what is acked has no lease to change", _BOTH),
+    Known(
+        9,
+        "again after 0",
+        "waited_s",
+        Between(1, 15),
+        0,
+        "a poll that waits is woken here when a message is given back",
+        _BOTH,
+    ),
+    Known(
+        9,
+        "ack with the handle before",
+        "left",
+        1,
+        0,
+        "there it is answered with OK, and the message comes again; here it is acked",
+        _BOTH,
+    ),
+    *(
+        Known(12, name, "outcome", 50_001, 40_010, "the expression is named, and whose fault it is", _BOTH)
+        for name in _SQL
+    ),
+    Known(
+        13,
+        "again at a simple consumer",
+        "waits_s",
+        Between(9, 35),
+        [10],
+        "when its lease is over here; there when it is noticed",
+        _BOTH,
+    ),
+    Known(
+        16,
+        "sent",
+        "outcome",
+        OneOf(("error", "TypeError")),
+        "ok",
+        "there are priorities from RocketMQ 5.4 on: until then the client itself refuses",
+        _BOTH,
+    ),
+    Known(16, "received", "order", [], ["high", "middle", "low"], "as it was not sent there", _BOTH),
+    Known(16, "received", "priorities", [], [9, 5, 1], "as it was not sent there", _NODE),
 ]
 
 

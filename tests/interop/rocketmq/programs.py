@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.support.registries import Registries
+from tests.support.registries import Registries, needs, succeed
 
 HERE: Final = Path(__file__).parent
 
@@ -33,7 +33,24 @@ def python(folder: Path, _: Registries) -> Program:
     return Program((str(Path(interpreter).absolute()), str(HERE / "python_conformance.py")), folder)
 
 
-PROGRAMS: Final[dict[str, Callable[[Path, Registries], Program]]] = {"python": python}
+def go(folder: Path, registries: Registries) -> Program:
+    compiler = needs("go")
+    sources = copied("go", folder)
+    registries.fetch(sources, compiler, "mod", "download")
+    succeed(sources, compiler, "vet", ".")
+    succeed(sources, compiler, "build", "-o", "conformance", ".")
+    return Program((str(sources / "conformance"),), sources)
+
+
+def node(folder: Path, registries: Registries) -> Program:
+    program, npm = needs("node"), needs("npm")
+    sources = copied("node", folder)
+    options = ("--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund")
+    registries.fetch(sources, npm, "install", *options)
+    return Program((program, str(sources / "conformance.cjs")), sources)
+
+
+PROGRAMS: Final[dict[str, Callable[[Path, Registries], Program]]] = {"go": go, "node": node, "python": python}
 """By language: how each is made, in a folder of its own."""
 
 

@@ -26,7 +26,7 @@ from tests.support.registries import Registries
 from tests.support.rocketmq_differences import differences, observed
 from tickwheel_bench.rocketmq.their_server import RocketMQ, fetch, missing
 
-RECORDING: Final = HERE / "python_of_rocketmq_5_3_3.jsonl"
+RECORDED: Final = ("go", "node", "python")
 SEEN: Final = HERE.parents[2] / "build" / "rocketmq" / "seen"
 LIMIT_S: Final = 240
 
@@ -85,10 +85,11 @@ def test_a_client_sees_what_it_sees_of_rocketmq(
     SEEN.mkdir(parents=True, exist_ok=True)
     for side, lines in (("theirs", there), ("ours", here)):
         (SEEN / f"{language}_{side}.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    if language == "python" and "TICKWHEEL_RECORD" in os.environ:
-        RECORDING.write_text("".join(f"{line}\n" for line in there))
+    recording = HERE / f"{language}_of_rocketmq_5_3_3.jsonl"
+    if language in RECORDED and "TICKWHEEL_RECORD" in os.environ:
+        recording.write_text("".join(f"{line}\n" for line in there))
     print(f"{language}: {len(there)} observations there, {len(here)} here")
     assert differences(observed(there), observed(here), known_of(language)) == []
-    if language == "python":  # the recording is as RocketMQ is
-        recorded = observed(RECORDING.read_text().splitlines())
+    if language in RECORDED:  # the recording is as RocketMQ is
+        recorded = observed(recording.read_text().splitlines())
         assert differences(recorded, observed(here), known_of(language)) == []

@@ -75,10 +75,24 @@ func config(group string) *rmq.Config {
 	return &rmq.Config{Endpoint: endpoint, ConsumerGroup: group, Credentials: keys}
 }
 
+type starts interface{ Start() error }
+
+// One that has started. It is made again when that took too long, which it does on a busy machine.
+func started[T starts](make func() T) T {
+	client := make()
+	err := client.Start()
+	for tries := 1; tries < 3 && err != nil; tries++ {
+		client = make()
+		err = client.Start()
+	}
+	check(err)
+	return client
+}
+
 func producing(topic string, options ...rmq.ProducerOption) rmq.Producer {
-	producer := must(rmq.NewProducer(config(""), append(options, rmq.WithTopics(topic))...))
-	check(producer.Start())
-	return producer
+	return started(func() rmq.Producer {
+		return must(rmq.NewProducer(config(""), append(options, rmq.WithTopics(topic))...))
+	})
 }
 
 func newSimple(group, topic string, filter *rmq.FilterExpression) rmq.SimpleConsumer {
@@ -88,9 +102,7 @@ func newSimple(group, topic string, filter *rmq.FilterExpression) rmq.SimpleCons
 }
 
 func simple(group, topic string, filter *rmq.FilterExpression) rmq.SimpleConsumer {
-	consumer := newSimple(group, topic, filter)
-	check(consumer.Start())
-	return consumer
+	return started(func() rmq.SimpleConsumer { return newSimple(group, topic, filter) })
 }
 
 type arrival struct {
@@ -117,9 +129,10 @@ func pushing(group, topic, tags string, answer func(arrival) rmq.ConsumerResult)
 		return answer(one)
 	}
 	subscriptions := map[string]*rmq.FilterExpression{topic: rmq.NewFilterExpression(tags)}
-	listener.PushConsumer = must(rmq.NewPushConsumer(config(group), rmq.WithPushSubscriptionExpressions(subscriptions),
-		rmq.WithPushMessageListener(&rmq.FuncMessageListener{Consume: consume})))
-	check(listener.Start())
+	listener.PushConsumer = started(func() rmq.PushConsumer {
+		return must(rmq.NewPushConsumer(config(group), rmq.WithPushSubscriptionExpressions(subscriptions),
+			rmq.WithPushMessageListener(&rmq.FuncMessageListener{Consume: consume})))
+	})
 	return listener
 }
 

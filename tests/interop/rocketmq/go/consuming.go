@@ -16,6 +16,9 @@ const (
 	nacked  = "07"
 )
 
+// So many filters are tried side by side.
+const aside = 8
+
 func sendOrdered(topic string) {
 	producer := producing(topic)
 	defer stop(producer)
@@ -246,21 +249,24 @@ func step12() {
 		}
 		send(producer, sent)
 	}
-	var all sync.WaitGroup
-	number := 0
+	works := []func(group string){}
 	for name, expression := range wanted {
-		number++
-		group := groupOf(12, fmt.Sprint(number))
-		all.Go(func() { note(12, name, values{"bodies": filtered(group, topic, expression)}) })
+		works = append(works, func(group string) { note(12, name, values{"bodies": filtered(group, topic, expression)}) })
 	}
 	for name, text := range refused {
-		number++
-		group := groupOf(12, fmt.Sprint(number))
-		all.Go(func() {
+		works = append(works, func(group string) {
 			consumer := simple(group, topic, sql(text))
 			defer stop(consumer)
 			_, err := receiveOnce(consumer, 1, lease)
 			note(12, name, values{"outcome": outcome(err)})
+		})
+	}
+	var all sync.WaitGroup
+	for worker := range aside {
+		all.Go(func() {
+			for number := worker; number < len(works); number += aside {
+				works[number](groupOf(12, fmt.Sprint(number)))
+			}
 		})
 	}
 	all.Wait()

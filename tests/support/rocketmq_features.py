@@ -49,9 +49,9 @@ FEATURES: Final[dict[str, tuple[Proof, ...]]] = {
     "retries of a push consumer, attempt numbers": (Proof(10, "fails", "attempts", [1, 2, 3]),),
     "filter by tag": (Proof(12, "a or b", "bodies", ["0", "1"]), Proof(12, "a", "bodies", ["0"])),
     "filter by SQL": (Proof(12, "number", "bodies", ["2"]), Proof(12, "in", "bodies", ["0", "2", "3"])),
-    "`%DLQ%`": (Proof(10, "dead letter", "body", "dies"),),
+    "`%DLQ%`": (Proof(10, "dead letter", "same_id", True),),
     "compressed bodies": (Proof(15, "received", "bodies", ["just not", "noise", "text"]),),
-    "priority": (Proof(16, "send", "outcome", "ok"), Proof(16, "received", "priority", 5)),
+    "priority": (Proof(16, "sent", "outcome", "ok"),),
 }
 STEPS: Final = sorted({proof.step for proofs in FEATURES.values() for proof in proofs})
 

@@ -43,6 +43,23 @@ def python(folder: Path, _: Registries) -> Program:
     return Program((str(Path(interpreter).absolute()), str(HERE / "python_conformance.py")), folder)
 
 
+def go(folder: Path, registries: Registries) -> Program:
+    compiler = needs("go")
+    sources = copied("go", folder)
+    registries.fetch(sources, compiler, "mod", "download")
+    succeed(sources, compiler, "vet", ".")
+    succeed(sources, compiler, "build", "-o", "conformance", ".")
+    return Program((str(sources / "conformance"),), sources)
+
+
+def node(folder: Path, registries: Registries) -> Program:
+    program, npm = needs("node"), needs("npm")
+    sources = copied("node", folder)
+    options = ("--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund")
+    registries.fetch(sources, npm, "install", *options)
+    return Program((program, str(sources / "conformance.cjs")), sources)
+
+
 def java(folder: Path, registries: Registries) -> Program:
     return java_with(JAVA_VERSIONS[-1], folder, registries)
 
@@ -79,7 +96,9 @@ def raw(_: Path, __: Registries) -> Program:
 
 
 PROGRAMS: Final[dict[str, Callable[[Path, Registries], Program]]] = {
+    "go": go,
     "java": java,
+    "node": node,
     "python": python,
     "raw": raw,
 }

@@ -124,7 +124,7 @@ final class ReceivingSteps {
                     Clients.outcome(() -> consumer.receive(1, Duration.ofSeconds(leaseS))));
             }
             for (int count : new int[] {0, 33}) {
-                Printed.note(9, "receive of " + count, "outcome",
+                Printed.note(9, "batch of " + count, "outcome",
                     Clients.outcome(() -> consumer.receive(count, Clients.LEASE)));
             }
             for (int number = 0; number < 4; number++) {
@@ -193,12 +193,14 @@ final class ReceivingSteps {
     private void deadLetters() throws Exception {
         String topic = clients.topic(10, "dead");
         String group = clients.group(10, "dead");
+        SendReceipt receipt;
         try (Producer producer = clients.producing(topic)) {
-            producer.send(Clients.message(topic, "dies").setTag("tag").setKeys("key").addProperty("name", "Wert").build());
+            receipt = producer.send(Clients.message(topic, "always").setTag("tag").setKeys("key")
+                .addProperty("name", "Wert").build());
         }
         try (Clients.Pushing listener = clients.pushing(group, topic, message -> ConsumeResult.FAILURE)) {
             List<Integer> attempts = listener.waitFor(3, 90_000).stream().map(Clients.Arrival::attempt).toList();
-            Printed.note(10, "dies", "attempts", attempts);
+            Printed.note(10, "always", "attempts", attempts);
             String letters = "%DLQ%" + group;
             MessageView letter = null;
             for (long endMs = System.currentTimeMillis() + 60_000;
@@ -215,7 +217,8 @@ final class ReceivingSteps {
                 }
             }
             if (letter != null) {
-                Printed.note(10, "dead letter", "body", Clients.body(letter), "tag", letter.getTag().orElse(null),
+                Printed.note(10, "dead letter", "bodies", List.of(Clients.body(letter)),
+                    "same_id", letter.getMessageId().equals(receipt.getMessageId()), "tag", letter.getTag().orElse(null),
                     "keys", letter.getKeys(), "name", letter.getProperties().get("name"),
                     "topic", letter.getTopic().equals(letters), "attempt", letter.getDeliveryAttempt());
             }
@@ -349,9 +352,9 @@ final class ReceivingSteps {
         long stoppedMs = System.currentTimeMillis();
         try (SimpleConsumer consumer = clients.simple(group, simple)) {
             List<MessageView> got = Clients.receive(consumer, 1, 1, Clients.LEASE, 40_000);
-            Printed.note(13, "again, of a simple consumer", "bodies", Clients.bodies(got),
+            Printed.note(13, "again at a simple consumer", "bodies", Clients.bodies(got),
                 "attempts", got.stream().map(MessageView::getDeliveryAttempt).toList(),
-                "waited_s", Math.round((System.currentTimeMillis() - stoppedMs) / 1_000.));
+                "waits_s", List.of(Math.round((System.currentTimeMillis() - stoppedMs) / 1_000.)));
             for (MessageView one : got) {
                 consumer.ack(one);
             }

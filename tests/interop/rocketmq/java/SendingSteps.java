@@ -37,7 +37,7 @@ final class SendingSteps {
             Printed.note(1, "unknown topic", "outcome", Clients.outcome(() -> producer.send(wrong)));
         }
         String unknown = clients.unknownTopic("at_start_");
-        Printed.note(1, "producer of an unknown topic", "outcome",
+        Printed.note(1, "start with an unknown topic", "outcome",
             Clients.outcome(() -> clients.producing(unknown).close()));
     }
 
@@ -193,12 +193,12 @@ final class SendingSteps {
                 Printed.note(8, "sent: " + body, "has_id", !receipt.getMessageId().toString().isEmpty());
                 if (body.equals("commit")) {
                     Printed.note(8, body, "outcome", Clients.outcome(transaction::commit));
-                    Printed.note(8, "second commit", "outcome", Clients.outcome(transaction::commit));
-                    Printed.note(8, "commit, then rollback", "outcome", Clients.outcome(transaction::rollback));
+                    Printed.note(8, "commit twice", "outcome", Clients.outcome(transaction::commit));
+                    Printed.note(8, "rollback after commit", "outcome", Clients.outcome(transaction::rollback));
                 }
                 if (body.equals("rollback")) {
                     Printed.note(8, body, "outcome", Clients.outcome(transaction::rollback));
-                    Printed.note(8, "second rollback", "outcome", Clients.outcome(transaction::rollback));
+                    Printed.note(8, "rollback twice", "outcome", Clients.outcome(transaction::rollback));
                 }
             }
             for (CountDownLatch one : asked.values()) {
@@ -243,16 +243,18 @@ final class SendingSteps {
         try {
             urgent = Clients.message(topic, "urgent").setPriority(5).build();
         } catch (LinkageError missing) {
-            Printed.note(16, "send", "outcome", Clients.ABSENT); // and such a client does not start with such a topic
+            Printed.note(16, "sent", "outcome", Clients.ABSENT); // and such a client does not start with such a topic
             return;
         }
         try (Producer producer = clients.producing(topic);
                 SimpleConsumer consumer = clients.simple(clients.group(16, ""), topic)) {
-            Printed.note(16, "send", "outcome", Clients.outcome(() -> producer.send(urgent)));
-            for (MessageView one : Clients.receive(consumer, 1, 32, Clients.LEASE, 6_000)) {
-                Printed.note(16, "received", "body", Clients.body(one), "priority", one.getPriority().orElse(null));
+            Printed.note(16, "sent", "outcome", Clients.outcome(() -> producer.send(urgent)));
+            List<MessageView> got = Clients.receive(consumer, 1, 32, Clients.LEASE, 6_000);
+            for (MessageView one : got) {
                 consumer.ack(one);
             }
+            Printed.note(16, "received", "order", Clients.bodies(got), "priorities",
+                got.stream().map(one -> one.getPriority().orElse(null)).toList());
         }
     }
 }

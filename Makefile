@@ -38,7 +38,7 @@ HOURS ?= 6
 
 .PHONY: help
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(VENV)/.flights $(VENV)/.compiled ## Replay one real day of New York departures (DEMO_ARGS="--web", --year)
@@ -93,6 +93,11 @@ build/kafka/.fetched: tests/cluster/pom.xml
 	@mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/build/kafka/libs
 	@touch $@
 
+# The jars of a whole RocketMQ, for those tests and benchmarks that compare it with the gateway.
+.PHONY: rocketmq-server
+rocketmq-server: $(VENV)/.installed ## Fetch RocketMQ itself with Maven (90 MB), to compare the gateway with
+	$(BIN)/python -m tickwheel_bench.rocketmq.their_server
+
 # Schemathesis wants other versions of what the tests use, so it lives by itself.
 .PHONY: contract
 contract: $(VENV)/.dev $(VENV)/.compiled $(CONTRACT)/.created ## Compare the HTTP API with its OpenAPI document (CONTRACT_ARGS="--examples 50")
@@ -118,8 +123,13 @@ $(ROCKETMQ)/.created:
 # Go, Node.js, Java with Maven, and their registries are not everywhere. Without them, the tests that need them are
 # skipped, and pytest says which.
 .PHONY: interop
-interop: $(VENV)/.dev $(VENV)/.compiled ## Try generated clients of the HTTP API (Go, TypeScript), and RocketMQ's own of the gateway (Node.js, Go, Java)
-	TICKWHEEL_INTEROP=1 $(BIN)/pytest -rs tests/interop $(TEST_ARGS)
+interop: $(VENV)/.dev $(VENV)/.compiled $(ROCKETMQ)/.created ## Try generated clients of the HTTP API (Go, TypeScript), and RocketMQ's own of the gateway (Python, Node.js, Go, Java)
+	TICKWHEEL_INTEROP=1 TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop $(TEST_ARGS)
+
+# With TICKWHEEL_RECORD=1 what the client for Python sees of RocketMQ is written down, for `make rocketmq`.
+.PHONY: rocketmq-diff
+rocketmq-diff: $(VENV)/.dev $(VENV)/.compiled $(ROCKETMQ)/.created ## Compare what RocketMQ's clients see of the gateway and of RocketMQ itself (Java, Maven)
+	TICKWHEEL_INTEROP=1 TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop/rocketmq/test_differential.py $(TEST_ARGS)
 
 .PHONY: vendor
 vendor: $(VENV)/.dev ## Fetch the scripts of others that the dashboard has, and compare them with what was written down (npm)

@@ -19,7 +19,7 @@ import pytest
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.certificates import Files
+from tests.support.guarded_gateway import Guarded
 from tests.support.gateway_process import Gateway
 from tests.support.gateway_sending import message
 from tests.support.http_client import get, scrape
@@ -287,45 +287,20 @@ def test_a_stream_outlives_its_broker_and_a_second_signal_waits_for_nothing(tmp_
 # -- who is let in -----------------------------------------------------------------------------------------------
 
 
-class Guarded:
-    """A broker with tokens, and a gateway with credentials and TLS."""
-
-    def __init__(self, folder: Path) -> None:
-        self.data = folder / "data"
-        self.shell = Shell(folder)
-        self.file = folder / "credentials"
-        self.tokens = {
-            name: self.shell.json("tokens", "create", name, "--grant", grant, "--data", str(self.data))[
-                "token"
-            ]
-            for name, grant in {"all": "all:*", "seller": "publish:orders"}.items()
-        }
-        self.pairs = {name: self.add(name) for name in self.tokens}
-        files = Files(folder / "tls")
-        self.tls = ("--tls-certificate", files.certificate_path, "--tls-key", files.key_path)
-        self.ca = grpc.ssl_channel_credentials(Path(files.ca_path).read_bytes())
-
-    def add(self, name: str) -> Pair:
-        """A pair that stands for a token."""
-        token_file = self.shell.directory / f"{name}.token"
-        token_file.write_text(self.tokens[name] + "\n")
-        words = ("credentials", "add", name, "--token-file", str(token_file), "--file", str(self.file))
-        told = self.shell.json("gateway", *words)
-        return Pair(told["access_key"], told["secret_key"])
-
-    def signed(self, name: str) -> tuple[tuple[str, str], ...]:
-        """Headers of a client with this pair."""
-        return (*CLIENT, (DATE_TIME, DATE), (AUTHORIZATION, sign(self.pairs[name], DATE)))
+def signed(pair: Pair) -> tuple[tuple[str, str], ...]:
+    """Headers of a client with this pair."""
+    return (*CLIENT, (DATE_TIME, DATE), (AUTHORIZATION, sign(pair, DATE)))
 
 
 def test_signatures_tokens_and_rights(tmp_path: Path) -> None:
-    guarded = Guarded(tmp_path)
+    guarded = Guarded(tmp_path, {"all": "all:*", "seller": "publish:orders"})
+    ca = grpc.ssl_channel_credentials(Path(guarded.ca_path).read_bytes())
+    all_may, seller_may = signed(guarded.pairs["all"]), signed(guarded.pairs["seller"])
     assert guarded.file.stat().st_mode & 0o777 == 0o600
-    flags = ("--credentials-file", str(guarded.file), *guarded.tls)
     with (
         Daemon(guarded.data) as daemon,
-        Gateway(daemon.unix_url, tmp_path, *flags) as gateway,
-        Caller(gateway.address, guarded.ca) as caller,
+        Gateway(daemon.unix_url, tmp_path, *guarded.flags) as gateway,
+        Caller(gateway.address, ca) as caller,
     ):
         assignment = schema.QueryAssignmentRequest()
         assignment.topic.name, assignment.group.name = "orders", "billing"
@@ -336,16 +311,16 @@ def test_signatures_tokens_and_rights(tmp_path: Path) -> None:
         wrong = sign(Pair("all", "guessed"), DATE)
         assert code(*CLIENT) == Code.UNAUTHORIZED
         assert code(*CLIENT, (DATE_TIME, DATE), (AUTHORIZATION, wrong)) == Code.UNAUTHORIZED
-        assert code(*guarded.signed("all")) == Code.OK
-        assert code(*guarded.signed("seller")) == Code.FORBIDDEN
+        assert code(*all_may) == Code.OK
+        assert code(*seller_may) == Code.FORBIDDEN
         assert code(*CLIENT, (SESSION_TOKEN, guarded.tokens["seller"])) == Code.FORBIDDEN
         assert code(*CLIENT, (SESSION_TOKEN, "twk_000000000000_" + "x" * 43)) == Code.UNAUTHORIZED
-        talk = caller.talk(guarded.signed("seller"))
+        talk = caller.talk(seller_may)
         assert talk.say(consumer("orders", "billing")).status.code == Code.FORBIDDEN
         assert talk.status() is grpc.StatusCode.OK
 
         # A stream ends when its token does.
-        talk = caller.talk(guarded.signed("all"))
+        talk = caller.talk(all_may)
         assert talk.say(consumer("orders", "billing")).status.code == Code.OK
         guarded.shell.run("tokens", "revoke", "all", "--yes", "--data", str(guarded.data))
         assert next(talk.answers).status.code == Code.UNAUTHORIZED

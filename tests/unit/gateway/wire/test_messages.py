@@ -121,6 +121,21 @@ def test_there_and_back(
     assert (system.queue_id, system.queue_offset, system.store_host) == (0, 17, "198.51.100.1:8081")
 
 
+def test_what_is_empty_is_not_there() -> None:
+    empty = message(tag="", keys=["", "a", ""], message_group="")
+    found = back(empty).system_properties
+    assert not (found.HasField("tag") or found.HasField("message_group"))
+    assert list(found.keys) == ["a"]
+    assert sent(empty, SENDER, Limits(), NOW_MS).order_key is None
+
+
+def test_a_time_that_is_over_is_kept() -> None:
+    for due_ms in (1, NOW_MS):
+        found = back(message(delivery_timestamp=due_ms)).system_properties
+        assert schema.milliseconds(found.delivery_timestamp) == due_ms
+        assert found.message_type == schema.DELAY
+
+
 def test_what_the_broker_is_given() -> None:
     found = sent(
         message(priority=20, message_group="g", delivery_timestamp=NOW_MS + 5), SENDER, Limits(), NOW_MS
@@ -187,7 +202,7 @@ REFUSED = [
     (message(message_id="x" * 247), Code.ILLEGAL_MESSAGE_ID),
     (message(message_type=schema.LITE), Code.NOT_IMPLEMENTED),
     (message(lite_topic=""), Code.NOT_IMPLEMENTED),
-    (message(tag=""), Code.ILLEGAL_MESSAGE_TAG),
+    (message(tag=" "), Code.ILLEGAL_MESSAGE_TAG),
     (message(tag="a|b"), Code.ILLEGAL_MESSAGE_TAG),
     (message(tag="a\x7f"), Code.ILLEGAL_MESSAGE_TAG),
     (message(keys=["a", "  "]), Code.ILLEGAL_MESSAGE_KEY),

@@ -1,0 +1,1 @@
+"""RocketMQ beside Tickwheel: the real one, in processes of our own."""

@@ -1,5 +1,5 @@
-"""RocketMQ's own clients for Go and Node.js, unchanged, on a real broker and gateway: they see what they saw of RocketMQ
-5.3.3, which is written down beside this; also with TLS, and with access keys.
+"""RocketMQ's own clients for Go and Node.js, unchanged, on a real broker and gateway: they see what they saw of
+RocketMQ 5.3.3, which is written down beside this; also with TLS, and with access keys.
 
 The clients come from the registries of their languages, so only ``make interop`` runs this.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Final
 
 import pytest

@@ -24,12 +24,14 @@ _given: set[int] = set()
 _GUARD: Final = 'cat; kill -s KILL "$1"'
 
 
-def wait_until(condition: Callable[[], bool], report: Callable[[], str]) -> None:
+def wait_until(
+    condition: Callable[[], bool], report: Callable[[], str], patience_s: float = PATIENCE_S
+) -> None:
     """Asks again until it is so. Fails when that takes too long, and says what ``report`` says."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + patience_s
     while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"this took longer than {PATIENCE_S:.0f} s; {report()}")
+            raise AssertionError(f"this took longer than {patience_s:.0f} s; {report()}")
         time.sleep(0.02)
 
 

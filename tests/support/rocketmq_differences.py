@@ -21,7 +21,7 @@ ABSENT: Final = "(nothing)"
 FAILED: Final = "failed"
 """What a step is that did not come to its end. That is never the same."""
 
-TOLERANCE_S: Final = 1
+TOLERANCE_S: Final = 2
 """So far times may be apart, in fields that end with ``_s``: machines are busy."""
 
 

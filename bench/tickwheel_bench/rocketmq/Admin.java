@@ -16,7 +16,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * "group NAME ORDERLY RETRIES".
  */
 final class Admin {
-    private static final long PATIENCE_MS = 60_000;
+    private static final long PATIENCE_MS = 120_000;
     private static final long PERIOD_MS = 50;
 
     public static void main(String[] arguments) throws Exception {

@@ -35,7 +35,9 @@ _CLUSTER: Final = "DefaultCluster"
 _STARTED_PROXY: Final = "rocketmq-proxy startup successfully"
 _STARTED_NAMES: Final = "The Name Server boot success"
 _FETCH_LIMIT_S: Final = 600
-_ADMIN_LIMIT_S: Final = 120
+_START_LIMIT_S: Final = 240
+_ADMIN_LIMIT_S: Final = 240
+"""Seconds if it is alone; minutes on a busy machine."""
 
 # What its libraries reach into: its own start script does the same.
 _OPENED: Final = (
@@ -281,7 +283,7 @@ class _Java:
 
     def wait_for(self, words: str) -> None:
         """Until it has printed them."""
-        wait_until(lambda: self._has_printed(words), self.report)
+        wait_until(lambda: self._has_printed(words), self.report, _START_LIMIT_S)
 
     def _has_printed(self, words: str) -> bool:
         found = self._log.read_bytes()[self._began :]

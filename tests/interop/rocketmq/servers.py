@@ -18,14 +18,17 @@ ATTEMPTS: Final = 3
 KINDS: Final[dict[int, tuple[str, ...]]] = {
     5: ("fifo",),
     6: ("delay",),
-    7: ("fifo", "simple"),
+    7: ("fifo", "nack", "simple"),
     8: ("transaction",),
+    10: ("dead",),
+    13: ("kept",),
     16: ("priority",),
 }
 """The topics of a step besides its normal one: ``diff_STEP_KIND_RUN``."""
 
 _TYPES: Final[dict[str, MessageType]] = {
     "fifo": "FIFO",
+    "nack": "FIFO",
     "simple": "FIFO",
     "delay": "DELAY",
     "transaction": "TRANSACTION",
@@ -42,8 +45,8 @@ def topics_of(run: str) -> Iterator[Topic]:
 
 def groups_of(run: str) -> Iterator[Group]:
     """Those that are not as all others."""
-    yield Group(f"diff_7_group_{run}", is_orderly=True)
-    yield Group(f"diff_7_groupsimple_{run}", is_orderly=True)
+    for kind in ("", "nack", "simple"):
+        yield Group(f"diff_7_group{kind}_{run}", is_orderly=True)
     yield Group(f"diff_10_groupdead_{run}", retries=ATTEMPTS - 1)
 
 

@@ -54,7 +54,9 @@ def read_head(headers: Iterable[_Header]) -> Head:
             if key == "grpc-timeout":
                 timeout = text if timeout is None else f"{timeout},{text}"
             continue
-        metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
+        # The last one counts, as it does for RocketMQ: when the client for Go sends a message again, it adds its
+        # headers to those of the try before.
+        metadata[key] = text
         if key == "content-type":
             content_type = value
     if http_method != b"POST":

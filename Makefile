@@ -18,7 +18,10 @@ ROCKETMQ := .venv-rocketmq
 PROGRESS := /^(Collecting|Building|Installing|  Building)/ { s/ \(from .*//; s/, .*,/, …,/; p }
 
 EXTENSION := native/tickwheel_native/_native.abi3.so
-NATIVE_SOURCES := $(wildcard native/*.c native/*.h native/build.py)
+NATIVE_SOURCES := $(wildcard native/*.c native/*.h native/build.py native/extension.py)
+# HTTP/2 by nghttp2 is built where the library is: TICKWHEEL_NGHTTP2=require ends the build where it is not, "off" leaves it out.
+HTTP2 := gateway/tickwheel_gateway/_http2.abi3.so
+HTTP2_SOURCES := $(wildcard gateway/native/*.c gateway/native/*.h gateway/native/build.py native/extension.py)
 
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
 DEMO_ARGS ?=
@@ -138,6 +141,7 @@ endurance: $(VENV)/.dev $(VENV)/.compiled ## A broker under steady load, whose m
 clean: ## Remove everything that make created, .venv included
 	rm -rf $(VENV) $(CONTRACT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f native/tickwheel_native/_native.c native/tickwheel_native/*.so native/*.o native/tickwheel_native/*.o
+	rm -f gateway/tickwheel_gateway/_http2.c gateway/tickwheel_gateway/*.so gateway/native/*.o gateway/tickwheel_gateway/*.o
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -157,11 +161,18 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 # Installing compiles too, but only a change of pyproject.toml installs again; this follows the C sources.
-$(VENV)/.compiled: $(VENV)/.installed $(NATIVE_SOURCES)
+$(VENV)/.compiled: $(VENV)/.installed $(NATIVE_SOURCES) $(HTTP2_SOURCES)
 	@for source in $(NATIVE_SOURCES); do \
 	    if [[ $$source -nt $(EXTENSION) ]]; then \
 	        echo "Compiling the C code."; \
 	        $(BIN)/python native/build.py >/dev/null; \
+	        break; \
+	    fi; \
+	done
+	@for source in $(HTTP2_SOURCES); do \
+	    if [[ $$source -nt $(HTTP2) ]]; then \
+	        echo "Compiling the C code of the gateway."; \
+	        $(BIN)/python gateway/native/build.py | { grep "^The gateway" || true; }; \
 	        break; \
 	    fi; \
 	done

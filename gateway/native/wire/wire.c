@@ -576,7 +576,7 @@ static int read_part(span *text, uint64_t *value) {
     if (!text->bytes || text->at[0] != '.') return 0;
     for (; i < text->bytes && text->at[i] >= '0' && text->at[i] <= '9'; i++) {
         uint64_t digit = text->at[i] - (uint64_t)'0';
-        if (i > 19 || found > (UINT64_MAX - digit) / 10) return 0;
+        if (i > 20 || found > (UINT64_MAX - digit) / 10) return 0;
         found = found * 10 + digit;
     }
     *value = found;

@@ -242,23 +242,28 @@ class Receiving:
         if isinstance(wish.filter, TagFilter):
             receiver = Receiver(topic.SerializeToString(), store_host, wish.lease_ms, until_ms)
             usual = given(fetched.delivery.payload, fetched.attempts, receiver)
-        for message, attempt, one in zip(fetched, fetched.attempts, usual, strict=True):
-            receipt = message.id, message.epoch
-            if one is None or attempt > wish.attempts:
-                handle = encode_receipt(Receipt(fetched.group_id, *receipt, until_ms))
-                held = held_of(message)
-                out = shown(held, Given(topic, store_host, handle, attempt, wish.lease_ms))
-                is_wanted = _is_wanted(wish.filter, out)
-                if is_wanted and attempt > wish.attempts:
-                    found.dying.append(_dying(wish, fetched.group_id, message, held))
-                    continue
-                answer = schema.ReceiveMessageResponse(message=out).SerializeToString() if is_wanted else b""
-            else:
-                is_wanted, answer = wish.filter.matches(one.tag, {}), one.answer
-            if is_wanted:
-                found.wanted.append((receipt, answer))
-            else:
+        messages: list[Message] = []
+        for place, (one, receipt, attempt) in enumerate(
+            zip(usual, zip(fetched.ids, fetched.epochs, strict=True), fetched.attempts, strict=True)
+        ):
+            if one is not None and attempt <= wish.attempts:
+                if wish.filter.matches(one.tag, {}):
+                    found.wanted.append((receipt, one.answer))
+                else:
+                    found.refused.append(receipt)
+                continue
+            messages = messages or list(fetched)
+            message = messages[place]
+            held = held_of(message)
+            handle = encode_receipt(Receipt(fetched.group_id, *receipt, until_ms))
+            out = shown(held, Given(topic, store_host, handle, attempt, wish.lease_ms))
+            if not _is_wanted(wish.filter, out):
                 found.refused.append(receipt)
+            elif attempt > wish.attempts:
+                found.dying.append(_dying(wish, fetched.group_id, message, held))
+            else:
+                answer = schema.ReceiveMessageResponse(message=out)
+                found.wanted.append((receipt, answer.SerializeToString()))
         return found
 
     def _store_host(self, asked: Asked) -> str:

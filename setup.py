@@ -4,7 +4,7 @@ from runpy import run_path
 
 from setuptools import setup
 
-modules = ["native/build.py:ffi"]
+modules = ["native/build.py:ffi", "gateway/native/wire/build.py:ffi"]
 if run_path("gateway/native/build.py")["is_wanted"]():
     modules.append("gateway/native/build.py:ffi")
 

@@ -35,7 +35,8 @@ ENVIRONMENT: Final = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_
 
 def native_sources() -> list[Path]:
     """The C code that is fuzzed."""
-    return sorted(path for path in (ROOT / "native").glob("*.c") if path.name not in LEFT_OUT)
+    found = [*(ROOT / "native").glob("*.c"), *(ROOT / "gateway" / "native" / "wire").glob("*.c")]
+    return sorted(path for path in found if path.name not in LEFT_OUT)
 
 
 def sources() -> list[Path]:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
 from hpack import Encoder
 from hyperframe.frame import (
     ContinuationFrame,
@@ -29,6 +30,9 @@ from tests.support.driver import NOW_MS, SMALL, pump
 from tests.support.frames import ack_payload, delivered, send
 from tests.support.native_frames import Item, SendFrame
 from tests.twins.ingest import frame
+from tests.unit.tickwheel.server_frames import DeliverItem, encode_deliver
+from tickwheel_gateway.wire import schema
+from tickwheel_gateway.wire.messages import Limits, Sender, sent
 from timerlog.store import Store
 
 HOW_MENDED, HOW_BUILT = 1, 2
@@ -73,6 +77,38 @@ def logs() -> list[bytes]:
             path for path in (Path(directory) / "data").rglob("*") if path.stat().st_size > 1 << 20
         )
         return [segment.read_bytes()[start:end] for start in (0, 64)]
+
+
+def wire() -> list[bytes]:
+    """Requests of RocketMQ's clients, and deliveries to them, as `target_wire.c` reads them."""
+    made = schema.Message(body=b"body", user_properties={"a": "b", "c": "d"})
+    made.topic.name = "orders"
+    system = made.system_properties
+    system.message_id, system.tag, system.message_group, system.trace_context = "01AB", "t", "g", "00-ab"
+    system.keys.extend(["k", "l"])
+    system.body_encoding, system.message_type, system.born_host, system.priority = 2, 3, "h", 7
+    system.born_timestamp.seconds, system.born_timestamp.nanos = 1_700_000, 5_000_000
+    system.delivery_timestamp.seconds = NOW_MS // 2_000
+    system.body_digest.type, system.body_digest.checksum = 2, "AB"
+    ack = schema.AckMessageRequest()
+    ack.topic.name, ack.group.name = "t", "g"
+    ack.entries.add(message_id="01AB", receipt_handle="tw1.7.1042.1.0.55")
+    stored = sent(made, Sender("c", "h"), Limits(), NOW_MS)
+    headers = msgspec.msgpack.encode(stored.headers)
+    item = DeliverItem(7, NOW_MS, NOW_MS - 1, 1, 50, b"key", headers, b"body", b"g")
+    send = schema.SendMessageRequest(messages=[made]).SerializeToString()
+    kinds = [
+        (0, 1, send),
+        (0, 2, send * 2),
+        (1, 1, ack.SerializeToString()),
+        (1, 4, ack.SerializeToString() * 4),
+    ]
+    kinds += [(2, 1, encode_deliver(9, [item] * count)) for count in (1, 3)]
+    return [
+        bytes([kind, count - 1, *room, 0, 0, 0]) + data
+        for kind, count, data in kinds
+        for room in (b"\0\x07\0", b"\xff\x07\xfe", b"\x40\0\x41")
+    ]
 
 
 def choices(length: int, seed: int) -> bytes:
@@ -143,6 +179,7 @@ def inputs() -> dict[str, list[bytes]]:
             for stream in connections()
         ],
         "keys": [choices(length, length) for length in (60, 400, 1_500)],
+        "wire": wire(),
         "wheel": [bytes([how]) + choices(length, length) for how in (0, 1) for length in (60, 400, 1_500)],
     }
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from tickwheel_gateway.transport.tally import Tally as TransportTally
 
@@ -20,19 +28,8 @@ class Tally:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._calls = Counter(
-            "tickwheel_gateway_calls",
-            "Calls that were answered, by method and code of RocketMQ; 0: the request was none of its method",
-            ["method", "code"],
-            registry=self._registry,
-        )
-        self._took = Histogram(
-            "tickwheel_gateway_call_seconds",
-            "From a whole request until its answer; of ReceiveMessage with its wait",
-            ["method"],
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
+        self._calls = _Calls()
+        self._registry.register(self._calls)
         self._streams = Gauge(
             "tickwheel_gateway_telemetry_streams", "Clients that can be spoken to", registry=self._registry
         )
@@ -57,10 +54,9 @@ class Tally:
             registry=self._registry,
         )
 
-    def called(self, name: str, code: int, duration_s: float) -> None:
-        """A call has ended, with this code of RocketMQ; 0: its request was none."""
-        self._calls.labels(name, str(int(code))).inc()
-        self._took.labels(name).observe(duration_s)
+    def called(self, name: str, code: int, duration_s: float, times: int = 1) -> None:
+        """So many calls have ended, with this code of RocketMQ; 0: the request was none."""
+        self._calls.add(name, int(code), duration_s, times)
 
     def streams(self, change: int) -> None:
         """So many more telemetry streams are open."""
@@ -84,6 +80,46 @@ class Tally:
         """(the text, its content type), in the form that the Accept header prefers."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
+
+
+class _Calls(Collector):
+    """Calls by what they were answered, and how long that took: counted by many at a time."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, int], int] = {}
+        self._buckets: dict[str, list[int]] = {}
+        """By method; the last is for what took longer than all others."""
+        self._seconds: dict[str, float] = {}
+
+    def add(self, name: str, code: int, duration_s: float, times: int) -> None:
+        """So many took so long."""
+        self._codes[name, code] = self._codes.get((name, code), 0) + times
+        buckets = self._buckets.get(name)
+        if buckets is None:
+            buckets = self._buckets[name] = [0] * (len(_SECONDS) + 1)
+        buckets[bisect_left(_SECONDS, duration_s)] += times
+        self._seconds[name] = self._seconds.get(name, 0.0) + duration_s * times
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus has it."""
+        calls = CounterMetricFamily(
+            "tickwheel_gateway_calls",
+            "Calls that were answered, by method and code of RocketMQ; 0: the request was none of its method",
+            labels=["method", "code"],
+        )
+        for (name, code), count in sorted(self._codes.items()):
+            calls.add_metric([name, str(code)], count)
+        yield calls
+        took = HistogramMetricFamily(
+            "tickwheel_gateway_call_seconds",
+            "From a whole request until its answer; of ReceiveMessage with its wait",
+            labels=["method"],
+        )
+        bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
+        for name, buckets in sorted(self._buckets.items()):
+            reached = list(zip(bounds, accumulate(buckets), strict=True))
+            took.add_metric([name], reached, self._seconds[name])
+        yield took
 
 
 class _Transport(Collector):

@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.gateway_call import asked
+from tests.support.gateway_call import OpenCall, asked, batch, read
 from tests.support.gateway_sending import message, transaction
 from tickwheel import Client
 from tickwheel.errors import TickwheelError
@@ -59,7 +59,14 @@ class Gateway:
         return Code(response.status.code)
 
     async def send(self, client: Client, one: Any) -> Code:
-        return await self.code(self.sending.send, client, schema.SendMessageRequest(messages=[one]))
+        return Code((await self.sent(client, one)).status.code)
+
+    async def sent(self, client: Client, *messages: Any) -> Any:
+        request = schema.SendMessageRequest(messages=messages)
+        call = OpenCall(request=request.SerializeToString())
+        await batch(client, "SendMessage", self.sending.send, [call])
+        (response,) = read(schema.SendMessageResponse, call)
+        return response
 
     async def end(self, client: Client, topic: str, name: str) -> Code:
         request = schema.EndTransactionRequest(transaction_id=name, resolution=schema.COMMIT)
@@ -88,10 +95,8 @@ def test_a_producer_may_do_what_its_token_may(tmp_path: Path) -> None:
             assert await gateway.send(client, message("01")) == Code.OK
             assert await gateway.send(other, message("02")) == Code.FORBIDDEN
             assert await gateway.send(other, transaction("03")) == Code.FORBIDDEN
-            request = schema.SendMessageRequest(
-                messages=[transaction("04"), message("05", delivery_timestamp=1 << 42)]
-            )
-            entries = (await gateway.sending.send(asked(client), request)).entries
+            answer = await gateway.sent(client, transaction("04"), message("05", delivery_timestamp=1 << 42))
+            entries = answer.entries
             name, handle = entries[0].transaction_id, entries[1].recall_handle
             assert await gateway.end(other, "orders", name) == Code.FORBIDDEN
             assert await gateway.end(client, "orders", name) == Code.OK

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 
 from tickwheel import Client
-from tickwheel_gateway.calls.service import Asked
+from tickwheel_gateway.calls.service import Asked, Batched
+from tickwheel_gateway.calls.together import MethodOf, Single, Together
 from tickwheel_gateway.clients.caller import Caller
 from tickwheel_gateway.transport.call import CallEnded, Ends
+from tickwheel_gateway.wire import schema
 
 CALLER = Caller("host@1@0", "JAVA", (5, 2, 0), "10.1.2.3", ("127.0.0.1", 8_081))
 
@@ -70,6 +72,25 @@ class OpenCall:
 def asked(client: Client, call: OpenCall | None = None, caller: Caller = CALLER) -> Asked:
     """What a handler is given."""
     return Asked(caller, client, call or OpenCall())
+
+
+class NoTally:
+    """Counts nothing."""
+
+    def called(self, name: str, code: int, duration_s: float, times: int = 1) -> None:
+        assert times > 0
+
+
+async def batch(
+    client: Client, name: str, answer: Batched, calls: Sequence[OpenCall], caller: Caller = CALLER
+) -> None:
+    """Has a handler answer calls that arrived together."""
+    method = MethodOf(name, getattr(schema, f"{name}Response"), NoTally())
+    together = Together(method, [Single(caller, call) for call in calls], 0.0)
+    try:
+        await answer(client, together)
+    except Exception as error:
+        together.refuse_all(error)
 
 
 def read(message_class: Any, call: OpenCall) -> list[Any]:

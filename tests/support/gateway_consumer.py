@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from tests.support.driver import NOW_MS
-from tests.support.gateway_call import CALLER, OpenCall, asked, read
+from tests.support.gateway_call import CALLER, OpenCall, asked, batch, read
 from tests.support.in_time import InTime, broker_in_time
 from tickwheel import Client
 from tickwheel_broker.clock import TrioClock
@@ -27,7 +27,7 @@ from tickwheel_gateway.delivery.dead_letters import DeadLetters
 from tickwheel_gateway.delivery.renewing import Renewing
 from tickwheel_gateway.filters.expressions import Filters
 from tickwheel_gateway.wire import schema
-from tickwheel_gateway.wire.codes import Refused
+from tickwheel_gateway.wire.codes import Code, Refused
 from tickwheel_gateway.wire.messages import Limits, Sender, sent
 from tickwheel_gateway.wire.names import topic_of
 
@@ -120,10 +120,20 @@ class Consumer:
         request.topic.name, request.group.name = topic, group
         for handle in handles:
             request.entries.add(message_id=f"of {handle}", receipt_handle=handle)
-        response = await self.settling.ack(asked(self.client), request)
+        response = await self.acked(request)
         assert [entry.receipt_handle for entry in response.entries] == list(handles)
         assert [entry.message_id for entry in response.entries] == [f"of {handle}" for handle in handles]
         return response.status.code, [entry.status.code for entry in response.entries]
+
+    async def acked(self, request: Any, call: OpenCall | None = None) -> Any:
+        """What AckMessage is answered. Raises Refused when it is no more than a status."""
+        call = call or OpenCall()
+        call.request = request.SerializeToString()
+        await batch(self.client, "AckMessage", self.settling.ack, [call])
+        (response,) = read(schema.AckMessageResponse, call)
+        if not response.entries:
+            raise Refused(Code(response.status.code), response.status.message)
+        return response
 
     async def change(self, handle: str, invisible_s: float, *, topic: str = "t", group: str = "g") -> str:
         """The new handle."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.driver import NOW_MS
-from tests.support.gateway_call import CALLER, OpenCall, asked
+from tests.support.gateway_call import CALLER, OpenCall, batch, read
 from tests.support.in_time import InTime
 from tickwheel import Client
 from tickwheel_broker.clock import TrioClock
@@ -15,6 +15,7 @@ from tickwheel_gateway.clients.caller import Caller
 from tickwheel_gateway.clients.registry import Registry
 from tickwheel_gateway.config import Config
 from tickwheel_gateway.wire import schema
+from tickwheel_gateway.wire.codes import Code, Refused
 
 MILLISECONDS = ("delivery_timestamp", "orphaned_transaction_recovery_duration", "born_timestamp")
 
@@ -67,11 +68,15 @@ class Producer:
         self.sending = Sending(Config(**options), self.registry, now_ms=self.clock.now_ms, **limits)
 
     async def send(self, *messages: Any, call: OpenCall | None = None) -> Any:
-        """The answer."""
+        """The answer. Raises Refused when it is no more than that."""
         request = schema.SendMessageRequest(messages=messages)
         call = call or OpenCall()
         call.request = request.SerializeToString()
-        return await self.sending.send(asked(self.client, call, self.caller), request)
+        await batch(self.client, "SendMessage", self.sending.send, [call], self.caller)
+        (answer,) = read(schema.SendMessageResponse, call)
+        if answer.status.code != Code.OK and not answer.entries:
+            raise Refused(Code(answer.status.code), answer.status.message)
+        return answer
 
 
 def cut_off(there: InTime) -> None:

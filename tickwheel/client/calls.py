@@ -6,7 +6,9 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
+from typing import Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -31,6 +33,8 @@ CALL_OVERHEAD_BYTES = 1024
 """What a request counts beside its payload, so that many small ones are bounded too."""
 
 JUDGED_BYTES_MAX = 65_536
+
+T = TypeVar("T")
 
 FLIGHT_MESSAGES_MAX = 1024
 FLIGHT_BYTES_MAX = 256 * 1024
@@ -252,6 +256,48 @@ class FlightKey(msgspec.Struct, frozen=True, gc=False):
     has_priority: bool
 
 
+@dataclass(slots=True)
+class Encoded:
+    """Messages by column, as they stand in a frame."""
+
+    bodies: list[bytes] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    headers: list[bytes] = field(default_factory=list)
+    order_keys: list[bytes] = field(default_factory=list)
+    """Empty where there is none."""
+    deliver_at_ms: list[int] = field(default_factory=list)
+    """0: at once."""
+    priorities: list[int] = field(default_factory=list)
+    """No column: those of the topic."""
+
+    def chosen(self, indexes: Sequence[int]) -> Encoded:
+        """Some of them."""
+
+        def of(column: list[T]) -> list[T]:
+            return [column[index] for index in indexes] if column else column
+
+        return Encoded(
+            of(self.bodies),
+            of(self.keys),
+            of(self.headers),
+            of(self.order_keys),
+            of(self.deliver_at_ms),
+            of(self.priorities),
+        )
+
+    def part(self, start: int, stop: int) -> Encoded:
+        """Some of them that follow each other."""
+        part = slice(start, stop)
+        return Encoded(
+            self.bodies[part],
+            self.keys[part],
+            self.headers[part],
+            self.order_keys[part],
+            self.deliver_at_ms[part],
+            self.priorities[part],
+        )
+
+
 class SendFlight(SendCall):
     """Single sends that share one frame. It is open to more of them until it is written."""
 
@@ -297,6 +343,15 @@ class SendFlight(SendCall):
             and self._size_bytes + size_bytes <= FLIGHT_BYTES_MAX
         )
 
+    def room_for(self, sizes: Sequence[int], start: int) -> int:
+        """How many messages of these sizes fit, from one on; one at least, for which there is room."""
+        left = min(len(sizes) - start, FLIGHT_MESSAGES_MAX - len(self._bodies))
+        room_bytes = FLIGHT_BYTES_MAX - self._size_bytes
+        if left > 1 and sum(sizes[start : start + left]) > room_bytes:
+            ends = accumulate(sizes[start : start + left])
+            left = sum(1 for _ in takewhile(lambda end: end <= room_bytes, ends))
+        return max(1, left)
+
     def add(
         self,
         body: bytes,
@@ -321,9 +376,21 @@ class SendFlight(SendCall):
         self._size_bytes += len(body) + len(key) + len(headers) + len(order_key)
         return index
 
-    def give_up(self, index: int) -> None:
-        """This message is not waited for any more: it is left out, if the frame was not made yet."""
-        self._given_up.add(index)
+    def add_all(self, messages: Encoded, size_bytes: int) -> int:
+        """Adds several messages, which have so many bytes in all. Returns the index of the first."""
+        index = len(self._bodies)
+        self._bodies += messages.bodies
+        self._keys += messages.keys
+        self._headers += messages.headers
+        self._order_keys += messages.order_keys
+        self._times_ms += messages.deliver_at_ms
+        self._priorities += messages.priorities or [0] * len(messages.bodies)
+        self._size_bytes += size_bytes
+        return index
+
+    def give_up(self, *indexes: int) -> None:
+        """These messages are not waited for any more: they are left out, if the frame was not made yet."""
+        self._given_up.update(indexes)
         self.abandoned = len(self._given_up) == len(self._bodies)
 
     def payload(self, link: Link) -> bytes | None:
@@ -366,6 +433,18 @@ class SendFlight(SendCall):
 
     def ended(self) -> None:
         self.open = False
+
+    def ids(self, index: int, count: int) -> Sequence[int | TickwheelError]:
+        """The id of each of these messages, or why it has none."""
+        if self.error is not None:
+            return [self.error.copy()] * count
+        assert self.answer is not None
+        assert self.results is not None
+        if not self.answer.exceptions and not self._given_up:
+            first_id = self.answer.first_id + index
+            return range(first_id, first_id + count)
+        items = self.results[index : index + count]
+        return [item if isinstance(item, TickwheelError) else item.id for item in items]
 
     def result(self, index: int) -> Item:
         """The result of one message. Raises the error of the whole frame, if it failed."""

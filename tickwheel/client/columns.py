@@ -221,19 +221,15 @@ class SendBatch:
 
         Only a batch that has a bad one is looked at one by one.
         """
-        columns, limits = self._columns, self._limits
-        refused: dict[int, TickwheelError] = {}
-        for error, what, column, limit in (
-            (HeadersTooLarge, "The headers have", columns.headers, limits.max_headers_bytes),
-            (KeyTooLong, "The key has", columns.keys, limits.max_key_bytes),
-            (OrderKeyTooLong, "The ordering key has", columns.order_keys, limits.max_key_bytes),
-        ):
-            for index, size in _too_large(column or (), limit):
-                refused[index] = _beyond(error, what, size, limit)
-        refused.update(bad_times)
-        for index, size in _too_large(columns.bodies, limits.max_body_bytes):
-            refused[index] = body_too_large(size, limits)
-        return refused
+        columns = self._columns
+        return too_large(
+            self._limits,
+            headers=columns.headers,
+            keys=columns.keys,
+            order_keys=columns.order_keys,
+            bodies=columns.bodies,
+            times=bad_times,
+        )
 
     def payloads(self) -> list[bytes]:
         """All frames, for a topic that is named later. Raises the error of the first message that was refused."""
@@ -264,6 +260,30 @@ class SendBatch:
         size += sum(map(len, columns.order_keys or ()))
         room = min(FRAME_BYTES_TARGET, self._limits.max_frame_bytes - HEADER_BYTES - SEND_HEAD_BYTES)
         return size > room or len(columns.bodies) > FRAME_MESSAGES_MAX
+
+
+def too_large(
+    limits: HelloOk,
+    *,
+    headers: Sequence[bytes] | None,
+    keys: Sequence[bytes] | None,
+    order_keys: Sequence[bytes] | None,
+    bodies: Sequence[Body],
+    times: Mapping[int, BadTime] | None = None,
+) -> dict[int, TickwheelError]:
+    """The messages that are beyond a limit, and why. ``times``: those whose time is wrong."""
+    refused: dict[int, TickwheelError] = {}
+    for error, what, column, limit in (
+        (HeadersTooLarge, "The headers have", headers, limits.max_headers_bytes),
+        (KeyTooLong, "The key has", keys, limits.max_key_bytes),
+        (OrderKeyTooLong, "The ordering key has", order_keys, limits.max_key_bytes),
+    ):
+        for index, size in _too_large(column or (), limit):
+            refused[index] = _beyond(error, what, size, limit)
+    refused.update(times or {})
+    for index, size in _too_large(bodies, limits.max_body_bytes):
+        refused[index] = body_too_large(size, limits)
+    return refused
 
 
 def _too_large(values: Sequence[Body], limit_bytes: int) -> Iterator[tuple[int, int]]:

@@ -199,20 +199,34 @@ class Session:
         if not self._budget.try_take(size_bytes):
             await self._budget.take_within(self.timeout_s, size_bytes)
         flight_key = FlightKey(topic, relative, bool(key), bool(order_key), priority is not None)
-        flight = self._flights.get(flight_key)
-        if flight is None or not flight.has_room(size_bytes):
-            flight = SendFlight(flight_key, self.deadline())
-            self.submit(flight)
-            self._flights[flight_key] = flight
+        flight = self.flight(flight_key, size_bytes)
         index = flight.add(body, key, headers, order_key, time_ms, priority or 0, auto_key=auto_key)
         flight.cost_bytes += size_bytes
         try:
             await flight.done.wait()
         except BaseException:
-            flight.give_up(index)
-            self._settle_if_abandoned(flight)
+            self.leave(flight, index)
             raise
         return flight, index
+
+    def flight(self, flight_key: FlightKey, size_bytes: int) -> SendFlight:
+        """That of this loop turn, or a new one when it has no room. Raises ClientClosed."""
+        flight = self._flights.get(flight_key)
+        if flight is None or not flight.has_room(size_bytes):
+            flight = SendFlight(flight_key, self.deadline())
+            self.submit(flight)
+            self._flights[flight_key] = flight
+        return flight
+
+    def charge(self, flight: SendFlight, size_bytes: int) -> None:
+        """What was put on a flight counts, until that ends."""
+        flight.cost_bytes += size_bytes
+        self._budget.taken += size_bytes
+
+    def leave(self, flight: SendFlight, *indexes: int) -> None:
+        """These messages are not waited for any more."""
+        flight.give_up(*indexes)
+        self._settle_if_abandoned(flight)
 
     async def request(self, request: Request, extra_s: float = 0.0) -> AnswerBody:
         """Makes a request and waits, ``extra_s`` longer than usual, for its answer. Raises its error."""

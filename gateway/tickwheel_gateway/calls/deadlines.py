@@ -15,6 +15,18 @@ MARGIN_S: Final = 0.25
 """So long before the deadline there is an answer. Of less time that is left, a quarter."""
 
 
+def when_late(call: Call, now: float) -> float:
+    """When it is too late to wait for the broker."""
+    return call.deadline - min(MARGIN_S, max(0.0, call.deadline - now) / 4)
+
+
+def too_late(client: Client | None) -> Refused:
+    """What is said then. ``client``: None as long as there is none, because the broker has not let one in."""
+    if client is not None and client.is_connected:
+        return Refused(Code.PROXY_TIMEOUT, "the broker has not answered within the deadline of the call")
+    return Refused(Code.INTERNAL_SERVER_ERROR, "there is no connection to the broker")
+
+
 class InTime:
     """What is asked of the broker within it ends before the call's deadline, and raises Refused then.
 
@@ -24,10 +36,9 @@ class InTime:
     __slots__ = ("_client", "_scope")
 
     def __init__(self, call: Call, client: Client | None) -> None:
-        """``client``: None as long as there is none, because the broker has not let one in."""
+        """``client``: see `too_late`."""
         self._client = client
-        left_s = max(0.0, call.deadline - trio.current_time())
-        self._scope = trio.CancelScope(deadline=call.deadline - min(MARGIN_S, left_s / 4))
+        self._scope = trio.CancelScope(deadline=when_late(call, trio.current_time()))
 
     def __enter__(self) -> None:
         self._scope.__enter__()
@@ -36,10 +47,6 @@ class InTime:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         is_caught = self._scope.__exit__(kind, error, trace)
-        if not self._scope.cancelled_caught:
-            return is_caught
-        if self._client is not None and self._client.is_connected:
-            raise Refused(
-                Code.PROXY_TIMEOUT, "the broker has not answered within the deadline of the call"
-            ) from None
-        raise Refused(Code.INTERNAL_SERVER_ERROR, "there is no connection to the broker") from None
+        if self._scope.cancelled_caught:
+            raise too_late(self._client) from None
+        return is_caught

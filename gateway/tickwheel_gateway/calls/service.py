@@ -6,28 +6,32 @@ Handlers raise Refused, or what Tickwheel's client raises; here it becomes a Sta
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import trio
 from google.protobuf.message import DecodeError
 
 from tickwheel import Client
 from tickwheel_gateway.calls.answers import refusal, tell
 from tickwheel_gateway.calls.deadlines import InTime
+from tickwheel_gateway.calls.together import GARBAGE, MethodOf, Single, Tally, Together
 from tickwheel_gateway.clients.brokers import Brokers
-from tickwheel_gateway.clients.caller import Caller, caller_of
+from tickwheel_gateway.clients.caller import CLIENT_ID, LANGUAGE, VERSION, Caller, caller_of
+from tickwheel_gateway.clients.credentials import SIGNED
 from tickwheel_gateway.clients.registry import Registry
-from tickwheel_gateway.transport.call import Call, CallEnded, Method, Status
+from tickwheel_gateway.transport.call import BatchMethod, Call, CallEnded, Method, Status
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 
-_GARBAGE: Final = "the request is none of this method"
-
-
 Identify: TypeAlias = Callable[[Mapping[str, str]], str]
 """The token of who has sent these headers, empty where none is needed. Raises Refused."""
+
+_STRANGER: Final = Caller("")
+_WHO: Final = (CLIENT_ID, LANGUAGE, VERSION, *SIGNED)
+"""The headers that say who calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +48,8 @@ Unary: TypeAlias = Callable[[Asked, Any], Awaitable[Any]]
 """Answers a request."""
 Streaming: TypeAlias = Callable[[Asked, Any], Awaitable[None]]
 """Answers a request through ``asked.call.stream``."""
-
-
-class Tally(Protocol):
-    """Counts calls."""
-
-    def called(self, name: str, code: int, duration_s: float) -> None:
-        """One has ended, with this code of RocketMQ."""
+Batched: TypeAlias = Callable[[Client, Together], Awaitable[None]]
+"""Answers calls that arrived together."""
 
 
 class Service:
@@ -77,7 +76,7 @@ class Service:
                 request = request_class.FromString(call.request)
             except DecodeError:
                 self._tally.called(name, 0, time.monotonic() - began_s)
-                call.fail(Status.INTERNAL, _GARBAGE)
+                call.fail(Status.INTERNAL, GARBAGE)
                 return
             try:
                 response = await self._ask(call, request, answer)
@@ -101,7 +100,7 @@ class Service:
                 request = request_class.FromString(call.request)
             except DecodeError:
                 self._tally.called(name, 0, time.monotonic() - began_s)
-                call.fail(Status.INTERNAL, _GARBAGE)
+                call.fail(Status.INTERNAL, GARBAGE)
                 return
             try:
                 await self._ask(call, request, answer)
@@ -116,6 +115,61 @@ class Service:
             self._tally.called(name, code, time.monotonic() - began_s)
 
         return schema.SERVICE + name, Method(handle)
+
+    def batched(self, name: str, answer: Batched) -> tuple[str, BatchMethod]:
+        """A method with one answer to each call, whose calls are answered together as they arrive together."""
+        method = MethodOf(name, getattr(schema, f"{name}Response"), self._tally)
+
+        async def handle(calls: Sequence[Call]) -> None:
+            began_s = time.monotonic()
+            parties = self._parties(method, calls, began_s)
+            if len(parties) == 1:
+                await self._ask_together(*parties[0], answer)
+                return
+            async with trio.open_nursery() as nursery:
+                for caller, together in parties:
+                    nursery.start_soon(self._ask_together, caller, together, answer)
+
+        return schema.SERVICE + name, BatchMethod(handle)
+
+    def _parties(
+        self, method: MethodOf, calls: Sequence[Call], began_s: float
+    ) -> list[tuple[Caller, Together]]:
+        """The calls by their rights, with one caller of each."""
+        known: dict[tuple[object, ...], tuple[Caller, list[Single]]] = {}
+        parties: dict[tuple[str, str], list[Single]] = {}
+        for call in calls:
+            # What says who calls is looked at once in all that arrive together, and no longer: a pair of keys, or a
+            # right, may be taken back.
+            said = (id(call.ends), *map(call.metadata.get, _WHO))
+            found = known.get(said)
+            if found is None:
+                try:
+                    caller = caller_of(call, self._identify(call.metadata))
+                except Exception as error:
+                    stranger = Single(_STRANGER, call)
+                    Together(method, [stranger], began_s).refuse(stranger, error)
+                    continue
+                self._registry.heard(caller)
+                found = known[said] = caller, parties.setdefault((caller.token, caller.host), [])
+            found[1].append(Single(found[0], call))
+        return [(singles[0].caller, Together(method, singles, began_s)) for singles in parties.values()]
+
+    async def _ask_together(self, caller: Caller, together: Together, answer: Batched) -> None:
+        try:
+            async with AsyncExitStack() as using:
+                client: Client | None = None
+
+                async def enter() -> None:
+                    nonlocal client
+                    client = await using.enter_async_context(self._brokers.client(caller.token, caller.host))
+
+                await together.in_time(enter, None)
+                if client is not None:
+                    await answer(client, together)
+                    client.grants  # noqa: B018  # raises when it has ended: the next call has another one
+        except Exception as error:
+            together.refuse_all(error)
 
     async def _last(self, call: Call, response: Any) -> None:
         if call.written:  # a status comes first or not at all

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
-from tickwheel import ReceiptResult
+import trio
+from google.protobuf.message import DecodeError
+
+from tickwheel import Client, ReceiptResult
 from tickwheel.errors import UnknownGroup
 from tickwheel.protocol.limits import MAX_ID
 from tickwheel_gateway.calls.answers import refusal, tell
 from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.receiving import check_invisible
 from tickwheel_gateway.calls.service import Asked
+from tickwheel_gateway.calls.together import Single, Together
 from tickwheel_gateway.config import Config
-from tickwheel_gateway.delivery.acking import Acking
+from tickwheel_gateway.delivery.acking import Acking, Delivered
 from tickwheel_gateway.delivery.clock import NowMs, wall_ms
 from tickwheel_gateway.delivery.dead_letters import DeadLetters, Dying
 from tickwheel_gateway.delivery.fetched import held_of
@@ -21,6 +27,7 @@ from tickwheel_gateway.delivery.renewing import Renewing
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 from tickwheel_gateway.wire.handles import Receipt, decode_receipt, encode_receipt
+from tickwheel_gateway.wire.many import Acks
 from tickwheel_gateway.wire.names import group_of, topic_of
 
 EXPIRED: Final = "receipt handle is expired"
@@ -29,6 +36,90 @@ LEAST_NACK_MS: Final = 1_000
 _MOST_U32: Final = 0xFFFF_FFFF
 _ACKED: Final = frozenset({ReceiptResult.ACKED, ReceiptResult.ALREADY_ACKED})
 _NACKED: Final = frozenset({ReceiptResult.NACKED, ReceiptResult.DEAD})
+
+
+@dataclass(eq=False, slots=True)
+class _Acks:
+    """The entries of a call, until each has an outcome."""
+
+    single: Single
+    request: Any
+    outcomes: list[Refused | None]
+    left: int = 0
+    """Without an outcome."""
+
+    def answer(self, together: Together) -> None:
+        """Answers the call."""
+        response = _answer_to_acks(self.request, self.outcomes)
+        together.answer(self.single, response.status.code, response.SerializeToString())
+
+
+@dataclass(eq=False, slots=True)
+class _Part:
+    """The entries of a call that are of one group."""
+
+    acks: _Acks
+    places: list[int] = field(default_factory=list)
+    pairs: list[Delivered] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class _Group:
+    """What is to be acked for one group of consumers."""
+
+    usual: list[int] = field(default_factory=list)
+    """Places of calls with one entry, which the C code has read."""
+    parts: list[_Part] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class _Read:
+    """Calls that arrived together."""
+
+    client: Client
+    together: Together
+    calls: list[Single]
+    acks: Acks
+    groups: dict[int, _Group] = field(default_factory=dict)
+    """By number, until they are answered."""
+
+    def group(self, group_id: int) -> _Group:
+        """That of a number."""
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = _Group()
+        return group
+
+    def pairs(self, group_id: int) -> list[Delivered]:
+        """The receipts of a group."""
+        group, receipts = self.groups[group_id], self.acks.receipts
+        return [
+            *(receipts[place] for place in group.usual),
+            *(pair for part in group.parts for pair in part.pairs),
+        ]
+
+    def tell(self, group_id: int, outcomes: list[Refused | None]) -> None:
+        """Answers the calls that have nothing of another group, with outcomes as the receipts are."""
+        group = self.groups.pop(group_id)
+        told = iter(outcomes[len(group.usual) :])
+        acked = []
+        for place, outcome in zip(group.usual, outcomes, strict=False):
+            if outcome is None:
+                acked.append(place)
+            else:
+                single = self.calls[place]
+                request = schema.AckMessageRequest.FromString(single.call.request)
+                _Acks(single, request, [outcome]).answer(self.together)
+        if acked:
+            calls = [self.calls[place] for place in acked]
+            self.together.answer_all(Code.OK, calls, self.acks.answers(acked))
+        for part in group.parts:
+            acks = part.acks
+            for place in part.places:
+                acks.outcomes[place] = next(told)
+            acks.left -= len(part.places)
+            if not acks.left:
+                acks.answer(self.together)
 
 
 class Settling:
@@ -48,31 +139,62 @@ class Settling:
         self._dead_letters = dead_letters
         self._now_ms = now_ms
 
-    async def ack(self, asked: Asked, request: Any) -> Any:
-        """AckMessage. Each entry has its own status. Raises Refused."""
+    async def ack(self, client: Client, together: Together) -> None:
+        """Answers calls of AckMessage. Each entry has its own status. The receipts of a group go together."""
+        calls = together.left
+        read = _Read(client, together, calls, Acks([single.call.request for single in calls], self._now_ms()))
+        usual, groups = read.acks.are_usual, read.acks.groups
+        for place, single in enumerate(calls):
+            if usual[place]:
+                read.group(groups[place]).usual.append(place)
+                continue
+            try:
+                self._read(single, read)
+            except DecodeError:
+                together.garbage(single)
+            except Refused as error:
+                together.refuse(single, error)
+        await together.in_time(partial(self._ack_all, read), client)
+
+    def _read(self, single: Single, read: _Read) -> None:
+        """A call that is not usual. Raises DecodeError, Refused."""
+        request = schema.AckMessageRequest.FromString(single.call.request)
         _check_names(request)
         if not request.entries:
             raise Refused(Code.BAD_REQUEST, "there is no entry")
-        outcomes: list[Refused | None] = [None] * len(request.entries)
-        by_group: dict[int, list[tuple[int, Receipt]]] = {}
+        acks = _Acks(single, request, [None] * len(request.entries))
+        parts: dict[int, _Part] = {}
         for place, entry in enumerate(request.entries):
             try:
                 receipt = self._receipt(entry.receipt_handle)
             except Refused as error:
-                outcomes[place] = error
-            else:
-                by_group.setdefault(receipt.group_id, []).append((place, receipt))
-        with InTime(asked.call, asked.client):
-            for group_id, placed in by_group.items():
-                refusals = await self._ack(asked, group_id, [receipt for _, receipt in placed])
-                for (place, _), refused in zip(placed, refusals, strict=True):
-                    outcomes[place] = refused
-        return _answer_to_acks(request, outcomes)
+                acks.outcomes[place] = error
+                continue
+            part = parts.get(receipt.group_id)
+            if part is None:
+                part = parts[receipt.group_id] = _Part(acks)
+                read.group(receipt.group_id).parts.append(part)
+            part.places.append(place)
+            part.pairs.append((receipt.id, receipt.epoch))
+            acks.left += 1
+        if not acks.left:
+            acks.answer(read.together)
 
-    async def _ack(self, asked: Asked, group_id: int, receipts: list[Receipt]) -> list[Refused | None]:
-        pairs = [(receipt.id, receipt.epoch) for receipt in receipts]
+    async def _ack_all(self, read: _Read) -> None:
+        """Groups that are not answered may be tried again."""
+        if len(read.groups) == 1:
+            await self._ack_group(read, *read.groups)
+            return
+        async with trio.open_nursery() as nursery:
+            for group_id in read.groups:
+                nursery.start_soon(self._ack_group, read, group_id)
+
+    async def _ack_group(self, read: _Read, group_id: int) -> None:
+        read.tell(group_id, await self._ack(read.client, group_id, read.pairs(group_id)))
+
+    async def _ack(self, client: Client, group_id: int, pairs: list[Delivered]) -> list[Refused | None]:
         try:
-            results = await self._acking.ack(asked.client, group_id, pairs)
+            results = await self._acking.ack(client, group_id, pairs)
         except UnknownGroup:
             results = [ReceiptResult.NOT_FOUND] * len(pairs)
         except Exception as error:  # entries of other groups have their own answers

@@ -34,17 +34,17 @@ class Handlers:
 
 def methods(service: Service, by: Handlers) -> dict[str, AnyMethod]:
     """By whole path."""
-    return dict(
+    return dict[str, AnyMethod](
         [
             service.unary("QueryRoute", by.routes.route),
             service.unary("QueryAssignment", by.routes.assignment),
             service.unary("Heartbeat", by.presence.heartbeat),
             service.unary("NotifyClientTermination", by.presence.terminate),
-            service.unary("SendMessage", by.sending.send),
+            service.batched("SendMessage", by.sending.send),
             service.unary("EndTransaction", by.deciding.end),
             service.unary("RecallMessage", by.recalling.recall),
             service.streaming("ReceiveMessage", by.receiving.receive),
-            service.unary("AckMessage", by.settling.ack),
+            service.batched("AckMessage", by.settling.ack),
             service.unary("ChangeInvisibleDuration", by.settling.change),
             service.unary("ForwardMessageToDeadLetterQueue", by.settling.forward),
             (schema.SERVICE + TELEMETRY, Method(by.telemetry.serve, takes_stream=True)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from tickwheel_gateway.transport.call import Call
@@ -47,14 +48,21 @@ def caller_of(call: Call, token: str) -> Caller:
         raise Refused(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing")
     if len(client_id) > MAX_CLIENT_ID:
         raise Refused(Code.BAD_REQUEST, f"the header {CLIENT_ID} has more than {MAX_CLIENT_ID} characters")
-    return Caller(
+    return _caller(
         client_id,
-        call.metadata.get(LANGUAGE, "").upper(),
-        _version(call.metadata.get(VERSION, "")),
-        call.ends.peer.rpartition(":")[0],
+        call.metadata.get(LANGUAGE, ""),
+        call.metadata.get(VERSION, ""),
+        call.ends.peer,
         call.ends.local,
         token,
     )
+
+
+@lru_cache(maxsize=4_096)
+def _caller(
+    client_id: str, language: str, version: str, peer: str, local: tuple[str, int], token: str
+) -> Caller:
+    return Caller(client_id, language.upper(), _version(version), peer.rpartition(":")[0], local, token)
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -27,6 +27,8 @@ from tickwheel_gateway.wire.codes import Code, Refused
 AUTHORIZATION: Final = "authorization"
 DATE_TIME: Final = "x-mq-date-time"
 SESSION_TOKEN: Final = "x-mq-session-token"
+SIGNED: Final = (AUTHORIZATION, DATE_TIME, SESSION_TOKEN)
+"""All that decides about a token."""
 ALGORITHM: Final = "MQv2-HMAC-SHA1"
 
 _LOOK_S: Final = 1.0

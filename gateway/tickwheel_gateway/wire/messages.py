@@ -88,11 +88,12 @@ def key_of(message_id: str, client_id: str) -> str:
     >>> key_of("01AB", "host@1@0")
     '01AB.cf49bbff'
     """
-    return f"{message_id}.{_mark_of(client_id)}"
+    return f"{message_id}.{mark_of(client_id)}"
 
 
 @lru_cache(maxsize=4_096)
-def _mark_of(client_id: str) -> str:
+def mark_of(client_id: str) -> str:
+    """What a client has behind the ids of its messages, in their keys."""
     return hashlib.sha1(client_id.encode(), usedforsecurity=False).hexdigest()[:8]
 
 

@@ -23,7 +23,7 @@ from tickwheel_gateway.calls.service import Service
 from tickwheel_gateway.clients.caller import MAX_CLIENT_ID
 from tickwheel_gateway.clients.registry import Registry
 from tickwheel_gateway.config import Config
-from tickwheel_gateway.transport.call import Method
+from tickwheel_gateway.transport.call import AnyMethod, BatchMethod
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 
@@ -34,9 +34,9 @@ class Tallied:
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
 
-    def called(self, name: str, code: int, duration_s: float) -> None:
+    def called(self, name: str, code: int, duration_s: float, times: int = 1) -> None:
         assert duration_s >= 0
-        self.calls.append((name, code))
+        self.calls += [(name, code)] * times
 
 
 class One:
@@ -57,9 +57,9 @@ class Line:
         producer = Producer(client)
         self.tallied = Tallied()
         service = Service(lambda headers: "", One(client), producer.registry, self.tallied)
-        self._methods: dict[str, Method] = dict(
+        self._methods = dict[str, AnyMethod](
             [
-                service.unary("SendMessage", producer.sending.send),
+                service.batched("SendMessage", producer.sending.send),
                 service.unary("EndTransaction", Deciding().end),
                 service.unary("RecallMessage", Recalling().recall),
             ]
@@ -67,7 +67,8 @@ class Line:
 
     async def call(self, name: str, request: Any) -> Any:
         call = OpenCall(request=request.SerializeToString())
-        await self._methods[schema.SERVICE + name].handler(call)
+        method = self._methods[schema.SERVICE + name]
+        await (method.handler([call]) if isinstance(method, BatchMethod) else method.handler(call))
         (reply,) = call.replies
         return getattr(schema, f"{name}Response").FromString(reply)
 
@@ -126,11 +127,11 @@ class Away:
 async def test_a_broker_that_is_not_there_is_told_before_the_deadline(autojump_clock: Any) -> None:
     tallied = Tallied()
     service = Service(lambda headers: "", Away(), Registry(), tallied)
-    _, method = service.unary("SendMessage", Sending(Config(), Registry()).send)
+    _, method = service.batched("SendMessage", Sending(Config(), Registry()).send)
     for left_s in (3.0, 0.001):
         deadline = trio.current_time() + left_s
         call = OpenCall(request=schema.SendMessageRequest().SerializeToString(), deadline=deadline)
-        await method.handler(call)
+        await method.handler([call])
         status = schema.SendMessageResponse.FromString(call.replies[0]).status
         assert (status.code, status.message) == (
             Code.INTERNAL_SERVER_ERROR,

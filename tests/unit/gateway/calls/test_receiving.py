@@ -384,7 +384,7 @@ async def test_a_client_that_resets_the_stream_has_what_was_written(
 
 
 class _NoTally:
-    def called(self, name: str, code: int, duration_s: float) -> None:
+    def called(self, name: str, code: int, duration_s: float, times: int = 1) -> None:
         """Nothing is counted."""
 
 

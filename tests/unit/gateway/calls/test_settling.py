@@ -81,7 +81,7 @@ async def test_what_is_said_of_an_expired_handle(tmp_path: Path, autojump_clock:
         request = schema.AckMessageRequest()
         request.topic.name, request.group.name = "t", "g"
         request.entries.add(message_id="x", receipt_handle=handle)
-        response = await consumer.settling.ack(asked(consumer.client), request)
+        response = await consumer.acked(request)
         assert response.entries[0].status.message == "receipt handle is expired"
         assert response.status.message == "receipt handle is expired"
         assert await refused(consumer, handle, 30, Code.INVALID_RECEIPT_HANDLE) == "receipt handle is expired"
@@ -274,8 +274,12 @@ async def test_what_the_broker_does_not_answer_is_told_before_the_deadline(
         for name, request in requests.items():
             request.topic.name, request.group.name = "t", "g"
             call = until(3)
+            if name == "ack":
+                ask = partial(consumer.acked, request, call)
+            else:
+                ask = partial(getattr(consumer.settling, name), asked(consumer.client, call), request)
             with pytest.raises(Refused) as caught:
-                await getattr(consumer.settling, name)(asked(consumer.client, call), request)
+                await ask()
             assert caught.value.code == Code.PROXY_TIMEOUT
             assert trio.current_time() < call.deadline
         for name, method in real.items():

@@ -33,7 +33,7 @@ class Counted:
         self.codes: list[int] = []
         self.open = 0
 
-    def called(self, name: str, code: int, duration_s: float) -> None:
+    def called(self, name: str, code: int, duration_s: float, times: int = 1) -> None:
         assert name == "Telemetry"
         self.codes.append(int(code))
 

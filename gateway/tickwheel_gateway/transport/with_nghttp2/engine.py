@@ -280,7 +280,7 @@ class Engine:
             parts = text.decode("latin-1").split("\0")
             made: dict[str, str] = {}
             for name, value in zip(parts[::2], parts[1::2], strict=False):
-                made[name] = f"{made[name]},{value}" if name in made else value
+                made[name] = value  # the last one counts: see `heads.read_head`
             if len(self._heads) >= _MOST_HEADS:
                 self._heads.clear()
             found = self._heads[text] = made

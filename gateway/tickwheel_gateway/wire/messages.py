@@ -120,7 +120,7 @@ def sent(message: Any, sender: Sender, limits: Limits, now_ms: int) -> Sent:
         system.message_id,
         key_of(system.message_id, sender.client_id),
         message.body,
-        _headers(given, system, sender),
+        _headers(given, system, sender, now_ms),
         _deliver_at_ms(system, limits, now_ms),
         max(0, DEFAULT_PRIORITY - _priority(system)) if system.HasField("priority") else None,
         system.message_group or None,
@@ -171,7 +171,7 @@ def _check_after_ms(system: Any) -> int | None:
     return check_after_ms
 
 
-def _headers(given: dict[str, str], system: Any, sender: Sender) -> dict[str, Any]:
+def _headers(given: dict[str, str], system: Any, sender: Sender, now_ms: int) -> dict[str, Any]:
     shadowed = {name: given.pop(name) for name in list(given) if name == OWN or name.startswith(_TICKWHEELS)}
     own = {"id": system.message_id, "client": sender.client_id, "born_host": system.born_host or sender.host}
     optional = {
@@ -186,6 +186,10 @@ def _headers(given: dict[str, str], system: Any, sender: Sender) -> dict[str, An
     own |= {name: value for name, value in optional.items() if value}
     if system.HasField("priority"):
         own["priority"] = int(system.priority)
+    if system.HasField("delivery_timestamp"):
+        due_ms = max(0, schema.milliseconds(system.delivery_timestamp))
+        if due_ms <= now_ms:  # to Tickwheel it is a message without a time, and its consumers read the time
+            own["due_ms"] = due_ms
     return {**given, OWN: own}
 
 
@@ -234,9 +238,10 @@ def _fill(system: Any, own: Mapping[str, Any], held: Held, given: Given) -> None
     system.body_digest.type = schema.MD5
     system.body_digest.checksum = hashlib.md5(held.body, usedforsecurity=False).hexdigest().upper()
     system.body_encoding = own.get("encoding") or schema.IDENTITY
-    is_scheduled = held.deliver_at_ms > held.created_ms
-    if is_scheduled:
+    if held.deliver_at_ms > held.created_ms:
         schema.set_milliseconds(system.delivery_timestamp, held.deliver_at_ms)
+    elif own.get("due_ms") is not None:
+        schema.set_milliseconds(system.delivery_timestamp, own["due_ms"])
     if held.order_key is not None:
         system.message_group = held.order_key
     if own.get("priority") is not None:

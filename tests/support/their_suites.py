@@ -33,6 +33,10 @@ class End(StrEnum):
     SKIPPED = "skipped"
 
 
+_MOCHAS: Final = {"passed": End.PASSED, "failed": End.FAILED}
+"""What Mocha says; a pending test has another word, and one that it did not come to has none."""
+
+
 class Ran(NamedTuple):
     """A test, and how it ended."""
 
@@ -96,7 +100,7 @@ def read_mochawesome(file: Path) -> list[Ran]:
 
 def _of_suite(suite: dict[str, Any]) -> Iterator[Ran]:
     for test in suite["tests"]:
-        yield Ran(test["fullTitle"], End(test["state"]) if test["state"] else End.SKIPPED)
+        yield Ran(test["fullTitle"], _MOCHAS.get(test["state"], End.SKIPPED))
     for hook in (*suite.get("beforeHooks", ()), *suite.get("afterHooks", ())):
         if hook.get("fail"):
             yield Ran(hook["fullTitle"], End.FAILED)

@@ -68,14 +68,19 @@ def suite(name: str, what: str) -> Suite:
     return Suite(Path(folder), command)
 
 
-def judge(one: Suite, reports: Reports, name: str, environment: dict[str, str], log: Path) -> None:
+def judge(
+    one: Suite, reports: Reports, name: str, environment: dict[str, str], gateway: Gateway, log: Path
+) -> None:
     """Run it, and compare what it did with what is known."""
     code = run(one.command, one.folder, environment, log, LIMIT_S)
     try:
         wrong = complaints(reports.ran(), expected(KNOWN, name), code)
     except BadReport as error:
         wrong = [f"a report cannot be read: {error}"]
-    assert wrong == [], "\n".join([*wrong, "", tail(log)])
+    ended = gateway.end()
+    said = gateway.said()
+    assert wrong == [], "\n".join([*wrong, "", tail(log), "", "The gateway:", said])
+    assert (ended, "internal error" in said or "Traceback" in said) == (0, False), said
 
 
 @pytest.mark.timeout(LIMIT_S + 120)
@@ -99,7 +104,7 @@ def test_rocketmq_e2e(tmp_path: Path) -> None:
             "cluster": CLUSTER,
         }
         reports = Reports(one.folder, SUREFIRE, read_surefire)
-        judge(one, reports, "e2e", environment, tmp_path / "e2e.log")
+        judge(one, reports, "e2e", environment, gateway, tmp_path / "e2e.log")
 
 
 @pytest.mark.timeout(LIMIT_S + 120)
@@ -119,4 +124,4 @@ def test_the_suite_of_the_client_for_node(tmp_path: Path) -> None:
             "ROCKETMQ_NODEJS_CLIENT_GROUP": NODE_GROUP,
         }
         reports = Reports(one.folder, MOCHAWESOME, read_mochawesome)
-        judge(one, reports, "node", environment, tmp_path / "node.log")
+        judge(one, reports, "node", environment, gateway, tmp_path / "node.log")

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from tickwheel import Client, ReceiptResult
 from tickwheel.errors import UnknownGroup
 from tickwheel.protocol.limits import MAX_ID
-from tickwheel_gateway.calls.answers import refusal, tell
+from tickwheel_gateway.calls.answers import refusal, tell, tell_all
 from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.receiving import check_invisible
 from tickwheel_gateway.calls.service import Asked
@@ -294,10 +294,9 @@ def _answer_to_acks(request: Any, outcomes: list[Refused | None]) -> Any:
     for entry, refused in zip(request.entries, outcomes, strict=True):
         answer = response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
         _tell_outcome(answer.status, refused)
-    if len({answer.status.code for answer in response.entries}) == 1:
-        _tell_outcome(response.status, outcomes[0])
-    else:
-        tell(response.status, Code.MULTIPLE_RESULTS)
+    tell_all(response.status, [answer.status.code for answer in response.entries])
+    if outcomes[0] is not None and response.status.code == outcomes[0].code:
+        response.status.message += f": {outcomes[0].text}"  # clients look for the name, and show the text
     return response
 
 

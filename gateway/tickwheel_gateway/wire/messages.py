@@ -184,7 +184,6 @@ def _headers(
     optional = {
         "tag": system.tag,
         "keys": keys,
-        "past_ms": past_ms,
         "type": int(system.message_type),
         "born_ms": min(max(0, schema.milliseconds(system.born_timestamp)), MAX_TIME_MS),
         "encoding": int(system.body_encoding),
@@ -194,6 +193,8 @@ def _headers(
     own |= {name: value for name, value in optional.items() if value}
     if system.HasField("priority"):
         own["priority"] = int(system.priority)
+    if past_ms is not None:
+        own["past_ms"] = past_ms
     return {**given, OWN: own}
 
 
@@ -243,8 +244,9 @@ def _fill(system: Any, own: Mapping[str, Any], held: Held, given: Given) -> None
     system.body_digest.checksum = hashlib.md5(held.body, usedforsecurity=False).hexdigest().upper()
     system.body_encoding = own.get("encoding") or schema.IDENTITY
     is_scheduled = held.deliver_at_ms > held.created_ms
-    if is_scheduled or own.get("past_ms"):
-        schema.set_milliseconds(system.delivery_timestamp, own.get("past_ms") or held.deliver_at_ms)
+    due_ms = held.deliver_at_ms if is_scheduled else own.get("past_ms")
+    if due_ms is not None:
+        schema.set_milliseconds(system.delivery_timestamp, due_ms)
     if held.order_key is not None:
         system.message_group = held.order_key
     if own.get("priority") is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Mapping
 from random import Random
+from typing import Protocol
 
 import trio
 
@@ -12,7 +14,7 @@ from tickwheel_simulation.clock import WallClock
 from tickwheel_simulation.determinism import stream
 from tickwheel_simulation.disk import NO_LIMIT, Disk, DiskFaults
 from tickwheel_simulation.network import Network, NetworkFaults
-from tickwheel_simulation.oracle import Given, Oracle
+from tickwheel_simulation.oracle import Given, Lease, Message, Oracle
 from tickwheel_simulation.profile import Profile
 from timerlog.errors import DiskFull, LogFailed, StoreError
 
@@ -28,7 +30,24 @@ UNDERTAKERS = "undertakers"
 PUSHED = "pushed"
 """The topic of an endpoint; it has no messages."""
 _TRACE_LINES = 40
-_CALM = NetworkFaults(0.001, 0.0, 0.0, 0.0, 0.0, 0.0)
+CALM = NetworkFaults(0.001, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+class Others(Protocol):
+    """Clients of another kind, with topics of their own."""
+
+    @property
+    def groups(self) -> Mapping[str, tuple[str, ...]]:
+        """Of each of their topics; their names are those of no other topic."""
+
+    def leased(self, lease: Lease, attempt: int) -> None:
+        """A message is given to a group; the oracle knows of it already."""
+
+    def is_dead_letter(self, topic: str) -> bool:
+        """Whether this is a topic of dead letters that these clients have."""
+
+    def dead_letter(self, topic: str, token: str, message_id: int) -> None:
+        """One is given out."""
 
 
 class Scene:
@@ -46,6 +65,8 @@ class Scene:
         self.clock_lag_ms = self.clock_lead_ms = 0
         """By how much the clock of some machine may be behind `clock`, and before it."""
         self.oracle = Oracle(GROUPS, self.profile.ack_wait_ms, MORTAL, self.profile.max_attempts)
+        self.others: Others | None = None
+        """Who else sees what the broker gives out."""
         self.given: dict[int, tuple[bytes, list[Given] | None]] = {}
         """Frames that have not left the broker, by what identifies the object. None: of a node that was replaced."""
         self.lives = 0
@@ -82,6 +103,12 @@ class Scene:
     def trace_hash(self) -> str:
         """Of everything until now."""
         return self._digest.hexdigest()
+
+    @staticmethod
+    def body_of(message: Message) -> bytes:
+        """Its token, then filling that follows from it."""
+        head = f"{message.token} ".encode()
+        return head + head * (message.size_bytes // len(head))
 
     @staticmethod
     def token_of(body: bytes) -> str:
@@ -123,7 +150,7 @@ class Scene:
     def calm_down(self) -> None:
         """No more faults: what is left must heal by itself."""
         self.is_calm = True
-        self.network.faults = _CALM
+        self.network.faults = CALM
         self.empty_disks()
         for disk in self.disks:
             disk.faults = DiskFaults()

@@ -30,6 +30,7 @@ UNDERTAKERS = "undertakers"
 PUSHED = "pushed"
 """The topic of an endpoint; it has no messages."""
 _TRACE_LINES = 40
+_NOTICED_S = 3.0
 CALM = NetworkFaults(0.001, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -78,6 +79,7 @@ class Scene:
         self.is_calm = False
         self._digest = hashlib.sha256()
         self._full_until_s = -1.0
+        self._went_back: list[tuple[float, int]] = []
 
     def random(self, purpose: str) -> Random:
         """Randomness for one purpose."""
@@ -146,6 +148,19 @@ class Scene:
                 disk.forgiven[fault] = counts[fault]
                 return isinstance(error, StoreError) is isinstance(error, LogFailed)
         return False
+
+    def clock_went_back(self, by_ms: int) -> None:
+        """The clock of the machines was set."""
+        self._went_back.append((trio.current_time(), by_ms))
+        self.oracle.clock_went_back(by_ms, self.clock.now_ms() + by_ms)
+
+    def is_surely_kept(self, lease_ms: int) -> bool:
+        """Whether a lease that is given now is not taken for one of a clock that was ahead: a broker notices later that
+        it went back, and shortens those that are longer than by how much."""
+        now = trio.current_time()
+        self._went_back = [one for one in self._went_back if now - one[0] < _NOTICED_S]
+        by_ms = sum(by_ms for _, by_ms in self._went_back)
+        return not by_ms or lease_ms < by_ms - _NOTICED_S * 1_000
 
     def calm_down(self) -> None:
         """No more faults: what is left must heal by itself."""

@@ -97,7 +97,7 @@ class Channel:
         self._connection = connection
         self._headers = headers
         self._loses_answer = loses_answer
-        self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding=None))
         self._h2.initiate_connection()
         self._streams: dict[int, Stream] = {}
         self._bell = trio.Event()
@@ -167,7 +167,7 @@ class Channel:
                 if stream is not None:
                     stream.take(event.data)
             case h2.events.ResponseReceived() | h2.events.TrailersReceived() if stream is not None:
-                status = next((value for name, value in event.headers if name == "grpc-status"), None)
+                status = next((value for name, value in event.headers if name == b"grpc-status"), None)
                 stream.status = stream.status if status is None else int(status)
             case h2.events.StreamEnded() if stream is not None:
                 if stream.status == 0 and self._loses_answer():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import trio
@@ -104,10 +105,8 @@ class RocketClient:
             request = schema.NotifyClientTerminationRequest()
             self.fill_termination(request)
             self.vanished()
-            try:
+            with suppress(CallFailed):
                 await self.ask("NotifyClientTermination", request, schema.NotifyClientTerminationResponse)
-            except CallFailed:
-                pass
         self.scene.trace(self.name, "vanishes", self.says_goodbye)
         raise Vanished
 
@@ -205,11 +204,8 @@ class RocketClient:
 
     async def _telemetry(self) -> None:
         while True:
-            try:
-                channel = await self.channel()
-                await self._converse(channel)
-            except CallFailed:
-                pass
+            with suppress(CallFailed):
+                await self._converse(await self.channel())
             await trio.sleep(0.5 + self._wire.random())
 
     async def _converse(self, channel: Channel) -> None:

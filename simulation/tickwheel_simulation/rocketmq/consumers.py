@@ -173,7 +173,7 @@ class Consumer(RocketClient):
         new = decode_receipt(response.receipt_handle)
         if response.receipt_handle == handle or new[:3] != receipt[:3]:
             raise Violation(f"the receipt {handle} becomes {response.receipt_handle}")
-        if not gives_back and scene.clock.jumps == jumps:
+        if not gives_back and scene.clock.jumps == jumps and scene.is_surely_kept(invisible_ms):
             oracle.extended(message, self.group, receipt.epoch, from_ms + invisible_ms, from_ms)
         return str(response.receipt_handle)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
@@ -44,7 +45,8 @@ class Defects(logging.Handler):
         await self._found.wait()
         assert self.first is not None
         error = self.first.exc_info[1] if self.first.exc_info else None
-        raise Violation(f"the gateway has a defect: {self.first.getMessage()}") from error
+        told = "" if error is None else f" ({''.join(traceback.format_exception(error)).strip()})"
+        raise Violation(f"the gateway has a defect: {self.first.getMessage()}{told}")
 
 
 @contextmanager

@@ -209,16 +209,16 @@ class Producer(RocketClient):
         entries = await self._send(said)
         if entries is None:
             return
-        said.transaction_id = transaction_id = entries[0].transaction_id
+        said.is_prepared, said.transaction_id = True, entries[0].transaction_id
         said.message.is_waiting = True
         self.scene.trace(self.name, "prepared", said.message.token)
         self.scene.count("prepared by rocketmq")
         if self.rng.random() < self.place.profile.undecided:
             if self.rng.random() < 0.5:
-                await self._end(said, transaction_id, is_known=False, is_check=False)
+                await self._end(said, said.transaction_id, is_known=False, is_check=False)
             return
         await trio.sleep(self.rng.random() * 3)
-        await self._end(said, transaction_id, is_known=True, is_check=False)
+        await self._end(said, said.transaction_id, is_known=True, is_check=False)
 
     def told(self, command: Any) -> None:
         if command.WhichOneof("command") == "recover_orphaned_transaction_command":

@@ -51,7 +51,8 @@ class Said:
     was_asked: bool = False
     """A decision was sent."""
     transaction_id: str = ""
-    """Of one whose preparation was answered."""
+    is_prepared: bool = False
+    """The preparation was answered."""
     checks: int = 0
 
 
@@ -121,7 +122,7 @@ class Promises:
 
     def undecided(self) -> list[Said]:
         """Transactions that were prepared, and not decided."""
-        return [one for one in self.said.values() if one.transaction_id and not one.decided]
+        return [one for one in self.said.values() if one.is_prepared and not one.decided]
 
     # -- what the broker gives out --
 
@@ -135,12 +136,11 @@ class Promises:
         """A message leaves the broker for a group."""
         said, oracle = self.said[lease.token], self.scene.oracle
         message, seen = said.message, self._of(lease.token, lease.group)
-        held = message.group(lease.group)
         if seen.is_dead:
             raise Violation(f"{lease.token} is a dead letter of {lease.group}, and comes again")
-        if attempt > held.leases:
+        if attempt > lease.epoch:
             raise Violation(
-                f"{lease.token} is at attempt {attempt} of {lease.group}, which had it {held.leases} times"
+                f"{lease.token} is at attempt {attempt} of {lease.group} with epoch {lease.epoch}"
             )
         self._check_order(said, lease)
         self._check_claim(lease, message)
@@ -168,9 +168,11 @@ class Promises:
         held = message.group(group)
         if seen.dead_id not in (0, message_id):
             raise Violation(f"{token} is a dead letter of {group} twice: {seen.dead_id} and {message_id}")
-        if held.acked is Known.YES and not (seen.is_dead or seen.was_forwarded):
+        # Who acks an older delivery of what is done is told that it is done.
+        is_older = held.acked_epoch < seen.dies_at
+        if held.acked is Known.YES and not (seen.is_dead or seen.was_forwarded or is_older):
             raise Violation(f"{token} was acked by {group}, and is a dead letter of it")
-        if held.leases <= self.profile.max_attempts and not seen.was_forwarded:
+        if not (seen.dies_at or seen.was_forwarded):
             raise Violation(
                 f"{token} is a dead letter of {group} after {held.leases} of {self.profile.max_attempts} attempts"
             )

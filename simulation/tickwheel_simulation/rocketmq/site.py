@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import trio
 
+from tickwheel.protocol.limits import PREPARED_SUFFIX
 from tickwheel_simulation.cancelling import Cancels
 from tickwheel_simulation.network import Network
 from tickwheel_simulation.oracle import Lease, Message
@@ -45,6 +46,8 @@ class Site:
             for number in range(self.profile.gateways)
         ]
         self.groups: Mapping[str, tuple[str, ...]] = GROUPS
+        self.prepared = frozenset(topic + PREPARED_SUFFIX for topic in GROUPS)
+        """Topics of prepared messages that are asked after."""
         self.checks: dict[str, Any] = {
             "check_after_ms": CHECK_AFTER_MS,
             "check_interval_ms": CHECK_INTERVAL_MS,

@@ -32,9 +32,7 @@ def tap(
 ) -> None:
     """From now on the oracle sees what the store gives out, and who gives it back. `clock_is_behind_ms`: the broker's,
     against that of the machine whose clock is furthest."""
-    fetch, release, release_some = store.deliver.fetch, store.settle.release_holder, store.settle.release_some
-    return_unseen, give_back = store.settle.return_unseen, store.settle.give_back
-    nack = store.settle.nack
+    fetch = store.deliver.fetch
 
     def tapped_fetch(
         group_id: int,
@@ -70,6 +68,16 @@ def tap(
             scene.given[id(frame)] = frame, _tell(scene, claims, delivery, attempts, about)
         return frame
 
+    deliver: Any = store.deliver
+    deliver.fetch = tapped_fetch
+    _tap_settling(store, scene, life)
+
+
+def _tap_settling(store: Store, scene: Scene, life: int) -> None:
+    settle: Any = store.settle
+    release, release_some = store.settle.release_holder, store.settle.release_some
+    return_unseen, give_back, nack = store.settle.return_unseen, store.settle.give_back, store.settle.nack
+
     def released(holder: int) -> None:
         scene.trace("released", life, holder)
         scene.oracle.released((life, holder))
@@ -104,9 +112,6 @@ def tap(
         scene.oracle.ids_may_come_again(ids)
         return give_back(group_id, ids, epochs, now_ms)
 
-    deliver: Any = store.deliver
-    deliver.fetch = tapped_fetch
-    settle: Any = store.settle
     settle.release_holder, settle.release_some = tapped_release, tapped_release_some
     settle.return_unseen, settle.give_back = tapped_return, tapped_give_back
     settle.nack = tapped_nack

@@ -35,6 +35,7 @@ from tickwheel_gateway.config import Config
 from tickwheel_gateway.delivery.acking import Acking
 from tickwheel_gateway.delivery.attempts import Attempts
 from tickwheel_gateway.delivery.checks import Checks
+from tickwheel_gateway.delivery.clock import NowMs, wall_ms
 from tickwheel_gateway.delivery.dead_letters import DeadLetters
 from tickwheel_gateway.delivery.renewing import Renewing
 from tickwheel_gateway.filters.expressions import Filters
@@ -73,6 +74,8 @@ class Serving:
     """When standard input ends, so does the gateway: who started it is gone."""
     reload: Callable[[], None] = _nothing
     """At SIGHUP."""
+    now_ms: NowMs = wall_ms
+    """The time."""
 
 
 class Gateway:
@@ -100,16 +103,17 @@ class Gateway:
             Attempts(),
             dead_letters,
             self._stopping,
+            serving.now_ms,
         )
         handlers = Handlers(
             Routes(serving.config),
             Presence(self._registry),
             self._telemetry,
-            Sending(serving.config, self._registry),
+            Sending(serving.config, self._registry, now_ms=serving.now_ms),
             Deciding(),
             Recalling(),
             self._receiving,
-            Settling(serving.config, Acking(), self._renewing, dead_letters),
+            Settling(serving.config, Acking(), self._renewing, dead_letters, serving.now_ms),
         )
         self._server = Server(
             methods(service, handlers),
@@ -138,6 +142,10 @@ class Gateway:
         """No more connections; what only waits ends, and what is done is finished."""
         self._stopping.set()
         self._server.stop()
+
+    async def serve_stream(self, stream: trio.abc.HalfCloseableStream) -> None:
+        """One connection that came in another way than over a listener."""
+        await self._server.serve_stream(stream)
 
     async def run(self, listeners: list[trio.SocketListener], ready: Callable[[], None]) -> None:
         """Until it was told to stop, and its calls have ended. Closes the listeners."""

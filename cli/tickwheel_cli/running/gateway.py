@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tickwheel_gateway.config import Config
     from tickwheel_gateway.server import Place, Serving
 
-_NEEDED = ("google", "h11", "h2", "prometheus_client")
+NEEDED = ("google", "h11", "h2", "prometheus_client")
 
 
 @click.group(invoke_without_command=True)
@@ -81,7 +81,7 @@ def gateway(
     try:
         from tickwheel_gateway import server
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in _NEEDED:
+        if (error.name or "").partition(".")[0] not in NEEDED:
             raise
         raise GatewayMissing from error
     serving = _serving(settings, ends_with_stdin=ends_with_stdin)

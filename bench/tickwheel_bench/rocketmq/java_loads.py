@@ -18,8 +18,10 @@ _WARM_S: Final = 10
 _SECONDS: Final = 30
 _DELAYED: Final = 100_000
 _OVER_MS: Final = 60_000
+_LEAD_MS: Final = 10_000
 _LEAST_SENT_PER_S: Final = 2_000
 _SINGLE: Final = 5_000
+_RETRIED: Final = 20
 
 
 def produce(stage: Stage) -> dict[str, Any]:
@@ -27,7 +29,9 @@ def produce(stage: Stage) -> dict[str, Any]:
     stage.server.create("bench-produce")
     count = stage.size(ROUND, 500)
     java = stage.programs.java()
-    found = stage.measured(java, "produce", warm_lines=WARM, topic="bench-produce", rounds=ROUNDS, count=count)
+    found = stage.measured(
+        java, "produce", warm_lines=WARM, topic="bench-produce", rounds=ROUNDS, count=count
+    )
     return found.figures()
 
 
@@ -70,7 +74,7 @@ def delayed(stage: Stage) -> dict[str, Any]:
     """Messages that are due evenly over a minute: how late they are at a push consumer."""
     stage.server.create("bench-delayed", is_delayed=True)
     count, over_ms = stage.size(_DELAYED), stage.size(_OVER_MS)
-    lead_ms = 5_000 + count * 1_000 // _LEAST_SENT_PER_S
+    lead_ms = _LEAD_MS + count * 1_000 // _LEAST_SENT_PER_S
     options = {"count": count, "over_ms": over_ms, "lead_ms": lead_ms}
     topic = group = "bench-delayed"
     (line,) = stage.measured(
@@ -82,5 +86,6 @@ def delayed(stage: Stage) -> dict[str, Any]:
 def retry(stage: Stage) -> dict[str, Any]:
     """Messages that a listener refuses once: how much later than a second they come again."""
     stage.server.create("bench-retry")
-    (line,) = stage.said(stage.programs.java(), "retry", topic="bench-retry", group="bench-retry", count=20)
+    java = stage.programs.java()
+    _, line = stage.said(java, "retry", topic="bench-retry", group="bench-retry", count=_RETRIED)
     return {name: line[name] for name in ("messages", "not_again", "late_ms")}

@@ -12,6 +12,7 @@ HEADS: Final = {
 }
 _NOT_MEASURED: Final = "–"
 _SHORTENED: Final = 100
+_WHOLE: Final = 100
 
 
 class Row(NamedTuple):
@@ -63,7 +64,13 @@ def _costs(whole_us: float, cpu_us: Mapping[str, float]) -> str:
 
 
 def _times(ms: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.3g} ms" for name, value in ms.items() if name in ("p50", "p99", "max"))
+    shown = {name: ms[name] for name in ("p50", "p99", "max") if name in ms}
+    return ", ".join(f"{name} {_rounded(value)} ms" for name, value in shown.items())
+
+
+def _rounded(value: float) -> str:
+    """To what says something of it."""
+    return f"{value:.0f}" if value >= _WHOLE else f"{value:.3g}"
 
 
 def _punctual(found: Mapping[str, Any]) -> str:

@@ -34,6 +34,7 @@ class Programs:
         """`home`: where they may write their logs."""
         self._home = home
         self._java: list[str] | None = None
+        self._go: list[str] | None = None
 
     def java(self) -> list[str]:
         """The beginning of the command of Load.java. Raises Missing."""
@@ -49,14 +50,23 @@ class Programs:
             )
         return [str(PYTHON), str(SOURCES / "load.py")]
 
+    def go(self) -> list[str]:
+        """That of main.go. Raises Missing."""
+        if self._go is None:
+            go = _needs("go", "apt-get install golang-go")
+            built = BUILT / "load-go"
+            _prepare([go, "build", "-C", str(SOURCES / "go"), "-o", str(built)], ".")
+            self._go = [str(built)]
+        return self._go
+
     def h2load(self) -> list[str]:
         """Raises Missing."""
         return [_needs("h2load", "apt-get install nghttp2-client")]
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """These clients write logs into the user's home."""
-        return {**os.environ, "HOME": str(self._home)}
+        """These clients write logs into the user's home. That for Go is told of plain text in no other way."""
+        return {**os.environ, "HOME": str(self._home), "rocketmq.client.enableSsl": "false"}
 
     def _built_java(self) -> list[str]:
         java = _needs("java", "apt-get install openjdk-17-jdk-headless")

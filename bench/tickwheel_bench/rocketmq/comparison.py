@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tickwheel_bench.rocketmq import java_loads, punctuality, python_loads, raw_loads, their_server
+from tickwheel_bench.rocketmq import go_loads, java_loads, punctuality, python_loads, raw_loads, their_server
 from tickwheel_bench.rocketmq.clients import Missing, Programs
 from tickwheel_bench.rocketmq.servers import OURS, THEIRS, running
 from tickwheel_bench.rocketmq.stage import Stage
@@ -40,6 +40,8 @@ FIGURES: Final[dict[str, Figure]] = {
         "Python, send_async", "≥ 1,700/s", python_loads.send_async, _FLUSH_DOES_NOT_MATTER
     ),
     "python-consume": Figure("Python push consumer", "–", python_loads.consume, _FLUSH_DOES_NOT_MATTER),
+    "go-send": Figure("Go, 1 goroutine", "–", go_loads.send, _FLUSH_DOES_NOT_MATTER),
+    "go-goroutines": Figure("Go, 64 goroutines", "–", go_loads.goroutines, _FLUSH_DOES_NOT_MATTER),
     "h2load-heartbeat": Figure("h2load, Heartbeat", "–", raw_loads.heartbeat, _FLUSH_DOES_NOT_MATTER),
     "h2load-send": Figure("h2load, SendMessage, one id", "–", raw_loads.send_again, _FLUSH_DOES_NOT_MATTER),
     "retry": Figure(

@@ -123,6 +123,7 @@ def test_what_is_missing_is_said(
     wanted = Programs(tmp_path)
     for program, word in (
         (wanted.java, "java"),
+        (wanted.go, "golang-go"),
         (wanted.python, "make rocketmq"),
         (wanted.h2load, "nghttp2-client"),
     ):
@@ -141,6 +142,14 @@ def test_java_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert wanted.java() is command
     assert command[-1] == "Load"
     assert [Path(line).name for line in (tmp_path / "ran").read_text().split()] == ["mvn", "javac"]
+
+
+def test_go_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs(tmp_path / "bin", monkeypatch, "go", body=f"echo $1 >>{tmp_path}/ran")
+    wanted = Programs(tmp_path)
+    assert wanted.go() == wanted.go()
+    assert (tmp_path / "ran").read_text() == "build\n"
+    assert wanted.environment["rocketmq.client.enableSsl"] == "false"
 
 
 def test_a_compiler_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tickwheel_bench.storage.takeover": {"tickwheel_bench", "tickwheel", "timerlog"},
     "tickwheel_bench.storage.wheel": {"tickwheel_bench", "timerlog"},
     "tickwheel_bench.web.dashboard": {"tickwheel_bench", "tickwheel", "tickwheel_web"},
+    "tickwheel_bench.rocketmq.idle_clients": {"tickwheel_broker", "tickwheel_gateway.wire"},
     "tickwheel_bench.machine": {"tickwheel_bench", "tickwheel_native"},
     "tickwheel_simulation": {"tickwheel", "tickwheel_broker", "timerlog", "tickwheel_native"},
     # What any program that uses Tickwheel may import.

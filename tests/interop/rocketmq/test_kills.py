@@ -15,7 +15,7 @@ from tests.support.official_client import GROUP, TOPIC, Official, kill_in_turn
 from tests.support.registries import Registries, needs, succeed
 
 HERE: Final = Path(__file__).parent
-KILLS: Final = int(os.environ.get("TICKWHEEL_KILLS", "6"))
+KILLS: Final = int(os.environ.get("TICKWHEEL_CLIENT_KILLS", "6"))
 
 Start: TypeAlias = Callable[[str], Official]
 

@@ -16,7 +16,7 @@ ANSWER_S: Final = 2.0
 
 _log = logging.getLogger("tickwheel.gateway.workers")
 
-Converse: TypeAlias = Callable[[trio.SocketStream], Awaitable[None]]
+Converse: TypeAlias = Callable[[trio.abc.Stream], Awaitable[None]]
 
 
 class Process(Protocol):
@@ -50,7 +50,7 @@ class Worker:
         """Its last, of the process that is there; None until it serves."""
         self._served = served
         self._ended = ended
-        self._stream: trio.SocketStream | None = None
+        self._stream: trio.abc.Stream | None = None
         self._asking = trio.Lock()
         self._asked = 0
         self._told = trio.Event()
@@ -78,7 +78,7 @@ class Worker:
             if self.report is not None and self.report.number != self._asked:
                 self.report = Report(self._asked, is_ready=False)
 
-    async def _converse(self, stream: trio.SocketStream) -> None:
+    async def _converse(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
         try:
             async for line in lines(stream):

@@ -18,6 +18,7 @@ import (
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
+	v2 "github.com/apache/rocketmq-clients/golang/v5/protocol/v2"
 )
 
 const (
@@ -36,6 +37,17 @@ var (
 	printing   sync.Mutex
 	background = context.Background()
 )
+
+// The client says of no ack that it was refused.
+type strict struct{ rmq.RpcClient }
+
+func (it strict) AckMessage(ctx context.Context, request *v2.AckMessageRequest) (*v2.AckMessageResponse, error) {
+	answer, err := it.RpcClient.AckMessage(ctx, request)
+	if status := answer.GetStatus(); err == nil && status.GetCode() != v2.Code_OK {
+		err = &rmq.ErrRpcStatus{Code: int32(status.GetCode()), Message: status.GetMessage()}
+	}
+	return answer, err
+}
 
 func note(what string, seen values) {
 	printing.Lock()
@@ -120,6 +132,11 @@ func consume(consumer rmq.SimpleConsumer, allSent <-chan struct{}) {
 }
 
 func main() {
+	begin := rmq.NewRpcClient
+	rmq.NewRpcClient = func(target string, options ...rmq.RpcClientOption) (rmq.RpcClient, error) {
+		client, err := begin(target, options...)
+		return strict{client}, err
+	}
 	endpoint, topic, group := os.Args[1], os.Args[2], os.Args[3]
 	config := &rmq.Config{Endpoint: endpoint, ConsumerGroup: group, Credentials: &credentials.SessionCredentials{}}
 	producer, err := rmq.NewProducer(config, rmq.WithTopics(topic))

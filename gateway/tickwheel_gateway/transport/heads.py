@@ -45,7 +45,8 @@ def read_head(headers: Iterable[_Header]) -> Head:
                 http_method = value
             continue
         key, text = name.decode("latin-1"), value.decode("latin-1")
-        metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
+        # The last one counts, as in RocketMQ: Go's client says its id and its signature once more with each retry.
+        metadata[key] = text
         if key == "content-type":
             content_type = value
     if http_method != b"POST":

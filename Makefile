@@ -112,7 +112,7 @@ $(CONTRACT)/.created:
 # RocketMQ's client for Python has other versions of what the gateway uses, so it lives by itself, too.
 .PHONY: rocketmq
 rocketmq: $(VENV)/.dev $(VENV)/.compiled $(ROCKETMQ)/.created ## Try RocketMQ's own client for Python with the gateway
-	TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop/rocketmq/test_python_client.py $(TEST_ARGS)
+	TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop/rocketmq/test_python_client.py tests/interop/rocketmq/test_kills.py $(TEST_ARGS)
 
 $(ROCKETMQ)/.created:
 	@echo "Making a virtual environment in $(ROCKETMQ)."

@@ -21,6 +21,7 @@ from tickwheel_bench.cluster import appends, lost_broker
 from tickwheel_bench.databases import outbox
 from tickwheel_bench.load import lateness, overload, push, shaping, throughput
 from tickwheel_bench.rocketmq import comparison
+from tickwheel_bench.rocketmq import idle as rocketmq_idle
 from tickwheel_bench.spark import archive, bulk, reading
 from tickwheel_bench.storage import purge, query, storage, takeover
 from tickwheel_bench.web import dashboard, http
@@ -78,6 +79,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "http": (
         "over HTTP: targets 2,000 single sends/s at p99 < 20 ms, 100,000/s by batches, nothing 1 ms later",
         http.http,
+    ),
+    "rocketmq-idle": (
+        "5,000 clients of RocketMQ that wait: targets < 30 % of a core, < 300 MiB in the gateway",
+        rocketmq_idle.idle,
     ),
     "dashboard": (
         "1,000,000 messages, 200 topics, 1,000 schedules: targets < 200 ms a page, ten tabs < 1 ms later",

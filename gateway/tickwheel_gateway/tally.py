@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Final
 
@@ -75,6 +75,10 @@ class Tally:
     def watch(self, transport: TransportTally) -> None:
         """Its figures belong to these from now on."""
         self._registry.register(_Transport(transport))
+
+    def collect(self) -> Iterable[Metric]:
+        """All figures."""
+        return self._registry.collect()
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
         """(the text, its content type), in the form that the Accept header prefers."""

@@ -92,7 +92,8 @@ FLOORS: dict[str, list[set[str]]] = {
         {"delivery"},
         {"calls"},
         {"tally"},
-        {"server"},
+        {"lifetime", "workers.report"},
+        {"server", "workers"},
     ],
     "tickwheel_push": [
         {"http"},

@@ -80,6 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tickwheel_bench.storage.wheel": {"tickwheel_bench", "timerlog"},
     "tickwheel_bench.rocketmq.h2load": {"tickwheel_gateway.wire"},
     "tickwheel_bench.web.dashboard": {"tickwheel_bench", "tickwheel", "tickwheel_web"},
+    "tickwheel_bench.rocketmq.idle_clients": {"tickwheel_broker", "tickwheel_gateway.wire"},
     "tickwheel_bench.machine": {"tickwheel_bench", "tickwheel_native"},
     "tickwheel_simulation": {"tickwheel", "tickwheel_broker", "timerlog", "tickwheel_native"},
     # It runs the gateway itself, and its clients speak with the gateway's own messages.

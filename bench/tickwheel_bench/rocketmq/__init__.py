@@ -1,1 +1,1 @@
-"""RocketMQ beside Tickwheel: the real one, in processes of our own."""
+"""RocketMQ's clients and RocketMQ itself, beside the gateway."""

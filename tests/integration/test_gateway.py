@@ -17,7 +17,6 @@ import pytest
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.certificates import Files
 from tests.support.gateway_caller import CLIENT, Caller, consumer
 from tests.support.gateway_process import Gateway
 from tests.support.gateway_sending import message

@@ -66,18 +66,19 @@ soak: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.dat
 	TICKWHEEL_PROFILE=soak $(BIN)/pytest --timeout=3600 -o faulthandler_timeout=3500 $(TEST_ARGS)
 
 # The sanitized extension lives in a copy of the package, so that the ordinary one stays as it is. Leaks are not
-# looked for: the interpreter itself holds memory until the end, and the C code never allocates.
+# looked for: the interpreter itself holds memory until the end. The fuzz target of HTTP/2, which allocates, looks for them.
 .PHONY: sanitize
 sanitize: $(VENV)/.dev $(VENV)/.compiled ## Run the tests of the C code under ASan and UBSan
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
 	tar --exclude='*.so' --exclude='*.o' --exclude=_native.c --exclude=__pycache__ -c native | tar -x -C $(SANITIZED)
-	cd $(SANITIZED) && TICKWHEEL_SANITIZE=1 ../../$(BIN)/python native/build.py
+	tar --exclude='*.so' --exclude='*.o' --exclude=_http2.c --exclude=__pycache__ -c gateway | tar -x -C $(SANITIZED)
+	cd $(SANITIZED) && TICKWHEEL_SANITIZE=1 ../../$(BIN)/python native/build.py && TICKWHEEL_SANITIZE=1 ../../$(BIN)/python gateway/native/build.py
 	libraries="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libubsan.so)"; \
 	export LD_PRELOAD="$$libraries" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1; \
-	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED)/native $(BIN)/python -c \
+	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED)/native:$(SANITIZED)/gateway $(BIN)/python -c \
 	    'import tickwheel_native._native as n; assert "sanitize" in n.__file__, n.__file__; print("testing", n.__file__)'; \
-	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native . bench broker cli gateway push simulation web" $(wildcard tests/unit/native tests/unit/timerlog tests/model) $(TEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native $(SANITIZED)/gateway . bench broker cli push simulation web" $(wildcard tests/unit/native tests/unit/timerlog tests/unit/gateway/transport tests/model) $(TEST_ARGS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.tools ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)

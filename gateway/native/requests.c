@@ -53,7 +53,7 @@ int begin_head(session_t *session) {
     host_t *host = session->host;
     host->scratch.count = 0;
     host->list_bytes = 0;
-    host->is_post = host->is_grpc = host->is_large = host->has_timeout = host->is_timeout_bad = 0;
+    host->is_post = host->is_grpc = host->is_large = host->is_timeout_bad = 0;
     host->seconds = -1;
     host->method = -1;
     host->path_at = host->path_size = 0;
@@ -64,8 +64,8 @@ static void take_timeout(host_t *host, const uint8_t *value, size_t bytes) {
     static const struct { char unit; double seconds; } units[] = {{'H', 3600}, {'M', 60}, {'S', 1}, {'m', 1e-3}, {'u', 1e-6}, {'n', 1e-9}};
     double number = 0;
     size_t i = 0;
-    if (host->has_timeout) host->is_timeout_bad = 1;
-    host->has_timeout = 1;
+    host->seconds = -1; /* the last one counts */
+    host->is_timeout_bad = 0;
     for (; i < bytes && value[i] >= '0' && value[i] <= '9'; i++) number = number * 10 + (value[i] - '0');
     if (i >= 1 && i <= 8 && i + 1 == bytes)
         for (size_t u = 0; u < sizeof units / sizeof *units; u++)

@@ -76,7 +76,7 @@ typedef struct {
     /* The header block that is being read. */
     area_t   scratch;
     uint32_t list_bytes;
-    uint8_t  is_post, is_grpc, is_large, has_timeout, is_timeout_bad;
+    uint8_t  is_post, is_grpc, is_large, is_timeout_bad;
     double   seconds;
     int32_t  method;
     uint32_t path_at, path_size;

@@ -135,6 +135,11 @@ class _Transport(Collector):
     def collect(self) -> Iterator[Metric]:
         """As Prometheus has it."""
         tally = self._tally
+        library = GaugeMetricFamily(
+            "tickwheel_gateway_http2", "The library that serves HTTP/2: its value is 1", labels=["library"]
+        )
+        library.add_metric([tally.stack], 1)
+        yield library
         yield GaugeMetricFamily("tickwheel_gateway_connections", "Open connections", tally.connections)
         yield GaugeMetricFamily("tickwheel_gateway_running_calls", "Calls that run", tally.calls)
         yield CounterMetricFamily(

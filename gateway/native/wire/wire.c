@@ -278,6 +278,7 @@ static int is_usual(const message *one, const tw_sender *sender) {
     if (size > sender->max_properties_bytes || !names_differ(one)) return 0;
     if (one->has_group && (!is_clean(one->group) || one->group.bytes > sender->max_group_bytes)) return 0;
     if (!look_at(one->born_host) || !look_at(one->trace)) return 0;
+    if (one->deliver_at_ms >= 0 && one->deliver_at_ms <= sender->now_ms) return 0;
     return one->deliver_at_ms <= sender->max_deliver_at_ms && one->priority >= -1;
 }
 

@@ -53,6 +53,7 @@ typedef struct {
     uint64_t       max_group_bytes;
     uint64_t       max_properties_bytes;
     uint64_t       max_body_bytes;
+    int64_t        now_ms; /* a message that was due by then is not usual: its time has to be kept apart */
     int64_t        max_deliver_at_ms;
 } tw_sender;
 

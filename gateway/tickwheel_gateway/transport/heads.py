@@ -52,7 +52,7 @@ def read_head(headers: Iterable[_Header]) -> Head:
         key, text = name.decode("latin-1"), value.decode("latin-1")
         if key in UNSEEN:
             if key == "grpc-timeout":
-                timeout = text if timeout is None else f"{timeout},{text}"
+                timeout = text
             continue
         # The last one counts, as it does for RocketMQ: when the client for Go sends a message again, it adds its
         # headers to those of the try before.

@@ -52,7 +52,7 @@ class Server:
         self._accepting = trio.CancelScope()
         self.stopping = trio.Event()
         """Set by `stop`: what only waits, as a long poll, ends itself then."""
-        self.tally = Tally()
+        self.tally = Tally(self._stack.name)
 
     async def serve(
         self,
@@ -60,6 +60,7 @@ class Server:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Until `stop`, and until calls that ran then are finished, or their time is over. Closes the listeners."""
+        _log.info("HTTP/2 is served by %s", self._stack.name)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look)
             with self._accepting:

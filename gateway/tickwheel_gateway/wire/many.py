@@ -54,7 +54,7 @@ class Sends:
         words.client_bytes, words.host_bytes, words.reserved_bytes = len(client), len(host), len(_RESERVED)
         words.max_id_bytes, words.max_group_bytes = MAX_ID_BYTES, MAX_GROUP_BYTES
         words.max_properties_bytes, words.max_body_bytes = MAX_PROPERTIES_BYTES, limits.max_body_bytes
-        words.max_deliver_at_ms = latest_ms
+        words.now_ms, words.max_deliver_at_ms = now_ms, latest_ms
         self._numbers = ffi.new("int64_t[]", max(1, count * lib.TW_SENT_NUMBERS))
         # Of a request, the body is not in the headers, and the id is twice there, and in its key.
         capacity = min(len(self._data), count * 65_536) + count * (_MORE_BYTES + len(client) + len(host))

@@ -139,7 +139,7 @@ USUAL = [
     message("0B", properties={"a": "b", "": "", "grün": "世界"}, tag="t", keys=["k1", "k 2"]),
     message("0C", message_group="g", born_timestamp=NOW_MS, born_host="h", body_encoding=schema.GZIP),
     message("0D", delivery_timestamp=NOW_MS + 1, message_type=schema.DELAY, trace_context="00-ab"),
-    message("0E", delivery_timestamp=NOW_MS - 1, priority=3, queue_id=1),
+    message("0E", delivery_timestamp=NOW_MS + 2, priority=3, queue_id=1),
     message("i" * 246, bytes(2_000), topic="t" * 114, delivery_timestamp=NOW_MS + DAY_MS, priority=1 << 30),
 ]
 UNUSUAL = [
@@ -157,6 +157,7 @@ UNUSUAL = [
     request(message("i" * 247)),
     request(message(message_group="g" * 64)),
     request(message(delivery_timestamp=NOW_MS + DAY_MS + 1)),
+    *(request(message(delivery_timestamp=time_ms)) for time_ms in (0, NOW_MS - 1, NOW_MS)),
     request(message(priority=-1)),
     request(message()) + b"\x10\x00",
     request(message())[:-1],

@@ -65,7 +65,11 @@ def tap(
             else:
                 fetched = decode_fetch_ok(payload)
                 delivery, attempts = fetched.delivery, fetched.attempts
-            scene.given[id(frame)] = frame, _tell(scene, claims, delivery, attempts, about)
+            try:
+                scene.given[id(frame)] = frame, _tell(scene, claims, delivery, attempts, about)
+            except Violation as violation:
+                scene.violation = scene.violation or violation
+                raise
         return frame
 
     deliver: Any = store.deliver

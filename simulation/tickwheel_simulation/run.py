@@ -98,7 +98,9 @@ def run_seed(
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            report.violation = _described(error)
+            report.violation = _described(world.violation or error)
+        else:
+            report.violation = "" if world.violation is None else _described(world.violation)
     report.counts = _totals(world)
     report.trace_tail = list(world.lines)
     report.trace_hash = world.trace_hash

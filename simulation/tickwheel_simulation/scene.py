@@ -14,7 +14,7 @@ from tickwheel_simulation.clock import WallClock
 from tickwheel_simulation.determinism import stream
 from tickwheel_simulation.disk import NO_LIMIT, Disk, DiskFaults
 from tickwheel_simulation.network import Network, NetworkFaults
-from tickwheel_simulation.oracle import Given, Lease, Message, Oracle
+from tickwheel_simulation.oracle import Given, Lease, Message, Oracle, Violation
 from tickwheel_simulation.profile import Profile
 from timerlog.errors import DiskFull, LogFailed, StoreError
 
@@ -70,6 +70,8 @@ class Scene:
         """Who else sees what the broker gives out."""
         self.given: dict[int, tuple[bytes, list[Given] | None]] = {}
         """Frames that have not left the broker, by what identifies the object. None: of a node that was replaced."""
+        self.violation: Violation | None = None
+        """The first one within a broker, which may take it for an error of a request."""
         self.lives = 0
         """How often a broker was started."""
         self.is_shared = False

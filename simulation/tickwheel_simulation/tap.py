@@ -57,7 +57,7 @@ def tap(
             of_a_key = 1 if asked is None else asked.ordered_batch
             lease_ms = None if asked is None else asked.lease_ms
             if lease_ms is not None and not scene.is_surely_kept(lease_ms):
-                lease_ms = None
+                lease_ms = 0
             about = _About(topic, group.name, now_ms, latest_ms, (life, holder), of_a_key, lease_ms)
             payload = frame[HEADER_BYTES:]
             if asked is None:
@@ -65,7 +65,11 @@ def tap(
             else:
                 fetched = decode_fetch_ok(payload)
                 delivery, attempts = fetched.delivery, fetched.attempts
-            scene.given[id(frame)] = frame, _tell(scene, claims, delivery, attempts, about)
+            try:
+                scene.given[id(frame)] = frame, _tell(scene, claims, delivery, attempts, about)
+            except Violation as violation:
+                scene.violation = scene.violation or violation
+                raise
         return frame
 
     deliver: Any = store.deliver

@@ -361,7 +361,7 @@ async def test_the_examples_of_hpack(requests: list[str], stack: str) -> None:
     assert [ending[0] for _, ending in heard.judged_] == [(b":status", b"405")] * 3
     metadata = {
         "content-type": "application/grpc",
-        "custom-key": "custom-value,custom-header",
+        "custom-key": "custom-header",
         "cache-control": "no-cache",
         "password": "secret",
     }
